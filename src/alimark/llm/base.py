@@ -1,0 +1,65 @@
+"""What generation asks of a language model: continuations of a context, each stopped at its first sentence's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Over = Callable[[str], bool]
+"""Tells from a continuation so far whether its first sentence is certainly over."""
+
+Ended = Literal["sentence", "model", "length"]
+"""Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. The defaults are the paper's; the penalty spans prompt and text alike."""
+
+    temperature: float = 0.7
+    top_p: float = 0.95
+    repetition_penalty: float = 1.15
+    max_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature <= 10:
+            raise ValueError(f"temperature must lie in (0, 10], not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], not {self.top_p}")
+        if not 0 < self.repetition_penalty <= 10:
+            raise ValueError(f"repetition_penalty must lie in (0, 10], not {self.repetition_penalty}")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`count` draws of what follows `context`.
+
+    Draw number `first + i` is a function of (context, sampling, seed, first + i) as far as the engine is
+    deterministic, so that waves of any size give the same draws in the same order.
+    """
+
+    context: str
+    count: int
+    seed: int
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One continuation: raw text, possibly a little longer than its first sentence, and the tokens sampled for it."""
+
+    text: str
+    tokens: int
+    ended: Ended
+
+
+class LLM(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
+        ...

@@ -1,0 +1,391 @@
+"""The key: one 256-bit secret, from which endless secret bits and orthonormal secret vectors follow.
+
+Everything is drawn from SHAKE-256 under one label each and turned into numbers by operations that IEEE 754 fixes to the
+last bit, so a key means the same on every machine and in every release. Whoever can detect can forge: the
+detector needs the whole secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import hashlib
+import json
+import secrets
+import stat
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alimark.errors import KeyFileError, KeyMismatch
+from alimark.records import write_whole
+from alimark.text import DEFAULT_SPLITTER
+
+if TYPE_CHECKING:
+    from alimark.embed import Embedder
+
+Blocks = NDArray[np.uint64]
+Law = Literal["uniform", "shuffle"]
+
+VERSION = 1
+DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
+MAX_BLOCK_SIZE = 64
+_KEYS_A_CHUNK = 1024  # null keys drawn by one hash call
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class Key:
+    """A secret and the public parameters that marking and detecting must share."""
+
+    __slots__ = ("_secret", "_vectors", "block_size", "centre", "decision", "embedder", "fingerprint", "law",
+                 "scheme", "splitter", "_given_bits", "_given_vectors")  # fmt: skip
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        embedder: str,
+        fingerprint: str,
+        block_size: int = 8,
+        decision: str = "hard",
+        scheme: str = "alimark",
+        splitter: str = DEFAULT_SPLITTER,
+        centre: NDArray[np.float32] | None = None,
+        law: Law = "uniform",
+    ) -> None:
+        if len(secret) != 32:
+            raise KeyFileError("a secret has 32 bytes")
+        if scheme != "alimark":
+            raise KeyFileError(f"scheme {scheme!r} is not known to this release; known: alimark")
+        if decision != "hard":
+            raise KeyFileError(f"decision {decision!r} is not known to this release; known: hard")
+        if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK_SIZE:
+            raise KeyFileError(f"block_size must be a whole number from 1 to {MAX_BLOCK_SIZE}, not {block_size!r}")
+        self._secret = secret
+        self.scheme = scheme
+        self.decision = decision
+        self.block_size = block_size
+        self.embedder = embedder
+        self.fingerprint = fingerprint
+        self.splitter = splitter
+        self.centre = centre
+        self.law: Law = law
+        self._vectors: dict[int, NDArray[np.float64]] = {}
+        self._given_bits: NDArray[np.uint8] | None = None
+        self._given_vectors: NDArray[np.float64] | None = None
+
+    # Making keys
+
+    @classmethod
+    def generate(
+        cls,
+        *,
+        scheme: str = "alimark",
+        decision: str = "hard",
+        block_size: int | None = None,
+        embedder: str | Embedder = DEFAULT_EMBEDDER,
+        splitter: str = DEFAULT_SPLITTER,
+        centre: ArrayLike | None = None,
+    ) -> Key:
+        """A fresh key. `centre` is a corpus mean of the embedder, subtracted from every embedding on both sides."""
+        name, fingerprint = _identify(embedder)
+        return cls(
+            secrets.token_bytes(32),
+            embedder=name,
+            fingerprint=fingerprint,
+            block_size=8 if block_size is None else block_size,
+            decision=decision,
+            scheme=scheme,
+            splitter=splitter,
+            centre=None if centre is None else np.asarray(centre, np.float32),
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        bits: ArrayLike,
+        vectors: ArrayLike,
+        *,
+        embedder: str | Embedder = DEFAULT_EMBEDDER,
+        splitter: str = DEFAULT_SPLITTER,
+        law: Law = "uniform",
+    ) -> Key:
+        """A key with given secret bits, one row a block, and given secret vectors, for experiments.
+
+        The rows repeat when a text needs more. `law` says how such bits come about, since p-values compare with
+        keys of the same law: "uniform" for fair coins, "shuffle" for a random order of just these blocks.
+        """
+        rows, directions = np.asarray(bits), np.asarray(vectors, np.float64)
+        if rows.ndim != 2 or not len(rows) or not np.isin(rows, (0, 1)).all():
+            raise KeyFileError("bits must be a table of 0 and 1, one row a block")
+        if directions.ndim != 2 or len(directions) != rows.shape[1]:
+            raise KeyFileError("vectors must have one row for each bit of a block")
+        if not np.allclose(directions @ directions.T, np.eye(len(directions)), atol=1e-6):
+            raise KeyFileError("vectors must be orthonormal")
+        if law not in ("uniform", "shuffle"):
+            raise KeyFileError(f"law must be 'uniform' or 'shuffle', not {law!r}")
+        name, fingerprint = _identify(embedder)
+        content = rows.astype(np.uint8).tobytes() + directions.astype("<f8").tobytes()
+        secret = hashlib.shake_256(b"alimark/1/arrays" + content).digest(32)
+        key = cls(secret, embedder=name, fingerprint=fingerprint, block_size=rows.shape[1], splitter=splitter, law=law)
+        key._given_bits, key._given_vectors = rows.astype(np.uint8), directions
+        return key
+
+    # What follows from the secret
+
+    def _stream(self, label: str, size: int, *index: int) -> bytes:
+        numbers = b"".join(i.to_bytes(8, "big") for i in index)
+        return hashlib.shake_256(self._secret + b"alimark/1/" + label.encode() + b"\0" + numbers).digest(size)
+
+    def blocks(self, count: int) -> Blocks:
+        """The first `count` blocks of the secret bits, each packed into an integer, first bit highest."""
+        m = self.block_size
+        if self._given_bits is not None:
+            rows = np.resize(self._given_bits, (count, m))
+            return _pack(rows)
+        data = np.frombuffer(self._stream("bits", -(-count * m // 8)), np.uint8)
+        return _pack(np.unpackbits(data)[: count * m].reshape(count, m))
+
+    def null_blocks(self, first: int, count: int, length: int) -> Blocks:
+        """The blocks of `count` random keys, from number `first` on: repeatable, and unknown without the secret."""
+        chunks = range(first // _KEYS_A_CHUNK, -(-(first + count) // _KEYS_A_CHUNK))
+        draw = self._uniform_chunk if self.law == "uniform" else self._shuffled_chunk
+        drawn = np.concatenate([draw(chunk, length) for chunk in chunks])
+        start = first - chunks[0] * _KEYS_A_CHUNK
+        return np.ascontiguousarray(drawn[start : start + count])
+
+    def _uniform_chunk(self, chunk: int, length: int) -> Blocks:
+        # One call for each block index, so that longer texts extend the same keys.
+        m = self.block_size
+        columns = [self._stream("null", _KEYS_A_CHUNK * m // 8, chunk, j) for j in range(length)]
+        data = np.frombuffer(b"".join(columns), np.uint8)
+        if m in (8, 16, 32, 64):
+            packed = data.view(f">u{m // 8}").astype(np.uint64)
+        else:
+            packed = _pack(np.unpackbits(data).reshape(-1, m))
+        return packed.reshape(length, _KEYS_A_CHUNK).T
+
+    def _shuffled_chunk(self, chunk: int, length: int) -> Blocks:
+        assert self._given_bits is not None
+        given = _pack(self._given_bits)
+        ranks = np.frombuffer(self._stream("null-shuffle", _KEYS_A_CHUNK * len(given) * 8, chunk), ">u8")
+        order = np.argsort(ranks.reshape(_KEYS_A_CHUNK, len(given)), axis=1, kind="stable")
+        repeats = -(-length // len(given))
+        return np.tile(given[order], (1, repeats))[:, :length]
+
+    def uniform(self, label: str, text: str) -> float:
+        """A number in [0, 1) that depends on the secret and the text alone, for breaking ties."""
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        number = int.from_bytes(self._stream(label, 8, int.from_bytes(digest[:8], "big")), "big")
+        return (number >> 11) / 2**53
+
+    def vectors(self, dimension: int) -> NDArray[np.float64]:
+        """The M orthonormal secret vectors, one a row."""
+        if self._given_vectors is not None:
+            if self._given_vectors.shape[1] != dimension:
+                raise KeyMismatch(f"the key's vectors have {self._given_vectors.shape[1]} dimensions, not {dimension}")
+            return self._given_vectors
+        if dimension not in self._vectors:
+            self._vectors[dimension] = many_vectors([self], dimension)[0]
+        return self._vectors[dimension]
+
+    def _directions(self, dimension: int) -> NDArray[np.float64]:
+        """Random integers that are normal to the eye: sums of twelve uniform ones, exact in float64."""
+        if self.block_size > dimension:
+            raise KeyMismatch(f"{self.block_size} orthonormal vectors do not fit into {dimension} dimensions")
+        data = self._stream("vectors", self.block_size * dimension * 24, dimension)
+        numbers = np.frombuffer(data, ">u2").reshape(self.block_size, dimension, 12)
+        return (numbers.sum(axis=2, dtype=np.int64) - 6 * 65535).astype(np.float64)
+
+    # Who it is
+
+    def public(self) -> dict[str, Any]:
+        """The parameters that may be shown."""
+        public = {
+            "version": VERSION,
+            "scheme": self.scheme,
+            "decision": self.decision,
+            "block_size": self.block_size,
+            "embedder": self.embedder,
+            "fingerprint": self.fingerprint,
+            "splitter": self.splitter,
+        }
+        if self.centre is not None:
+            public["centre"] = base64.b64encode(self.centre.astype("<f4").tobytes()).decode()
+        if self.law != "uniform":
+            public["law"] = self.law
+        return public
+
+    @property
+    def id(self) -> str:
+        """A name for the key that tells nothing of the secret."""
+        commitment = self._stream("commitment", 32)
+        public = json.dumps(self.public(), sort_keys=True).encode()
+        return "ak" + hashlib.sha256(public + commitment).hexdigest()[:18]
+
+    def __repr__(self) -> str:
+        return f"<Key {self.id} {self.scheme} {self.decision} M={self.block_size} {self.embedder}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Key is not pickled, since that would write its secret; use Key.save")
+
+    def check(self, embedder: Named) -> None:
+        """Raises KeyMismatch where `embedder` is not the one this key was made for."""
+        if embedder.fingerprint != self.fingerprint:
+            raise KeyMismatch(
+                f"key {self.id} was made for embedder {self.embedder} ({self.fingerprint[:19]}...), "
+                f"not {embedder.name} ({embedder.fingerprint[:19]}...); use the embedder that the key names"
+            )
+
+    # Its file
+
+    def save(self, path: Path | str, *, overwrite: bool = False) -> None:
+        """Writes the key, whole or not at all, readable by its owner alone."""
+        content = self.public() | {"id": self.id, "secret": base64.b64encode(self._secret).decode()}
+        if self._given_bits is not None and self._given_vectors is not None:
+            content["bits"] = self._given_bits.tolist()
+            content["vectors"] = base64.b64encode(self._given_vectors.astype("<f8").tobytes()).decode()
+        data = json.dumps(content, indent=2).encode() + b"\n"
+        try:
+            write_whole(path, data, mode=0o600, overwrite=overwrite)
+        except FileExistsError:
+            raise KeyFileError(f"{path} exists; a key is not overwritten, choose another name") from None
+        except OSError as error:
+            reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
+            raise KeyFileError(f"cannot write {path}: {reason}") from None
+
+    @classmethod
+    def load(cls, path: Path | str) -> Key:
+        """Reads a key file; warns where others than its owner can read it."""
+        path = Path(path)
+        try:
+            if path.stat().st_size > 64 * 2**20:
+                raise KeyFileError(f"{path} is too large for a key file")
+            data = path.read_bytes()
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            raise KeyFileError(f"there is no key file {path}; make one: alimark keygen -o {path}") from None
+        except OSError as error:
+            raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
+        if stat.S_IMODE(mode) & 0o077 and hasattr(stat, "S_IRWXG"):
+            warnings.warn(f"others can read the key file {path}; run: chmod 600 {path}", stacklevel=2)
+        # The cause is not chained: a parser's message may quote the file.
+        return _parse(data, str(path))
+
+
+def _parse(data: bytes, where: str) -> Key:
+    if not data.strip():
+        raise KeyFileError(f"{where} is empty; restore it from a copy or make a new key")
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise KeyFileError(f"{where} is no key file, or only part of one; restore it from a copy")
+    version = content.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise KeyFileError(f"{where} has version {version}, newer than this release knows ({VERSION}); upgrade alimark")
+    try:
+        if version != VERSION:
+            raise ValueError
+        key = _build(content)
+    except KeyFileError as error:
+        raise KeyFileError(f"{where}: {error}") from None
+    except (KeyError, ValueError, TypeError, AttributeError, binascii.Error):
+        raise KeyFileError(f"{where} is no valid key file: a field is missing or malformed") from None
+    if content.get("id", key.id) != key.id:
+        raise KeyFileError(f"{where} was changed: its id does not belong to its content; restore it from a copy")
+    return key
+
+
+def _build(content: Mapping[str, Any]) -> Key:
+    centre = content.get("centre")
+    key = Key(
+        base64.b64decode(content["secret"], validate=True),
+        embedder=str(content["embedder"]),
+        fingerprint=str(content["fingerprint"]),
+        block_size=content["block_size"],
+        decision=content["decision"],
+        scheme=content["scheme"],
+        splitter=str(content["splitter"]),
+        centre=None if centre is None else np.frombuffer(base64.b64decode(centre, validate=True), "<f4"),
+        law=content.get("law", "uniform"),
+    )
+    if "bits" in content:
+        bits = np.array(content["bits"], np.uint8)
+        vectors = np.frombuffer(base64.b64decode(content["vectors"], validate=True), "<f8")
+        key._given_bits, key._given_vectors = bits, vectors.reshape(key.block_size, -1)
+    return key
+
+
+def _identify(embedder: str | Embedder) -> tuple[str, str]:
+    """Name and fingerprint; for a model of the store from its manifest, without loading or fetching it."""
+    if not isinstance(embedder, str):
+        return embedder.name, embedder.fingerprint
+    from alimark.models import store
+
+    known = store.fingerprint(embedder)
+    if known is not None:
+        return embedder, known
+    from alimark.embed import load_embedder
+
+    loaded = load_embedder(embedder)
+    return loaded.name, loaded.fingerprint
+
+
+def _pack(bits: NDArray[np.uint8]) -> Blocks:
+    """Rows of bits as integers, the first bit highest."""
+    packed = np.zeros(len(bits), np.uint64)
+    for column in bits.T:
+        packed = (packed << np.uint64(1)) | column.astype(np.uint64)
+    return packed
+
+
+def many_vectors(keys: list[Key], dimension: int) -> NDArray[np.float64]:
+    """The secret vectors of many keys of one block size, (keys, M, dimension)."""
+    if any(key._given_vectors is not None for key in keys):
+        return np.stack([key.vectors(dimension) for key in keys])
+    return _orthonormal(np.stack([key._directions(dimension) for key in keys]))
+
+
+def _orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Gram-Schmidt, each vector projected twice, by elementwise operations in a fixed order.
+
+    BLAS and LAPACK sum in an order of their own on each machine; here the result is the same to the last bit everywhere.
+    """
+    done = np.empty_like(rows)
+    for m in range(rows.shape[1]):
+        row = rows[:, m]
+        for _ in range(2 if m else 0):
+            for earlier in range(m):
+                row = row - _sum(row * done[:, earlier])[:, None] * done[:, earlier]
+        done[:, m] = row / np.sqrt(_sum(row * row))[:, None]
+    return done
+
+
+def _sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums along the last axis by halving."""
+    width = 1 << (values.shape[-1] - 1).bit_length()
+    if width != values.shape[-1]:
+        values = np.concatenate([values, np.zeros((*values.shape[:-1], width - values.shape[-1]))], axis=-1)
+    while width > 1:
+        width //= 2
+        values = values[..., :width] + values[..., width:]
+    return np.asarray(values[..., 0])

@@ -1,0 +1,128 @@
+"""Files that are written whole or not at all, and JSONL records that survive being cut off.
+
+One record for everything that is written: `id, prompt, text, sentences, scheme, key_id, settings, seed, cost, parent_id,
+attack, failed, error` (absent where empty). Every verb reads it and adds to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from alimark.errors import RecordError
+
+Record = dict[str, Any]
+
+
+def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:
+    """Writes `data` so that `path` holds all of it or is untouched, whatever happens on the way."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            os.replace(part, path)
+        else:
+            os.link(part, path)  # unlike replace, fails where the path exists
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a file; bytes that are not UTF-8 are an error that says where."""
+    data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path} is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None
+
+
+def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
+    """Line number and record; a line that is no record comes as the error that says why, and reading goes on."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, _parse(line, f"{path}:{number}")
+
+
+def _parse(line: bytes, where: str) -> Record | RecordError:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return RecordError(f"{where} is not JSON ({error})")
+    if not isinstance(record, dict):
+        return RecordError(f"{where} is not a JSON object")
+    return record
+
+
+def record_id(record: Record, *, field: str) -> str:
+    """The record's own id, or one made from its content, so that a run over the same input resumes."""
+    if "id" in record:
+        return str(record["id"])
+    return "h" + hashlib.sha256(str(record.get(field)).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+class JsonlWriter:
+    """Appends records one whole line at a time; what an earlier, killed run finished is known by `done`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.done: set[str] = set()
+        self._file: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 - closed by __exit__
+        self._cut_half_line()
+        self._file.seek(0)
+        for line in self._file:
+            record = _parse(line, str(self.path))
+            if isinstance(record, RecordError) or "id" not in record:
+                self._file.close()
+                raise RecordError(f"{self.path} holds lines that are no records of alimark; choose another output file")
+            self.done.add(str(record["id"]))
+
+    def _cut_half_line(self) -> None:
+        """A process killed while writing leaves at most one line without its end."""
+        size = self._file.seek(0, os.SEEK_END)
+        keep = size
+        while keep:
+            start = max(0, keep - 65536)
+            self._file.seek(start)
+            at = self._file.read(keep - start).rfind(b"\n")
+            if at >= 0:
+                keep = start + at + 1
+                break
+            keep = start
+        if keep < size:
+            self._file.truncate(keep)
+
+    def write(self, record: Record) -> None:
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+        start = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(line + b"\n")
+            self._file.flush()
+        except OSError:
+            # A full disk may have taken half of the line; the next run must not find it.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), start)
+            raise
+        self.done.add(str(record["id"]))
+
+    def __enter__(self) -> JsonlWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.fsync(self._file.fileno())
+        with contextlib.suppress(OSError):
+            self._file.close()

@@ -1,0 +1,196 @@
+"""Sentences: where they end, what of them is embedded, how two become one and one becomes two.
+
+A *unit* is the cleaned text of a sentence, a merged pair or a half: the thing that is embedded, at generation
+and at detection alike. Splitting never loses a character: the pieces, joined, are the text again up to white space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from alimark.errors import AlimarkError, MissingExtra
+
+Spans = list[tuple[int, int]]
+Finder = Callable[[str], Spans]
+
+DEFAULT_SPLITTER = "nupunkt"
+
+_MARKS = ".!?…。！？｡؟۔।"
+_CLOSERS = "\"'”’»)]"
+_STRAIGHT = str.maketrans({**dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‘’‚‛", "'")})
+# Control characters carry no meaning to an embedder, and a tokenizer may stop at a NUL.
+_NO_CONTROL = {c: None for c in (*range(9), *range(14, 28), 127)}
+
+STOPS: tuple[str, ...] = (
+    "\n\n",
+    *"。！？｡",
+    *(mark + close + blank for mark in ".!?…؟۔।" for close in ("", *_CLOSERS) for blank in " \n"),
+)
+"""Every sentence end contains one of these, so an engine need look no further than these for a place to stop.
+
+A mark behind two closing signs is not listed: there an engine merely samples on to the next end.
+"""
+
+_LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+_BLANK_LINE = re.compile(r"\n[ \t\r]*\n\s*")
+_LIST_LINE = re.compile(r"\n[ \t]*(?=(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6})[ \t]+\S)")
+_WIDE_END = re.compile(rf"[。！？｡]+[{re.escape(_CLOSERS)}」』）]*\s*|[؟۔।]+[{re.escape(_CLOSERS)}]*\s+")
+_WORD_THEN_MORE = re.compile(r"\w\W")
+
+# Continuations that an undecided splitter would answer differently: after "etc." a capital starts a sentence and a
+# small letter does not. Where all of them give the same cut, no continuation moves it.
+_PROBES = ("The thing was here. ", "and so it was here. ", "12 of them were here. ", '"Well," he said. ', "Inc. was here. ")
+
+
+def _nupunkt() -> Finder:
+    import nupunkt
+
+    spans: Finder = nupunkt.sent_spans
+    return spans
+
+
+def _blingfire() -> Finder:
+    try:
+        import blingfire
+    except ImportError:
+        raise MissingExtra("blingfire", "splitters") from None
+
+    def spans(text: str) -> Spans:
+        return [(int(a), int(b)) for a, b in blingfire.text_to_sentences_and_offsets(text)[1]]
+
+    return spans
+
+
+def _pysbd() -> Finder:
+    try:
+        import pysbd
+    except ImportError:
+        raise MissingExtra("pysbd", "splitters") from None
+    segmenter = pysbd.Segmenter(language="en", clean=False, char_span=True)
+
+    def spans(text: str) -> Spans:
+        return [(s.start, s.end) for s in segmenter.segment(text)]
+
+    return spans
+
+
+_FINDERS: dict[str, Callable[[], Finder]] = {"nupunkt": _nupunkt, "blingfire": _blingfire, "pysbd": _pysbd}
+
+
+def register_splitter(name: str, finder: Finder) -> None:
+    """Makes `finder`, which maps a text to (start, end) spans, available to keys under `name`."""
+    if name in _FINDERS:
+        raise AlimarkError(f"a splitter named {name!r} exists already; choose another name")
+    _FINDERS[name] = lambda: finder
+
+
+class Splitter:
+    """Cuts a text into sentences.
+
+    To what the named library finds it adds the ends that all of them miss: blank lines, list items and headings on
+    their own lines, and the full stops of scripts that write no space behind one. A piece without a letter or digit
+    belongs to its neighbour.
+    """
+
+    def __init__(self, name: str, finder: Finder) -> None:
+        self.name = name
+        self._finder = finder
+
+    def spans(self, text: str) -> Spans:
+        """The sentences of `text` as (start, end), without the white space around them."""
+        # Nothing but the places where a piece starts is taken from the library: gaps in its spans lose no text.
+        starts = {0, *(start for start, _ in self._finder(text))}
+        for pattern in (_BLANK_LINE, _LIST_LINE, _WIDE_END):
+            starts.update(match.end() for match in pattern.finditer(text))
+        starts.discard(len(text))
+        cuts = [*sorted(starts), len(text)]
+        pieces = (_strip(text, a, b) for a, b in zip(cuts, cuts[1:], strict=False))
+        return _join_wordless(text, [piece for piece in pieces if piece[0] < piece[1]])
+
+    def sentences(self, text: str) -> list[str]:
+        return [text[a:b] for a, b in self.spans(text)]
+
+    def units(self, text: str) -> list[str]:
+        """The cleaned sentences of `text`."""
+        return [unit for a, b in self.spans(text) if (unit := clean(text[a:b]))]
+
+    def first_sentence_over(self, text: str) -> bool:
+        """Whether no continuation of `text` can change its first sentence."""
+        spans = self.spans(text)
+        if len(spans) > 1:
+            # The word behind the end decides; it must be whole.
+            return _WORD_THEN_MORE.search(text, spans[1][0]) is not None
+        if not spans or not text[spans[0][1] :] and text[-1] not in "。！？｡":
+            return False
+        end = spans[0][1]
+        return all(self.spans(text + probe)[0][1] == end for probe in _PROBES)
+
+
+@cache
+def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
+    """The splitter that a key names."""
+    if name not in _FINDERS:
+        raise AlimarkError(f"no splitter is named {name!r}; known: {', '.join(sorted(_FINDERS))}")
+    return Splitter(name, _FINDERS[name]())
+
+
+def _strip(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def _join_wordless(text: str, pieces: Spans) -> Spans:
+    joined: Spans = []
+    start = None  # of a list number such as "2.", which goes with what follows it
+    for a, b in pieces:
+        if not any(c.isalpha() for c in text[a:b]) and len(pieces) > 1:
+            if any(c.isdigit() for c in text[a:b]):
+                start = a if start is None else start
+                continue
+            if joined and start is None:
+                joined[-1] = (joined[-1][0], b)
+                continue
+            start = a if start is None else start
+            continue
+        joined.append((a if start is None else start, b))
+        start = None
+    if start is not None:  # nothing followed
+        end = pieces[-1][1]
+        if joined:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def clean(sentence: str) -> str:
+    """The unit's text: on one line, with straight quotes and a final mark; empty for a blank."""
+    text = _LINE_BREAKS.sub(" ", sentence).translate(_STRAIGHT).translate(_NO_CONTROL).strip()
+    return with_full_stop(text) if text else ""
+
+
+def with_full_stop(text: str) -> str:
+    return text if text.rstrip(_CLOSERS)[-1:] in tuple(_MARKS) else text + "."
+
+
+def merge(units: Iterable[str]) -> str:
+    """Neighbours read as one sentence."""
+    return " ".join(units)
+
+
+def halve(unit: str) -> tuple[str, str] | None:
+    """The unit cut at the space nearest its middle character, or None where it stays whole."""
+    if len(unit) < 10:
+        return None
+    middle = len(unit) // 2
+    left, right = unit.rfind(" ", 0, middle), unit.find(" ", middle)
+    if left < 0 and right < 0:
+        return None
+    at = right if left < 0 or 0 <= right and right - middle <= middle - left else left
+    first, second = unit[:at].rstrip(), unit[at:].lstrip()
+    return (with_full_stop(first), second) if first and second else None

@@ -1,0 +1,127 @@
+"""The paper's algorithms 2 and 3, written plainly: candidate by candidate, table by table, bit by bit.
+
+Slow and obvious, with no array and no cleverness, so that it can be read against the paper line by line. A text is a
+number of sentences and a mapping from a run of them to its bits: `(first, last, starts_inside, ends_inside)`, where a run that
+starts inside leaves out the left half of its first sentence and one that ends inside the right half of its last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+Bits = tuple[int, ...]
+Run = tuple[int, int, bool, bool]
+
+
+def hamming(one: Bits, other: Bits) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))
+
+
+def block_edit_distance(sentences: Sequence[Bits], blocks: Sequence[Bits], m: int) -> int:
+    """Algorithm 3 before it divides."""
+    table = [[0] * (len(blocks) + 1) for _ in range(len(sentences) + 1)]
+    for i in range(len(sentences) + 1):
+        table[i][0] = i * m
+    for j in range(len(blocks) + 1):
+        table[0][j] = j * m
+    for i in range(1, len(sentences) + 1):
+        for j in range(1, len(blocks) + 1):
+            delete = table[i - 1][j] + m
+            insert = table[i][j - 1] + m
+            substitute = table[i - 1][j - 1] + hamming(sentences[i - 1], blocks[j - 1])
+            table[i][j] = min(delete, insert, substitute)
+    return table[-1][-1]
+
+
+def candidates(
+    count: int, splittable: Sequence[bool], merges: int, splits: int, total: int
+) -> Iterator[tuple[int, int, list[Run]]]:
+    """Every restructuring: the boundaries removed, the sentences split, and the runs that remain."""
+    can_split = [i for i in range(count) if splittable[i]]
+    for u in range(min(merges, count - 1) + 1):
+        for v in range(splits + 1):
+            if u + v > total:
+                continue
+            for removed in combinations(range(count - 1), u):
+                for split in combinations(can_split, v):
+                    yield u, v, runs_of(count, set(removed), set(split))
+
+
+def runs_of(count: int, removed: set[int], split: set[int]) -> list[Run]:
+    """Removed boundary i stood between sentences i and i + 1."""
+    runs: list[Run] = []
+    first, inside = 0, False
+    for i in range(count):
+        if i in split:
+            runs.append((first, i, inside, True))
+            first, inside = i, True
+        if i not in removed:
+            runs.append((first, i, inside, False))
+            first, inside = i + 1, False
+    return runs
+
+
+def score(
+    count: int,
+    bits: Mapping[Run, Bits],
+    splittable: Sequence[bool],
+    secret: Sequence[Bits],
+    m: int,
+    *,
+    mean: Mapping[int, float],
+    std: Mapping[int, float],
+    alpha: float = 0.5,
+    beta: float = 1.5,
+    merges: int = 1,
+    splits: int = 1,
+    total: int = 1,
+    by_longer: bool = False,
+) -> float:
+    """Algorithm 2: the largest z over all restructurings and all lengths of the secret."""
+    best = -math.inf
+    for _, _, runs in candidates(count, splittable, merges, splits, total):
+        sentences = [bits[run] for run in runs]
+        n = len(sentences)
+        for length in range(max(1, math.ceil(alpha * n)), max(1, math.ceil(beta * n)) + 1):
+            distance = block_edit_distance(sentences, secret[:length], m)
+            rate = distance / (m * max(n, length))
+            at = max(n, length) if by_longer else n
+            best = max(best, (mean[at] - rate) / std[at])
+    return best
+
+
+def local_score(
+    count: int,
+    bits: Mapping[Run, Bits],
+    splittable: Sequence[bool],
+    secret: Sequence[Bits],
+    m: int,
+    *,
+    theta: float,
+    skip_sentence: float,
+    skip_block: float,
+    restructure: float,
+) -> float:
+    """The best sum over any stretch of the text and any stretch of the secret, by the recurrence itself."""
+    table = [[0.0] * (len(secret) + 1) for _ in range(count + 1)]
+
+    def worth(run: Run, j: int) -> float:
+        return theta * m - hamming(bits[run], secret[j - 1])
+
+    for i in range(1, count + 1):
+        for j in range(1, len(secret) + 1):
+            options = [
+                0.0,
+                table[i - 1][j - 1] + worth((i - 1, i - 1, False, False), j),
+                table[i - 1][j] - skip_sentence,
+                table[i][j - 1] - skip_block,
+            ]
+            if i > 1:
+                options.append(table[i - 2][j - 1] + worth((i - 2, i - 1, False, False), j) - restructure)
+            if j > 1 and splittable[i - 1]:
+                halves = worth((i - 1, i - 1, False, True), j - 1) + worth((i - 1, i - 1, True, False), j)
+                options.append(table[i - 1][j - 2] + halves - restructure)
+            table[i][j] = max(options)
+    return max(max(row) for row in table)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oracle
 from alimark import alignment
 from alimark.alignment import LEFT, MATCH, RIGHT, SKIP_BLOCK, SKIP_SENTENCE, Limits, LocalCosts, Rule, Step
 
@@ -209,4 +209,4 @@ def test_limits_are_named_or_numbers() -> None:
     assert Limits.of((2, 1)) == (2, 1, 3)
     for wrong in ("both", (-1, 0), (0, 9)):
         with pytest.raises(ValueError, match="merges"):
-            Limits.of(wrong)  # type: ignore[arg-type]
+            Limits.of(wrong)

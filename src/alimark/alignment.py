@@ -11,6 +11,7 @@ All kernels stand in this one file, because Numba's cache watches no other file 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -47,6 +48,7 @@ def _cache_folder() -> str | None:
 
 
 _FOLDER = _cache_folder()
+_one_at_a_time = threading.Lock()  # Numba's plainest threading layer aborts when two threads launch kernels at once
 
 
 def kernel(*, parallel: bool = False) -> Callable[[Function], Function]:
@@ -227,8 +229,8 @@ def _score_one(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, rule: A
         else:
             edit_row(units[:, 0, WHOLE], blocks[:size], np.int32(m), rows[0])
         for layer in range(3 if single else 1):
-            u, v = layer == 1, layer == 2
-            if u > merges or v > splits or u and count < 2:
+            u, v = int(layer == 1), int(layer == 2)
+            if u > merges or v > splits or (u and count < 2):
                 continue
             z, at = best_z(rows[layer], count - u + v, m, mean, std, by_longer, least, most)
             if z > out[0] and rows[layer, at] < _FAR:
@@ -302,7 +304,8 @@ def _edit_distances(left: Any, right: Any, m: Any, out: Any) -> None:
 def edit_distances(left: Packed, right: Packed, m: int) -> NDArray[np.int32]:
     """The block edit distance of each row of `left` to the same row of `right`."""
     out = np.empty(len(left), np.int32)
-    _edit_distances(left, right, m, out)
+    with _one_at_a_time:
+        _edit_distances(left, right, m, out)
     return out
 
 
@@ -337,7 +340,12 @@ def search(
     if texts is None or keys is None:
         texts, keys = np.zeros(len(blocks), np.int64), np.arange(len(blocks))
     out = np.empty((len(texts), 4))
-    _score_jobs(units, valid, starts, texts, keys, blocks, m, tuple(limits), tuple(rule), out)
+    if len(texts) == 1:  # waking threads costs more than a single text does
+        a, b = starts[texts[0]], starts[texts[0] + 1]
+        _score_one(units[a:b], valid[a:b], blocks[keys[0]], m, tuple(limits), tuple(rule), out[0])
+    else:
+        with _one_at_a_time:
+            _score_jobs(units, valid, starts, texts, keys, blocks, m, tuple(limits), tuple(rule), out)
     whole = out[:, 1:].astype(np.int64)
     return Best(out[:, 0].copy(), whole[:, 0], whole[:, 1], whole[:, 2])
 
@@ -356,7 +364,8 @@ def search_local(
 ) -> tuple[Floats, Ints, Ints]:
     """For each key the best local sum, and the sentence and block where it ends."""
     out = np.empty((len(blocks), 3))
-    _local_jobs(units, valid, blocks, m, tuple(costs), out)
+    with _one_at_a_time:
+        _local_jobs(units, valid, blocks, m, tuple(costs), out)
     return out[:, 0].copy(), out[:, 1].astype(np.int64), out[:, 2].astype(np.int64)
 
 
@@ -371,9 +380,7 @@ class Step(NamedTuple):
     block: int
 
 
-def trace(
-    units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, merges: int, splits: int
-) -> list[Step]:
+def trace(units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, merges: int, splits: int) -> list[Step]:
     """The moves of a best alignment with all of `blocks`, in order. Where several cost the same, a match comes first."""
     count, size = len(units), len(blocks)
     table = np.empty((2, merges + 1, splits + 1, count + 1, size + 1), np.int32)
@@ -387,14 +394,21 @@ def trace(
 
 
 def _move(
-    units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, table: NDArray[np.int32], state: tuple[int, ...]
+    units: Packed,
+    valid: NDArray[np.bool_],
+    blocks: Packed,
+    m: int,
+    table: NDArray[np.int32],
+    state: tuple[int, ...],
 ) -> tuple[Step, tuple[int, int, int, int, int]]:
     """The last step into `state`, and the state it came from."""
     t, u, v, i, j = state
     cost = table[t, u, v, i, j]
     if i == 0:
         return Step(SKIP_BLOCK, 0, 0, WHOLE, j - 1), (t, u, v, i, j - 1)
-    runs = [(k, s) for k in range(min(u, i - 1) + 1) for s in (0, 1) if k < units.shape[1] and valid[i - 1, k, s + 2 * t]]
+    runs = [
+        (k, s) for k in range(min(u, i - 1) + 1) for s in (0, 1) if k < units.shape[1] and valid[i - 1, k, s + 2 * t]
+    ]
     for k, s in runs if j else []:
         before = (s, u - k, v - t, i - k - 1 + s, j - 1)
         if cost == table[before] + popcount(units[i - 1, k, s + 2 * t] ^ blocks[j - 1]):
@@ -423,14 +437,20 @@ def trace_local(
         if here == table[i - 1, j - 1] + gain - bits(0, WHOLE, j - 1):
             steps.append(Step(MATCH, i - 1, 0, WHOLE, j - 1))
             i, j = i - 1, j - 1
-        elif i > 1 and valid[i - 1, 1, WHOLE] and (
-            here == table[i - 2, j - 1] + gain - bits(1, WHOLE, j - 1) - costs.restructure
+        elif (
+            i > 1
+            and valid[i - 1, 1, WHOLE]
+            and (here == table[i - 2, j - 1] + gain - bits(1, WHOLE, j - 1) - costs.restructure)
         ):
             steps.append(Step(MATCH, i - 1, 1, WHOLE, j - 1))
             i, j = i - 2, j - 1
-        elif j > 1 and valid[i - 1, 0, LEFT] and (
-            here
-            == table[i - 1, j - 2] + 2 * gain - (bits(0, LEFT, j - 2) + bits(0, RIGHT, j - 1)) - costs.restructure
+        elif (
+            j > 1
+            and valid[i - 1, 0, LEFT]
+            and (
+                here
+                == table[i - 1, j - 2] + 2 * gain - (bits(0, LEFT, j - 2) + bits(0, RIGHT, j - 1)) - costs.restructure
+            )
         ):
             steps += [Step(MATCH, i - 1, 0, RIGHT, j - 1), Step(MATCH, i - 1, 0, LEFT, j - 2)]
             i, j = i - 1, j - 2

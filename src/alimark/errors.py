@@ -1,16 +1,16 @@
 """The exceptions of alimark; each message says what to do next.
 
-    AlimarkError
-    ├── KeyFileError        a key file that cannot be read, trusted or written
-    │   └── KeyMismatch     the key names another embedder, splitter or scheme than the one in use
-    ├── TextError           a text that holds nothing to detect, or that is not text
-    ├── LimitError          input beyond a stated limit; the message names the way round it
-    ├── ModelError          weights that cannot be found, fetched or trusted
-    │   └── HashMismatch    a file whose content is not the pinned one
-    ├── LLMError            the language model cannot go on
-    │   └── ContextFull     prompt and text no longer fit the model's context
-    ├── MissingExtra        an optional library is not installed
-    └── RecordError         a JSONL record that cannot be used
+AlimarkError
+├── KeyFileError        a key file that cannot be read, trusted or written
+│   └── KeyMismatch     the key names another embedder, splitter or scheme than the one in use
+├── TextError           a text that holds nothing to detect, or that is not text
+├── LimitError          input beyond a stated limit; the message names the way round it
+├── ModelError          weights that cannot be found, fetched or trusted
+│   └── HashMismatch    a file whose content is not the pinned one
+├── LLMError            the language model cannot go on
+│   └── ContextFull     prompt and text no longer fit the model's context
+├── MissingExtra        an optional library is not installed
+└── RecordError         a JSONL record that cannot be used
 """
 
 from __future__ import annotations

@@ -48,8 +48,20 @@ class Named(Protocol):
 class Key:
     """A secret and the public parameters that marking and detecting must share."""
 
-    __slots__ = ("_secret", "_vectors", "block_size", "centre", "decision", "embedder", "fingerprint", "law",
-                 "scheme", "splitter", "_given_bits", "_given_vectors")  # fmt: skip
+    __slots__ = (
+        "_given_bits",
+        "_given_vectors",
+        "_secret",
+        "_vectors",
+        "block_size",
+        "centre",
+        "decision",
+        "embedder",
+        "fingerprint",
+        "law",
+        "scheme",
+        "splitter",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -138,7 +150,14 @@ class Key:
         name, fingerprint = _identify(embedder)
         content = rows.astype(np.uint8).tobytes() + directions.astype("<f8").tobytes()
         secret = hashlib.shake_256(b"alimark/1/arrays" + content).digest(32)
-        key = cls(secret, embedder=name, fingerprint=fingerprint, block_size=rows.shape[1], splitter=splitter, law=law)
+        key = cls(
+            secret,
+            embedder=name,
+            fingerprint=fingerprint,
+            block_size=rows.shape[1],
+            splitter=splitter,
+            law=law,
+        )
         key._given_bits, key._given_vectors = rows.astype(np.uint8), directions
         return key
 
@@ -153,9 +172,9 @@ class Key:
         m = self.block_size
         if self._given_bits is not None:
             rows = np.resize(self._given_bits, (count, m))
-            return _pack(rows)
+            return pack_bits(rows)
         data = np.frombuffer(self._stream("bits", -(-count * m // 8)), np.uint8)
-        return _pack(np.unpackbits(data)[: count * m].reshape(count, m))
+        return pack_bits(np.unpackbits(data)[: count * m].reshape(count, m))
 
     def null_blocks(self, first: int, count: int, length: int) -> Blocks:
         """The blocks of `count` random keys, from number `first` on: repeatable, and unknown without the secret."""
@@ -173,12 +192,12 @@ class Key:
         if m in (8, 16, 32, 64):
             packed = data.view(f">u{m // 8}").astype(np.uint64)
         else:
-            packed = _pack(np.unpackbits(data).reshape(-1, m))
+            packed = pack_bits(np.unpackbits(data).reshape(-1, m))
         return packed.reshape(length, _KEYS_A_CHUNK).T
 
     def _shuffled_chunk(self, chunk: int, length: int) -> Blocks:
         assert self._given_bits is not None
-        given = _pack(self._given_bits)
+        given = pack_bits(self._given_bits)
         ranks = np.frombuffer(self._stream("null-shuffle", _KEYS_A_CHUNK * len(given) * 8, chunk), ">u8")
         order = np.argsort(ranks.reshape(_KEYS_A_CHUNK, len(given)), axis=1, kind="stable")
         repeats = -(-length // len(given))
@@ -206,7 +225,7 @@ class Key:
             raise KeyMismatch(f"{self.block_size} orthonormal vectors do not fit into {dimension} dimensions")
         data = self._stream("vectors", self.block_size * dimension * 24, dimension)
         numbers = np.frombuffer(data, ">u2").reshape(self.block_size, dimension, 12)
-        return (numbers.sum(axis=2, dtype=np.int64) - 6 * 65535).astype(np.float64)
+        return np.asarray(numbers.sum(axis=2, dtype=np.int64) - 6 * 65535, np.float64)
 
     # Who it is
 
@@ -341,16 +360,15 @@ def _identify(embedder: str | Embedder) -> tuple[str, str]:
         return embedder.name, embedder.fingerprint
     from alimark.models import store
 
-    known = store.fingerprint(embedder)
-    if known is not None:
-        return embedder, known
+    if embedder in store.names():
+        return embedder, "sha256:" + store.entry(embedder).weights.sha256
     from alimark.embed import load_embedder
 
     loaded = load_embedder(embedder)
     return loaded.name, loaded.fingerprint
 
 
-def _pack(bits: NDArray[np.uint8]) -> Blocks:
+def pack_bits(bits: NDArray[np.uint8]) -> Blocks:
     """Rows of bits as integers, the first bit highest."""
     packed = np.zeros(len(bits), np.uint64)
     for column in bits.T:

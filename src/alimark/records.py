@@ -7,6 +7,7 @@ attack, failed, error` (absent where empty). Every verb reads it and adds to it.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import json
 import os
@@ -51,7 +52,7 @@ def read_text(path: Path | str) -> str:
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
     """Line number and record; a line that is no record comes as the error that says why, and reading goes on."""
-    with open(path, "rb") as file:
+    with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield number, _parse(line, f"{path}:{number}")
@@ -121,7 +122,9 @@ class JsonlWriter:
     def __enter__(self) -> JsonlWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with contextlib.suppress(OSError):
             os.fsync(self._file.fileno())
         with contextlib.suppress(OSError):

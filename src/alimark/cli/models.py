@@ -31,9 +31,7 @@ def _complete(begun: str) -> list[str]:
     return [name for name in store.names() if name.startswith(begun)]
 
 
-Name = Annotated[
-    str, typer.Argument(help="A name that `alimark models list` shows.", autocompletion=_complete)
-]
+Name = Annotated[str, typer.Argument(help="A name that `alimark models list` shows.", autocompletion=_complete)]
 Names = Annotated[
     list[str] | None,
     typer.Argument(help="One or more names that `alimark models list` shows.", autocompletion=_complete),
@@ -80,9 +78,9 @@ def fetch(
     for name in wanted:
         store.entry(name)  # a misspelt name is told before the first download, not after
     rows = []
-    with _bars() as bars:
+    with bars() as shown:
         for name in wanted:
-            rows.append({"name": name, "path": str(_fetch_one(name, bars, force))})
+            rows.append({"name": name, "path": str(fetch_one(name, shown, force))})
             if not as_json:
                 typer.echo(rows[-1]["path"])
     if as_json:
@@ -155,7 +153,7 @@ def _print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _bars() -> Progress:
+def bars() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -169,10 +167,10 @@ def _bars() -> Progress:
     )
 
 
-def _fetch_one(name: str, bars: Progress, force: bool) -> Path:
+def fetch_one(name: str, shown: Progress, force: bool = False) -> Path:
     from alimark.models import store
 
     if store.is_fetched(name) and not force:
         return store.fetch(name)
-    task = bars.add_task(name, total=store.entry(name).download_size)
-    return store.fetch(name, lambda done, total: bars.update(task, completed=done, total=total), force=force)
+    task = shown.add_task(name, total=store.entry(name).download_size)
+    return store.fetch(name, lambda done, total: shown.update(task, completed=done, total=total), force=force)

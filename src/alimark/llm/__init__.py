@@ -1,0 +1,67 @@
+"""Language models: one protocol (base) and one adapter an engine, each imported when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from alimark.errors import LLMError, MissingExtra
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling
+
+__all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "load_llm"]
+
+DEFAULT_LLM = "smollm2-135m"
+
+
+def load_llm(name: str | Path = DEFAULT_LLM, **options: Any) -> LLM:
+    """A language model by store name, path or hub id; `options` go to the adapter.
+
+    A GGUF file runs on llama.cpp, or on transformers where llama.cpp is not installed; all else on transformers.
+    A prefix, "llama.cpp:" or "transformers:", chooses the engine.
+    """
+    from alimark.models import store
+
+    engine, model = _engine_of(str(name))
+    known = store.entries().get(model)
+    if known and known.kind != "llm":
+        llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
+        raise LLMError(f"{model} is an embedder and writes no text; language models are: {llms}")
+    _need(engine)  # said before gigabytes are fetched
+    path = store.resolve(model)
+    if not engine:
+        gguf = path.suffix == ".gguf"
+        engine = "llama.cpp" if gguf and (find_spec("xllamacpp") or not find_spec("transformers")) else "transformers"
+        _need(engine)
+    if known and known.add_bos is not None:
+        options.setdefault("add_bos", known.add_bos)
+    return _ADAPTERS[engine](path, **{"name": Path(model).name, **options})
+
+
+def _llama_cpp(path: Path, **options: Any) -> LLM:
+    from alimark.llm.llama_cpp import LlamaCpp
+
+    return LlamaCpp(path, **options)
+
+
+def _transformers(path: Path, **options: Any) -> LLM:
+    from alimark.llm.transformers import Transformers
+
+    return Transformers(path, **options)
+
+
+_ADAPTERS: dict[str, Callable[..., LLM]] = {"llama.cpp": _llama_cpp, "transformers": _transformers}
+_LIBRARIES = {"llama.cpp": ("xllamacpp", "llama-cpp"), "transformers": ("transformers", "transformers")}
+
+
+def _engine_of(name: str) -> tuple[str, str]:
+    engine, colon, model = name.partition(":")
+    if colon and engine == "openai":
+        raise LLMError("language models behind an OpenAI-style address are not supported yet; use a local model")
+    return (engine, model) if colon and engine in _ADAPTERS else ("", name)
+
+
+def _need(engine: str) -> None:
+    if engine and not find_spec(_LIBRARIES[engine][0]):
+        raise MissingExtra(*_LIBRARIES[engine])

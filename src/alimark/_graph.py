@@ -1,0 +1,406 @@
+"""Writes a sentence encoder as an ONNX graph, straight from its upstream safetensors.
+
+An exporter traces a program and may trace it wrongly; the two architectures here (BERT, and MPNet with its
+relative position bias) are small enough to write node by node. The graph uses onnxruntime's own fused
+operators, so that it needs no optimisation when it is loaded and gives the same vectors with and without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.errors import ModelError
+
+VERSION = 1
+"""Raise it whenever the graph written for the same weights changes: it names the cached file."""
+
+GRAPH_FILE = "model.onnx"
+_WEIGHTS_FILE = "weights.bin"
+_PAGE = 4096  # tensors start on a page, so that onnxruntime maps them instead of copying them
+_FLOAT, _INT32 = 1, 6  # as the format numbers them
+_MPNET_PADDING = 1  # fixed in the architecture, whatever the configuration calls its padding token
+_MPNET_POSITION_RANGE = 128
+
+Floats = NDArray[np.float32]
+
+
+class UnknownArchitecture(ModelError):
+    """A model that this module cannot write as a graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that the graph depends on besides the weights themselves."""
+
+    architecture: Literal["bert", "mpnet"]
+    layers: int
+    heads: int
+    epsilon: float
+    pooling: Literal["mean", "cls"]
+    hidden: int
+    max_tokens: int
+    padding: int
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps([VERSION, asdict(self)], sort_keys=True).encode()).hexdigest()[:8]
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(f"{path.parent} holds no {path.name}; fetch the model again") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); fetch the model again") from error
+
+
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
+    """The kinds of a model's modules in order, each with its folder."""
+    if not (folder / "modules.json").exists():
+        raise ModelError(f"{folder} is not a sentence-transformers model: it holds no modules.json")
+    try:
+        return [
+            (str(module["type"]).rpartition(".")[2], folder / module["path"])
+            for module in read_json(folder / "modules.json")
+        ]
+    except (TypeError, KeyError) as error:
+        raise ModelError(f"{folder / 'modules.json'} is malformed; fetch the model again") from error
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """What to write for the model in `folder`, or UnknownArchitecture."""
+    modules = read_modules(folder)
+    kinds = [kind for kind, _ in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise UnknownArchitecture(f"cannot write {' + '.join(kinds)} as a graph")
+    transformer, pooling = modules[0][1], modules[1][1]
+    _refuse_text_rewrites(folder, transformer)
+    config = read_json(transformer / "config.json")
+    try:
+        return _recipe(config, _read_pooling(pooling), _read_max_tokens(transformer, config))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{transformer / 'config.json'} lacks what a model needs: {error}") from error
+
+
+def _recipe(config: dict[str, Any], pooling: Literal["mean", "cls"], max_tokens: int) -> Recipe:
+    architecture = config.get("model_type")
+    if architecture not in ("bert", "mpnet"):
+        raise UnknownArchitecture(f"cannot write a model of type {architecture!r} as a graph")
+    if (
+        config.get("hidden_act", "gelu") != "gelu"
+        or config.get("position_embedding_type", "absolute") != "absolute"
+        or config.get("is_decoder", False)
+        or config["hidden_size"] % config["num_attention_heads"]
+    ):
+        raise UnknownArchitecture(f"cannot write this variant of {architecture} as a graph")
+    return Recipe(
+        architecture=architecture,
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        epsilon=config["layer_norm_eps"],
+        pooling=pooling,
+        hidden=config["hidden_size"],
+        max_tokens=max_tokens,
+        padding=_MPNET_PADDING if architecture == "mpnet" else config.get("pad_token_id") or 0,
+    )
+
+
+def _refuse_text_rewrites(folder: Path, transformer: Path) -> None:
+    """Prompts and lowercasing come before the tokenizer; no store model has them: left to torch."""
+    settings = folder / "config_sentence_transformers.json"
+    if settings.exists() and read_json(settings).get("default_prompt_name"):
+        raise UnknownArchitecture("cannot write a model with a default prompt as a graph")
+    settings = transformer / "sentence_bert_config.json"
+    if settings.exists() and read_json(settings).get("do_lower_case"):
+        raise UnknownArchitecture("cannot write a model that lowercases its input as a graph")
+
+
+def _read_pooling(folder: Path) -> Literal["mean", "cls"]:
+    config = read_json(folder / "config.json")
+    modes = config.get("pooling_mode") or [  # newer files name the mode, older ones hold one flag for each
+        key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+        for key, value in config.items()
+        if key.startswith("pooling_mode_") and value
+    ]
+    if modes in ("mean", ["mean"]):
+        return "mean"
+    if modes in ("cls", ["cls"]):
+        return "cls"
+    raise UnknownArchitecture(f"cannot write the pooling {modes!r} as a graph")
+
+
+def _read_max_tokens(transformer: Path, config: dict[str, Any]) -> int:
+    """Where texts are cut: the stated length, and never more positions than the model has."""
+    positions = config.get("max_position_embeddings", 512)
+    if config.get("model_type") == "mpnet":  # its positions start after the padding's
+        positions -= _MPNET_PADDING + 1
+    stated = [positions]
+    for name, field in (
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+    ):
+        if (transformer / name).exists() and (length := read_json(transformer / name).get(field)):
+            stated.append(int(length))
+            break
+    return int(min(stated))
+
+
+def position_buckets(distances: NDArray[np.int64], buckets: int) -> NDArray[np.int64]:
+    """MPNet's bucket of a relative position (key minus query): near ones exact, far ones logarithmic."""
+    half = buckets // 2
+    exact = half // 2
+    far = np.abs(distances)
+    # In float32 as the model was trained: an exact power of two must fall on the same side of its boundary.
+    ratio = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact))
+    scaled = ratio / np.float32(math.log(_MPNET_POSITION_RANGE / exact)) * np.float32(half - exact)
+    large = np.minimum(exact + scaled.astype(np.int64), half - 1)
+    return np.where(distances > 0, half, 0) + np.where(far < exact, far, large)
+
+
+class _Weights:
+    """The upstream tensors by the names of the bare encoder, as float32."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        stem = "embeddings.word_embeddings.weight"
+        prefixes = [name.removesuffix(stem) for name in file.keys() if name.endswith(stem)]  # noqa: SIM118
+        if len(prefixes) != 1:
+            raise UnknownArchitecture("the weights are not named as those of an encoder")
+        self._prefix = prefixes[0]
+
+    def __getitem__(self, name: str) -> Floats:
+        try:
+            tensor = self._file.get_tensor(self._prefix + name)
+        except Exception as error:  # the library raises its own type both for a missing name and for bfloat16
+            raise UnknownArchitecture(f"cannot use the tensor {name} ({error})") from error
+        return np.ascontiguousarray(tensor, dtype=np.float32)
+
+    def linear(self, *names: str) -> tuple[Floats, Floats]:
+        """Weights and biases of layers that read the same input, side by side, input dimension first."""
+        weight = np.concatenate([self[f"{name}.weight"] for name in names])
+        return np.ascontiguousarray(weight.T), np.concatenate([self[f"{name}.bias"] for name in names])
+
+
+class _Graph:
+    """Collects nodes, and tensors whose bytes go straight to the file of weights."""
+
+    def __init__(self, recipe: Recipe, weights: _Weights, sink: IO[bytes]) -> None:
+        from onnx import helper
+
+        self.recipe = recipe
+        self.weights = weights
+        self._helper = helper
+        self._sink = sink
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []
+
+    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        output = f"{kind}_{len(self.nodes)}"
+        self.nodes.append(
+            self._helper.make_node(kind, list(inputs), [output], name=output, domain=domain, **attributes)
+        )
+        return output
+
+    def fused(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        return self.op(kind, *inputs, domain="com.microsoft", **attributes)
+
+    def constant(self, *values: int | float, scalar: bool = False) -> str:
+        """A small tensor in the graph itself; integers are int64 as shape operators ask."""
+        from onnx import numpy_helper
+
+        array = np.array(values[0] if scalar else values)
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        name = f"constant_{len(self.tensors)}"
+        self.tensors.append(numpy_helper.from_array(array, name))
+        return name
+
+    def weight(self, array: Floats) -> str:
+        from onnx import TensorProto
+
+        self._sink.write(b"\0" * (-self._sink.tell() % _PAGE))
+        place = {"location": _WEIGHTS_FILE, "offset": self._sink.tell(), "length": array.nbytes}
+        name = f"weight_{len(self.tensors)}"
+        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=array.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=str(value))
+        self.tensors.append(tensor)
+        self._sink.write(array.tobytes())
+        return name
+
+
+def write_graph(recipe: Recipe, safetensors: Path, folder: Path) -> None:
+    """Write `model.onnx` and its weights into `folder`; a reader never sees half a file."""
+    import onnx
+    from safetensors import safe_open
+
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        tensors = safe_open(safetensors, framework="numpy")
+    except Exception as error:  # the library's own type, which it does not promise to keep
+        raise ModelError(f"{safetensors} cannot be read ({error}); fetch the model again") from error
+    with tensors as file, replacing(folder / _WEIGHTS_FILE) as sink:
+        model = _build(_Graph(recipe, _Weights(file), sink))
+    # The graph comes last: where it stands, its weights do. Writers of the same name write the same bytes.
+    with replacing(folder / GRAPH_FILE) as sink:
+        sink.write(onnx.ModelProto.SerializeToString(model))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes the name `path` only when it is complete."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _build(graph: _Graph) -> Any:
+    from onnx import TensorProto, helper
+
+    if graph.recipe.architecture == "bert":
+        hidden, bias = _bert_embeddings(graph), ""
+    else:
+        hidden, bias = _mpnet_embeddings(graph), _mpnet_bias(graph)
+    for layer in range(graph.recipe.layers):
+        hidden = _layer(graph, layer, hidden, bias)
+    _unit(graph, _pool(graph, hidden))
+    graph.nodes[-1].output[0] = "vectors"
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "length"]) for name in ("ids", "mask")]
+    outputs = [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["batch", graph.recipe.hidden])]
+    return helper.make_model(
+        helper.make_graph(graph.nodes, graph.recipe.architecture, inputs, outputs, graph.tensors),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)],
+        ir_version=8,  # the lowest that knows these operators, so that older onnxruntimes read it
+        producer_name="alimark",
+    )
+
+
+def _length(graph: _Graph) -> str:
+    return graph.op("Gather", graph.op("Shape", "ids"), graph.constant(1))
+
+
+def _bert_embeddings(graph: _Graph) -> str:
+    # One text, one segment: the segment's vector is added to every position once and for all.
+    places = graph.weights["embeddings.position_embeddings.weight"][: graph.recipe.max_tokens]
+    places = places + graph.weights["embeddings.token_type_embeddings.weight"][0]
+    words = graph.op("Gather", graph.weight(graph.weights["embeddings.word_embeddings.weight"]), "ids")
+    zero = graph.constant(0)
+    here = graph.op("Slice", graph.weight(places), zero, _length(graph), zero)
+    return _norm(graph, "embeddings.LayerNorm", graph.op("Add", words, here))
+
+
+def _mpnet_embeddings(graph: _Graph) -> str:
+    # A padding token written out in a text ("<pad>") takes no position of its own: count the others.
+    padding = graph.op("Cast", graph.constant(_MPNET_PADDING), to=_INT32)
+    real = graph.op("Cast", graph.op("Not", graph.op("Equal", "ids", padding)), to=_INT32)
+    rank = graph.op("Mul", graph.op("CumSum", real, graph.constant(1, scalar=True)), real)
+    words = graph.op("Gather", graph.weight(graph.weights["embeddings.word_embeddings.weight"]), "ids")
+    places = graph.weight(graph.weights["embeddings.position_embeddings.weight"])
+    here = graph.op("Gather", places, graph.op("Add", rank, padding))
+    return _norm(graph, "embeddings.LayerNorm", graph.op("Add", words, here))
+
+
+def _mpnet_bias(graph: _Graph) -> str:
+    """(1, heads, length, length), looked up in a table by distance that holds each bucket's value."""
+    table = graph.weights["encoder.relative_attention_bias.weight"]
+    reach = graph.recipe.max_tokens - 1
+    buckets = position_buckets(np.arange(-reach, reach + 1), len(table))
+    one, zero = graph.constant(1, scalar=True), graph.constant(0, scalar=True)
+    length = graph.op("Squeeze", _length(graph))
+    steps = graph.op("Range", zero, length, one)
+    across = graph.op("Unsqueeze", steps, graph.constant(0))
+    down = graph.op("Unsqueeze", steps, graph.constant(1))
+    rows = graph.op("Add", graph.op("Sub", across, down), graph.constant(reach))
+    values = graph.op("Gather", graph.weight(np.ascontiguousarray(table[buckets])), rows)
+    return graph.op("Unsqueeze", graph.op("Transpose", values, perm=[2, 0, 1]), graph.constant(0))
+
+
+def _norm(graph: _Graph, name: str, hidden: str) -> str:
+    scale, shift = graph.weight(graph.weights[f"{name}.weight"]), graph.weight(graph.weights[f"{name}.bias"])
+    return graph.op("LayerNormalization", hidden, scale, shift, epsilon=graph.recipe.epsilon)
+
+
+class _Names(NamedTuple):
+    """What the parts of a layer's attention are called upstream."""
+
+    qkv: tuple[str, str, str]
+    out: str
+    norm: str
+
+
+_NAMES = {
+    "bert": _Names(
+        ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "attention.output.dense",
+        "attention.output.LayerNorm",
+    ),
+    "mpnet": _Names(
+        ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        "attention.attn.o",
+        "attention.LayerNorm",
+    ),
+}
+
+
+def _layer(graph: _Graph, layer: int, hidden: str, bias: str) -> str:
+    stem = f"encoder.layer.{layer}."
+    names = _NAMES[graph.recipe.architecture]
+    qkv, qkv_bias = graph.weights.linear(*(stem + name for name in names.qkv))
+    attended = graph.fused(
+        "Attention",
+        *(hidden, graph.weight(qkv), graph.weight(qkv_bias), "mask", "", bias)[: 6 if bias else 4],
+        num_heads=graph.recipe.heads,
+    )
+    hidden = _add_norm(graph, (stem + names.out, stem + names.norm), attended, hidden)
+    weight, shift = graph.weights.linear(f"{stem}intermediate.dense")
+    wide = graph.fused("BiasGelu", graph.op("MatMul", hidden, graph.weight(weight)), graph.weight(shift))
+    return _add_norm(graph, (f"{stem}output.dense", f"{stem}output.LayerNorm"), wide, hidden)
+
+
+def _add_norm(graph: _Graph, names: tuple[str, str], inner: str, skip: str) -> str:
+    """LayerNorm(skip + Linear(inner))."""
+    weight, shift = graph.weights.linear(names[0])
+    return graph.fused(
+        "SkipLayerNormalization",
+        graph.op("MatMul", inner, graph.weight(weight)),
+        skip,
+        graph.weight(graph.weights[f"{names[1]}.weight"]),
+        graph.weight(graph.weights[f"{names[1]}.bias"]),
+        graph.weight(shift),
+        epsilon=graph.recipe.epsilon,
+    )
+
+
+def _pool(graph: _Graph, hidden: str) -> str:
+    if graph.recipe.pooling == "cls":
+        return graph.op("Gather", hidden, graph.constant(0, scalar=True), axis=1)
+    mask = graph.op("Unsqueeze", graph.op("Cast", "mask", to=_FLOAT), graph.constant(-1))
+    total = graph.op("ReduceSum", graph.op("Mul", hidden, mask), graph.constant(1), keepdims=0)
+    count = graph.op("ReduceSum", mask, graph.constant(1), keepdims=0)
+    return graph.op("Div", total, graph.op("Max", count, graph.constant(1e-9)))
+
+
+def _unit(graph: _Graph, vector: str) -> None:
+    length = graph.op("ReduceL2", vector, axes=[-1], keepdims=1)
+    graph.op("Div", vector, graph.op("Max", length, graph.constant(1e-12)))

@@ -1,0 +1,143 @@
+"""False-positive rates on human text: of one key, of one fresh key a text, and their spread over many keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark import alignment
+from alimark.alignment import Floats, Packed
+from alimark.detector import DetectionSettings
+from alimark.embed import Embedder
+from alimark.key import Key
+from alimark.signals import Units, extract, project, restructure
+from alimark.text import splitter
+
+LEVELS = (0.01, 0.05, 0.5)
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Human texts of equal length with the embeddings of their units, computed once for all keys."""
+
+    units: list[Units]
+    starts: NDArray[np.int64]
+    """Where the embeddings of each text begin."""
+    embeddings: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], splitter_name: str, embedder: Embedder, settings: DetectionSettings) -> Embedded:
+        cutter = splitter(splitter_name)
+        units = [restructure(cutter.units(text), settings.limits) for text in texts]
+        starts = np.cumsum([0, *(len(one.texts) for one in units)])
+        return cls(units, starts, embedder.embed([unit for one in units for unit in one.texts]))
+
+    def part(self, chosen: Sequence[int]) -> Embedded:
+        rows = [np.arange(self.starts[i], self.starts[i + 1]) for i in chosen]
+        starts = np.cumsum([0, *(len(row) for row in rows)])
+        return Embedded([self.units[i] for i in chosen], starts, self.embeddings[np.concatenate(rows)])
+
+    def mean(self) -> NDArray[np.float32]:
+        """The corpus mean of whole sentences: what all texts share, whoever wrote them."""
+        whole = [self.starts[i] + one.index[:, 0, 0] for i, one in enumerate(self.units)]
+        return np.asarray(self.embeddings[np.concatenate(whole)].mean(axis=0))
+
+
+@dataclass(frozen=True)
+class Values:
+    """For each text: the p-value, never too small; the same with ties broken at random; the paper's z."""
+
+    p: Floats
+    p_randomised: Floats
+    z: Floats
+
+
+def p_values(texts: Embedded, key: Key, settings: DetectionSettings, seed: int = 0) -> Values:
+    """All texts under one key, against the same random keys."""
+    projections = project(texts.embeddings, key)
+    signals = [
+        extract(one, projections[a:b]) for one, a, b in zip(texts.units, texts.starts, texts.starts[1:], strict=False)
+    ]
+    packed = np.concatenate([one.packed for one in signals])
+    valid = np.concatenate([one.valid for one in signals])
+    begin = np.cumsum([0, *(len(one.packed) for one in signals)])
+    rule = settings.rule(key.block_size, int(np.diff(begin).max()) + settings.limits.splits)
+    length = int(rule.most[-1])
+
+    def score(blocks: Packed) -> Floats:
+        """Texts by keys."""
+        jobs = np.arange(len(signals) * len(blocks))
+        found = alignment.search(
+            packed, valid, blocks, key.block_size, settings.limits, rule,
+            starts=begin, texts=jobs // len(blocks), keys=jobs % len(blocks),
+        )  # fmt: skip
+        return found.z.reshape(len(signals), len(blocks))
+
+    z = score(key.blocks(length)[None])[:, 0]
+    null = score(key.null_blocks(0, settings.draws, length))
+    above, ties = (null > z[:, None]).sum(axis=1), (null == z[:, None]).sum(axis=1)
+    u = 1 - np.random.default_rng(seed).random(len(z))
+    return Values((1 + above + ties) / (settings.draws + 1), (above + u * (1 + ties)) / (settings.draws + 1), z)
+
+
+def fresh_keys(
+    texts: Embedded, like: Key, embedder: Embedder, settings: DetectionSettings, progress: Progress
+) -> Values:
+    """Each text under a key of its own."""
+    parts = []
+    for i in range(len(texts.units)):
+        key = _fresh(like, embedder, like.centre)
+        parts.append(p_values(texts.part([i]), key, settings, seed=i))
+        progress(1)
+    return Values(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("p", "p_randomised", "z")))
+
+
+def _fresh(like: Key, embedder: Embedder, centre: NDArray[np.float32] | None) -> Key:
+    return Key.generate(block_size=like.block_size, embedder=embedder, splitter=like.splitter, centre=centre)
+
+
+def per_key_rates(
+    texts: Embedded,
+    like: Key,
+    embedder: Embedder,
+    settings: DetectionSettings,
+    keys: int,
+    progress: Progress,
+    *,
+    centre: NDArray[np.float32] | None = None,
+) -> Floats:
+    """For each of many fresh keys, the share of texts with p at most each level: (keys, levels)."""
+    rates = []
+    for number in range(keys):
+        key = _fresh(like, embedder, centre)
+        rates.append(shares(p_values(texts, key, settings, seed=number).p_randomised))
+        progress(1)
+    return np.array(rates)
+
+
+def shares(p: Floats) -> list[float]:
+    return [float((p <= level).mean()) for level in LEVELS]
+
+
+def z_shares(z: Floats) -> list[float]:
+    """How many texts a reader of the paper's z as a normal deviate would call found at each level."""
+    return [float((z >= NormalDist().inv_cdf(1 - level)).mean()) for level in LEVELS]
+
+
+def binomial_interval(n: int, p: float, cover: float = 0.99) -> tuple[float, float]:
+    """The shares between which a sound rate p falls in n texts with probability at least `cover`, equal tails."""
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * math.log(p) + (n - k) * math.log1p(-p)
+        for k in range(n + 1)
+    ]
+    below = np.cumsum(np.exp(logs))
+    tail = (1 - cover) / 2
+    low = int(np.searchsorted(below, tail, side="right"))
+    high = int(np.searchsorted(below, 1 - tail, side="left"))
+    return low / n, min(high, n) / n

@@ -1,0 +1,187 @@
+"""alimark calibrate: how often a key, and keys like it, call human text marked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from alimark.cli import show
+from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from alimark.calibrate import Embedded
+    from alimark.detector import DetectionSettings
+    from alimark.embed import Embedder
+    from alimark.key import Key
+
+
+@dataclass(frozen=True)
+class _Job:
+    key: Key
+    embedder: Embedder
+    settings: DetectionSettings
+    fresh: bool
+    keys: int
+    centring: bool
+
+
+def calibrate(
+    key: Annotated[Path, typer.Option("-k", "--key", help="Key file; fresh keys are made like it.")],
+    human: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="JSONL of human texts (`text` or `natural_text`), plain or .gz; default: Python's own manual."
+        ),
+    ] = None,
+    sentences: Annotated[str, typer.Option(help="Lengths that texts are cut to.")] = "12",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Also one fresh key for each text.")] = False,
+    keys: Annotated[int, typer.Option(help="Also the spread of rates over so many fresh keys.")] = 0,
+    centring: Annotated[
+        bool, typer.Option("--centring", help="The spread once more, centred by a corpus mean.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="Random keys behind each p-value.")] = 999,
+    centre_out: Annotated[Path | None, typer.Option(help="Write the corpus mean, for `keygen --centre`.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Measure false-positive rates on human text: of this key, and of keys like it.
+
+    A p-value holds over keys, for each text. For one key over many texts it
+    holds only as far as texts share no direction, so check a key before
+    relying on it:
+
+        alimark calibrate -k key.json --human texts.jsonl
+        alimark calibrate -k key.json --human texts.jsonl --keys 200 --centring
+    """
+    from alimark.detector import DetectionSettings
+    from alimark.key import Key
+
+    try:
+        lengths = [int(n) for n in sentences.split(",")]
+    except ValueError:
+        raise AlimarkError("--sentences takes whole numbers such as 12,8,4") from None
+    loaded = Key.load(key)
+    texts = _texts(human)
+    job = _Job(loaded, show.load_embedder(loaded.embedder), DetectionSettings(draws=draws), fresh, keys, centring)
+    results = [_measure(job, texts, length, centre_out if length == lengths[0] else None) for length in lengths]
+    if as_json:
+        show.print_json(results)
+    else:
+        for result in results:
+            _print(result)
+
+
+def _texts(human: list[Path] | None) -> list[str]:
+    from alimark import corpus
+
+    if not human:
+        show.note("no --human text given: calibrating on Python's own manual, all of one subject")
+        return list(corpus.language_reference())
+    return [text for path in human for text in corpus.read_texts(path)]
+
+
+def _measure(job: _Job, texts: list[str], length: int, centre_out: Path | None) -> dict[str, Any]:
+    from alimark import calibrate as measure
+    from alimark import corpus
+
+    kept, short, repeats = corpus.cut(texts, length, job.key.splitter)
+    if len(kept) < 20:
+        raise AlimarkError(f"only {len(kept)} distinct texts have {length} sentences; at least 20 are needed")
+    show.note(f"{length} sentences: {len(kept)} texts, {short} too short, {repeats} repeats; embedding")
+    embedded = measure.Embedded.of(kept, job.key.splitter, job.embedder, job.settings)
+    if centre_out is not None:
+        _write_centre(centre_out, embedded, job.embedder)
+    own = measure.p_values(embedded, job.key, job.settings)
+    result: dict[str, Any] = {
+        "sentences": length,
+        "texts": len(kept),
+        "too_short": short,
+        "repeats": repeats,
+        "key_id": job.key.id,
+        "levels": list(measure.LEVELS),
+        "interval_99": [measure.binomial_interval(len(kept), level) for level in measure.LEVELS],
+        "this_key": {"p": measure.shares(own.p), "p_randomised": measure.shares(own.p_randomised)},
+        "z_as_normal": measure.z_shares(own.z),
+    }
+    with show.progress() as bar:
+        if job.fresh:
+            task = bar.add_task("one key a text", total=len(kept))
+            values = measure.fresh_keys(embedded, job.key, job.embedder, job.settings, lambda n: bar.advance(task, n))
+            result["fresh_keys"] = {
+                "p": measure.shares(values.p),
+                "p_randomised": measure.shares(values.p_randomised),
+            }
+            result["fresh_z_as_normal"] = measure.z_shares(values.z)
+        if job.keys:
+            result["spread"] = _spread(job, embedded, bar)
+    return result
+
+
+def _spread(job: _Job, embedded: Embedded, bar: Any) -> dict[str, Any]:
+    """Per-key rates on the second half of the texts; the mean that centres them comes from the first half."""
+    from alimark import calibrate as measure
+
+    half = len(embedded.units) // 2
+    test = embedded.part(range(half, len(embedded.units)))
+    centres = {"as is": job.key.centre}
+    if job.centring:
+        centres["centred"] = embedded.part(range(half)).mean()
+    spread: dict[str, Any] = {"keys": job.keys, "texts": len(test.units)}
+    for name, centre in centres.items():
+        task = bar.add_task(f"{job.keys} keys, {name}", total=job.keys)
+
+        def step(n: int, task: Any = task) -> None:
+            bar.advance(task, n)
+
+        rates = measure.per_key_rates(test, job.key, job.embedder, job.settings, job.keys, step, centre=centre)
+        spread[name] = {
+            statistic: [round(float(x), 4) for x in values]
+            for statistic, values in (
+                ("mean", rates.mean(axis=0)), ("std", rates.std(axis=0)), ("least", rates.min(axis=0)),
+                ("most", rates.max(axis=0)),
+            )
+        }  # fmt: skip
+    return spread
+
+
+def _write_centre(path: Path, embedded: Embedded, embedder: Embedder) -> None:
+    from alimark.records import write_whole
+
+    content = {
+        "embedder": embedder.name,
+        "fingerprint": embedder.fingerprint,
+        "texts": len(embedded.units),
+        "mean": [float(x) for x in embedded.mean()],
+    }
+    write_whole(path, json.dumps(content).encode() + b"\n")
+    show.note(f"wrote the corpus mean to {path}")
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(f"{result['texts']} texts of {result['sentences']} sentences", no_wrap=True)
+    for level in result["levels"]:
+        table.add_column(f"p <= {level:g}", justify="right")
+
+    def row(name: str, values: Iterable[float]) -> None:
+        table.add_row(name, *(f"{100 * value:.2f}%" for value in values))
+
+    table.add_row("99% interval of a sound test", *(f"{100 * a:.2f}-{100 * b:.2f}%" for a, b in result["interval_99"]))
+    row("this key, ties broken at random", result["this_key"]["p_randomised"])
+    row("this key, p-value as reported", result["this_key"]["p"])
+    row("this key, z read as a normal deviate", result["z_as_normal"])
+    if "fresh_keys" in result:
+        row("one fresh key a text, ties broken at random", result["fresh_keys"]["p_randomised"])
+        row("one fresh key a text, p-value as reported", result["fresh_keys"]["p"])
+        row("one fresh key a text, z as a normal deviate", result["fresh_z_as_normal"])
+    for name, values in result.get("spread", {}).items():
+        if isinstance(values, dict):
+            for statistic in ("mean", "std", "least", "most"):
+                row(f"{result['spread']['keys']} keys, {name}, {statistic}", values[statistic])
+    show.stdout().print(table)

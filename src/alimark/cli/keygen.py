@@ -1,0 +1,64 @@
+"""alimark keygen: make a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from alimark.cli import show
+from alimark.errors import AlimarkError
+
+
+def keygen(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The key file to write; never overwritten.")],
+    scheme: Annotated[str, typer.Option(help="The watermark.")] = "alimark",
+    decision: Annotated[str, typer.Option(help="How a sentence is read: hard bits, as in the paper.")] = "hard",
+    block_size: Annotated[int | None, typer.Option(help="Bits a sentence carries, 1 to 64 (default 8).")] = None,
+    embedder: Annotated[
+        str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")
+    ] = "all-MiniLM-L6-v2",
+    splitter: Annotated[str, typer.Option(help="Sentence splitter: nupunkt, pysbd or blingfire.")] = "nupunkt",
+    centre: Annotated[
+        Path | None,
+        typer.Option(help="A corpus mean from `alimark calibrate --centre-out`; evens out false positives."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the public part as JSON.")] = False,
+) -> None:
+    """Make a secret key, and print its id.
+
+    Whoever holds the key file can detect the mark and can also forge it: keep
+    it like a password. Marking and detection must use the same key, and the
+    key fixes embedder, splitter and block size for both.
+    """
+    from alimark.key import Key
+    from alimark.text import splitter as check_splitter
+
+    check_splitter(splitter)
+    key = Key.generate(
+        scheme=scheme, decision=decision, block_size=block_size, embedder=embedder, splitter=splitter,
+        centre=None if centre is None else _read_centre(centre, embedder),
+    )  # fmt: skip
+    key.save(output)
+    if as_json:
+        show.print_json({"id": key.id, "file": str(output), **key.public()})
+    else:
+        typer.echo(key.id)
+        show.note(f"wrote {output}; it holds the secret: keep it safe and out of version control")
+
+
+def _read_centre(path: Path, embedder: str) -> list[float]:
+    import json
+
+    from alimark.records import read_text
+
+    try:
+        content = json.loads(read_text(path))
+        mean = [float(x) for x in content["mean"]]
+        made_for = content["embedder"]
+    except (ValueError, KeyError, TypeError):
+        raise AlimarkError(f"{path} is no corpus mean; make one: alimark calibrate --centre-out {path}") from None
+    if made_for != embedder:
+        raise AlimarkError(f"{path} is the mean of {made_for} embeddings, not of {embedder}")
+    return mean

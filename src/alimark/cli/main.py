@@ -1,0 +1,89 @@
+"""The command line: one module a verb; results to stdout, messages to stderr, one-line errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from alimark.cli import calibrate, demo, detect, generate, keygen, models
+from alimark.errors import AlimarkError
+
+app = typer.Typer(
+    name="alimark",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="""Mark what an LLM writes in its meaning, and find the mark again after paraphrasing.
+
+    Start with `alimark demo`. Then: `alimark keygen -o key.json` makes a secret
+    key, `alimark generate -k key.json -p "A prompt."` writes marked text, and
+    `alimark detect -k key.json text.txt` tells whether a text carries the mark.
+    """,
+)
+app.command("keygen")(keygen.keygen)
+app.command("generate")(generate.generate)
+app.command("detect")(detect.detect)
+app.command("calibrate")(calibrate.calibrate)
+app.command("demo")(demo.demo)
+app.add_typer(models.app, name="models")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import alimark
+
+        typer.echo(f"alimark {alimark.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ["ALIMARK_DEBUG"] = "1"
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    sys.stderr.write(f"warning: {message}\n")
+
+
+def main() -> None:
+    """Runs the command line. Exit status 2 is an error, 130 an interruption; detect has a 1 of its own."""
+    # A traceback is for developers: everybody else gets one line that says what to do.
+    if "--debug" in sys.argv:
+        sys.argv.remove("--debug")
+        os.environ["ALIMARK_DEBUG"] = "1"
+    warnings.showwarning = _warn  # type: ignore[assignment]
+    try:
+        app()
+    except KeyboardInterrupt:
+        _fail("interrupted; what was finished is kept", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except AlimarkError as error:
+        _fail(str(error), 2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", 2)
+
+
+def _fail(message: str, status: int) -> None:
+    if os.environ.get("ALIMARK_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    sys.stderr.write(f"error: {message}\n" if status == 2 else f"{message}\n")
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""What a detection found, in a form that a person can check: score, p-value, alignment, verdict, evidence."""
+
+from __future__ import annotations
+
+import html
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Literal
+
+from alimark.alignment import LEFT, MATCH, RIGHT, SKIP_BLOCK, Packed, Step
+from alimark.significance import sentences_needed
+
+if TYPE_CHECKING:
+    from alimark.detector import DetectionSettings
+    from alimark.key import Key
+
+Kind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
+
+
+class Verdict(str):
+    """ "found", "not found" or "too short to tell"; `needed` is the number of sentences that would be enough.
+
+    "not found" never means that a person wrote the text: another key, another model or a thorough rewrite look the same.
+    """
+
+    needed: int | None
+
+    def __new__(cls, word: str, needed: int | None = None) -> Verdict:
+        verdict = super().__new__(cls, word)
+        verdict.needed = needed
+        return verdict
+
+
+@dataclass(frozen=True)
+class AlignedStep:
+    """One move of the alignment; sentences and blocks count from 1."""
+
+    kind: Kind
+    sentences: tuple[int, ...]
+    block: int | None
+    agreed: int | None
+    """Bits of the block that the unit carries."""
+    part: Literal["left", "right"] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A marked stretch of a longer text: sentences and blocks from 1, both ends included."""
+
+    first: int
+    last: int
+    first_block: int
+    last_block: int
+    score: float
+    p_value: float
+
+    @classmethod
+    def of(cls, score: float, p_value: float, steps: Sequence[Step]) -> Passage:
+        matches = [step for step in steps if step.kind == MATCH]
+        return cls(
+            matches[0].last - matches[0].merged + 1, matches[-1].last + 1,
+            matches[0].block + 1, matches[-1].block + 1, score, p_value,
+        )  # fmt: skip
+
+
+def describe(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
+    """The kernel's steps in words."""
+    secret = key.blocks(max((step.block for step in steps), default=-1) + 1)
+    described = []
+    for step in steps:
+        if step.kind == SKIP_BLOCK:
+            described.append(AlignedStep("skip-block", (), step.block + 1, None))
+            continue
+        run = range(step.last - step.merged, step.last + 1)
+        part: Literal["left", "right"] | None = "left" if step.cut & LEFT else "right" if step.cut & RIGHT else None
+        agreed, kind = None, "skip-sentence"
+        if step.kind == MATCH:
+            differ = int(packed[step.last, step.merged, step.cut]) ^ int(secret[step.block])
+            agreed = key.block_size - differ.bit_count()
+            kind = "merge" if step.merged else "split" if part else "match"
+        text = " ".join(sentences[i] for i in run)
+        block = step.block + 1 if step.kind == MATCH else None
+        described.append(AlignedStep(kind, tuple(i + 1 for i in run), block, agreed, part, text))  # type: ignore[arg-type]
+    return tuple(described)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """The answer for one text and one key (or the best of many, see `keys_tried`)."""
+
+    key_id: str
+    scheme: str
+    decision: str
+    block_size: int
+    embedder: str
+    backend: str
+    fingerprint: str
+    settings: DetectionSettings
+    text_sha256: str
+    sentences: tuple[str, ...]
+    raw: float
+    """The statistic itself."""
+    score: float
+    """The statistic in standard deviations above its mean over random keys."""
+    z: float | None
+    """The paper's z-score; None where the statistic is another."""
+    p_value: float
+    """The share of random keys that score as high, never too small; corrected where many keys were tried."""
+    p_randomised: float
+    """The same with ties broken at random: exactly uniform for unmarked text over keys."""
+    p_tail: float | None
+    """An estimate below 1 / draws from a fitted tail; None unless asked for."""
+    draws: int
+    above: int
+    ties: int
+    stopped_early: bool
+    alignment: tuple[AlignedStep, ...]
+    passages: tuple[Passage, ...]
+    near_flips: int
+    warnings: tuple[str, ...]
+    keys_tried: int = 1
+
+    def verdict(self, fpr: float = 0.01) -> Verdict:
+        """The answer in a word, at most `fpr` of unmarked texts being called found."""
+        if self.p_value <= fpr:
+            return Verdict("found")
+        needed = sentences_needed(self.block_size, fpr / self.keys_tried)
+        if needed is None or len(self.sentences) < needed:
+            return Verdict("too short to tell", needed)
+        return Verdict("not found", needed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        content = asdict(self)
+        content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
+        return content
+
+    def record(self) -> dict[str, Any]:
+        """The few fields that a batch audit writes for each document."""
+        fields = ("key_id", "scheme", "score", "z", "p_value", "draws", "near_flips")
+        content: dict[str, Any] = {name: getattr(self, name) for name in fields}
+        content["sentence_count"] = len(self.sentences)
+        if self.passages:
+            content["passages"] = [asdict(passage) for passage in self.passages]
+        if self.warnings:
+            content["warnings"] = list(self.warnings)
+        return content
+
+    def report(self, fpr: float = 0.01) -> dict[str, Any]:
+        """The evidence: enough for another person with the key to repeat the test and get the same p-value."""
+        verdict = self.verdict(fpr)
+        libraries = ("numpy", "numba", "nupunkt", "onnxruntime", "tokenizers")
+        versions = {"alimark": metadata.version("alimark"), "python": platform.python_version()}
+        versions |= {name: metadata.version(name) for name in libraries}
+        return {
+            "verdict": str(verdict),
+            "fpr": fpr,
+            "sentences_needed": verdict.needed,
+            "versions": versions,
+            "machine": platform.machine(),
+            "bits": len(self.sentences) * self.block_size,
+            **self.to_dict(),
+        }
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_html_row(step, self.block_size) for step in self.alignment)
+        z = "" if self.z is None else f", z {self.z:.2f}"
+        return (
+            f"<p><b>{self.verdict()}</b>: p = {self.p_value:.4g}, score {self.score:.2f}{z}, "
+            f"{len(self.sentences)} sentences, key {self.key_id}</p>"
+            "<table><thead><tr><th>block</th><th>sentence</th><th>move</th><th>bits agreed</th><th>text</th></tr></thead>"
+            f"<tbody>{rows}</tbody></table>"
+        )
+
+
+def _html_row(step: AlignedStep, m: int) -> str:
+    share = 0.5 if step.agreed is None else step.agreed / m
+    colour = f"rgba({'0,128,0' if share >= 0.5 else '192,0,0'},{abs(share - 0.5):.2f})"
+    agreed = "" if step.agreed is None else f"{step.agreed} of {m}"
+    sentences = "+".join(str(i) for i in step.sentences)
+    cells = (step.block or "", sentences, step.kind + (f" ({step.part})" if step.part else ""), agreed)
+    text = html.escape(step.text if len(step.text) <= 120 else step.text[:117] + "...")
+    return (
+        f'<tr style="background:{colour}">'
+        + "".join(f"<td>{cell}</td>" for cell in cells)
+        + f'<td style="text-align:left">{text}</td></tr>'
+    )

@@ -1,0 +1,322 @@
+"""From a text to a Detection: split, embed the units once, align with the key and with random keys."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark import alignment
+from alimark.alignment import Floats, Limits, LocalCosts, Packed, Rule
+from alimark.detection import Detection, Passage, describe
+from alimark.embed import Embedder
+from alimark.errors import AlimarkError, LimitError, TextError
+from alimark.key import Key
+from alimark.signals import Signals, Units, extract, extract_many, project, restructure
+from alimark.significance import (
+    ALPHA,
+    BETA,
+    DEFAULT_DRAWS,
+    Significance,
+    paper_rule,
+    reference_rule,
+    significance,
+)  # fmt: skip
+from alimark.text import looks_english, splitter
+
+Item = TypeVar("Item")
+
+MAX_SENTENCES = 2000
+MAX_EXCERPT_SENTENCES = 200_000
+LONG_TEXT = 300
+"""Beyond so many sentences the drawing of random keys stops early, since each costs N times L."""
+LOCAL_COSTS = LocalCosts(theta=0.3, skip_sentence=1.0, skip_block=1.0, restructure=1.0)
+
+
+@dataclass(frozen=True)
+class DetectionSettings:
+    """How a text is searched. The defaults are the paper's."""
+
+    restructure: str | tuple[int, int] = "single"
+    """"none", "single" (one merge or one split), or at most (merges, splits) together."""
+    alpha: float = ALPHA
+    beta: float = BETA
+    null: Literal["paper", "reference"] = "paper"
+    """Where z takes its mean and deviation from: the paper's rule or the public code's."""
+    null_file: Path | None = None
+    """A table in the public code's form, for null="reference"."""
+    draws: int = DEFAULT_DRAWS
+    """Random keys behind the p-value."""
+    stop_after: int | None = None
+    """Stop drawing after so many random keys scored as high (Besag and Clifford)."""
+    tail: bool = False
+    """Also estimate the p-value below 1 / draws from a fitted tail."""
+    search: Literal["whole", "excerpt"] = "whole"
+    """Align the whole text, or look for a marked passage anywhere in it."""
+    max_blocks: int = 100
+    """An excerpt is looked for in so many blocks of the key: the length of the longest text ever marked."""
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or (self.stop_after is not None and self.stop_after < 1) or self.max_blocks < 1:
+            raise AlimarkError("draws, stop_after and max_blocks must be at least 1")
+        if self.null not in ("paper", "reference"):
+            raise AlimarkError(f"null must be 'paper' or 'reference', not {self.null!r}")
+        if self.search not in ("whole", "excerpt"):
+            raise AlimarkError(f"search must be 'whole' or 'excerpt', not {self.search!r}")
+        try:
+            Limits.of(self.restructure)
+        except (ValueError, TypeError) as error:
+            raise AlimarkError(str(error)) from None
+
+    @property
+    def limits(self) -> Limits:
+        # The local search knows the moves of a single step, as often as they are needed.
+        return Limits.of("single") if self.search == "excerpt" else Limits.of(self.restructure)
+
+    def rule(self, m: int, longest: int) -> Rule:
+        if self.null == "paper":
+            return paper_rule(m, longest, self.alpha, self.beta)
+        return reference_rule(m, longest, self.alpha, self.beta, self.null_file)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A text cut into units, before anything is embedded."""
+
+    text: str
+    units: Units
+    sentences: list[str]
+    warnings: tuple[str, ...]
+
+
+def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> Prepared:
+    """Splits and restructures; raises where the text holds nothing or too much."""
+    sentences = splitter(key.splitter).units(text)
+    if not sentences:
+        raise TextError("the text holds no sentence; there is nothing to detect")
+    excerpt = settings.search == "excerpt"
+    limit = MAX_EXCERPT_SENTENCES if excerpt else MAX_SENTENCES
+    if len(sentences) > limit:
+        way = "cut it into parts" if excerpt else "cut it into parts, or look for marked passages (--excerpt)"
+        raise LimitError(f"the text has {len(sentences):,} sentences and the limit is {limit:,}; {way}")
+    warnings = () if "en" not in embedder.languages or looks_english(text) else (
+        f"the text does not look like English, the only language that {embedder.name} knows: a mark may not be found",
+    )  # fmt: skip
+    return Prepared(text, restructure(sentences, settings.limits), sentences, warnings)
+
+
+def _parts(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def projections_of(texts: Sequence[str], key: Key, embedder: Embedder) -> NDArray[np.float64]:
+    """Embedded in parts, so that the vectors of a long text are never all in memory."""
+    return np.concatenate([project(embedder.embed(part), key) for part in _parts(texts, 8192)])
+
+
+def detect_batch(
+    texts: Iterable[str],
+    key: Key,
+    embedder: Embedder,
+    settings: DetectionSettings,
+    *,
+    times: Counter[str] | None = None,
+) -> list[Detection | AlimarkError]:
+    """One answer a text, in order; a text that cannot be answered gives its error. All units go in one embedding batch.
+
+    The seconds spent on each stage are added to `times`.
+    """
+    key.check(embedder)
+    clock = _Clock(Counter() if times is None else times)
+    prepared: list[Prepared | AlimarkError] = []
+    for text in texts:
+        try:
+            prepared.append(prepare(text, key, embedder, settings))
+        except AlimarkError as error:
+            prepared.append(error)
+    clock.lap("splitting")
+    sound = [one for one in prepared if isinstance(one, Prepared)]
+    place = {unit: i for i, unit in enumerate(dict.fromkeys(unit for one in sound for unit in one.units.texts))}
+    projections = projections_of(list(place), key, embedder) if place else np.empty((0, key.block_size))
+    clock.lap("embedding")
+    answers: list[Detection | AlimarkError] = []
+    for one in prepared:
+        if isinstance(one, AlimarkError):
+            answers.append(one)
+            continue
+        signals = extract(one.units, projections[[place[unit] for unit in one.units.texts]])
+        answers.append(detect_prepared(one, signals, key, embedder, settings))
+    clock.lap("alignment")
+    return answers
+
+
+class _Clock:
+    def __init__(self, times: Counter[str]) -> None:
+        self.times, self.last = times, time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.times[stage] += now - self.last  # type: ignore[assignment]
+        self.last = now
+
+
+def detect_prepared(
+    prepared: Prepared, signals: Signals, key: Key, embedder: Embedder, settings: DetectionSettings
+) -> Detection:
+    """The alignment part: everything after the embedding."""
+    if settings.stop_after is None and len(prepared.sentences) > LONG_TEXT:
+        settings = replace(settings, stop_after=50)
+    answer = _excerpt if settings.search == "excerpt" else _whole
+    raw, found, aligned, passages = answer(signals, key, settings)
+    return Detection(
+        key_id=key.id,
+        scheme=key.scheme,
+        decision=key.decision,
+        block_size=key.block_size,
+        embedder=embedder.name,
+        backend=embedder.backend,
+        fingerprint=embedder.fingerprint,
+        settings=settings,
+        text_sha256=hashlib.sha256(prepared.text.encode("utf-8", "surrogatepass")).hexdigest(),
+        sentences=tuple(prepared.sentences),
+        raw=raw,
+        score=(raw - found.mean) / found.std if found.std > 0 else 0.0,
+        z=raw if settings.search == "whole" else None,
+        p_value=found.p_value,
+        p_randomised=found.randomised(1 - key.uniform("ties", prepared.text)),
+        p_tail=found.tail,
+        draws=found.draws,
+        above=found.above,
+        ties=found.ties,
+        stopped_early=found.stopped_early,
+        alignment=describe(aligned, signals.packed, key, prepared.sentences),
+        passages=passages,
+        near_flips=signals.near_flips,
+        warnings=prepared.warnings,
+    )
+
+
+Answer = tuple[float, Significance, list[alignment.Step], tuple[Passage, ...]]
+
+
+def _whole(signals: Signals, key: Key, settings: DetectionSettings) -> Answer:
+    limits, m = settings.limits, key.block_size
+    rule = settings.rule(m, len(signals.packed) + limits.splits)
+    length = int(rule.most[-1])
+    secret = key.blocks(length)
+    best = alignment.search(signals.packed, signals.valid, secret[None], m, limits, rule)
+
+    def null_scores(first: int, count: int) -> Floats:
+        blocks = key.null_blocks(first, count, length)
+        return alignment.search(signals.packed, signals.valid, blocks, m, limits, rule).z
+
+    raw = float(best.z[0])
+    found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
+    merges, splits, used = int(best.merges[0]), int(best.splits[0]), int(best.length[0])
+    steps = alignment.trace(signals.packed, signals.valid, secret[:used], m, merges, splits)
+    return raw, found, steps, ()
+
+
+def _excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Answer:
+    secret = key.blocks(settings.max_blocks)
+    raw, steps = _best_passage(signals, 0, len(signals.packed), secret, key)
+
+    def null_scores(first: int, count: int) -> Floats:
+        blocks = key.null_blocks(first, count, settings.max_blocks)
+        return alignment.search_local(signals.packed, signals.valid, blocks, key.block_size, LOCAL_COSTS)[0]
+
+    found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
+    passages = [Passage.of(raw, found.p_value, steps)] if steps else []
+    rest = [] if not steps else [(0, passages[0].first - 1), (passages[0].last, len(signals.packed))]
+    # Further passages are held against the best that random keys find in the whole text, so the search is paid for.
+    while rest and not found.stopped_early:
+        start, stop = rest.pop()
+        score, more = _best_passage(signals, start, stop, secret, key)
+        p_value = (1 + int((found.scores >= score).sum())) / (found.draws + 1)
+        if more and p_value <= 0.01:
+            passages.append(passage := Passage.of(score, p_value, more))
+            steps = steps + more
+            rest += [(start, passage.first - 1), (passage.last, stop)]
+    steps = sorted(steps, key=lambda step: (step.last, step.block))
+    return raw, found, steps, tuple(sorted(passages, key=lambda passage: passage.first))
+
+
+def _best_passage(
+    signals: Signals, start: int, stop: int, secret: Packed, key: Key
+) -> tuple[float, list[alignment.Step]]:
+    if stop <= start:
+        return 0.0, []
+    valid = signals.valid[start:stop].copy()
+    valid[0, 1:] = False  # a merge with the sentence before would leave the range
+    score, steps = alignment.trace_local(signals.packed[start:stop], valid, secret, key.block_size, LOCAL_COSTS)
+    return score, [step._replace(last=step.last + start) for step in steps]
+
+
+def detect_keys(
+    text: str, keys: Sequence[Key], embedder: Embedder, settings: DetectionSettings, *, best: int = 3
+) -> list[Detection]:
+    """Whose key it was: the best few of many keys, each p-value corrected for the number of keys tried.
+
+    All keys are scored once on one embedding of the text; random keys, at least 100 for each key tried, are drawn for the
+    best few alone. The keys may differ in block size and centre, not in embedder and splitter.
+    """
+    if not keys:
+        raise AlimarkError("no keys were given")
+    if len({(key.fingerprint, key.splitter) for key in keys}) > 1:
+        raise AlimarkError("keys of several embedders or splitters cannot share one embedding; ask for each apart")
+    for key in keys:
+        key.check(embedder)
+    prepared = prepare(text, keys[0], embedder, settings)
+    embeddings = embedder.embed(prepared.units.texts)
+    scores = _score_keys(prepared.units, embeddings, keys, settings)
+    order = sorted(range(len(keys)), key=lambda k: -scores[k])[:best]
+    settings = replace(settings, draws=max(settings.draws, 100 * len(keys)))
+    found = [
+        detect_prepared(prepared, extract(prepared.units, project(embeddings, keys[k])), keys[k], embedder, settings)
+        for k in order
+    ]
+    corrected = [replace(one, p_value=min(1.0, len(keys) * one.p_value), keys_tried=len(keys)) for one in found]
+    return sorted(corrected, key=lambda one: (one.p_value, -one.score))
+
+
+def _score_keys(
+    units: Units, embeddings: NDArray[np.float32], keys: Sequence[Key], settings: DetectionSettings
+) -> list[float]:
+    """The raw score of each key, in parts of keys that share block size and centre."""
+    scores = [0.0] * len(keys)
+    groups: dict[tuple[int, bytes], list[int]] = {}
+    for number, key in enumerate(keys):
+        centre = b"" if key.centre is None else key.centre.tobytes()
+        groups.setdefault((key.block_size, centre), []).append(number)
+    for (m, _), members in groups.items():
+        rule = settings.rule(m, units.count + settings.limits.splits)
+        for part in _parts(members, 256):
+            some = [keys[number] for number in part]
+            packed = extract_many(units, embeddings, some)
+            for number, score in zip(part, _score_part(packed, units, some, rule, settings), strict=True):
+                scores[number] = float(score)
+    return scores
+
+
+def _score_part(packed: Packed, units: Units, keys: list[Key], rule: Rule, settings: DetectionSettings) -> Floats:
+    valid, m = units.index >= 0, keys[0].block_size
+    if settings.search == "excerpt":
+        blocks = np.stack([key.blocks(settings.max_blocks) for key in keys])
+        one = [
+            alignment.search_local(own, valid, block[None], m, LOCAL_COSTS)[0][0]
+            for own, block in zip(packed, blocks, strict=True)
+        ]
+        return np.array(one)
+    blocks = np.stack([key.blocks(int(rule.most[-1])) for key in keys])
+    jobs = np.arange(len(keys))
+    return alignment.search(
+        packed.reshape(-1, *packed.shape[2:]), np.tile(valid, (len(keys), 1, 1)), blocks, m, settings.limits, rule,
+        starts=np.arange(0, len(keys) * units.count + 1, units.count), texts=jobs, keys=jobs,
+    ).z  # fmt: skip

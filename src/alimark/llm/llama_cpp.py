@@ -1,0 +1,293 @@
+"""GGUF weights on llama.cpp, through xllamacpp.
+
+xllamacpp runs llama.cpp's server inside this process, on a loopback port behind a random key. The adapter speaks
+the server's own protocol there, which tells sampled tokens, the stop that was hit and why sampling ended; a call
+into the extension would tell none of it and could not be interrupted.
+
+One request asks for `n` draws: the prompt is evaluated once, its cache cells are shared, and draw i samples with
+seed + i. Every draw stops by itself at a string that may end a sentence. Where the sentence is not over there ("Dr. "),
+that draw goes on from its exact tokens with fresh randomness, so stopping never changes what is sampled.
+
+Draws are repeatable within limits: llama.cpp rounds differently with the shape of a batch and the place of a cache
+cell, and quantised weights magnify that to a few hundredths of a logit, enough to move a draw now and then. A process
+that makes the same calls in the same order gets the same draws. With `repeatable=True` every request starts
+from an empty cache, and its draws no longer depend on what was asked before it; they still may on `count`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from alimark.errors import ContextFull, LLMError, MissingExtra
+from alimark.llm.base import Draw, Ended, Over, Request, Sampling
+from alimark.text import STOPS
+
+TOKENS_A_DRAW = 128
+"""Cache cells set aside for each parallel draw; longer draws run fewer at a time."""
+
+# A draw that stopped at "Dr. " is asked again this soon, and then after twice as many tokens each time.
+_FIRST_STEP = 4
+
+_BROKEN = "\ufffd"
+
+
+@dataclass(slots=True)
+class _Open:
+    """A draw in progress: its tokens, the text they make, and how often it was taken up again."""
+
+    number: int
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    rounds: int = 0
+    slot: int = -1
+    ended: Ended | None = None
+
+    def draw(self) -> Draw:
+        assert self.ended is not None
+        return Draw(self.text, len(self.ids), self.ended)
+
+
+class LlamaCpp:
+    """A GGUF model. Calls from several threads run one after the other.
+
+    context_tokens: the most tokens that prompt and text may have together.
+    parallel: draws sampled at a time; more are sampled in turns.
+    add_bos: a token id that the GGUF's own tokenizer forgets to put first.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        context_tokens: int = 4096,
+        threads: int | None = None,
+        parallel: int = 64,
+        gpu_layers: int | None = None,
+        add_bos: int | None = None,
+        repeatable: bool = False,
+    ) -> None:
+        if context_tokens < 2 or parallel < 1:
+            raise LLMError("context_tokens must be at least 2 and parallel at least 1")
+        self._name = name or Path(path).stem
+        self._context_tokens = context_tokens
+        self._parallel = parallel
+        self._cells = context_tokens + parallel * TOKENS_A_DRAW
+        self._add_bos = add_bos
+        self._repeatable = repeatable
+        self._lock = threading.Lock()
+        self._server = _Server(Path(path), context_tokens, self._cells, parallel, threads, gpu_layers)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<LlamaCpp {self.name}>"
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
+        with self._lock:
+            prompts = [self._prompt(request.context, sampling) for request in requests]
+            return [
+                self._draw(request, prompt, sampling, over) for request, prompt in zip(requests, prompts, strict=True)
+            ]
+
+    def _prompt(self, context: str, sampling: Sampling) -> list[int]:
+        ids: list[int] = self._server.post("/tokenize", {"content": context, "add_special": True})["tokens"]
+        if self._add_bos is not None and ids[:1] != [self._add_bos]:
+            ids.insert(0, self._add_bos)
+        if not ids:
+            raise LLMError("the context is empty; give the model a prompt to continue")
+        if len(ids) + sampling.max_tokens > self._context_tokens:
+            raise ContextFull(
+                f"{len(ids)} tokens of context leave no room for {sampling.max_tokens} more in "
+                f"{self._context_tokens}; write fewer sentences, or load the model with a larger context_tokens"
+            )
+        return ids
+
+    def _draw(self, request: Request, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
+        draws: list[Draw] = []
+        room = (self._cells - len(prompt)) // sampling.max_tokens
+        wave = max(1, min(self._parallel, room))
+        while len(draws) < request.count:
+            n = min(wave, request.count - len(draws))
+            draws += self._wave(request.seed, request.first + len(draws), n, prompt, sampling, over)
+        return draws
+
+    def _wave(self, seed: int, first: int, n: int, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
+        if self._repeatable:
+            self._server.forget()
+        opened = [_Open(first + i) for i in range(n)]
+        body = self._body(prompt, sampling, sampling.max_tokens, (_seed_of(seed) + first) % 2**31)
+        answers = self._server.post("/completion", {**body, "n": n})
+        answers = sorted(answers, key=lambda answer: answer["index"]) if n > 1 else [answers]
+        for one, answer in zip(opened, answers, strict=True):
+            self._take(one, answer, sampling, over)
+        while going := [one for one in opened if one.ended is None]:
+            bodies = [self._next_body(one, seed, prompt, sampling) for one in going]
+            for one, answer in zip(going, self._server.post_all("/completion", bodies), strict=True):
+                self._take(one, answer, sampling, over)
+        return [one.draw() for one in opened]
+
+    def _body(self, prompt: list[int], sampling: Sampling, tokens: int, seed: int) -> dict[str, Any]:
+        return {
+            "prompt": prompt,
+            "n_predict": tokens,
+            "seed": seed,
+            # The whole chain, in this order; the server's other samplers are left out, not merely set to nothing.
+            "samplers": ["penalties", "temperature", "top_p"],
+            "repeat_penalty": sampling.repetition_penalty,
+            "repeat_last_n": self._cells,  # more than any context: the penalty spans prompt and text
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": 0,
+            "min_p": 0.0,
+            "stop": STOPS,
+            "cache_prompt": not self._repeatable,
+            "return_tokens": True,
+            "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "id_slot"],
+        }
+
+    def _next_body(self, one: _Open, seed: int, prompt: list[int], sampling: Sampling) -> dict[str, Any]:
+        one.rounds += 1
+        left = sampling.max_tokens - len(one.ids)
+        # The first sentence may be over a word later; before its first word it is not.
+        step = min(left, _FIRST_STEP << one.rounds - 1) if one.text.strip() else left
+        body = self._body(prompt + one.ids, sampling, step, _seed_of(seed, one.number, one.rounds))
+        return {**body, "id_slot": one.slot, "cache_prompt": True}  # that slot holds these very tokens
+
+    def _take(self, one: _Open, answer: dict[str, Any], sampling: Sampling, over: Over) -> None:
+        """Add what was sampled to the draw and see whether it has ended."""
+        one.slot = answer["id_slot"]
+        one.ids += answer["tokens"]
+        said = one.text + answer["content"]
+        if answer["stop_type"] == "eos":
+            one.text, one.ended = self._text(one.ids[:-1], said), "model"
+            return
+        if answer["stop_type"] == "word":
+            said += answer["stopping_word"]
+            if over(said):
+                one.text, one.ended = said, "sentence"
+                return
+        one.text = self._text(one.ids, said)  # its last token may reach beyond the stop
+        if over(one.text):
+            one.ended = "sentence"
+        elif len(one.ids) >= sampling.max_tokens:
+            one.ended = "length"
+
+    def _text(self, ids: list[int], said: str) -> str:
+        """The text of sampled tokens, of which `said` is what the server made of them piece by piece."""
+        whole: str = self._server.post("/detokenize", {"tokens": ids})["content"]
+        # A character cut in two by the last token is no part of the text yet.
+        whole, said = whole.rstrip(_BROKEN), said.rstrip(_BROKEN)
+        # A control token shows in `whole` only; then the server's word is the better one.
+        return whole if _BROKEN in said or whole.startswith(said) else said
+
+
+def _seed_of(*numbers: int) -> int:
+    """A seed in 31 bits: adding draw numbers never reaches 2**32 - 1, which llama.cpp takes for "any seed"."""
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class _Server:
+    """llama.cpp's server in this process, and requests to it."""
+
+    def __init__(
+        self, path: Path, context: int, cells: int, parallel: int, threads: int | None, gpu_layers: int | None
+    ) -> None:
+        try:
+            import xllamacpp
+        except ImportError:
+            raise MissingExtra("xllamacpp", "llama-cpp") from None
+        if not path.is_file():
+            raise LLMError(f"there is no GGUF file at {path}")
+        self._key = secrets.token_hex(16)
+        self._slots = parallel
+        params = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.verbosity = -1  # it writes to stderr otherwise
+        params.warmup = False
+        params.n_ctx = cells
+        params.n_parallel = parallel
+        params.kv_unified = True  # draws of one prompt share its cells
+        params.kv_unified_per_slot = context
+        params.ctx_shift = False  # it would drop the start of the text without a word
+        params.cache_ram_mib = 0  # states of old draws are never asked for again
+        params.n_threads_http = parallel + 4
+        params.hostnames = ["127.0.0.1"]
+        params.api_keys = [self._key]
+        params.slot_save_path = "unused"  # nothing is saved, but only with a path may slots be erased
+        if threads is not None:
+            params.cpuparams.n_threads = threads
+            params.cpuparams_batch.n_threads = threads
+        if gpu_layers is not None:
+            params.n_gpu_layers = gpu_layers
+        try:
+            self._server = xllamacpp.Server(params)
+        except Exception as error:
+            raise LLMError(f"llama.cpp cannot load {path}: {error}") from error
+        address = urlsplit(self._server.listening_address)
+        self._host, self._port = address.hostname or "127.0.0.1", address.port
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        with self._connection() as connection:
+            return self._exchange(connection, path, body)
+
+    def post_all(self, path: str, bodies: Sequence[dict[str, Any]]) -> list[Any]:
+        """Send all at once, so that llama.cpp samples them in one batch."""
+        if len(bodies) == 1:
+            return [self.post(path, bodies[0])]
+        connections = [http.client.HTTPConnection(self._host, self._port) for _ in bodies]
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            try:
+                paths = [path] * len(bodies)
+                return list(pool.map(self._exchange, connections, paths, bodies))
+            finally:
+                for connection in connections:
+                    _hang_up(connection)
+
+    def forget(self) -> None:
+        """Empty every slot's cache."""
+        for slot in range(self._slots):
+            self.post(f"/slots/{slot}?action=erase", {})
+
+    @contextmanager
+    def _connection(self) -> Iterator[http.client.HTTPConnection]:
+        connection = http.client.HTTPConnection(self._host, self._port)
+        try:
+            yield connection
+        finally:
+            _hang_up(connection)
+
+    def _exchange(self, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> Any:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
+        try:
+            connection.request("POST", path, json.dumps(body), headers)
+            answer = json.loads(connection.getresponse().read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise LLMError(f"llama.cpp broke off: {error!r}; load the model again") from error
+        if isinstance(answer, dict) and (problem := answer.get("error")):
+            kind = ContextFull if "context" in f"{problem.get('type')}{problem.get('message')}".lower() else LLMError
+            raise kind(f"llama.cpp refused: {problem.get('message')}")
+        return answer
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    # The server ends the sampling of whoever hangs up. Shutting down wakes a thread that still reads; closing does not.
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(2)
+    connection.close()

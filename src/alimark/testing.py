@@ -1,0 +1,152 @@
+"""Stand-ins for a language model and an embedder: instant, deterministic, without weights.
+
+For tests of code that uses alimark, and for alimark's own. `StandInLLM` writes plain English by chance and can be told
+to misbehave as real models do; `StandInEmbedder` hashes words and letters, so that like texts get like vectors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.errors import ContextFull
+from alimark.llm.base import Draw, Over, Request, Sampling
+
+_WORDS = {
+    "who": "the teacher|a young doctor|her brother|the old sailor|Mrs. Brown|Dr. Smith|the mayor|a stranger|the team"
+    "|our neighbour|the painter|J. R. Miller|a group of students|the captain|the engineer|Maria|the last visitor",
+    "did": "found|forgot|described|painted|sold|repaired|refused|remembered|carried|studied|lost|measured|hid|wanted"
+    "|opened|followed|watched",
+    "what": "a letter|the red house|an old map|the bridge|two horses|a strange machine|the evidence|some bread"
+    "|the piano|a garden|the budget of 3.5 million|every window|the U.S. flag|his notebook|a question",
+    "where": "near the river|in the city|behind the church|at school|on the hill|by the sea|under the stairs"
+    "|across the border|in a quiet valley|at home|inside the museum|beside the road",
+    "when": "in the morning|last winter|after the storm|for years|at 5 p.m. that day|before dinner|on Friday|too late"
+    "|during the war|every summer|without warning",
+    "why": "because nobody else would|although it was raining|to please the crowd|while the children slept"
+    "|so that it could be sold|and said nothing|but never spoke of it|as the law demands",
+    "how": "slowly|with great care|in secret|for the first time|against all advice|cheerfully|by hand|alone",
+}
+_CHOICES = {slot: words.split("|") for slot, words in _WORDS.items()}
+_TEMPLATES = (
+    "{who} {did} {what} {where}.",
+    "{when}, {who} {did} {what} {why}.",
+    "{who} {how} {did} {what} {when}.",
+    "{where}, {who} {did} {what}, {why}.",
+    "did {who} really find {what} {where} {when}?",
+    '"{who} {did} {what} {when}," {who} said {how}.',
+    '"{who} {did} {what}!" (They were {where} {when}.)',
+    "{who} and {who} {did} {what} {where} {why}!",
+    "it was {who} who {how} {did} {what} {when}.",
+)
+
+
+class StandInLLM:
+    """Writes sentences that depend on (context, seed, draw number). The switches make it misbehave:
+
+    ends_after: the model ends its text once the context holds that many sentence ends.
+    blanks: the share of draws that are white space. repeats: the share that all say the same.
+    endless: no sentence ends, so that every draw spends `max_tokens`.
+    context_characters: ContextFull beyond. interrupt_at: KeyboardInterrupt at that call of `draw`, counted from 1.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        name: str = "stand-in",
+        ends_after: int | None = None,
+        blanks: float = 0.0,
+        repeats: float = 0.0,
+        endless: bool = False,
+        context_characters: int | None = None,
+        interrupt_at: int | None = None,
+    ) -> None:
+        self.name = name
+        self.calls = 0
+        self._seed = seed
+        self._ends_after = ends_after
+        self._blanks = blanks
+        self._repeats = repeats
+        self._endless = endless
+        self._context_characters = context_characters
+        self._interrupt_at = interrupt_at
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        self.calls += 1
+        if self.calls == self._interrupt_at:
+            raise KeyboardInterrupt
+        for request in requests:
+            if self._context_characters is not None and len(request.context) > self._context_characters:
+                raise ContextFull(f"the stand-in reads at most {self._context_characters} characters")
+        return [
+            [self._one(request, request.first + i, sampling, over) for i in range(request.count)]
+            for request in requests
+        ]
+
+    def _one(self, request: Request, number: int, sampling: Sampling, over: Over) -> Draw:
+        chance = random.Random(f"{self._seed} {request.seed} {number} {request.context}")
+        if self._ends_after is not None and len(re.findall(r"[.!?]\W*\s", request.context + " ")) >= self._ends_after:
+            return Draw("", 1, "model")
+        kind = chance.random()
+        if kind < self._blanks:
+            return Draw(" \n\n", 1, "model")
+        if kind < self._blanks + self._repeats:
+            chance = random.Random(self._seed)
+        text = "" if request.context[-1:].isspace() else " "
+        tokens = 0
+        for token in self._tokens(chance):
+            text, tokens = text + token, tokens + 1
+            if over(text):
+                return Draw(text, tokens, "sentence")
+            if tokens == sampling.max_tokens:
+                break
+        return Draw(text, tokens, "length")
+
+    def _tokens(self, chance: random.Random) -> Iterator[str]:
+        while True:
+            sentence = _sentence(chance)
+            yield from re.findall(r"\S+\s*", sentence.rstrip(".!?") + ", " if self._endless else sentence + " ")
+
+
+def _sentence(chance: random.Random) -> str:
+    text = re.sub(r"\{(\w+)\}", lambda slot: chance.choice(_CHOICES[slot[1]]), chance.choice(_TEMPLATES))
+    start = 1 if text.startswith('"') else 0
+    return text[:start] + text[start].upper() + text[start + 1 :]
+
+
+class StandInEmbedder:
+    """Unit vectors from hashed words and letter triples: texts that share many lie close together."""
+
+    backend = "stand-in"
+    languages: frozenset[str] = frozenset()
+
+    def __init__(self, dimension: int = 64, name: str = "stand-in") -> None:
+        self.name = name
+        self.dimension = dimension
+        self.fingerprint = f"sha256:{hashlib.sha256(f'stand-in {dimension}'.encode()).hexdigest()}"
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = np.array([self._vector(text) for text in texts], dtype=np.float32)
+        return vectors.reshape(len(texts), self.dimension)
+
+    def _vector(self, text: str) -> NDArray[np.float64]:
+        words = re.findall(r"\w+", text.lower())
+        features = [*words, *(f" {word} "[i : i + 3] for word in words for i in range(len(word)))]
+        # A text without words has a direction too, so that no row is zero.
+        total = np.sum([_direction(feature, self.dimension) for feature in features or [f"\0{text}"]], axis=0)
+        unit: NDArray[np.float64] = total / np.linalg.norm(total)
+        return unit
+
+
+@lru_cache(maxsize=1 << 14)
+def _direction(feature: str, dimension: int) -> NDArray[np.float64]:
+    """A fixed, roughly normal direction: each coordinate sums eight hashed bytes about their mean."""
+    stream = hashlib.shake_256(feature.encode()).digest(8 * dimension)
+    return np.frombuffer(stream, dtype=np.uint8).reshape(dimension, 8).sum(axis=1) - 8 * 127.5

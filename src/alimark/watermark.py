@@ -1,0 +1,156 @@
+"""The Watermark protocol, and AliMark, which ties key, embedder, generation and detection together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+from alimark.detection import Detection
+from alimark.detector import DetectionSettings, detect_batch, detect_keys
+from alimark.embed import Embedder, load_embedder
+from alimark.errors import AlimarkError, KeyFileError
+from alimark.key import Key
+
+if TYPE_CHECKING:
+    from alimark.generate import Generation, Progress
+    from alimark.llm.base import LLM, Sampling
+
+
+class Watermark(Protocol):
+    """What every scheme offers, AliMark and its rivals alike."""
+
+    @property
+    def scheme(self) -> str: ...
+
+    @property
+    def key(self) -> Key: ...
+
+    def generate(self, prompt: Any, llm: LLM, *, sentences: int = 12, seed: int | None = None) -> Any: ...
+
+    def detect(self, text: Any) -> Any: ...
+
+
+@lru_cache(maxsize=4)
+def _embedder(name: str) -> Embedder:
+    return load_embedder(name)
+
+
+_loading = threading.Lock()
+
+
+class AliMark:
+    """Marks and detects under one key. The embedder that the key names is loaded on first use; safe to share by threads."""
+
+    scheme = "alimark"
+
+    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
+        if embedder is not None:
+            key.check(embedder)
+        self.key = key
+        self._given = embedder
+
+    @property
+    def embedder(self) -> Embedder:
+        if self._given is None:
+            with _loading:
+                loaded = _embedder(self.key.embedder)
+            self.key.check(loaded)
+            self._given = loaded
+        return self._given
+
+    def __repr__(self) -> str:
+        return f"AliMark({self.key!r})"
+
+    @overload
+    def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., candidates: int = ..., seed: int | None = ...,
+                 sampling: Sampling | None = ..., progress: Progress | None = ...) -> Generation: ...  # fmt: skip
+
+    @overload
+    def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., candidates: int = ...,
+                 seed: int | None = ..., sampling: Sampling | None = ...,
+                 progress: Progress | None = ...) -> list[Generation]: ...  # fmt: skip
+
+    def generate(
+        self,
+        prompt: str | list[str],
+        llm: LLM,
+        *,
+        sentences: int = 12,
+        candidates: int = 64,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        progress: Progress | None = None,
+    ) -> Generation | list[Generation]:
+        """Writes marked text after a prompt. `progress` is called with each sentence as it is chosen."""
+        from alimark.generate import GenerationSettings, generate
+        from alimark.llm.base import Sampling
+
+        settings = GenerationSettings(sentences=sentences, candidates=candidates, sampling=sampling or Sampling())
+        if isinstance(prompt, str):
+            return generate(prompt, self.key, self.embedder, llm, settings, seed=seed, progress=progress)
+        return [
+            generate(
+                one,
+                self.key,
+                self.embedder,
+                llm,
+                settings,
+                seed=None if seed is None else seed + i,
+                progress=progress,
+            )
+            for i, one in enumerate(prompt)
+        ]
+
+    @overload
+    def detect(self, text: str, *, settings: DetectionSettings | None = ..., **options: Any) -> Detection: ...
+
+    @overload
+    def detect(
+        self, text: list[str], *, settings: DetectionSettings | None = ..., **options: Any
+    ) -> list[Detection]: ...
+
+    def detect(
+        self, text: str | list[str], *, settings: DetectionSettings | None = None, **options: Any
+    ) -> Detection | list[Detection]:
+        """Looks for the mark in a text or in each of several. Options are the fields of DetectionSettings."""
+        chosen = _settings(settings, options)
+        answers = []
+        for answer in detect_batch([text] if isinstance(text, str) else text, self.key, self.embedder, chosen):
+            if isinstance(answer, AlimarkError):
+                raise answer
+            answers.append(answer)
+        return answers[0] if isinstance(text, str) else answers
+
+
+def _settings(settings: DetectionSettings | None, options: dict[str, Any]) -> DetectionSettings:
+    try:
+        return replace(settings or DetectionSettings(), **options)
+    except TypeError:
+        known = ", ".join(DetectionSettings.__dataclass_fields__)
+        raise AlimarkError(f"unknown detection option among {', '.join(options)}; known: {known}") from None
+
+
+def load(key: Key) -> AliMark:
+    """The watermark of the scheme that a key names."""
+    if key.scheme != "alimark":
+        raise KeyFileError(f"scheme {key.scheme!r} is not known to this release")
+    return AliMark(key)
+
+
+def detect(
+    text: str,
+    keys: Sequence[Key],
+    *,
+    embedder: Embedder | None = None,
+    best: int = 3,
+    settings: DetectionSettings | None = None,
+    **options: Any,
+) -> list[Detection]:
+    """Whose key it was: the best few of `keys`, best first, p-values corrected for the number of keys tried."""
+    if not keys:
+        raise AlimarkError("no keys were given")
+    chosen = _settings(settings, options)
+    return detect_keys(text, keys, embedder or AliMark(keys[0]).embedder, chosen, best=best)

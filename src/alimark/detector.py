@@ -37,7 +37,11 @@ MAX_SENTENCES = 2000
 MAX_EXCERPT_SENTENCES = 200_000
 LONG_TEXT = 300
 """Beyond so many sentences the drawing of random keys stops early, since each costs N times L."""
-LOCAL_COSTS = LocalCosts(theta=0.3, skip_sentence=1.0, skip_block=1.0, restructure=1.0)
+
+
+def local_costs(m: int) -> LocalCosts:
+    """Of the search for excerpts, in proportion to the block; benchmarks/excerpts.py tries others beside these."""
+    return LocalCosts(theta=0.35, skip_sentence=0.3 * m, skip_block=0.3 * m, restructure=0.375 * m)
 
 
 @dataclass(frozen=True)
@@ -230,7 +234,7 @@ def _excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Answer:
 
     def null_scores(first: int, count: int) -> Floats:
         blocks = key.null_blocks(first, count, settings.max_blocks)
-        return alignment.search_local(signals.packed, signals.valid, blocks, key.block_size, LOCAL_COSTS)[0]
+        return alignment.search_local(signals.packed, signals.valid, blocks, key.block_size, local_costs(key.block_size))[0]
 
     found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
     passages = [Passage.of(raw, found.p_value, steps)] if steps else []
@@ -255,7 +259,8 @@ def _best_passage(
         return 0.0, []
     valid = signals.valid[start:stop].copy()
     valid[0, 1:] = False  # a merge with the sentence before would leave the range
-    score, steps = alignment.trace_local(signals.packed[start:stop], valid, secret, key.block_size, LOCAL_COSTS)
+    costs = local_costs(key.block_size)
+    score, steps = alignment.trace_local(signals.packed[start:stop], valid, secret, key.block_size, costs)
     return score, [step._replace(last=step.last + start) for step in steps]
 
 
@@ -310,7 +315,7 @@ def _score_part(packed: Packed, units: Units, keys: list[Key], rule: Rule, setti
     if settings.search == "excerpt":
         blocks = np.stack([key.blocks(settings.max_blocks) for key in keys])
         one = [
-            alignment.search_local(own, valid, block[None], m, LOCAL_COSTS)[0][0]
+            alignment.search_local(own, valid, block[None], m, local_costs(m))[0][0]
             for own, block in zip(packed, blocks, strict=True)
         ]
         return np.array(one)

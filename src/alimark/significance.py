@@ -232,18 +232,19 @@ def _summary(raw: float, scores: Floats, p_value: float, stopped: bool, *, tail:
     above = int((scores > raw).sum())
     ties = int((scores == raw).sum())
     estimate = tail_estimate(raw, scores) if tail and above + ties < 10 else None
+    estimate = None if estimate is None else min(estimate, p_value)
     mean, std = float(scores.mean()), float(scores.std())
     return Significance(p_value, len(scores), above, ties, mean, std, stopped, estimate, scores)
 
 
-def tail_estimate(raw: float, scores: Floats, share: float = 0.05) -> float | None:
-    """P(null >= raw) from a generalised Pareto tail fitted to the highest `share` of the scores.
+def tail_estimate(raw: float, scores: Floats, share: float = 0.01) -> float | None:
+    """P(null >= raw) from a generalised Pareto tail fitted to the highest `share` of the scores, at least 50 of them.
 
     Fitted by probability-weighted moments (Hosking and Wallis 1987). None where too few scores are distinct.
     """
-    count = int(len(scores) * share)
+    count = max(50, int(len(scores) * share))
     ordered = np.sort(scores)
-    if count < 30:
+    if len(scores) < 4 * count:
         return None
     threshold = ordered[-count - 1]
     excess = ordered[-count:] - threshold

@@ -1,7 +1,8 @@
 """Stand-ins for a language model and an embedder: instant, deterministic, without weights.
 
-For tests of code that uses alimark, and for alimark's own. `StandInLLM` writes plain English by chance and can be told
-to misbehave as real models do; `StandInEmbedder` hashes words and letters, so that like texts get like vectors.
+For tests of code that uses alimark, and for alimark's own. `StandInLLM` writes plain English by chance and can
+be told to misbehave as real models do; `StandInEmbedder` hashes words and letters, so that like texts get like
+vectors.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from alimark.errors import ContextFull
 from alimark.llm.base import Draw, Over, Request, Sampling
 
 _WORDS = {
-    "who": "the teacher|a young doctor|her brother|the old sailor|Mrs. Brown|Dr. Smith|the mayor|a stranger|the team"
-    "|our neighbour|the painter|J. R. Miller|a group of students|the captain|the engineer|Maria|the last visitor",
-    "did": "found|forgot|described|painted|sold|repaired|refused|remembered|carried|studied|lost|measured|hid|wanted"
-    "|opened|followed|watched",
-    "what": "a letter|the red house|an old map|the bridge|two horses|a strange machine|the evidence|some bread"
-    "|the piano|a garden|the budget of 3.5 million|every window|the U.S. flag|his notebook|a question",
+    "who": "the teacher|a young doctor|her brother|the old sailor|Mrs. Brown|Dr. Smith|the mayor|a stranger"
+    "|the team|our neighbour|the painter|J. R. Miller|some students|the captain|the engineer|Maria|a visitor",
+    "did": "found|forgot|described|painted|sold|repaired|refused|remembered|carried|studied|lost|measured|hid"
+    "|opened|followed|watched|wanted",
+    "what": "a letter|the red house|an old map|the bridge|two horses|a strange machine|the evidence|the piano"
+    "|a garden|some bread|every window|3.5 million dollars|the U.S. flag|his notebook|a question",
     "where": "near the river|in the city|behind the church|at school|on the hill|by the sea|under the stairs"
     "|across the border|in a quiet valley|at home|inside the museum|beside the road",
-    "when": "in the morning|last winter|after the storm|for years|at 5 p.m. that day|before dinner|on Friday|too late"
-    "|during the war|every summer|without warning",
+    "when": "in the morning|last winter|after the storm|for years|at 5 p.m. that day|before dinner|on Friday"
+    "|too late|during the war|every summer|without warning",
     "why": "because nobody else would|although it was raining|to please the crowd|while the children slept"
     "|so that it could be sold|and said nothing|but never spoke of it|as the law demands",
     "how": "slowly|with great care|in secret|for the first time|against all advice|cheerfully|by hand|alone",
@@ -45,6 +46,7 @@ _TEMPLATES = (
     "{who} and {who} {did} {what} {where} {why}!",
     "it was {who} who {how} {did} {what} {when}.",
 )
+_MARK = re.compile(r"[.!?]")
 
 
 class StandInLLM:
@@ -53,7 +55,7 @@ class StandInLLM:
     ends_after: the model ends its text once the context holds that many sentence ends.
     blanks: the share of draws that are white space. repeats: the share that all say the same.
     endless: no sentence ends, so that every draw spends `max_tokens`.
-    context_characters: ContextFull beyond. interrupt_at: KeyboardInterrupt at that call of `draw`, counted from 1.
+    context_characters: ContextFull beyond that. interrupt_at: KeyboardInterrupt at that call, counted from 1.
     """
 
     def __init__(
@@ -92,7 +94,8 @@ class StandInLLM:
 
     def _one(self, request: Request, number: int, sampling: Sampling, over: Over) -> Draw:
         chance = random.Random(f"{self._seed} {request.seed} {number} {request.context}")
-        if self._ends_after is not None and len(re.findall(r"[.!?]\W*\s", request.context + " ")) >= self._ends_after:
+        ends = len(re.findall(r"[.!?]\W*\s", request.context + " "))
+        if self._ends_after is not None and ends >= self._ends_after:
             return Draw("", 1, "model")
         kind = chance.random()
         if kind < self._blanks:
@@ -100,10 +103,11 @@ class StandInLLM:
         if kind < self._blanks + self._repeats:
             chance = random.Random(self._seed)
         text = "" if request.context[-1:].isspace() else " "
-        tokens = 0
+        tokens, marked = 0, False
         for token in self._tokens(chance):
             text, tokens = text + token, tokens + 1
-            if over(text):
+            marked = marked or bool(_MARK.search(token))
+            if marked and over(text):
                 return Draw(text, tokens, "sentence")
             if tokens == sampling.max_tokens:
                 break
@@ -111,8 +115,8 @@ class StandInLLM:
 
     def _tokens(self, chance: random.Random) -> Iterator[str]:
         while True:
-            sentence = _sentence(chance)
-            yield from re.findall(r"\S+\s*", sentence.rstrip(".!?") + ", " if self._endless else sentence + " ")
+            sentence = _sentence(chance) + " "
+            yield from re.findall(r"\S+\s*", _MARK.sub(",", sentence) if self._endless else sentence)
 
 
 def _sentence(chance: random.Random) -> str:
@@ -149,4 +153,5 @@ class StandInEmbedder:
 def _direction(feature: str, dimension: int) -> NDArray[np.float64]:
     """A fixed, roughly normal direction: each coordinate sums eight hashed bytes about their mean."""
     stream = hashlib.shake_256(feature.encode()).digest(8 * dimension)
-    return np.frombuffer(stream, dtype=np.uint8).reshape(dimension, 8).sum(axis=1) - 8 * 127.5
+    sums = np.frombuffer(stream, dtype=np.uint8).reshape(dimension, 8).sum(axis=1, dtype=np.float64)
+    return np.asarray(sums - 8 * 127.5)

@@ -1,4 +1,4 @@
-"""Language models: one protocol (base) and one adapter an engine, each imported when it is first asked for."""
+"""Language models: one protocol (base) and one adapter an engine, each imported on first use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "load_ll
 DEFAULT_LLM = "smollm2-135m"
 
 
-def load_llm(name: str | Path = DEFAULT_LLM, **options: Any) -> LLM:
+def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
     """A language model by store name, path or hub id; `options` go to the adapter.
 
-    A GGUF file runs on llama.cpp, or on transformers where llama.cpp is not installed; all else on transformers.
-    A prefix, "llama.cpp:" or "transformers:", chooses the engine.
+    A GGUF file runs on llama.cpp, or on transformers where that alone is installed; all else runs on
+    transformers. A prefix, "llama.cpp:" or "transformers:", chooses the engine.
     """
     from alimark.models import store
 

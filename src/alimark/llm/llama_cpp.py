@@ -1,17 +1,18 @@
 """GGUF weights on llama.cpp, through xllamacpp.
 
-xllamacpp runs llama.cpp's server inside this process, on a loopback port behind a random key. The adapter speaks
-the server's own protocol there, which tells sampled tokens, the stop that was hit and why sampling ended; a call
-into the extension would tell none of it and could not be interrupted.
+xllamacpp runs llama.cpp's server inside this process, on a loopback port behind a random key. The adapter
+speaks the server's own protocol there, which tells the sampled tokens, the stop that was hit and why sampling
+ended; a call into the extension would tell none of it and could not be interrupted.
 
-One request asks for `n` draws: the prompt is evaluated once, its cache cells are shared, and draw i samples with
-seed + i. Every draw stops by itself at a string that may end a sentence. Where the sentence is not over there ("Dr. "),
-that draw goes on from its exact tokens with fresh randomness, so stopping never changes what is sampled.
+One request asks for `n` draws: the prompt is evaluated once, its cache cells are shared, and draw i samples
+with seed + i. Every draw stops by itself at a string that may end a sentence. Where the sentence is not over
+there ("Dr. "), that draw goes on from its exact tokens with fresh randomness, so stopping never changes the
+distribution of what is sampled.
 
-Draws are repeatable within limits: llama.cpp rounds differently with the shape of a batch and the place of a cache
-cell, and quantised weights magnify that to a few hundredths of a logit, enough to move a draw now and then. A process
-that makes the same calls in the same order gets the same draws. With `repeatable=True` every request starts
-from an empty cache, and its draws no longer depend on what was asked before it; they still may on `count`.
+Draws repeat within limits. llama.cpp rounds differently with the shape of a batch and the place of a cache
+cell, and quantised weights magnify that to about a tenth of a logit, enough to move a draw now and then. A
+process that makes the same calls in the same order gets the same draws. With `repeatable=True` every request
+starts from an empty cache: its draws then do not depend on what was asked before, though still on `count`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ import hashlib
 import http.client
 import json
 import secrets
+import string
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,6 +42,24 @@ _FIRST_STEP = 4
 _BROKEN = "\ufffd"
 
 
+def _wary_stops() -> Iterator[str]:
+    """The stops, less the likeliest false alarms, since going on after one has its price.
+
+    A full stop and a space count only behind two letters or digits of one kind ("end. ", "NASA. ", "1999. ", but not
+    "Dr. ", "U.S. ", "J. ", "1. "), a blank line only behind something. A draw that passes an end unseen merely samples
+    on to the next.
+    """
+    kinds = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
+    pairs = [*(a + b for kind in kinds for a in kind for b in kind), *"%)]\"'”’"]
+    visible = string.ascii_letters + string.digits + string.punctuation
+    for stop in STOPS:
+        before = {". ": pairs, "\n\n": visible}.get(stop, [""])
+        yield from (some + stop for some in before)
+
+
+_STOPS = tuple(_wary_stops())
+
+
 @dataclass(slots=True)
 class _Open:
     """A draw in progress: its tokens, the text they make, and how often it was taken up again."""
@@ -50,7 +68,6 @@ class _Open:
     ids: list[int] = field(default_factory=list)
     text: str = ""
     rounds: int = 0
-    slot: int = -1
     ended: Ended | None = None
 
     def draw(self) -> Draw:
@@ -87,7 +104,14 @@ class LlamaCpp:
         self._add_bos = add_bos
         self._repeatable = repeatable
         self._lock = threading.Lock()
-        self._server = _Server(Path(path), context_tokens, self._cells, parallel, threads, gpu_layers)
+        self._server = _Server(
+            Path(path),
+            context=context_tokens,
+            cells=self._cells,
+            parallel=parallel,
+            threads=threads,
+            gpu_layers=gpu_layers,
+        )
 
     @property
     def name(self) -> str:
@@ -123,22 +147,29 @@ class LlamaCpp:
         wave = max(1, min(self._parallel, room))
         while len(draws) < request.count:
             n = min(wave, request.count - len(draws))
-            draws += self._wave(request.seed, request.first + len(draws), n, prompt, sampling, over)
+            part = replace(request, count=n, first=request.first + len(draws))
+            draws += self._wave(part, prompt, sampling, over)
         return draws
 
-    def _wave(self, seed: int, first: int, n: int, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
+    def _wave(self, request: Request, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
+        """All draws of a request that needs no more than the slots and cells there are."""
         if self._repeatable:
             self._server.forget()
-        opened = [_Open(first + i) for i in range(n)]
-        body = self._body(prompt, sampling, sampling.max_tokens, (_seed_of(seed) + first) % 2**31)
-        answers = self._server.post("/completion", {**body, "n": n})
-        answers = sorted(answers, key=lambda answer: answer["index"]) if n > 1 else [answers]
+        opened = [_Open(request.first + i) for i in range(request.count)]
+        seed = (_seed_of(request.seed) + request.first) % 2**31
+        body = self._body(prompt, sampling, sampling.max_tokens, seed)
+        answers = self._server.post("/completion", {**body, "n": request.count})
+        answers = sorted(answers, key=lambda answer: answer["index"]) if request.count > 1 else [answers]
         for one, answer in zip(opened, answers, strict=True):
             self._take(one, answer, sampling, over)
-        while going := [one for one in opened if one.ended is None]:
-            bodies = [self._next_body(one, seed, prompt, sampling) for one in going]
-            for one, answer in zip(going, self._server.post_all("/completion", bodies), strict=True):
-                self._take(one, answer, sampling, over)
+        # Of all slots, the first draw's alone keeps the prompt's cache, so the others go on there, one by one:
+        # anywhere else the prompt would be evaluated again.
+        slot = answers[0]["id_slot"]
+        for one in opened:
+            while one.ended is None:
+                body = self._next_body(one, request.seed, prompt, sampling)
+                body |= {"id_slot": slot, "cache_prompt": True}
+                self._take(one, self._server.post("/completion", body), sampling, over)
         return [one.draw() for one in opened]
 
     def _body(self, prompt: list[int], sampling: Sampling, tokens: int, seed: int) -> dict[str, Any]:
@@ -146,7 +177,7 @@ class LlamaCpp:
             "prompt": prompt,
             "n_predict": tokens,
             "seed": seed,
-            # The whole chain, in this order; the server's other samplers are left out, not merely set to nothing.
+            # The whole chain, in this order; the server's other samplers are left out.
             "samplers": ["penalties", "temperature", "top_p"],
             "repeat_penalty": sampling.repetition_penalty,
             "repeat_last_n": self._cells,  # more than any context: the penalty spans prompt and text
@@ -154,7 +185,7 @@ class LlamaCpp:
             "top_p": sampling.top_p,
             "top_k": 0,
             "min_p": 0.0,
-            "stop": STOPS,
+            "stop": _STOPS,
             "cache_prompt": not self._repeatable,
             "return_tokens": True,
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "id_slot"],
@@ -165,12 +196,10 @@ class LlamaCpp:
         left = sampling.max_tokens - len(one.ids)
         # The first sentence may be over a word later; before its first word it is not.
         step = min(left, _FIRST_STEP << one.rounds - 1) if one.text.strip() else left
-        body = self._body(prompt + one.ids, sampling, step, _seed_of(seed, one.number, one.rounds))
-        return {**body, "id_slot": one.slot, "cache_prompt": True}  # that slot holds these very tokens
+        return self._body(prompt + one.ids, sampling, step, _seed_of(seed, one.number, one.rounds))
 
     def _take(self, one: _Open, answer: dict[str, Any], sampling: Sampling, over: Over) -> None:
         """Add what was sampled to the draw and see whether it has ended."""
-        one.slot = answer["id_slot"]
         one.ids += answer["tokens"]
         said = one.text + answer["content"]
         if answer["stop_type"] == "eos":
@@ -197,7 +226,7 @@ class LlamaCpp:
 
 
 def _seed_of(*numbers: int) -> int:
-    """A seed in 31 bits: adding draw numbers never reaches 2**32 - 1, which llama.cpp takes for "any seed"."""
+    """A seed of 31 bits: with a draw added it stays below 2**32 - 1, which means "any seed" to llama.cpp."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -206,7 +235,7 @@ class _Server:
     """llama.cpp's server in this process, and requests to it."""
 
     def __init__(
-        self, path: Path, context: int, cells: int, parallel: int, threads: int | None, gpu_layers: int | None
+        self, path: Path, *, context: int, cells: int, parallel: int, threads: int | None, gpu_layers: int | None
     ) -> None:
         try:
             import xllamacpp
@@ -243,51 +272,21 @@ class _Server:
         self._host, self._port = address.hostname or "127.0.0.1", address.port
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        with self._connection() as connection:
-            return self._exchange(connection, path, body)
-
-    def post_all(self, path: str, bodies: Sequence[dict[str, Any]]) -> list[Any]:
-        """Send all at once, so that llama.cpp samples them in one batch."""
-        if len(bodies) == 1:
-            return [self.post(path, bodies[0])]
-        connections = [http.client.HTTPConnection(self._host, self._port) for _ in bodies]
-        with ThreadPoolExecutor(len(bodies)) as pool:
-            try:
-                paths = [path] * len(bodies)
-                return list(pool.map(self._exchange, connections, paths, bodies))
-            finally:
-                for connection in connections:
-                    _hang_up(connection)
-
-    def forget(self) -> None:
-        """Empty every slot's cache."""
-        for slot in range(self._slots):
-            self.post(f"/slots/{slot}?action=erase", {})
-
-    @contextmanager
-    def _connection(self) -> Iterator[http.client.HTTPConnection]:
-        connection = http.client.HTTPConnection(self._host, self._port)
-        try:
-            yield connection
-        finally:
-            _hang_up(connection)
-
-    def _exchange(self, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
+        connection = http.client.HTTPConnection(self._host, self._port)
         try:
             connection.request("POST", path, json.dumps(body), headers)
             answer = json.loads(connection.getresponse().read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise LLMError(f"llama.cpp broke off: {error!r}; load the model again") from error
+        finally:
+            connection.close()  # after an interrupt, too: the server stops sampling for whoever hangs up
         if isinstance(answer, dict) and (problem := answer.get("error")):
-            kind = ContextFull if "context" in f"{problem.get('type')}{problem.get('message')}".lower() else LLMError
-            raise kind(f"llama.cpp refused: {problem.get('message')}")
+            full = problem.get("type") == "exceed_context_size_error"
+            raise (ContextFull if full else LLMError)(f"llama.cpp refused: {problem.get('message')}")
         return answer
 
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    # The server ends the sampling of whoever hangs up. Shutting down wakes a thread that still reads; closing does not.
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(2)
-    connection.close()
+    def forget(self) -> None:
+        """Empty every slot's cache."""
+        for slot in range(self._slots):
+            self.post(f"/slots/{slot}?action=erase", {})

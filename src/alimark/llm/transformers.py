@@ -1,20 +1,22 @@
-"""safetensors weights (or GGUF ones, converted once) on transformers and torch, with a sampling loop of our own.
+"""safetensors weights (or GGUF ones, converted once) on transformers and torch, sampled by our own loop.
 
-The prompt is evaluated once and its cache repeated for every draw. The uniform numbers of a draw depend on the seed and
-the draw's number alone, so draws do not depend on how many are made at a time, up to the rounding of a batch's logits.
-A draw whose sentence is over leaves the batch.
+The prompt is evaluated once and its cache repeated for every draw. The uniform numbers of a draw depend on the
+seed and the draw's number alone, so draws do not depend on how many are made at a time, up to the rounding of a
+batch's logits. A draw whose sentence is over leaves the batch.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,39 +121,31 @@ class Transformers:
             rows = [_Row(self, number, prompt, over) for number in range(first, first + n)]
             own = cache if last else copy.deepcopy(cache)
             own.batch_repeat_interleave(n)
+            seen = torch.zeros((n, logits.shape[1]), dtype=torch.bool, device=self._device)
+            seen[:, prompt] = True
             uniforms = uniform_numbers(request.seed, first, n, sampling.max_tokens)
-            self._run(rows, own, logits.repeat_interleave(n, dim=0), prompt, uniforms, sampling)
+            batch = _Batch(own, logits.repeat_interleave(n, dim=0), seen, torch.from_numpy(uniforms).to(self._device))
+            self._run(rows, batch, sampling)
             draws += [row.draw() for row in rows]
         return draws
 
-    def _run(
-        self,
-        rows: list[_Row],
-        cache: Any,
-        logits: torch.Tensor,
-        prompt: list[int],
-        uniforms: NDArray[np.float64],
-        sampling: Sampling,
-    ) -> None:
-        """Sample until every row has ended; `rows` and the batch shrink together."""
+    def _run(self, rows: list[_Row], batch: _Batch, sampling: Sampling) -> None:
+        """Sample until every row has ended; rows and batch shrink together."""
         import torch
 
-        seen = torch.zeros(logits.shape, dtype=torch.bool, device=self._device)
-        seen[:, prompt] = True
-        numbers = torch.from_numpy(uniforms).to(self._device)
         for step in range(sampling.max_tokens):
-            tokens = sample(logits, seen, sampling, numbers[:, step])
-            seen.scatter_(1, tokens[:, None], True)
+            tokens = sample(batch.logits, batch.seen, sampling, batch.uniforms[:, step])
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 row.take(token)
             live = [i for i, row in enumerate(rows) if row.ended is None]
             if not live or step + 1 == sampling.max_tokens:
                 break
+            batch.seen.scatter_(1, tokens[:, None], True)
             if len(live) < _COMPACT_BELOW * len(rows):
                 kept = torch.tensor(live, device=self._device)
-                cache.batch_select_indices(kept)
-                rows, tokens, seen, numbers = [rows[i] for i in live], tokens[kept], seen[kept], numbers[kept]
-            logits = self._model(tokens[:, None], past_key_values=cache, logits_to_keep=1).logits[:, -1]
+                batch.keep(kept)
+                rows, tokens = [rows[i] for i in live], tokens[kept]
+            batch.logits = self._model(tokens[:, None], past_key_values=batch.cache).logits[:, -1]
 
     def _text(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -162,6 +156,20 @@ class Transformers:
         if token not in self._marks:
             self._marks[token] = not _MARKS.isdisjoint(self._text([token]))
         return self._marks[token]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What the rows of a batch hold on the device."""
+
+    cache: Any
+    logits: torch.Tensor  # of the token to come
+    seen: torch.Tensor  # which tokens a row's context and text hold
+    uniforms: torch.Tensor  # one number for each token to come
+
+    def keep(self, rows: torch.Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.seen, self.uniforms = self.seen[rows], self.uniforms[rows]
 
 
 class _Row:
@@ -280,7 +288,6 @@ def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> 
 
 def _converted(path: Path) -> Path:
     """The folder of safetensors made from a GGUF file; transformers takes minutes to read one, so it is done once."""
-    import torch
     from filelock import FileLock
 
     from alimark.models import store
@@ -297,16 +304,29 @@ def _converted(path: Path) -> Path:
             return folder
         staging = Path(tempfile.mkdtemp(dir=root, prefix=".staging-"))
         try:
-            # Half precision holds what a few bits a weight were made into, in half the space.
-            options = {"dtype": torch.float16}
-            tokenizer, model = _load(path.parent, options, gguf_file=path.name)
-            with _quiet():
-                model.save_pretrained(staging)
-                tokenizer.save_pretrained(staging)
+            _convert(path, staging)
             os.replace(staging, folder)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     return folder
+
+
+def _convert(path: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with redirect_stderr(io.StringIO()):  # its progress bar heeds no setting
+        # Half precision holds what was made of a few bits a weight, in half the space.
+        tokenizer, read = _load(path.parent, {"dtype": torch.float16}, gguf_file=path.name)
+    config = copy.deepcopy(read.config)
+    if hasattr(config, "quantization_config"):  # the numbers are plain by now, yet it would not be saved with that
+        del config.quantization_config
+    with _quiet():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float16)
+        model.load_state_dict(read.state_dict())
+        model.generation_config = read.generation_config
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 @contextmanager

@@ -1,0 +1,74 @@
+"""Language models for the tests: a stand-in, a tiny random one on transformers, and real ones from the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from overs import sentence_over
+
+from alimark.llm import DEFAULT_LLM, load_llm
+from alimark.llm.base import LLM, Request, Sampling
+from alimark.testing import StandInLLM
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Phi (its output layer has biases, so that marks and ends can be made frequent) and a small BPE."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = _tokenizer(transformers)
+    ids = tokenizer.get_vocab()
+    config = transformers.PhiConfig(
+        vocab_size=len(ids),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        eos_token_id=ids["<end>"],
+        bos_token_id=None,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(0)
+    model = transformers.PhiForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)
+        for token, bias in {".": 6.0, "Ġ": 3.0, "Ċ": 2.0, "<end>": 1.0, "Ã": 2.0}.items():
+            model.lm_head.bias[ids[token]] = bias
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _tokenizer(transformers: Any) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    sentences = [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), sentence_over)[0]]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Path) -> LLM:
+    return load_llm(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def llama_cpp() -> LLM:
+    pytest.importorskip("xllamacpp")
+    return load_llm(f"llama.cpp:{DEFAULT_LLM}", parallel=8, context_tokens=1024, repeatable=True)
+
+
+@pytest.fixture(scope="session")
+def real_transformers() -> LLM:
+    pytest.importorskip("transformers")
+    return load_llm(f"transformers:{DEFAULT_LLM}")

@@ -1,0 +1,307 @@
+"""Detection end to end with the stand-ins, and against the public code's scores."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from alimark import AliMark, Detection, DetectionSettings, Key, detect
+from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, search
+from alimark.errors import AlimarkError, KeyMismatch, LimitError, TextError
+from alimark.generate import GenerationSettings, generate
+from alimark.key import Key as KeyClass
+from alimark.signals import restructure
+from alimark.significance import reference_rule
+from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.text import halve
+
+EMBEDDER = StandInEmbedder()
+
+
+def marked(key: Key, sentences: int = 12, seed: int = 5, candidates: int = 64) -> list[str]:
+    settings = GenerationSettings(sentences, candidates)
+    return list(generate("A long story.", key, EMBEDDER, StandInLLM(), settings, seed=seed).sentences)
+
+
+def unmarked(sentences: int, seed: int) -> list[str]:
+    """Text of the same model under a key that nobody else has."""
+    return marked(Key.generate(embedder=EMBEDDER), sentences, seed, candidates=1)
+
+
+@pytest.fixture(scope="module")
+def mark() -> AliMark:
+    return AliMark(KeyClass(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint), embedder=EMBEDDER)
+
+
+@pytest.fixture(scope="module")
+def sentences(mark: AliMark) -> list[str]:
+    return marked(mark.key)
+
+
+def test_finds_the_mark_and_not_without_the_key(mark: AliMark, sentences: list[str]) -> None:
+    found = mark.detect(" ".join(sentences))
+    assert found.verdict() == "found"
+    assert found.p_value <= 0.002
+    assert found.z is not None
+    assert found.z > 4
+    other = AliMark(Key.generate(embedder=EMBEDDER), embedder=EMBEDDER).detect(" ".join(sentences))
+    assert other.p_value > 0.001
+    assert found.sentences == tuple(sentences)
+
+
+def test_survives_merge_split_and_deletion(mark: AliMark, sentences: list[str]) -> None:
+    changed = list(sentences)
+    del changed[7]
+    changed[1:3] = [changed[1].rstrip(".!?") + " and " + changed[2]]
+    assert mark.detect(" ".join(changed)).verdict() == "found"
+
+
+def test_the_alignment_says_what_met_what(mark: AliMark, sentences: list[str]) -> None:
+    found = mark.detect(" ".join(sentences))
+    assert [(step.kind, step.sentences, step.block) for step in found.alignment] == [
+        ("match", (i,), i) for i in range(1, 13)
+    ]
+    halves = halve(sentences[4])
+    assert halves is not None
+    merged = mark.detect(" ".join([*sentences[:4], *halves, *sentences[5:]]))
+    assert "merge" in {step.kind for step in merged.alignment}
+    [step] = [step for step in merged.alignment if step.kind == "merge"]
+    assert (step.sentences, step.block) == ((5, 6), 5)
+
+
+def test_a_split_is_shown_with_its_halves(mark: AliMark, sentences: list[str]) -> None:
+    # Two marked sentences written as one whose middle is their boundary.
+    first, second = sentences[4], sentences[5]
+    joined = f"{first.rstrip('.!?')} {second}"
+    found = mark.detect(" ".join([*sentences[:4], joined, *sentences[6:]]), restructure=(0, 1))
+    parts = [step.part for step in found.alignment if step.kind == "split"]
+    assert parts in ([], ["left", "right"])  # the middle need not be the boundary
+    assert found.verdict() == "found"
+
+
+def test_restructurings_are_all_embedded() -> None:
+    units = ["One two three four.", "Five six seven eight.", "Nine."]
+    single = restructure(units, Limits.of("single"))
+    assert single.count == 3
+    assert len(single.texts) == 3 + 2 + 4  # 4N - 1 less the two halves that "Nine." has not
+    assert single.texts[single.index[1, 1, WHOLE]] == "One two three four. Five six seven eight."
+    assert single.texts[single.index[0, 0, LEFT]] == "One two."
+    assert single.texts[single.index[0, 0, RIGHT]] == "three four."
+    multi = restructure(units, Limits.of((1, 1)))
+    assert multi.texts[multi.index[1, 1, RIGHT]] == "three four. Five six seven eight."
+    assert multi.texts[multi.index[1, 1, LEFT]] == "One two three four. Five six."
+    assert multi.index[1, 1, LEFT | RIGHT] == -1  # takes two splits
+    assert restructure(units, Limits.of((1, 2))).index[1, 1, LEFT | RIGHT] >= 0
+
+
+def test_public_code_scores() -> None:
+    """Three of the public code's cases, rewritten: its rule and its table give its scores."""
+    rule = reference_rule(8, 6)
+    mean, std = rule.mean.copy(), rule.std.copy()
+    mean[1:10] = [0.50125, 0.50365625, 0.5021874999999998, 0.5028593749999998, 0.5031824999999996, 0.5, 0.5, 0.5, 0.5]
+    std[1:10] = [0.175, 0.151, 0.137, 0.126, 0.118, 0.11, 0.104, 0.1, 0.096]
+    units, valid = np.zeros((4, 2, 4), np.uint64), np.zeros((4, 2, 4), bool)
+    units[:, 0, WHOLE], valid[:, 0, WHOLE] = [154, 107, 107, 49], True
+    secret = np.array([[154, 107, 107, 49, 214, 20, 246, 242]], np.uint64)
+    found = search(units, valid, secret, 8, Limits.of("none"), rule._replace(mean=mean, std=std))
+    assert found.z[0] == pytest.approx(mean[4] / std[4])
+    assert found.length[0] == 4
+
+
+class TestPValues:
+    def test_repeats_to_the_last_digit(self, mark: AliMark, sentences: list[str]) -> None:
+        text = " ".join(sentences[:5])
+        assert mark.detect(text) == mark.detect(text)
+        assert mark.detect(text).p_value == mark.detect([" ".join(sentences), text])[1].p_value
+
+    def test_uniform_over_keys(self) -> None:
+        texts = [" ".join(unmarked(4, seed)) for seed in range(60)]
+        values = []
+        for _ in range(5):
+            mark = AliMark(Key.generate(embedder=EMBEDDER), embedder=EMBEDDER)
+            values += [found.p_randomised for found in mark.detect(texts, draws=99)]
+        # Texts of one template share directions, so single keys differ; five keys are near enough to 1/2.
+        assert 0.2 < np.mean(np.array(values) <= 0.5) < 0.8
+
+    def test_more_draws_and_a_tail_below_one_in_a_thousand(self, mark: AliMark, sentences: list[str]) -> None:
+        found = mark.detect(" ".join(sentences), draws=5000, tail=True)
+        assert found.p_value == 1 / 5001
+        assert found.p_tail is not None
+        assert found.p_tail < 1 / 5001
+
+    def test_stopping_early(self, mark: AliMark) -> None:
+        found = mark.detect(" ".join(unmarked(6, 1)), stop_after=10, draws=100_000)
+        assert found.stopped_early
+        assert found.draws < 100_000
+        assert found.p_value == 10 / found.draws
+
+    def test_keys_from_arrays_have_null_keys_of_their_law(self) -> None:
+        rng = np.random.default_rng(0)
+        bits = np.array([[int(b) for b in f"{v:03b}"] for v in rng.permutation(8)])
+        vectors = np.linalg.qr(rng.standard_normal((64, 3)))[0].T
+        key = Key.from_arrays(bits, vectors, embedder=EMBEDDER, law="shuffle")
+        found = AliMark(key, embedder=EMBEDDER).detect(" ".join(marked(key)))
+        assert found.verdict() == "found"
+
+
+class TestExcerpts:
+    def test_a_marked_passage_in_other_text(self, mark: AliMark, sentences: list[str]) -> None:
+        other = unmarked(30, 3)
+        text = " ".join([*other[:11], *sentences, *other[11:]])
+        found = mark.detect(text, search="excerpt")
+        assert found.p_value <= 0.01
+        assert found.z is None
+        [passage] = [passage for passage in found.passages if passage.p_value <= 0.01]
+        assert abs(passage.first - 12) + abs(passage.last - 23) <= 4
+        assert passage.last_block - passage.first_block == pytest.approx(11, abs=3)
+
+    def test_the_middle_of_a_marked_text(self, mark: AliMark) -> None:
+        found = mark.detect(" ".join(marked(mark.key, 30)[14:]), search="excerpt")
+        assert found.verdict() == "found"
+        assert found.passages[0].first_block >= 14
+
+    def test_two_passages(self, mark: AliMark, sentences: list[str]) -> None:
+        other = unmarked(40, 4)
+        found = mark.detect(" ".join([*sentences, *other, *marked(mark.key, seed=9)]), search="excerpt")
+        assert len([passage for passage in found.passages if passage.p_value <= 0.01]) == 2
+
+    def test_nothing_in_unmarked_text(self, mark: AliMark) -> None:
+        found = mark.detect(" ".join(unmarked(30, 8)), search="excerpt")
+        assert found.p_value > 0.001
+
+
+class TestManyKeys:
+    def test_whose_key_it_was(self, mark: AliMark, sentences: list[str]) -> None:
+        keys = [Key.generate(embedder=EMBEDDER) for _ in range(40)]
+        keys.insert(17, mark.key)
+        keys.append(Key.generate(embedder=EMBEDDER, block_size=16))
+        found = detect(" ".join(sentences), keys, embedder=EMBEDDER)
+        assert found[0].key_id == mark.key.id
+        assert found[0].keys_tried == 42
+        assert found[0].p_value == pytest.approx(42 / (42 * 100 + 1))
+        assert found[0].verdict() == "found"
+        assert found[1].verdict() != "found"
+        assert len(found) == 3
+
+    def test_scores_are_those_of_each_key(self, mark: AliMark, sentences: list[str]) -> None:
+        text = " ".join(sentences)
+        [found] = detect(text, [mark.key], embedder=EMBEDDER)
+        assert replace(found, draws=0) == replace(mark.detect(text), draws=0)
+
+    def test_an_excerpt_under_many_keys(self, mark: AliMark, sentences: list[str]) -> None:
+        keys = [Key.generate(embedder=EMBEDDER), mark.key]
+        text = " ".join([*unmarked(12, 3), *sentences])
+        assert detect(text, keys, embedder=EMBEDDER, search="excerpt")[0].key_id == mark.key.id
+
+    def test_errors(self, mark: AliMark) -> None:
+        with pytest.raises(AlimarkError, match="no keys"):
+            detect("Text.", [], embedder=EMBEDDER)
+        mixed = [mark.key, Key.generate(embedder=StandInEmbedder(32))]
+        with pytest.raises(AlimarkError, match="several embedders"):
+            detect("Text.", mixed, embedder=EMBEDDER)
+
+
+class TestVerdict:
+    def test_too_short_says_how_long(self, mark: AliMark) -> None:
+        verdict = mark.detect("One word.").verdict()
+        assert verdict == "too short to tell"
+        assert verdict.needed is not None
+        assert 3 <= verdict.needed <= 10
+
+    def test_not_found_is_never_called_human(self, mark: AliMark) -> None:
+        for seed in range(20):
+            found = mark.detect(" ".join(unmarked(12, seed)))
+            if found.p_value > 0.01:
+                assert found.verdict() == "not found"
+                return
+        pytest.fail("no unmarked text was left unfound")
+
+    def test_stricter_rates(self, mark: AliMark, sentences: list[str]) -> None:
+        assert mark.detect(" ".join(sentences)).verdict(fpr=1e-5) in ("not found", "too short to tell")
+        assert mark.detect(" ".join(sentences), draws=200_000).verdict(fpr=1e-5) == "found"
+
+
+class TestOutput:
+    def test_everything_goes_into_json(self, mark: AliMark, sentences: list[str]) -> None:
+        for search_kind in ("whole", "excerpt"):
+            found = mark.detect(" ".join(sentences), search=search_kind)
+            report = json.loads(json.dumps(found.report()))
+            assert report["verdict"] == "found"
+            assert report["text_sha256"] == found.text_sha256
+            assert report["fingerprint"] == EMBEDDER.fingerprint
+            assert report["draws"] == 1000
+            assert len(report["alignment"]) >= 10
+            assert {"alimark", "numpy", "nupunkt"} <= set(report["versions"])
+            assert "near_flips" in report
+
+    def test_notebook_view_is_escaped(self, mark: AliMark) -> None:
+        shown = mark.detect("A <script>alert(1)</script> here. And there.")._repr_html_()
+        assert "<script>" not in shown
+        assert "&lt;script&gt;" in shown
+        assert shown.count("<tr") >= 2
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("text", ["", "  \n\t", "\x00", "\x00\x01\n"])
+    def test_no_sentence_is_an_error(self, mark: AliMark, text: str) -> None:
+        with pytest.raises(TextError, match="no sentence"):
+            mark.detect(text)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["word", "One sentence.", "no final mark", "?!?!", "😀 😀", "مرحبا. كيف حالك؟", "你好。我很好。", "a\x00b. c\x01.", "One.\r\nTwo.",
+         "x" * 200_000, "\ud800 lone surrogate."],
+    )  # fmt: skip
+    def test_odd_text_gets_a_sound_answer(self, mark: AliMark, text: str) -> None:
+        found = mark.detect(text)
+        assert 0 < found.p_value <= 1
+        assert found.verdict() == "too short to tell" or found.p_value <= 0.01
+        json.dumps(found.report())
+
+    def test_a_book_is_refused_with_the_way_round(self, mark: AliMark) -> None:
+        with pytest.raises(LimitError, match=r"100,000 sentences .*--excerpt"):
+            mark.detect("Here is a short sentence for you. " * 100_000)
+
+    def test_repeated_sentences_are_embedded_once(self, mark: AliMark) -> None:
+        found = mark.detect("The same again. " * 300)
+        assert len(found.sentences) == 300
+
+    def test_wrong_embedder(self, mark: AliMark) -> None:
+        with pytest.raises(KeyMismatch, match="use the embedder"):
+            AliMark(mark.key, embedder=StandInEmbedder(32))
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"restructure": "both"}, {"null": "mine"}, {"draws": 0}, {"search": "all"}, {"alfa": 1}, {"alpha": 2}],
+    )
+    def test_wrong_options(self, mark: AliMark, options: dict[str, object]) -> None:
+        with pytest.raises(AlimarkError):
+            mark.detect("Some text. And more.", **options)
+
+    def test_one_bad_text_of_many(self, mark: AliMark) -> None:
+        from alimark.detector import detect_batch
+
+        good, bad = detect_batch(["A good text.", ""], mark.key, EMBEDDER, DetectionSettings())
+        assert isinstance(good, Detection)
+        assert isinstance(bad, TextError)
+
+
+def test_threads_share_one_mark(mark: AliMark, sentences: list[str]) -> None:
+    text = " ".join(sentences)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: mark.detect(text).p_value, range(12)))
+    assert len(set(found)) == 1
+
+
+def test_language_is_warned_of(mark: AliMark) -> None:
+    class English(StandInEmbedder):
+        languages = frozenset({"en"})
+
+    english = AliMark(mark.key, embedder=English())
+    german = "Der Hund lief über die Straße und die Katze sah ihm dabei zu, ohne sich zu rühren oder zu fürchten, den Tag lang."
+    assert "does not look like English" in english.detect(german).warnings[0]
+    assert mark.detect(german).warnings == ()

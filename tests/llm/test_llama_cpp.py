@@ -26,6 +26,7 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path: Path, capfd: pytest.Captu
         LlamaCpp(broken)
     with pytest.raises(LLMError, match="no GGUF file"):
         LlamaCpp(tmp_path / "absent.gguf")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.weights

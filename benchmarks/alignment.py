@@ -1,0 +1,116 @@
+"""Alignment alone: one layered pass against the paper's one pass a candidate, and many random keys.
+
+    python benchmarks/alignment.py
+
+The rival runs the same compiled inner loop (the block edit distance to all prefixes in one table, as the paper's
+appendix suggests), once for each of the 2N restructured candidates. Both give the same score; the run checks it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numba import njit
+
+from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, Packed, Rule, best_z, edit_row, search
+from alimark.significance import paper_rule
+
+M = 8
+
+
+@njit
+def per_candidate(units: Packed, blocks: Packed, m: int, rule: tuple[object, ...]) -> float:
+    """Algorithm 2 candidate by candidate, everything compiled."""
+    mean, std, by_longer, least, most = rule
+    count = len(units)
+    row = np.empty(len(blocks) + 1, np.int32)
+    candidate = np.empty(count + 1, np.uint64)
+    best = -np.inf
+    for c in range(2 * count):  # the text, N - 1 merges, N splits
+        size = 0
+        for i in range(count):
+            if 0 < c < count and i == c:
+                candidate[size - 1] = units[i, 1, 0]
+            elif c >= count and i == c - count:
+                candidate[size], candidate[size + 1] = units[i, 0, 2], units[i, 0, 1]
+                size += 2
+            else:
+                candidate[size] = units[i, 0, 0]
+                size += 1
+        edit_row(candidate[:size], blocks[: most[size]], np.int32(m), row)
+        z, _ = best_z(row, size, m, mean, std, by_longer, least, most)
+        best = max(best, z)
+    return best
+
+
+def timed(call: Callable[[], object], repeats: int) -> float:
+    """The median of several runs: the machine may be busy."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def random_text(rng: np.random.Generator, count: int) -> tuple[Packed, np.ndarray]:
+    units = rng.integers(0, 1 << M, (count, 2, 4)).astype(np.uint64)
+    valid = np.zeros(units.shape, bool)
+    valid[:, 0, [WHOLE, LEFT, RIGHT]] = True
+    valid[1:, 1, WHOLE] = True
+    return units, valid
+
+
+def compare(repeats: int) -> None:
+    rng = np.random.default_rng(0)
+    limits = Limits.of("single")
+    print(f"{'N':>4} {'one pass':>12} {'per candidate':>14} {'times faster':>13}   M={M}, median of {repeats}")
+    ours: dict[int, float] = {}
+    for count in (4, 8, 16, 32, 64, 128, 256):
+        rule: Rule = paper_rule(M, count + 1)
+        units, valid = random_text(rng, count)
+        blocks = rng.integers(0, 1 << M, (1, int(rule.most[-1]))).astype(np.uint64)
+        same = search(units, valid, blocks, M, limits, rule).z[0] == per_candidate(units, blocks[0], M, tuple(rule))
+        assert same, "the two must agree to the last bit"
+        fast = timed(lambda: search(units, valid, blocks, M, limits, rule), repeats)  # noqa: B023
+        slow = timed(lambda: per_candidate(units, blocks[0], M, tuple(rule)), max(5, repeats // 10))  # noqa: B023
+        ours[count] = fast
+        print(f"{count:>4} {fast * 1e3:>9.3f} ms {slow * 1e3:>11.3f} ms {slow / fast:>12.1f}x")
+    print(f"growth from N=64 to 256: N^{math.log(ours[256] / ours[64]) / math.log(4):.2f}")
+
+
+def many_keys(repeats: int) -> None:
+    rng = np.random.default_rng(1)
+    rule, limits = paper_rule(M, 13), Limits.of("single")
+    units, valid = random_text(rng, 12)
+    blocks = rng.integers(0, 1 << M, (10_000, int(rule.most[-1]))).astype(np.uint64)
+    for name in ("none", "single", (1, 1), (2, 2)):
+        limits = Limits.of(name)  # type: ignore[arg-type]
+        deep = np.zeros((12, max(2, limits.merges + 1), 4), np.uint64)
+        deep[:, :2] = units
+        there = np.zeros(deep.shape, bool)
+        there[:, :2] = valid
+        wide = paper_rule(M, 12 + max(1, limits.splits))
+        more = rng.integers(0, 1 << M, (10_000, int(wide.most[-1]))).astype(np.uint64)
+        search(deep, there, more, M, limits, wide)
+        spent = timed(lambda: search(deep, there, more, M, limits, wide), repeats)  # noqa: B023
+        print(f"10,000 random keys, 12 sentences, restructure {name}: {spent:.4f} s")
+    start = time.perf_counter()
+    search(units, valid, blocks, M, Limits.of("single"), rule)
+    print(f"(a single call: {time.perf_counter() - start:.4f} s)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=50)
+    options = parser.parse_args()
+    compare(options.repeats)
+    many_keys(max(3, options.repeats // 10))
+
+
+if __name__ == "__main__":
+    main()

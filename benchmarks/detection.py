@@ -1,0 +1,122 @@
+"""Detection end to end, embedding included, by number of sentences; the paper's own times beside ours.
+
+    python benchmarks/detection.py --embedder all-mpnet-base-v2 --device cuda
+    python benchmarks/detection.py --sizes 4,8,16                     # small, on the CPU
+
+Rivals in the same run, on the same embedder: `per candidate` embeds the distinct units once, as the paper's appendix does, and
+then runs one compiled alignment a candidate; `literal` is algorithm 2 as written, every candidate embedded afresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from alignment import per_candidate
+from alimark import Key, load_embedder
+from alimark.alignment import LEFT, RIGHT, WHOLE, search
+from alimark.detector import DetectionSettings, detect_batch, prepare
+from alimark.llm.base import Request, Sampling
+from alimark.signals import extract, project
+from alimark.testing import StandInLLM
+from alimark.text import splitter
+
+PAPER = {4: 0.02, 8: 0.03, 16: 0.05, 32: 0.08, 64: 0.15, 128: 0.34}
+
+
+def sentences(count: int) -> list[str]:
+    """Distinct sentences of ordinary length."""
+    over = splitter().first_sentence_over
+    [draws] = StandInLLM(3).draw([Request("Start.", 4 * count, 1)], Sampling(), over)
+    first = [splitter().units(draw.text)[0] for draw in draws]
+    return list(dict.fromkeys(first))[:count]
+
+
+def median(call: Callable[[], object], repeats: int) -> float:
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+class Bench:
+    def __init__(self, key: Key, embedder: Any, count: int) -> None:
+        self.key, self.embedder = key, embedder
+        self.text = " ".join(sentences(count))
+        self.settings = DetectionSettings()
+
+    def _signals(self) -> Any:
+        prepared = prepare(self.text, self.key, self.embedder, self.settings)
+        projections = project(self.embedder.embed(prepared.units.texts), self.key)
+        return prepared, extract(prepared.units, projections)
+
+    def score(self) -> float:
+        _, signals = self._signals()
+        rule = self.settings.rule(self.key.block_size, len(signals.packed) + 1)
+        blocks = self.key.blocks(int(rule.most[-1]))[None]
+        return float(
+            search(signals.packed, signals.valid, blocks, self.key.block_size, self.settings.limits, rule).z[0]
+        )
+
+    def whole(self) -> object:
+        return detect_batch([self.text], self.key, self.embedder, self.settings)
+
+    def per_candidate(self) -> float:
+        _, signals = self._signals()
+        rule = self.settings.rule(self.key.block_size, len(signals.packed) + 1)
+        return float(
+            per_candidate(signals.packed, self.key.blocks(int(rule.most[-1])), self.key.block_size, tuple(rule))
+        )
+
+    def literal(self) -> float:
+        """Every candidate's sentences embedded again, as algorithm 2 is written."""
+        prepared = prepare(self.text, self.key, self.embedder, self.settings)
+        texts, index, count = prepared.units.texts, prepared.units.index, prepared.units.count
+        whole = [texts[i] for i in index[:, 0, WHOLE]]
+        candidates = [whole]
+        candidates += [[*whole[: i - 1], texts[index[i, 1, WHOLE]], *whole[i + 1 :]] for i in range(1, count)]
+        halves = [i for i in range(count) if index[i, 0, LEFT] >= 0]
+        candidates += [
+            [*whole[:i], texts[index[i, 0, LEFT]], texts[index[i, 0, RIGHT]], *whole[i + 1 :]] for i in halves
+        ]
+        for candidate in candidates:
+            project(self.embedder.embed(candidate), self.key)
+        return self.per_candidate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
+    parser.add_argument("--device", help="cuda, for a GPU")
+    parser.add_argument("--sizes", default="4,8,16,32,64,128")
+    parser.add_argument("--repeats", type=int, default=9)
+    options = parser.parse_args()
+    backend: Any = "auto" if options.device is None else "torch"
+    embedder = load_embedder(options.embedder, backend=backend, device=options.device)
+    key = Key.generate(embedder=embedder)
+    names = ("score alone", "score, K=1000", "per candidate", "literal", "paper's table")
+    print(
+        f"{options.embedder} on {options.device or 'the CPU'} ({embedder.backend}), seconds a text, median of {options.repeats}"
+    )
+    print("   N " + " ".join(f"{name:>14}" for name in names) + "   faster than per candidate, than literal")
+    for count in (int(size) for size in options.sizes.split(",")):
+        bench = Bench(key, embedder, count)
+        assert bench.score() == bench.per_candidate()
+        score, whole = median(bench.score, options.repeats), median(bench.whole, options.repeats)
+        rival = median(bench.per_candidate, options.repeats)
+        literal = median(bench.literal, 1 if count > 16 else 3)
+        cells = " ".join(f"{seconds:>14.4f}" for seconds in (score, whole, rival, literal))
+        print(
+            f"{count:>4} {cells} {PAPER.get(count, float('nan')):>14.2f}   {rival / score:.2f}x, {literal / score:.1f}x"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What `import alimark` promises: these names, at once, and no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import alimark
+
+NAMES = {
+    "AliMark", "AlignedStep", "AlimarkError", "Detection", "DetectionSettings", "Embedder", "Generation", "Key", "LLM",
+    "MarkedSentence", "Passage", "Sampling", "Verdict", "Watermark", "__version__", "detect", "load", "load_embedder",
+    "load_llm", "register_splitter",
+}  # fmt: skip
+
+
+def python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_public_names_are_pinned_and_all_resolve() -> None:
+    assert set(alimark.__all__) == NAMES
+    assert all(getattr(alimark, name) is not None for name in NAMES)
+    with pytest.raises(AttributeError, match="nothing_here"):
+        alimark.nothing_here  # noqa: B018
+
+
+def test_names_hold_after_submodules_are_imported() -> None:
+    import alimark.detector
+    import alimark.watermark
+
+    assert callable(alimark.detect)
+    assert callable(alimark.load)
+
+
+def test_import_is_light() -> None:
+    code = "import sys, alimark; print(any(m in sys.modules for m in ('torch', 'numpy', 'numba', 'transformers')))"
+    assert python(code).strip() == "False"
+
+
+def test_detection_never_imports_torch(tmp_path: Path) -> None:
+    code = """
+import sys, json
+from alimark import AliMark, Key
+from alimark.testing import StandInEmbedder
+key = Key.generate(embedder=StandInEmbedder())
+AliMark(key, embedder=StandInEmbedder()).detect("Some text here. And there.").verdict()
+print(json.dumps([m for m in ("torch", "transformers", "scipy", "onnx", "matplotlib") if m in sys.modules]))
+"""
+    assert json.loads(python(code)) == []
+
+
+@pytest.mark.parametrize("home", ["file", "read-only"])
+def test_kernels_compile_where_nothing_can_be_cached(tmp_path: Path, home: str) -> None:
+    """A cache folder that cannot be made costs time, not the answer."""
+    place = tmp_path / "home"
+    if home == "file":
+        place.write_text("not a folder")
+    else:
+        place = Path("/proc/nowhere")
+    code = """
+import numpy as np
+from alimark.alignment import edit_distances
+print(edit_distances(np.array([[1, 2]], np.uint64), np.array([[1, 3]], np.uint64), 8))
+"""
+    assert python(code, ALIMARK_HOME=str(place)).strip() == "[1]"

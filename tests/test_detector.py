@@ -253,7 +253,8 @@ class TestBadInput:
 
     @pytest.mark.parametrize(
         "text",
-        ["word", "One sentence.", "no final mark", "?!?!", "😀 😀", "مرحبا. كيف حالك؟", "你好。我很好。", "a\x00b. c\x01.", "One.\r\nTwo.",
+        ["word", "One sentence.", "no final mark", "?!?!", "😀 😀", "مرحبا. كيف حالك؟", "你好。我很好。", "a\x00b. c\x01.",
+         "One.\r\nTwo.",
          "x" * 200_000, "\ud800 lone surrogate."],
     )  # fmt: skip
     def test_odd_text_gets_a_sound_answer(self, mark: AliMark, text: str) -> None:

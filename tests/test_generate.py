@@ -152,7 +152,12 @@ def test_flawed_candidates_are_counted_and_avoided() -> None:
 
         def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
             [request] = requests
-            texts = (" ", " The same thing again. ", f" It is now {len(request.context)} hours. ", " The same thing again. ")
+            texts = (
+                " ",
+                " The same thing again. ",
+                f" It is now {len(request.context)} hours. ",
+                " The same thing again. ",
+            )
             first = "again" not in request.context
             return [[Draw(texts[1 if first else i % 4], 3, "sentence") for i in range(request.count)]]
 

@@ -234,7 +234,9 @@ def _excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Answer:
 
     def null_scores(first: int, count: int) -> Floats:
         blocks = key.null_blocks(first, count, settings.max_blocks)
-        return alignment.search_local(signals.packed, signals.valid, blocks, key.block_size, local_costs(key.block_size))[0]
+        return alignment.search_local(
+            signals.packed, signals.valid, blocks, key.block_size, local_costs(key.block_size)
+        )[0]
 
     found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
     passages = [Passage.of(raw, found.p_value, steps)] if steps else []

@@ -42,13 +42,12 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    _debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    if debug:
-        os.environ["ALIMARK_DEBUG"] = "1"
+    """`--debug` is taken out by main, so that it may stand anywhere; here it is only explained."""
 
 
 def _warn(message: Warning | str, *_: object) -> None:
@@ -57,27 +56,28 @@ def _warn(message: Warning | str, *_: object) -> None:
 
 def main() -> None:
     """Runs the command line. Exit status 2 is an error, 130 an interruption; detect has a 1 of its own."""
-    # A traceback is for developers: everybody else gets one line that says what to do.
-    if "--debug" in sys.argv:
-        sys.argv.remove("--debug")
-        os.environ["ALIMARK_DEBUG"] = "1"
-    warnings.showwarning = _warn  # type: ignore[assignment]
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _warn  # type: ignore[assignment]
+            app()
     except KeyboardInterrupt:
-        _fail("interrupted; what was finished is kept", 130)
+        _fail("interrupted; what was finished is kept", 130, debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except AlimarkError as error:
-        _fail(str(error), 2)
+        _fail(str(error), 2, debug)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", 2)
+        _fail(f"{where}{error.strerror or error}", 2, debug)
 
 
-def _fail(message: str, status: int) -> None:
-    if os.environ.get("ALIMARK_DEBUG"):
+def _fail(message: str, status: int, debug: bool) -> None:
+    # A traceback is for developers: everybody else gets one line that says what to do.
+    if debug:
         import traceback
 
         traceback.print_exc()

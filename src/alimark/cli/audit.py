@@ -27,10 +27,10 @@ def audit(
     key: Key, source: Path, output: Path, settings: DetectionSettings, fpr: float, fdr: float, as_json: bool
 ) -> None:
     """Appends one answer a document to `output`, then sums up everything that is there."""
-    from alimark.records import JsonlWriter
+    from alimark.records import JsonlWriter, read_jsonl
 
     embedder = show.load_embedder(key.embedder)
-    total = sum(1 for _ in open(source, "rb")) if source.suffix != ".gz" else None  # noqa: SIM115
+    total = sum(1 for _ in read_jsonl(source))
     times: Counter[str] = Counter()
     started, done = time.perf_counter(), 0
     with JsonlWriter(output) as writer, show.progress() as bar:

@@ -51,11 +51,11 @@ def demo(
     """
     from alimark.cli.generate import write_one
     from alimark.generate import GenerationSettings
-    from alimark.key import Key
+    from alimark.key import DEFAULT_EMBEDDER, Key
     from alimark.watermark import AliMark
 
-    key, other = Key.generate(), Key.generate()
-    embedder = show.load_embedder(key.embedder)
+    embedder = show.load_embedder(DEFAULT_EMBEDDER)
+    key, other = Key.generate(embedder=embedder), Key.generate(embedder=embedder)
     model = show.load_llm(llm)
     mark = AliMark(key, embedder=embedder)
     settings = GenerationSettings(sentences=12, candidates=candidates)

@@ -210,14 +210,16 @@ class TorchEmbedder(LoadedEmbedder):
             raise ModelError(f"sentence-transformers cannot load {model.folder}: {error}") from error
         # The tokenizer changes its own settings at each call.
         self._lock = threading.Lock()
+        # A GPU is kept waiting by small batches; a CPU gains nothing from large ones.
+        self._batch = 32 if self._encoder.device.type == "cpu" else 512
         self.dimension = int(self._encode([""]).shape[1])
 
     def _embed_window(
         self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
     ) -> None:
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        for start in range(0, len(order), 256):
-            batch = order[start : start + 256]
+        for start in range(0, len(order), 512):
+            batch = order[start : start + 512]
             vectors[rows[batch]] = self._encode([_cut(texts[i], MAX_CHARACTERS) for i in batch])
             done += len(batch)
             if progress:
@@ -226,7 +228,11 @@ class TorchEmbedder(LoadedEmbedder):
     def _encode(self, texts: list[str]) -> Vectors:
         with self._lock:
             vectors: Vectors = self._encoder.encode(
-                texts, normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
+                texts,
+                batch_size=self._batch,
+                normalize_embeddings=True,
+                show_progress_bar=False,
+                convert_to_numpy=True,
             )
         return vectors
 

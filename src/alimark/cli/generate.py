@@ -33,6 +33,9 @@ def generate(
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 0.95,
     repetition_penalty: Annotated[float, typer.Option(help="Over prompt and text; 1 for none.")] = 1.15,
+    may_end: Annotated[
+        bool, typer.Option("--may-end", help="Let the model end its text before all sentences are written.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Repeat a run: same seed, same text.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole record.")] = False,
 ) -> None:
@@ -55,7 +58,7 @@ def generate(
     if (input_file is None) != (output is None):
         raise AlimarkError("--input and --output go together")
     try:
-        sampling = Sampling(temperature, top_p, repetition_penalty)
+        sampling = Sampling(temperature, top_p, repetition_penalty, may_end=may_end)
     except ValueError as error:
         raise AlimarkError(str(error)) from None
     settings = GenerationSettings(sentences, candidates, sampling)

@@ -21,6 +21,8 @@ class Sampling:
     top_p: float = 0.95
     repetition_penalty: float = 1.15
     max_tokens: int = 128
+    may_end: bool = False
+    """Whether the model may end its text before it has written the sentences asked for, as chat models like to."""
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature <= 10:

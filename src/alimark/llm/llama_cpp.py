@@ -185,6 +185,7 @@ class LlamaCpp:
             "top_p": sampling.top_p,
             "top_k": 0,
             "min_p": 0.0,
+            "ignore_eos": not sampling.may_end,
             "stop": _STOPS,
             "cache_prompt": not self._repeatable,
             "return_tokens": True,

@@ -72,6 +72,9 @@ class Transformers:
         self._model.to(self._device).eval()
         self._add_bos = add_bos
         self._ends = _end_ids(self._tokenizer, self._model)
+        # A model kept from ending its turn would open the next one: no control token is text.
+        control = sorted(self._ends | set(self._tokenizer.all_special_ids))
+        self._control = torch.tensor(control, dtype=torch.long, device=self._device)
         self._marks: dict[int, bool] = {}
         self._lock = threading.Lock()
 
@@ -134,7 +137,8 @@ class Transformers:
         import torch
 
         for step in range(sampling.max_tokens):
-            tokens = sample(batch.logits, batch.seen, sampling, batch.uniforms[:, step])
+            logits = batch.logits if sampling.may_end else batch.logits.index_fill(1, self._control, -torch.inf)
+            tokens = sample(logits, batch.seen, sampling, batch.uniforms[:, step])
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 row.take(token)
             live = [i for i, row in enumerate(rows) if row.ended is None]

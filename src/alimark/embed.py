@@ -210,8 +210,8 @@ class TorchEmbedder(LoadedEmbedder):
             raise ModelError(f"sentence-transformers cannot load {model.folder}: {error}") from error
         # The tokenizer changes its own settings at each call.
         self._lock = threading.Lock()
-        # A GPU is kept waiting by small batches; a CPU gains nothing from large ones.
-        self._batch = 32 if self._encoder.device.type == "cpu" else 512
+        # A GPU is kept waiting by small batches, and by the padding of large ones; a CPU gains nothing from them.
+        self._batch = 32 if self._encoder.device.type == "cpu" else 128
         self.dimension = int(self._encode([""]).shape[1])
 
     def _embed_window(

@@ -45,7 +45,7 @@ def draw(path: Path) -> None:
     for axes, name in ((left, "mean"), (right, "standard deviation")):
         axes.set(xlabel="blocks N'", ylabel=f"block edit rate, {name}")
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+    right.legend(frameon=False)
     figure.savefig(path, dpi=150)
 
 

@@ -12,18 +12,19 @@ import argparse
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
-from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, Packed, Rule, best_z, edit_row, search
+from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, Packed, Rule, best_z, edit_row, kernel, search
 from alimark.significance import paper_rule
 
 M = 8
 
 
-@njit
-def per_candidate(units: Packed, blocks: Packed, m: int, rule: tuple[object, ...]) -> float:
+@kernel()
+def per_candidate(units: Any, blocks: Any, m: Any, rule: Any) -> Any:
     """Algorithm 2 candidate by candidate, everything compiled."""
     mean, std, by_longer, least, most = rule
     count = len(units)
@@ -57,7 +58,7 @@ def timed(call: Callable[[], object], repeats: int) -> float:
     return float(np.median(times))
 
 
-def random_text(rng: np.random.Generator, count: int) -> tuple[Packed, np.ndarray]:
+def random_text(rng: np.random.Generator, count: int) -> tuple[Packed, NDArray[np.bool_]]:
     units = rng.integers(0, 1 << M, (count, 2, 4)).astype(np.uint64)
     valid = np.zeros(units.shape, bool)
     valid[:, 0, [WHOLE, LEFT, RIGHT]] = True
@@ -89,7 +90,7 @@ def many_keys(repeats: int) -> None:
     units, valid = random_text(rng, 12)
     blocks = rng.integers(0, 1 << M, (10_000, int(rule.most[-1]))).astype(np.uint64)
     for name in ("none", "single", (1, 1), (2, 2)):
-        limits = Limits.of(name)  # type: ignore[arg-type]
+        limits = Limits.of(name)
         deep = np.zeros((12, max(2, limits.merges + 1), 4), np.uint64)
         deep[:, :2] = units
         there = np.zeros(deep.shape, bool)

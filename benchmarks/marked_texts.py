@@ -109,9 +109,9 @@ def report(folder: Path, options: argparse.Namespace) -> None:
             record["text"]
         )
         p_values.append(found.p_value)
-        z.append(found.z)
+        z.append(found.raw)
     print(f"found at p < 0.01: {sum(p < 0.01 for p in p_values)} of {len(records)}, largest p {max(p_values):.4g}")
-    print(f"z: mean {np.mean(z):.2f}, least {np.min(z):.2f}")  # type: ignore[type-var]
+    print(f"z: mean {np.mean(z):.2f}, least {np.min(z):.2f}")
 
 
 def main() -> None:
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=12)
     parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--block-size", type=int, default=8)
-    parser.add_argument("--wave", type=int, default=64)
+    parser.add_argument("--wave", type=int)
     parser.add_argument("--llm", default="smollm2-135m")
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--device", help="cuda: LLM and embedder on the GPU")

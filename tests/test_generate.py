@@ -172,7 +172,7 @@ def test_too_few_draws_is_an_error() -> None:
         def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
             return [super().draw(requests, sampling, over)[0][:-1]]
 
-    with pytest.raises(AlimarkError, match="15 continuations where 16"):
+    with pytest.raises(AlimarkError, match="23 continuations where 24"):
         write(Short([" One. "]))
 
 

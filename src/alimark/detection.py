@@ -10,7 +10,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from alimark.alignment import LEFT, MATCH, RIGHT, SKIP_BLOCK, Packed, Step
-from alimark.significance import sentences_needed
+from alimark.errors import AlimarkError
+from alimark.significance import draws_for, sentences_needed
 
 if TYPE_CHECKING:
     from alimark.detector import DetectionSettings
@@ -127,6 +128,12 @@ class Detection:
         """The answer in a word, at most `fpr` of unmarked texts being called found."""
         if self.p_value <= fpr:
             return Verdict("found")
+        if self.above + self.ties == 0:
+            wanted = draws_for(fpr) * self.keys_tried
+            raise AlimarkError(
+                f"no random key of {self.draws:,} scored as high, which is too few to decide at a false-positive rate of "
+                f"{fpr:g}; detect again with draws={wanted}"
+            )
         needed = sentences_needed(self.block_size, fpr / self.keys_tried)
         if needed is None or len(self.sentences) < needed:
             return Verdict("too short to tell", needed)

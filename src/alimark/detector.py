@@ -24,6 +24,7 @@ from alimark.significance import (
     ALPHA,
     BETA,
     DEFAULT_DRAWS,
+    MAX_DRAWS,
     Significance,
     paper_rule,
     reference_rule,
@@ -284,7 +285,9 @@ def detect_keys(
     embeddings = embedder.embed(prepared.units.texts)
     scores = _score_keys(prepared.units, embeddings, keys, settings)
     order = sorted(range(len(keys)), key=lambda k: -scores[k])[:best]
-    settings = replace(settings, draws=max(settings.draws, 100 * len(keys)))
+    # 100 a key for the usual 1000 draws, and more in proportion where a stricter rate asked for more.
+    draws = max(settings.draws, settings.draws * len(keys) // 10)
+    settings = replace(settings, draws=min(draws, MAX_DRAWS))
     found = [
         detect_prepared(prepared, extract(prepared.units, project(embeddings, keys[k])), keys[k], embedder, settings)
         for k in order

@@ -36,14 +36,19 @@ class GenerationSettings:
     sentences: int = 12
     candidates: int = 64
     sampling: Sampling = field(default_factory=Sampling)
-    wave: int = 16
-    """Candidates sampled together; sampling stops at the wave that holds a full match."""
+    wave: int | None = None
+    """Candidates sampled together; sampling stops at the wave that holds a full match. None: few where full matches are
+    likely, all where they are rare, since an engine is fastest with many at once."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.sentences <= _MAX_SENTENCES:
             raise AlimarkError(f"sentences must lie between 1 and {_MAX_SENTENCES}, not {self.sentences}")
-        if self.candidates < 1 or self.wave < 1:
+        if self.candidates < 1 or (self.wave is not None and self.wave < 1):
             raise AlimarkError("candidates and wave must be at least 1")
+
+    def wave_for(self, block_size: int) -> int:
+        # One draw in 2**M matches in full by chance; a quarter of that many leaves most texts a wave to save.
+        return self.wave or max(16, min(64, 2 ** min(block_size, 10) // 4))
 
 
 @dataclass(frozen=True)
@@ -270,8 +275,10 @@ def _next_sentence(
     drawn: list[_Candidate] = []
     flaws: Counter[str] = Counter()
     counts: list[int] = []
+    most = settings.wave_for(chooser.key.block_size)
     while len(drawn) < settings.candidates:
-        wave = _wave(so_far, llm, settings, seed, number, len(drawn), cost)
+        count = min(most, settings.candidates - len(drawn))
+        wave = _wave(so_far, llm, settings, seed, number, len(drawn), count, cost)
         drawn += wave
         flaws.update(candidate.flaw for candidate in wave if candidate.flaw)
         counts += chooser.matches([candidate.unit for candidate in wave if not candidate.flaw], block)
@@ -296,9 +303,9 @@ def _wave(
     seed: int,
     number: int,
     first: int,
+    count: int,
     cost: Counter[str],
 ) -> list[_Candidate]:
-    count = min(settings.wave, settings.candidates - first)
     digest = hashlib.sha256(f"alimark/{seed}/{number}".encode()).digest()
     request = Request(so_far.context, count, seed=int.from_bytes(digest[:6], "big"), first=first)
     [draws] = llm.draw([request], settings.sampling, so_far.cutter.first_sentence_over)

@@ -13,7 +13,7 @@ from overs import never_over, sentence_over
 from alimark.errors import LLMError
 from alimark.llm.base import Request, Sampling
 
-GREEDY = {"temperature": 0.01, "top_p": 0.01}
+GREEDY: dict[str, Any] = {"temperature": 0.01, "top_p": 0.01}
 
 
 def test_a_file_that_is_no_model_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +68,13 @@ class TestLlamaCpp:
         }
         assert len(found) > 5
         assert found == pytest.approx(expected, abs=1e-4)
+
+    def test_a_model_that_would_end_goes_on_unless_it_may(self, llama_cpp: Any) -> None:
+        turn = "<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\nHello! How can I help you today?"
+        for may_end, ended in ((True, "model"), (False, "length")):
+            sampling = Sampling(max_tokens=12, repetition_penalty=1.0, may_end=may_end, **GREEDY)
+            [draws] = llama_cpp.draw([Request(turn, 2, 1)], sampling, never_over)
+            assert {draw.ended for draw in draws} == {ended}
 
     def test_a_narrow_top_p_leaves_one_choice(self, llama_cpp: Any) -> None:
         sampling = Sampling(max_tokens=8, temperature=1.0, top_p=0.001)

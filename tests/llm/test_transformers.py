@@ -54,6 +54,13 @@ def test_sampling_follows_the_distribution() -> None:
     np.testing.assert_allclose(shares, [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0], atol=0.015)
 
 
+def test_a_model_that_would_end_goes_on_unless_it_may(tiny: Any) -> None:
+    for may_end in (True, False):
+        sampling = Sampling(10.0, 1.0, 1.0, max_tokens=100, may_end=may_end)
+        [draws] = tiny.draw([Request("the", 200, 1)], sampling, never_over)
+        assert ("model" in {draw.ended for draw in draws}) is may_end
+
+
 def test_numbers_depend_on_seed_and_draw_alone() -> None:
     whole = adapter.uniform_numbers(5, 0, 6, 10)
     np.testing.assert_array_equal(whole[2:5, :4], adapter.uniform_numbers(5, 2, 3, 4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,18 +100,37 @@ def test_restructurings_are_all_embedded() -> None:
     assert restructure(units, Limits.of((1, 2))).index[1, 1, LEFT | RIGHT] >= 0
 
 
-def test_public_code_scores() -> None:
-    """Three of the public code's cases, rewritten: its rule and its table give its scores."""
-    rule = reference_rule(8, 6)
-    mean, std = rule.mean.copy(), rule.std.copy()
-    mean[1:10] = [0.50125, 0.50365625, 0.5021874999999998, 0.5028593749999998, 0.5031824999999996, 0.5, 0.5, 0.5, 0.5]
-    std[1:10] = [0.175, 0.151, 0.137, 0.126, 0.118, 0.11, 0.104, 0.1, 0.096]
-    units, valid = np.zeros((4, 2, 4), np.uint64), np.zeros((4, 2, 4), bool)
-    units[:, 0, WHOLE], valid[:, 0, WHOLE] = [154, 107, 107, 49], True
-    secret = np.array([[154, 107, 107, 49, 214, 20, 246, 242]], np.uint64)
-    found = search(units, valid, secret, 8, Limits.of("none"), rule._replace(mean=mean, std=std))
-    assert found.z[0] == pytest.approx(mean[4] / std[4])
-    assert found.length[0] == 4
+# Three cases that the public code scored, and the head of its table: (sentences, merged, left, right, splittable, secret),
+# with its score and its score without restructuring. tools/reference_cases.py runs all of a file.
+PUBLIC_CASES = [
+    (([38], [], [146], [63], True, [54, 225]), 2.1500548490376077, 2.1500548490376077),
+    (([145], [], [122], [163], False, [121, 74]), 0.007143039365573295, 0.007143039365573295),
+    (
+        ([197, 238, 245], [140, 164], [192, 212, 52], [239, 115, 90], True, [66, 43, 192, 212, 59, 102]),
+        1.2617559206199331,
+        0.015957279422158358,
+    ),
+]
+PUBLIC_MEAN = [0.50125, 0.50365625, 0.5021875, 0.502859375, 0.5031825, 0.503280555555555]
+PUBLIC_STD = [0.1749955356573412, 0.15097440995392983, 0.137084771290162, 0.1261015481677512, 0.11778823317422549,
+              0.11154305110238107]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "score", "without"), PUBLIC_CASES)
+def test_public_code_scores(case: Any, score: float, without: float, tmp_path: Path) -> None:
+    table = {n + 1: {"mean": m, "std": s} for n, (m, s) in enumerate(zip(PUBLIC_MEAN, PUBLIC_STD, strict=True))}
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    sentences, merged, left, right, splittable, secret = case
+    count = len(sentences)
+    units, valid = np.zeros((count, 2, 4), np.uint64), np.zeros((count, 2, 4), bool)
+    units[:, 0, WHOLE], units[1:, 1, WHOLE], units[:, 0, LEFT], units[:, 0, RIGHT] = sentences, merged, left, right
+    valid[:, 0, WHOLE] = valid[1:, 1, WHOLE] = True
+    valid[:, 0, LEFT] = valid[:, 0, RIGHT] = splittable
+    rule = reference_rule(8, count + 1, table=tmp_path / "table.json")
+    blocks = np.resize(np.array(secret, np.uint64), int(rule.most[-1]))[None]
+    for restructure_by, expected in (("single", score), ("none", without)):
+        found = search(units, valid, blocks, 8, Limits.of(restructure_by), rule)
+        assert found.z[0] == pytest.approx(expected, abs=1e-9)
 
 
 class TestPValues:

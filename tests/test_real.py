@@ -1,0 +1,66 @@
+"""The whole road with real weights: a small language model on llama.cpp and the default embedder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from alimark import AliMark, Generation, Key, load_embedder, load_llm
+from alimark.cli.demo import HUMAN
+from alimark.errors import LimitError
+
+pytestmark = pytest.mark.weights
+
+
+@pytest.fixture(scope="module")
+def mark() -> AliMark:
+    return AliMark(Key.generate())
+
+
+@pytest.fixture(scope="module")
+def made(mark: AliMark) -> Generation:
+    pytest.importorskip("xllamacpp")
+    llm = load_llm("smollm2-135m", parallel=16, context_tokens=1024)
+    return mark.generate("The harbour was quiet that morning.", llm, sentences=8, candidates=16, seed=11)
+
+
+def test_marked_text_is_found_and_unmarked_text_is_not_called_so(mark: AliMark, made: Generation) -> None:
+    assert made.ended == "complete"
+    assert made.surviving == len(made.sentences) == 8
+    assert np.mean(made.matches) > 5  # chance is 4, 16 candidates give about 6
+    assert made.tokens < 64 * made.candidates  # 128 without stopping at the sentence's end
+    found = mark.detect(made.text)
+    assert found.p_value < 0.05
+    assert found.p_value < mark.detect(HUMAN).p_value
+
+
+def test_the_command_line_agrees_to_the_last_digit(mark: AliMark, made: Generation, tmp_path: Path) -> None:
+    mark.key.save(tmp_path / "key.json")
+    (tmp_path / "text.txt").write_text(made.text, "utf-8")
+    words = ["detect", "-k", str(tmp_path / "key.json"), str(tmp_path / "text.txt"), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "alimark.cli.main", *words], capture_output=True, text=True, check=False
+    )
+    found, here = json.loads(done.stdout), mark.detect(made.text)
+    assert (found["p_value"], found["z"]) == (here.p_value, here.z)
+    assert found["backend"] == "onnx"
+    assert done.returncode == (0 if found["verdict"] == "found" else 1)
+
+
+def test_both_backends_find_the_same(mark: AliMark, made: Generation) -> None:
+    pytest.importorskip("sentence_transformers")
+    other = AliMark(mark.key, embedder=load_embedder("all-MiniLM-L6-v2", backend="torch"))
+    ours, theirs = mark.detect(made.text), other.detect(made.text)
+    if ours.near_flips == 0:
+        assert (ours.p_value, ours.z) == (theirs.p_value, theirs.z)
+
+
+def test_ten_megabytes(mark: AliMark) -> None:
+    assert mark.detect("word " * 2_000_000).verdict() == "too short to tell"
+    with pytest.raises(LimitError, match="cut it into parts"):
+        mark.detect("This is one of very many short sentences here. " * 220_000)

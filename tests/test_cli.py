@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import alimark.detector
 import alimark.embed
 import alimark.llm
 from alimark import Key
@@ -184,9 +185,32 @@ class TestDetect:
             assert done.err.startswith("error: "), words
             assert "Traceback" not in done.err
 
-    def test_debug_shows_the_traceback(self, run: Any, key_file: Path) -> None:
-        assert "Traceback" in run("detect", "--debug", "-k", key_file, "no-such-file").err
-        assert "Traceback" not in run("detect", "-k", key_file, "no-such-file").err
+    def test_one_bad_file_of_several(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+        (tmp_path / "empty[b].txt").write_text("")
+        done = run("detect", "-k", key_file, marked_file, tmp_path / "empty[b].txt")
+        assert done.status == 2
+        assert ": found" in done.out
+        assert "empty[b].txt: the text holds no sentence" in done.err
+        odd = tmp_path / "a[draft].txt"
+        odd.write_text(marked_file.read_text())
+        assert "a[draft].txt: found" in run("detect", "-k", key_file, odd).out.replace("\n", "")
+
+    def test_the_unexpected_is_an_error_and_not_a_verdict(
+        self, run: Any, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError("oh")
+
+        monkeypatch.setattr(alimark.detector, "prepare", broken)
+        done = run("detect", "-k", key_file, marked_file)
+        assert done.status == 2
+        assert "unexpected ZeroDivisionError" in done.err
+        assert run("detect", "--no-such-option").status == 2
+        assert run("detect", "-k", key_file, marked_file, "--draws", 50).status == 2
+
+    def test_debug_shows_the_traceback(self, run: Any) -> None:
+        assert "Traceback" in run("detect", "--debug", "-k", "no-such-key", "x.txt").err
+        assert "Traceback" not in run("detect", "-k", "no-such-key", "x.txt").err
 
     def test_a_readable_key_is_warned_of(self, run: Any, key_file: Path, marked_file: Path) -> None:
         key_file.chmod(0o644)
@@ -256,12 +280,82 @@ class TestAudit:
         run("detect", "-k", key_file, "--input", source, "--output", output)
         assert output.read_bytes() == whole
 
+    def test_repeated_ids_and_odd_numbers(self, run: Any, key_file: Path, tmp_path: Path) -> None:
+        source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+        lines = [
+            '{"id": 1, "text": "One here."}',
+            '{"id": 1, "text": "Another here."}',
+            '{"id": 2, "text": "Three.", "x": NaN}',
+            "{}",
+            "{}",
+        ]
+        source.write_text("\n".join(lines))
+        for documents_now in (5, 0):
+            done = run("detect", "-k", key_file, "--input", source, "--output", output, "--json")
+            assert done.status == 0, done.err
+            assert json.loads(done.out)["documents_now"] == documents_now
+        ids = [json.loads(line)["id"] for line in output.read_text().splitlines()]
+        assert ids[:3] == ["1", "1#2", "line-3"]
+        assert len(set(ids)) == 5
+
+    def test_enough_draws_for_one_marked_document_among_many(
+        self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path
+    ) -> None:
+        source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+        texts = [marked_file.read_text(), *(f"Here is text {i}. It has {i} words." for i in range(150))]
+        source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        done = run("detect", "-k", key_file, "--input", source, "--output", output, "--json")
+        assert json.loads(done.out)["found_at_fdr"] >= 1
+
+    def test_an_unexpected_fault_is_one_documents_fault(
+        self, run: Any, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = alimark.detector.prepare
+
+        def brittle(text: str, *rest: Any) -> Any:
+            if "poison" in text:
+                raise ZeroDivisionError("never thought of")
+            return real(text, *rest)
+
+        monkeypatch.setattr(alimark.detector, "prepare", brittle)
+        source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+        source.write_text('{"id": 1, "text": "Good."}\n{"id": 2, "text": "poison"}\n{"id": 3, "text": "Good too."}\n')
+        assert run("detect", "-k", key_file, "--input", source, "--output", output).status == 0
+        failed = [json.loads(line).get("failed", False) for line in output.read_text().splitlines()]
+        assert failed == [False, True, False]
+
+    def test_another_key_or_the_input_itself_as_output(
+        self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path
+    ) -> None:
+        source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
+        run("detect", "-k", key_file, "--input", source, "--output", output)
+        Key.generate(embedder=EMBEDDER).save(tmp_path / "other.json")
+        done = run("detect", "-k", tmp_path / "other.json", "--input", source, "--output", output)
+        assert (done.status, "was written under key" in done.err) == (2, True)
+        before = source.read_bytes()
+        assert run("detect", "-k", key_file, "--input", source, "--output", source).status == 2
+        assert run("detect", "-k", key_file, "--input", source, "--output", tmp_path / "x.jsonl.gz").status == 2
+        assert source.read_bytes() == before
+
     def test_foreign_output_is_left_alone(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         output = tmp_path / "notes.txt"
-        output.write_text("my notes\n")
-        done = run("detect", "-k", key_file, "--input", self.documents(tmp_path, marked_file), "--output", output)
-        assert done.status == 2
-        assert output.read_text() == "my notes\n"
+        for notes in ("my notes\n", "my notes without an end", '{"a": 1}\n', '{"a": 1}', "{not json}\n"):
+            output.write_text(notes)
+            done = run("detect", "-k", key_file, "--input", self.documents(tmp_path, marked_file), "--output", output)
+            assert done.status == 2
+            assert output.read_text() == notes
+
+    def test_one_writer_at_a_time(self, tmp_path: Path) -> None:
+        with JsonlWriter(tmp_path / "out.jsonl") as writer:
+            writer.write({"id": "a"})
+            with pytest.raises(AlimarkError, match="another process"):
+                JsonlWriter(tmp_path / "out.jsonl")
+        (tmp_path / "out.jsonl").write_text('{"id": "a"}')  # whole but for its line end
+        with JsonlWriter(tmp_path / "out.jsonl") as writer:
+            assert writer.done == {"a"}
+            writer.write({"id": "b"})
+        assert (tmp_path / "out.jsonl").read_text() == '{"id": "a"}\n{"id": "b"}\n'
+        assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 class TestGenerate:
@@ -300,7 +394,7 @@ class TestGenerate:
             1,
         ]
         first = run("generate", *words, "--json")
-        assert json.loads(first.out) == {"written": 3, "skipped": 0, "failed": 1}
+        assert json.loads(first.out) == {"written": 3, "skipped": 0, "failed": 1, "short": 0}
         before = output.read_bytes()
         assert json.loads(run("generate", *words, "--json").out)["written"] == 0
         output.write_bytes(before[: before.index(b"\n") + 20])  # killed in the second line

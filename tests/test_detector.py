@@ -159,6 +159,18 @@ class TestPValues:
         assert found.stopped_early
         assert found.draws < 100_000
         assert found.p_value == 10 / found.draws
+        assert found.draws <= 1000
+
+    def test_given_bits_that_repeat_are_compared_with_null_keys_that_repeat(self) -> None:
+        """Two blocks over and over fit a text of two alternating sentences too well under any random key but such ones."""
+        rng = np.random.default_rng(3)
+        text = "The old sailor sold two horses. Did it rain in the valley? " * 8
+        high = 0
+        for _ in range(60):
+            vectors = np.linalg.qr(rng.standard_normal((64, 8)))[0].T
+            key = Key.from_arrays(rng.integers(0, 2, (2, 8)), vectors, embedder=EMBEDDER)
+            high += AliMark(key, embedder=EMBEDDER).detect(text, draws=199).p_value <= 0.05
+        assert high <= 10  # 3 expected
 
     def test_keys_from_arrays_have_null_keys_of_their_law(self) -> None:
         rng = np.random.default_rng(0)
@@ -193,6 +205,7 @@ class TestExcerpts:
     def test_nothing_in_unmarked_text(self, mark: AliMark) -> None:
         found = mark.detect(" ".join(unmarked(30, 8)), search="excerpt")
         assert found.p_value > 0.001
+        assert all(passage.p_value <= 0.01 for passage in found.passages)
 
 
 class TestManyKeys:
@@ -203,7 +216,8 @@ class TestManyKeys:
         found = detect(" ".join(sentences), keys, embedder=EMBEDDER)
         assert found[0].key_id == mark.key.id
         assert found[0].keys_tried == 42
-        assert found[0].p_value == pytest.approx(42 / (42 * 100 + 1))
+        assert found[0].p_value == pytest.approx(42 / (42 * 200 + 1))
+        assert found[0].p_randomised <= found[0].p_value
         assert found[0].verdict() == "found"
         assert found[1].verdict() != "found"
         assert len(found) == 3
@@ -240,6 +254,11 @@ class TestVerdict:
                 assert found.verdict() == "not found"
                 return
         pytest.fail("no unmarked text was left unfound")
+
+    @pytest.mark.parametrize("fpr", [0, 1, 2, -1])
+    def test_rates_lie_between_0_and_1(self, mark: AliMark, fpr: float) -> None:
+        with pytest.raises(AlimarkError, match="between 0 and 1"):
+            mark.detect("One text.").verdict(fpr)
 
     def test_stricter_rates(self, mark: AliMark, sentences: list[str]) -> None:
         with pytest.raises(AlimarkError, match="draws=1000000"):

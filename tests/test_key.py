@@ -161,6 +161,24 @@ class TestFile:
             Key.load(path)
         assert_silent(key, str(told.value), repr(told.value.__context__), repr(told.value.__cause__))
 
+    def test_array_keys_are_checked(self, tmp_path: Path) -> None:
+        path = tmp_path / "key.json"
+        Key.from_arrays([[0, 1], [1, 1]], np.eye(2, 64), embedder=StandInEmbedder()).save(path)
+        good = json.loads(path.read_text())
+        for change in ({"bits": good["bits"][::-1]}, {"bits": [[0], [1]]}, {"vectors": None}):
+            content = good | change
+            (tmp_path / "other.json").write_text(json.dumps(content))
+            (tmp_path / "other.json").chmod(0o600)
+            with pytest.raises(KeyFileError):
+                Key.load(tmp_path / "other.json")
+
+    @pytest.mark.parametrize("centre", [[1.0, float("nan")], [[1.0]], [float("inf")]])
+    def test_centres_are_checked(self, centre: object) -> None:
+        with pytest.raises(KeyFileError, match="finite"):
+            fresh(centre=centre)
+        with pytest.raises(KeyMismatch, match="centre has 3"):
+            fresh(centre=[1.0, 2.0, 3.0]).check(StandInEmbedder())
+
     def test_missing_file(self, tmp_path: Path) -> None:
         with pytest.raises(KeyFileError, match="alimark keygen"):
             Key.load(tmp_path / "none.json")

@@ -80,8 +80,12 @@ def p_values(texts: Embedded, key: Key, settings: DetectionSettings, seed: int =
         return found.z.reshape(len(signals), len(blocks))
 
     z = score(key.blocks(length)[None])[:, 0]
-    null = score(key.null_blocks(0, settings.draws, length))
-    above, ties = (null > z[:, None]).sum(axis=1), (null == z[:, None]).sum(axis=1)
+    above, ties = np.zeros(len(z), np.int64), np.zeros(len(z), np.int64)
+    some = max(1, 2_000_000 // len(z))  # jobs held at a time
+    for first in range(0, settings.draws, some):
+        null = score(key.null_blocks(first, min(some, settings.draws - first), length))
+        above += (null > z[:, None]).sum(axis=1)
+        ties += (null == z[:, None]).sum(axis=1)
     u = 1 - np.random.default_rng(seed).random(len(z))
     return Values((1 + above + ties) / (settings.draws + 1), (above + u * (1 + ties)) / (settings.draws + 1), z)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -99,6 +100,7 @@ class Detection:
     embedder: str
     backend: str
     fingerprint: str
+    splitter: str
     settings: DetectionSettings
     text_sha256: str
     sentences: tuple[str, ...]
@@ -111,7 +113,7 @@ class Detection:
     p_value: float
     """The share of random keys that score as high, never too small; corrected where many keys were tried."""
     p_randomised: float
-    """The same with ties broken at random: exactly uniform for unmarked text over keys."""
+    """The same with ties broken at random: exactly uniform for unmarked text over keys, unless it stopped early."""
     p_tail: float | None
     """An estimate below 1 / draws from a fitted tail; None unless asked for."""
     draws: int
@@ -126,15 +128,17 @@ class Detection:
 
     def verdict(self, fpr: float = 0.01) -> Verdict:
         """The answer in a word, at most `fpr` of unmarked texts being called found."""
+        wanted = draws_for(fpr) * self.keys_tried
         if self.p_value <= fpr:
             return Verdict("found")
         if self.above + self.ties == 0:
-            wanted = draws_for(fpr) * self.keys_tried
             raise AlimarkError(
                 f"no random key of {self.draws:,} scored as high, which is too few to decide at a false-positive rate of "
                 f"{fpr:g}; detect again with draws={wanted}"
             )
         needed = sentences_needed(self.block_size, fpr / self.keys_tried)
+        if needed is not None and self.settings.search == "excerpt":
+            needed = math.ceil(1.5 * needed)  # the wider search costs about that much
         if needed is None or len(self.sentences) < needed:
             return Verdict("too short to tell", needed)
         return Verdict("not found", needed)
@@ -159,7 +163,9 @@ class Detection:
     def report(self, fpr: float = 0.01) -> dict[str, Any]:
         """The evidence: enough for another person with the key to repeat the test and get the same p-value."""
         verdict = self.verdict(fpr)
-        libraries = ("numpy", "numba", "nupunkt", "onnxruntime", "tokenizers")
+        libraries = ["numpy", "numba", "nupunkt", "onnxruntime", "tokenizers"]
+        if self.backend == "sentence-transformers":
+            libraries += ["torch", "sentence-transformers"]
         versions = {"alimark": metadata.version("alimark"), "python": platform.python_version()}
         versions |= {name: metadata.version(name) for name in libraries}
         return {

@@ -65,6 +65,8 @@ class DetectionSettings:
     """Also estimate the p-value below 1 / draws from a fitted tail."""
     search: Literal["whole", "excerpt"] = "whole"
     """Align the whole text, or look for a marked passage anywhere in it."""
+    passage_fpr: float = 0.01
+    """Passages with a p-value above this are not named."""
     max_blocks: int = 100
     """An excerpt is looked for in so many blocks of the key: the length of the longest text ever marked."""
 
@@ -73,6 +75,8 @@ class DetectionSettings:
             raise AlimarkError("draws, stop_after and max_blocks must be at least 1")
         if self.null not in ("paper", "reference"):
             raise AlimarkError(f"null must be 'paper' or 'reference', not {self.null!r}")
+        if self.null_file is not None and self.null != "reference":
+            raise AlimarkError("a table of the public code's form goes with null='reference'")
         if self.search not in ("whole", "excerpt"):
             raise AlimarkError(f"search must be 'whole' or 'excerpt', not {self.search!r}")
         try:
@@ -188,6 +192,7 @@ def detect_prepared(
         embedder=embedder.name,
         backend=embedder.backend,
         fingerprint=embedder.fingerprint,
+        splitter=key.splitter,
         settings=settings,
         text_sha256=hashlib.sha256(prepared.text.encode("utf-8", "surrogatepass")).hexdigest(),
         sentences=tuple(prepared.sentences),
@@ -240,14 +245,17 @@ def _excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Answer:
         )[0]
 
     found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
-    passages = [Passage.of(raw, found.p_value, steps)] if steps else []
-    rest = [] if not steps else [(0, passages[0].first - 1), (passages[0].last, len(signals.packed))]
+    passages = []
+    rest = []
+    if steps and found.p_value <= settings.passage_fpr:
+        passages.append(best := Passage.of(raw, found.p_value, steps))
+        rest = [(0, best.first - 1), (best.last, len(signals.packed))]
     # Further passages are held against the best that random keys find in the whole text, so the search is paid for.
     while rest and not found.stopped_early:
         start, stop = rest.pop()
         score, more = _best_passage(signals, start, stop, secret, key)
         p_value = (1 + int((found.scores >= score).sum())) / (found.draws + 1)
-        if more and p_value <= 0.01:
+        if more and p_value <= settings.passage_fpr:
             passages.append(passage := Passage.of(score, p_value, more))
             steps = steps + more
             rest += [(start, passage.first - 1), (passage.last, stop)]
@@ -285,15 +293,32 @@ def detect_keys(
     embeddings = embedder.embed(prepared.units.texts)
     scores = _score_keys(prepared.units, embeddings, keys, settings)
     order = sorted(range(len(keys)), key=lambda k: -scores[k])[:best]
-    # 100 a key for the usual 1000 draws, and more in proportion where a stricter rate asked for more.
-    draws = max(settings.draws, settings.draws * len(keys) // 10)
+    # 200 a key for the usual 1000 draws, and more in proportion where a stricter rate asked for more.
+    draws = max(settings.draws, settings.draws * len(keys) // 5)
     settings = replace(settings, draws=min(draws, MAX_DRAWS))
     found = [
         detect_prepared(prepared, extract(prepared.units, project(embeddings, keys[k])), keys[k], embedder, settings)
         for k in order
     ]
-    corrected = [replace(one, p_value=min(1.0, len(keys) * one.p_value), keys_tried=len(keys)) for one in found]
-    return sorted(corrected, key=lambda one: (one.p_value, -one.score))
+    return sorted((_corrected(one, len(keys)) for one in found), key=lambda one: (one.p_value, -one.score))
+
+
+def _corrected(one: Detection, keys: int) -> Detection:
+    """Every p-value multiplied by the number of keys tried."""
+
+    def times(p: float) -> float:
+        return min(1.0, keys * p)
+
+    passages = tuple(replace(passage, p_value=times(passage.p_value)) for passage in one.passages)
+    tail = None if one.p_tail is None else times(one.p_tail)
+    return replace(
+        one,
+        p_value=times(one.p_value),
+        p_randomised=times(one.p_randomised),
+        p_tail=tail,
+        passages=passages,
+        keys_tried=keys,
+    )
 
 
 def _score_keys(
@@ -311,7 +336,8 @@ def _score_keys(
             some = [keys[number] for number in part]
             packed = extract_many(units, embeddings, some)
             for number, score in zip(part, _score_part(packed, units, some, rule, settings), strict=True):
-                scores[number] = float(score)
+                # A local sum grows with the block, a z-score does not.
+                scores[number] = float(score) / (m if settings.search == "excerpt" else 1)
     return scores
 
 

@@ -22,7 +22,7 @@ from alimark.llm.base import LLM, Draw, Request, Sampling
 from alimark.signals import project, to_bits
 from alimark.text import Splitter, clean, keep_on_one_line, splitter, with_full_stop
 
-Ended = Literal["complete", "model ended", "model repeats itself", "no usable candidate", "context full"]
+Ended = Literal["complete", "model ended", "model repeats itself", "context full"]
 """Why the text has the length it has."""
 
 _MAX_SENTENCES = 10_000
@@ -317,8 +317,6 @@ def _wave(
 
 
 def _why_none(flaws: Counter[str]) -> Ended:
-    if not flaws:
-        return "no usable candidate"
     return "model repeats itself" if flaws["repeat"] > flaws["blank"] else "model ended"
 
 

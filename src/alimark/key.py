@@ -43,6 +43,8 @@ class Named(Protocol):
     def name(self) -> str: ...
     @property
     def fingerprint(self) -> str: ...
+    @property
+    def dimension(self) -> int: ...
 
 
 class Key:
@@ -84,6 +86,8 @@ class Key:
             raise KeyFileError(f"decision {decision!r} is not known to this release; known: hard")
         if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK_SIZE:
             raise KeyFileError(f"block_size must be a whole number from 1 to {MAX_BLOCK_SIZE}, not {block_size!r}")
+        if centre is not None and (centre.ndim != 1 or not np.isfinite(centre).all()):
+            raise KeyFileError("centre must be one finite number for each dimension of the embedder")
         self._secret = secret
         self.scheme = scheme
         self.decision = decision
@@ -148,8 +152,7 @@ class Key:
         if law not in ("uniform", "shuffle"):
             raise KeyFileError(f"law must be 'uniform' or 'shuffle', not {law!r}")
         name, fingerprint = _identify(embedder)
-        content = rows.astype(np.uint8).tobytes() + directions.astype("<f8").tobytes()
-        secret = hashlib.shake_256(b"alimark/1/arrays" + content).digest(32)
+        secret = _secret_of(rows, directions)
         key = cls(
             secret,
             embedder=name,
@@ -187,13 +190,15 @@ class Key:
     def _uniform_chunk(self, chunk: int, length: int) -> Blocks:
         # One call for each block index, so that longer texts extend the same keys.
         m = self.block_size
-        columns = [self._stream("null", _KEYS_A_CHUNK * m // 8, chunk, j) for j in range(length)]
+        # Given bits repeat, and so must those of keys that are to follow the same law.
+        own = length if self._given_bits is None else min(length, len(self._given_bits))
+        columns = [self._stream("null", _KEYS_A_CHUNK * m // 8, chunk, j) for j in range(own)]
         data = np.frombuffer(b"".join(columns), np.uint8)
         if m in (8, 16, 32, 64):
             packed = data.view(f">u{m // 8}").astype(np.uint64)
         else:
             packed = pack_bits(np.unpackbits(data).reshape(-1, m))
-        return packed.reshape(length, _KEYS_A_CHUNK).T
+        return np.resize(packed.reshape(own, _KEYS_A_CHUNK), (length, _KEYS_A_CHUNK)).T
 
     def _shuffled_chunk(self, chunk: int, length: int) -> Blocks:
         assert self._given_bits is not None
@@ -272,6 +277,8 @@ class Key:
                 f"key {self.id} was made for embedder {self.embedder} ({self.fingerprint[:19]}...), "
                 f"not {embedder.name} ({embedder.fingerprint[:19]}...); use the embedder that the key names"
             )
+        if self.centre is not None and len(self.centre) != embedder.dimension:
+            raise KeyMismatch(f"the key's centre has {len(self.centre)} dimensions, not {embedder.dimension}")
 
     # Its file
 
@@ -303,7 +310,7 @@ class Key:
             raise KeyFileError(f"there is no key file {path}; make one: alimark keygen -o {path}") from None
         except OSError as error:
             raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
-        if stat.S_IMODE(mode) & 0o077 and hasattr(stat, "S_IRWXG"):
+        if stat.S_IMODE(mode) & 0o077:
             warnings.warn(f"others can read the key file {path}; run: chmod 600 {path}", stacklevel=2)
         # The cause is not chained: a parser's message may quote the file.
         return _parse(data, str(path))
@@ -349,9 +356,19 @@ def _build(content: Mapping[str, Any]) -> Key:
     )
     if "bits" in content:
         bits = np.array(content["bits"], np.uint8)
-        vectors = np.frombuffer(base64.b64decode(content["vectors"], validate=True), "<f8")
-        key._given_bits, key._given_vectors = bits, vectors.reshape(key.block_size, -1)
+        vectors = np.frombuffer(base64.b64decode(content["vectors"], validate=True), "<f8").reshape(len(bits[0]), -1)
+        if bits.shape[1] != key.block_size or _secret_of(bits, vectors) != key._secret:
+            raise KeyFileError("its bits or vectors were changed; restore it from a copy")
+        key._given_bits, key._given_vectors = bits, vectors
+    elif key.law != "uniform":
+        raise KeyFileError("a key without given bits has the law 'uniform'")
     return key
+
+
+def _secret_of(bits: NDArray[np.uint8], vectors: NDArray[np.float64]) -> bytes:
+    """The stream that null keys of a key made from arrays come from."""
+    content = bits.astype(np.uint8).tobytes() + vectors.astype("<f8").tobytes()
+    return hashlib.shake_256(b"alimark/1/arrays" + content).digest(32)
 
 
 def _identify(embedder: str | Embedder) -> tuple[str, str]:

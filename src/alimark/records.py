@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from filelock import FileLock, Timeout
+
 from alimark.errors import RecordError
 
 Record = dict[str, Any]
@@ -60,12 +62,16 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
 
 def _parse(line: bytes, where: str) -> Record | RecordError:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         return RecordError(f"{where} is not JSON ({error})")
     if not isinstance(record, dict):
         return RecordError(f"{where} is not a JSON object")
     return record
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def record_id(record: Record, *, field: str) -> str:
@@ -75,36 +81,74 @@ def record_id(record: Record, *, field: str) -> str:
     return "h" + hashlib.sha256(str(record.get(field)).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-class JsonlWriter:
-    """Appends records one whole line at a time; what an earlier, killed run finished is known by `done`."""
+def unique_id(record: Record, line: int, seen: set[str], *, field: str) -> str:
+    """The record's id, told apart by its line where another had it before: no record is passed over silently."""
+    own = record_id(record, field=field)
+    own = f"{own}#{line}" if own in seen else own
+    seen.add(own)
+    return own
 
-    def __init__(self, path: Path | str) -> None:
+
+class JsonlWriter:
+    """Appends records one whole line at a time; what an earlier, killed run finished is known by `done`.
+
+    One process writes at a time, and only to a file of its own kind: every line a record with an id, under the same key.
+    """
+
+    def __init__(self, path: Path | str, *, key_id: str | None = None) -> None:
         self.path = Path(path)
         self.done: set[str] = set()
-        self._file: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 - closed by __exit__
-        self._cut_half_line()
-        self._file.seek(0)
-        for line in self._file:
-            record = _parse(line, str(self.path))
-            if isinstance(record, RecordError) or "id" not in record:
-                self._file.close()
-                raise RecordError(f"{self.path} holds lines that are no records of alimark; choose another output file")
-            self.done.add(str(record["id"]))
+        if self.path.suffix == ".gz":
+            raise RecordError(f"{self.path}: records are appended to plain files; choose a name without .gz")
+        self._lock = FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise RecordError(f"another process is writing {self.path}; wait for it, or choose another file") from None
+        try:
+            self._file: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 - closed by __exit__
+            self._take_up(key_id)
+        except BaseException:
+            self._release()
+            raise
 
-    def _cut_half_line(self) -> None:
-        """A process killed while writing leaves at most one line without its end."""
-        size = self._file.seek(0, os.SEEK_END)
-        keep = size
-        while keep:
-            start = max(0, keep - 65536)
-            self._file.seek(start)
-            at = self._file.read(keep - start).rfind(b"\n")
-            if at >= 0:
-                keep = start + at + 1
+    def _take_up(self, key_id: str | None) -> None:
+        """Reads what is there. Nothing is changed before every whole line has proved to be a record."""
+        self._file.seek(0)
+        whole, last = 0, b""
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                last = line
                 break
-            keep = start
-        if keep < size:
-            self._file.truncate(keep)
+            self._know(_parse(line, str(self.path)), key_id)
+            whole += len(line)
+        if not last:
+            return
+        record = _parse(last, str(self.path))
+        if isinstance(record, dict):
+            self._know(record, key_id)
+            self._file.write(b"\n")  # only the end of the line is missing
+        elif last.startswith(b"{"):
+            self._file.truncate(whole)  # a process killed while writing leaves at most one such line
+        else:
+            self._know(record, key_id)
+
+    def _know(self, record: Record | RecordError, key_id: str | None) -> None:
+        if isinstance(record, RecordError) or "id" not in record:
+            raise RecordError(f"{self.path} holds lines that are no records of alimark; choose another output file")
+        if key_id is not None and record.get("key_id", key_id) != key_id:
+            raise RecordError(
+                f"{self.path} was written under key {record['key_id']}, not {key_id}; choose another output file"
+            )
+        self.done.add(str(record["id"]))
+
+    def _release(self) -> None:
+        if hasattr(self, "_file"):
+            with contextlib.suppress(OSError):
+                self._file.close()
+        self._lock.release()
+        with contextlib.suppress(OSError):
+            Path(self._lock.lock_file).unlink()
 
     def write(self, record: Record) -> None:
         line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
@@ -127,5 +171,4 @@ class JsonlWriter:
     ) -> None:
         with contextlib.suppress(OSError):
             os.fsync(self._file.fileno())
-        with contextlib.suppress(OSError):
-            self._file.close()
+        self._release()

@@ -180,7 +180,10 @@ class Significance:
     scores: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     def randomised(self, u: float) -> float:
-        """The p-value with ties broken by `u`, uniform on (0, 1]: exact where `p_value` is only never too small."""
+        """The p-value with ties broken by `u`, uniform on (0, 1]: exact where `p_value` is only never too small.
+
+        Where the drawing stopped early there is no such value, and `p_value` itself is returned.
+        """
         if self.stopped_early:
             return self.p_value
         return (self.above + u * (self.ties + 1)) / (self.draws + 1)
@@ -215,7 +218,7 @@ def significance(
     seen: list[Floats] = []
     high = made = 0
     while made < draws:
-        count = min(1024 if stop_after else max(1024, min(draws, 65536)), draws - made)
+        count = min(max(2 * (stop_after or 65536), made), 65536, draws - made)
         scores = null_scores(made, count)
         as_high = np.flatnonzero(scores >= raw)
         if stop_after is not None and high + len(as_high) >= stop_after:

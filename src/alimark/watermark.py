@@ -126,11 +126,10 @@ class AliMark:
 
 
 def _settings(settings: DetectionSettings | None, options: dict[str, Any]) -> DetectionSettings:
-    try:
-        return replace(settings or DetectionSettings(), **options)
-    except TypeError:
-        known = ", ".join(DetectionSettings.__dataclass_fields__)
-        raise AlimarkError(f"unknown detection option among {', '.join(options)}; known: {known}") from None
+    known = DetectionSettings.__dataclass_fields__
+    if unknown := set(options) - set(known):
+        raise AlimarkError(f"unknown detection option {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    return replace(settings or DetectionSettings(), **options)
 
 
 def load(key: Key) -> AliMark:

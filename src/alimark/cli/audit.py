@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alimark.cli import show
-from alimark.errors import AlimarkError, RecordError
+from alimark.errors import AlimarkError, RecordError, TextError
 
 if TYPE_CHECKING:
     from alimark.detection import Detection
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
 BATCH_DOCUMENTS = 64
+MOST_DRAWS = 1_000_000
+_NOT_KEPT = ("text", "prompt", "sentences")
 
 
 def audit(
@@ -29,22 +33,24 @@ def audit(
     """Appends one answer a document to `output`, then sums up everything that is there."""
     from alimark.records import JsonlWriter, read_jsonl
 
-    embedder = show.load_embedder(key.embedder)
+    if not 0 < fdr < 1:
+        raise AlimarkError(f"a false discovery rate lies between 0 and 1, not at {fdr}")
+    if output.exists() and output.samefile(source):
+        raise AlimarkError("--output must be another file than --input")
     total = sum(1 for _ in read_jsonl(source))
+    settings = _for_many(settings, total, fdr)
+    embedder = show.load_embedder(key.embedder)
     times: Counter[str] = Counter()
     started, done = time.perf_counter(), 0
-    with JsonlWriter(output) as writer, show.progress() as bar:
+    with JsonlWriter(output, key_id=key.id) as writer, show.progress() as bar:
         task = bar.add_task("documents", total=total)
         for skipped, batch in _batches(source, writer.done):
             bar.advance(task, skipped)
             for record in _answer(batch, key, embedder, settings, times):
                 writer.write(record)
             done += len(batch)
-            bar.update(
-                task,
-                advance=len(batch),
-                description=f"documents ({done / (time.perf_counter() - started):.1f}/s)",
-            )
+            rate = done / (time.perf_counter() - started)
+            bar.update(task, advance=len(batch), description=f"documents ({rate:.1f}/s)")
     summary = summarise(output, fpr, fdr)
     seconds = time.perf_counter() - started
     summary |= {
@@ -59,22 +65,34 @@ def audit(
         _print(summary)
 
 
+def _for_many(settings: DetectionSettings, documents: int, fdr: float) -> DetectionSettings:
+    """Enough random keys that one marked document among all can be discovered, and early stopping to pay for them."""
+    wanted = math.ceil(documents / fdr)
+    if wanted > MOST_DRAWS:
+        show.note(
+            f"note: {documents:,} documents would take {wanted:,} random keys to discover a single marked one at a false "
+            f"discovery rate of {fdr:g}; {MOST_DRAWS:,} are drawn, enough for {math.ceil(wanted / MOST_DRAWS)} or more"
+        )
+    draws = max(settings.draws, min(wanted, MOST_DRAWS))
+    return replace(settings, draws=draws, stop_after=settings.stop_after or 20)
+
+
 Document = tuple[str, "Record | RecordError"]
 
 
 def _batches(source: Path, done: set[str]) -> Iterator[tuple[int, list[Document]]]:
     """Documents not done yet, in batches, each with the number of lines passed over before it."""
-    from alimark.records import read_jsonl, record_id
+    from alimark.records import read_jsonl, unique_id
 
     batch: list[Document] = []
     size = skipped = 0
-    seen = set(done)
+    seen: set[str] = set()
     for line, record in read_jsonl(source):
-        own = f"line-{line}" if isinstance(record, RecordError) else record_id(record, field="text")
-        if own in seen:
+        sound = {"id": f"line-{line}"} if isinstance(record, RecordError) else record
+        own = unique_id(sound, line, seen, field="text")
+        if own in done:
             skipped += 1
             continue
-        seen.add(own)
         batch.append((own, record))
         size += 0 if isinstance(record, RecordError) else len(str(record.get("text", "")))
         if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
@@ -86,24 +104,41 @@ def _batches(source: Path, done: set[str]) -> Iterator[tuple[int, list[Document]
 def _answer(
     batch: list[Document], key: Key, embedder: Embedder, settings: DetectionSettings, times: Counter[str]
 ) -> Iterator[Record]:
-    from alimark.detector import detect_batch
-
-    sound = [(own, record) for own, record in batch if not isinstance(record, RecordError)]
-    texts = [record["text"] if isinstance(record.get("text"), str) else "" for _, record in sound]
-    answers: dict[str, Any] = {own: record for own, record in batch if isinstance(record, RecordError)}
-    found = detect_batch(texts, key, embedder, settings, times=times)
-    answers |= {own: answer for (own, _), answer in zip(sound, found, strict=True)}
-    for own, record in batch:
-        answer: Detection | AlimarkError = answers[own]
-        kept = (
-            {}
-            if isinstance(record, RecordError)
-            else {k: v for k, v in record.items() if k not in ("text", "prompt", "sentences")}
+    sound = [(own, _text(record)) for own, record in batch if not isinstance(record, RecordError)]
+    answers: dict[str, Detection | AlimarkError] = {
+        own: record for own, record in batch if isinstance(record, RecordError)
+    }
+    answers |= dict(
+        zip(
+            (own for own, _ in sound), _detect([text for _, text in sound], key, embedder, settings, times), strict=True
         )
+    )
+    for own, record in batch:
+        answer = answers[own]
+        kept = {} if isinstance(record, RecordError) else {k: v for k, v in record.items() if k not in _NOT_KEPT}
         if isinstance(answer, AlimarkError):
             yield kept | {"id": own, "key_id": key.id, "failed": True, "error": str(answer)}
         else:
             yield kept | {"id": own, **answer.record()}
+
+
+def _text(record: Record) -> str:
+    return record["text"] if isinstance(record.get("text"), str) else ""
+
+
+def _detect(
+    texts: list[str], key: Key, embedder: Embedder, settings: DetectionSettings, times: Counter[str]
+) -> list[Detection | AlimarkError]:
+    from alimark.detector import detect_batch
+
+    try:
+        return detect_batch(texts, key, embedder, settings, times=times)
+    except AlimarkError:
+        raise
+    except Exception as error:  # one document that nobody thought of must not end an audit of millions
+        if len(texts) == 1:
+            return [TextError(f"unexpected {type(error).__name__}: {error}")]
+        return [answer for text in texts for answer in _detect([text], key, embedder, settings, times)]
 
 
 def summarise(output: Path, fpr: float, fdr: float) -> dict[str, Any]:
@@ -115,7 +150,7 @@ def summarise(output: Path, fpr: float, fdr: float) -> dict[str, Any]:
     for _, record in read_jsonl(output):
         if isinstance(record, RecordError) or record.get("failed"):
             failed += 1
-        else:
+        elif "p_value" in record:
             p_values.append(float(record["p_value"]))
     discovered, threshold = benjamini_hochberg(p_values, fdr)
     return {

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from alimark.cli import show
-from alimark.errors import AlimarkError, RecordError
+from alimark.errors import AlimarkError, KeyMismatch, RecordError
 
 if TYPE_CHECKING:
-    from alimark.detection import Detection
+    from alimark.detection import Detection, Verdict
     from alimark.detector import DetectionSettings
     from alimark.key import Key
 
@@ -69,8 +70,8 @@ def detect(
     settings = _settings(restructure, null, null_file, draws, tail, excerpt, max_blocks, fpr)
     keys = _load_keys(key)
     if input_file is not None or output is not None:
-        if input_file is None or output is None or files:
-            raise AlimarkError("a batch audit takes --input and --output, and no files")
+        if input_file is None or output is None or files or report is not None:
+            raise AlimarkError("a batch audit takes --input and --output, and neither files nor --report")
         if len(keys) > 1:
             raise AlimarkError("a batch audit takes one key")
         from alimark.cli.audit import audit
@@ -81,15 +82,24 @@ def detect(
         raise AlimarkError("name a text file, or - for standard input")
     if report is not None and len(files) > 1:
         raise AlimarkError("--report takes one text at a time")
-    texts = [_read(name) for name in files]
-    answers = _answers(texts, keys, settings)
-    if report is not None:
+    answers = _answers(files, keys, settings)
+    sound = {name: found for name, found in answers.items() if not isinstance(found, AlimarkError)}
+    if report is not None and sound:
         from alimark.records import write_whole
 
-        content = json.dumps(answers[0][0].report(fpr), ensure_ascii=False, indent=2) + "\n"
+        [found] = sound.values()
+        content = json.dumps(found[0].report(fpr), ensure_ascii=False, indent=2) + "\n"
         write_whole(report, content.encode("utf-8", "surrogatepass"))
-    _show(files, answers, fpr, as_json)
-    raise typer.Exit(0 if all(found[0].verdict(fpr) == "found" for found in answers) else 1)
+    if as_json:
+        _print_json(answers, fpr)
+    else:
+        _show(sound, fpr)
+    for name, failed in answers.items():
+        if isinstance(failed, AlimarkError):
+            show.note(f"error: {name}: {failed}")
+    if len(sound) < len(answers):
+        raise typer.Exit(2)
+    raise typer.Exit(0 if all(found[0].verdict(fpr) == "found" for found in sound.values()) else 1)
 
 
 def _settings(
@@ -106,9 +116,15 @@ def _settings(
             limits = (int(merges), int(splits))
         except ValueError:
             raise AlimarkError("--restructure takes none, single or two numbers such as 2,1") from None
+    wanted = draws_for(fpr)
+    if draws is not None and draws + 1 < 1 / fpr:
+        raise AlimarkError(
+            f"--draws {draws} cannot resolve --fpr {fpr:g}; at least {math.ceil(1 / fpr) - 1} are needed"
+        )
     return DetectionSettings(
         restructure=limits, null=null, null_file=null_file, tail=tail, max_blocks=max_blocks,  # type: ignore[arg-type]
-        search="excerpt" if excerpt else "whole", draws=draws_for(fpr) if draws is None else draws,
+        search="excerpt" if excerpt else "whole", passage_fpr=fpr,
+        draws=wanted if draws is None else draws,
     )  # fmt: skip
 
 
@@ -121,61 +137,75 @@ def _load_keys(paths: list[Path]) -> list[Key]:
     return [Key.load(file) for file in files]
 
 
-def _read(name: str) -> str:
+Answers = dict[str, "list[Detection] | AlimarkError"]
+
+
+def _answers(names: list[str], keys: list[Key], settings: DetectionSettings) -> Answers:
+    """For each file its detections, best first (one for one key, the best few for many), or what is wrong with it."""
+    from alimark.detector import detect_batch, detect_keys
     from alimark.records import read_text
 
-    if name != "-":
-        return read_text(name)
-    try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None
-
-
-def _answers(texts: list[str], keys: list[Key], settings: DetectionSettings) -> list[list[Detection]]:
-    """For each text its detections, best first: one for one key, the best few for many."""
-    from alimark.watermark import AliMark
-    from alimark.watermark import detect as detect_among
-
+    answers: Answers = {}
     embedder = show.load_embedder(keys[0].embedder)
-    if len(keys) > 1:
-        return [detect_among(text, keys, embedder=embedder, settings=settings) for text in texts]
-    return [[found] for found in AliMark(keys[0], embedder=embedder).detect(texts, settings=settings)]
+    for name in names:
+        try:
+            text = show.read_stdin() if name == "-" else read_text(name)
+            if len(keys) > 1:
+                answers[name] = detect_keys(text, keys, embedder, settings)
+                continue
+            [found] = detect_batch([text], keys[0], embedder, settings)
+            answers[name] = found if isinstance(found, AlimarkError) else [found]
+        except KeyMismatch:
+            raise
+        except AlimarkError as error:
+            answers[name] = error
+        except OSError as error:
+            answers[name] = RecordError(error.strerror or str(error))
+    return answers
 
 
-def _show(names: list[str], answers: list[list[Detection]], fpr: float, as_json: bool) -> None:
-    if as_json:
-        content = [
-            {"file": name, **found[0].report(fpr)}
-            | ({"next_best": [one.record() for one in found[1:]]} if found[1:] else {})
-            for name, found in zip(names, answers, strict=True)
-        ]
-        show.print_json(content[0] if len(content) == 1 else content)
-        return
+def _print_json(answers: Answers, fpr: float) -> None:
+    content: list[dict[str, Any]] = []
+    for name, found in answers.items():
+        if isinstance(found, AlimarkError):
+            content.append({"file": name, "error": str(found)})
+            continue
+        content.append({"file": name, **found[0].report(fpr)})
+        if found[1:]:
+            content[-1]["next_best"] = [one.record() for one in found[1:]]
+    show.print_json(content[0] if len(content) == 1 else content)
+
+
+def _show(answers: dict[str, list[Detection]], fpr: float) -> None:
+    from rich.markup import escape
+
     console = show.stdout()
-    for name, found in zip(names, answers, strict=True):
+    for name, found in answers.items():
         best = found[0]
         for warning in best.warnings:
             show.note(f"warning: {name}: {warning}")
         verdict = best.verdict(fpr)
         colour = {"found": "bold green", "not found": "bold", "too short to tell": "bold yellow"}[verdict]
-        z = "" if best.z is None else f", z {best.z:.2f}"
-        keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
-        console.print(f"{name}: [{colour}]{verdict}[/]")
-        console.print(
-            f"  p {show.p_text(best)}, score {best.score:.2f}{z}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
-        )
-        if verdict == "too short to tell":
-            need = f"about {verdict.needed}" if verdict.needed else "more than 40"
-            console.print(f"  {need} sentences would be needed at a false-positive rate of {fpr:g}")
-        for passage in best.passages if verdict == "found" else ():
-            console.print(
-                f"  passage: sentences {passage.first} to {passage.last}, blocks {passage.first_block} to "
-                f"{passage.last_block}, p {passage.p_value:.3g}"
-            )
-        for other in found[1:]:
-            console.print(f"  next: key {other.key_id}, p {show.p_text(other)}, score {other.score:.2f}")
-        if best.near_flips:
-            console.print(f"  {best.near_flips} bits lie within 1e-4 of a flip")
-        if len(names) == 1:
+        console.print(f"{escape(name)}: [{colour}]{verdict}[/]")
+        for line in _lines(found, verdict, fpr):
+            console.print(f"  {line}")
+        if len(answers) == 1:
             console.print(show.alignment_table(best))
+
+
+def _lines(found: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str]:
+    """What stands below the verdict."""
+    best = found[0]
+    z = "" if best.z is None else f", z {best.z:.2f}"
+    keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
+    yield f"p {show.p_text(best)}, score {best.score:.2f}{z}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
+    if verdict == "too short to tell":
+        need = f"about {verdict.needed}" if verdict.needed else "more than 40"
+        yield f"{need} sentences would be needed at a false-positive rate of {fpr:g}"
+    for passage in best.passages:
+        where = f"sentences {passage.first} to {passage.last}, blocks {passage.first_block} to {passage.last_block}"
+        yield f"passage: {where}, p {passage.p_value:.3g}"
+    for other in found[1:]:
+        yield f"next: key {other.key_id}, p {show.p_text(other)}, score {other.score:.2f}"
+    if best.near_flips:
+        yield f"{best.near_flips} bits lie within 1e-4 of a flip"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from alimark.cli import show
-from alimark.errors import AlimarkError, RecordError
+from alimark.errors import AlimarkError, LLMError, RecordError
 
 if TYPE_CHECKING:
     from alimark.generate import Generation, MarkedSentence
@@ -67,7 +68,7 @@ def generate(
     if input_file is not None and output is not None:
         _many(mark, llm, input_file, output, settings, seed, as_json)
         return
-    text = typer.get_text_stream("stdin").read() if prompt == "-" else prompt or ""
+    text = show.read_stdin() if prompt == "-" else prompt or ""
     if not text.strip():
         raise AlimarkError("the prompt is empty; give at least a word to continue")
     made = write_one(mark, show.load_llm(llm), text, settings, seed)
@@ -106,39 +107,48 @@ def _say(made: Generation) -> None:
 
 
 def _many(
-    mark: AliMark,
-    llm_name: str,
-    source: Path,
-    output: Path,
-    settings: object,
-    seed: int | None,
-    as_json: bool,
+    mark: AliMark, llm_name: str, source: Path, output: Path, settings: object, seed: int | None, as_json: bool
 ) -> None:
     from alimark.generate import GenerationSettings, generate
-    from alimark.records import JsonlWriter, read_jsonl, record_id
+    from alimark.records import JsonlWriter, read_jsonl, unique_id
 
     assert isinstance(settings, GenerationSettings)
     records = list(read_jsonl(source))
-    counts = {"written": 0, "skipped": 0, "failed": 0}
-    with JsonlWriter(output) as writer, show.progress() as bar:
+    counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
+    seen: set[str] = set()
+    in_a_row = 0  # failures of the model, not of a line
+    with JsonlWriter(output, key_id=mark.key.id) as writer, show.progress() as bar:
         task = bar.add_task("texts", total=len(records))
         llm = None
         for number, (line, record) in enumerate(records):
+            bar.advance(task, int(number > 0))
             if isinstance(record, RecordError) or not str(record.get("prompt") or "").strip():
                 why = record if isinstance(record, RecordError) else f"{source}:{line} has no prompt"
                 show.note(f"warning: {why}; passed over")
                 counts["failed"] += 1
-            elif (own := record_id(record, field="prompt")) in writer.done:
+                continue
+            own = unique_id(record, line, seen, field="prompt")
+            if own in writer.done:
                 counts["skipped"] += 1
-            else:
-                llm = llm or show.load_llm(llm_name)
-                own_seed = None if seed is None else seed + number
+                continue
+            llm = llm or show.load_llm(llm_name)
+            own_seed = None if seed is None else seed + number
+            try:
                 made = generate(str(record["prompt"]), mark.key, mark.embedder, llm, settings, seed=own_seed)
-                writer.write(record | made.record(own))
-                counts["written"] += 1
-            bar.advance(task)
+            except LLMError as error:
+                in_a_row += 1
+                if in_a_row == 3:  # the model is gone, not the prompt bad
+                    raise
+                show.note(f"warning: {source}:{line}: {error}; passed over")
+                counts["failed"] += 1
+                continue
+            in_a_row = 0
+            writer.write(record | made.record(own))
+            counts["written"] += 1
+            counts["short"] += made.ended != "complete"
     if as_json:
-        show.print_json(counts)
+        show.print_json(dict(counts))
+    short = f" ({counts['short']} shorter than asked for)" if counts["short"] else ""
     show.note(
-        f"{counts['written']} texts written, {counts['skipped']} were there already, {counts['failed']} lines failed"
+        f"{counts['written']} texts written{short}, {counts['skipped']} were there already, {counts['failed']} lines failed"
     )

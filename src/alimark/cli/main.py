@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from typing import Annotated
@@ -62,17 +61,22 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _warn  # type: ignore[assignment]
-            app()
-    except KeyboardInterrupt:
+            sys.exit(app(standalone_mode=False))
+    except (KeyboardInterrupt, typer.Abort) as stopped:
+        if isinstance(stopped.__cause__, EOFError):
+            _fail("a file ends too early; is it complete?", 2, debug)
         _fail("interrupted; what was finished is kept", 130, debug)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except AlimarkError as error:
         _fail(str(error), 2, debug)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", 2, debug)
+    except Exception as error:
+        if show := getattr(error, "show", None):  # a wrong option, which typer explains itself
+            show()
+            sys.exit(2)
+        # A status of 1 would say "not found".
+        _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug for where", 2, debug)
 
 
 def _fail(message: str, status: int, debug: bool) -> None:

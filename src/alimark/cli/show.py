@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from alimark.errors import RecordError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -24,6 +26,13 @@ def print_json(content: Any) -> None:
 
 def note(message: str) -> None:
     sys.stderr.write(message + "\n")
+
+
+def read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None
 
 
 def stdout() -> Console:

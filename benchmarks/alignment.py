@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -86,9 +88,7 @@ def compare(repeats: int) -> None:
 
 def many_keys(repeats: int) -> None:
     rng = np.random.default_rng(1)
-    rule, limits = paper_rule(M, 13), Limits.of("single")
     units, valid = random_text(rng, 12)
-    blocks = rng.integers(0, 1 << M, (10_000, int(rule.most[-1]))).astype(np.uint64)
     for name in ("none", "single", (1, 1), (2, 2)):
         limits = Limits.of(name)
         deep = np.zeros((12, max(2, limits.merges + 1), 4), np.uint64)
@@ -100,9 +100,27 @@ def many_keys(repeats: int) -> None:
         search(deep, there, more, M, limits, wide)
         spent = timed(lambda: search(deep, there, more, M, limits, wide), repeats)  # noqa: B023
         print(f"10,000 random keys, 12 sentences, restructure {name}: {spent:.4f} s")
-    start = time.perf_counter()
-    search(units, valid, blocks, M, Limits.of("single"), rule)
-    print(f"(a single call: {time.perf_counter() - start:.4f} s)")
+
+
+FIRST_CALL = """
+import time
+start = time.perf_counter()
+import numpy as np
+from alimark.alignment import Limits, search
+from alimark.significance import paper_rule
+rule = paper_rule(8, 13)
+search(np.zeros((12, 2, 4), np.uint64), np.ones((12, 2, 4), bool), np.ones((1000, 20), np.uint64), 8, Limits.of("single"), rule)
+print(time.perf_counter() - start)
+"""
+
+
+def first_call() -> None:
+    """Imports, cached kernels and 1000 keys in a new process."""
+    times = [
+        float(subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    print(f"first call in a new process, imports included: {np.median(times):.2f} s")
 
 
 def main() -> None:
@@ -111,6 +129,7 @@ def main() -> None:
     options = parser.parse_args()
     compare(options.repeats)
     many_keys(max(3, options.repeats // 10))
+    first_call()
 
 
 if __name__ == "__main__":

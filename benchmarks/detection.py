@@ -10,13 +10,11 @@ then runs one compiled alignment a candidate; `literal` is algorithm 2 as writte
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 
-from alignment import per_candidate
+from alignment import per_candidate, timed
 from alimark import Key, load_embedder
 from alimark.alignment import LEFT, RIGHT, WHOLE, search
 from alimark.detector import DetectionSettings, detect_batch, prepare
@@ -38,12 +36,7 @@ def sentences(count: int) -> list[str]:
 
 def median(call: Callable[[], object], repeats: int) -> float:
     call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
+    return timed(call, repeats)
 
 
 class Bench:

@@ -13,7 +13,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-
 from alignment import per_candidate, timed
 from alimark import Key, load_embedder
 from alimark.alignment import LEFT, RIGHT, WHOLE, search

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 from overs import never_over, sentence_over
 
 from alimark.errors import LLMError
+from alimark.llm import llama_cpp as adapter
 from alimark.llm.base import Request, Sampling
 
 GREEDY: dict[str, Any] = {"temperature": 0.01, "top_p": 0.01}
@@ -27,6 +29,20 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path: Path, capfd: pytest.Captu
     with pytest.raises(LLMError, match="no GGUF file"):
         LlamaCpp(tmp_path / "absent.gguf")
     assert capfd.readouterr() == ("", "")
+
+
+def test_busy_cores_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for idle, cores in ((1.0, 8), (0.5, 4), (0.0, 1)):
+        ticks = iter([(0, 0), (int(800 * idle), 800)])
+        monkeypatch.setattr(adapter, "_ticks", lambda ticks=ticks: next(ticks))
+        assert adapter.free_cores(0) == cores
+
+    def no_such_file() -> tuple[int, int]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(adapter, "_ticks", no_such_file)
+    assert adapter.free_cores(0) == 8
 
 
 @pytest.mark.weights

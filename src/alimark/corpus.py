@@ -24,12 +24,17 @@ def read_texts(path: Path | str) -> Iterator[str]:
 
 
 def language_reference() -> Iterator[str]:
-    """The running prose of Python's own manual, topic by topic: real, human and at hand, though all of one subject."""
+    """The running prose of Python's own manual, in parts of some fifteen sentences: real, human and at hand, though of one subject."""
     from pydoc_data.topics import topics
 
+    part: list[str] = []
     for topic in topics.values():
-        paragraphs = [p for p in topic.split("\n\n") if p[:1].isalpha() and p.rstrip().endswith(".") and "::" not in p]
-        yield "\n\n".join(paragraphs[1:])
+        for paragraph in topic.split("\n\n"):
+            if paragraph[:1].isalpha() and paragraph.rstrip().endswith(".") and "::" not in paragraph:
+                part.append(paragraph)
+                if sum(map(len, part)) > 2500:  # some fifteen sentences
+                    yield "\n\n".join(part)
+                    part = []
 
 
 def cut(texts: Iterator[str] | list[str], sentences: int, splitter_name: str) -> tuple[list[str], int, int]:

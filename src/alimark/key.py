@@ -307,7 +307,9 @@ class Key:
             data = path.read_bytes()
             mode = path.stat().st_mode
         except FileNotFoundError:
-            raise KeyFileError(f"there is no key file {path}; make one: alimark keygen -o {path}") from None
+            raise KeyFileError(
+                f"there is no key file {path}; check the path, or make a new key: alimark keygen -o {path}"
+            ) from None
         except OSError as error:
             raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
         if stat.S_IMODE(mode) & 0o077:

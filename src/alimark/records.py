@@ -38,6 +38,8 @@ def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: 
             os.replace(part, path)
         else:
             os.link(part, path)  # unlike replace, fails where the path exists
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # nobody asked for the part file
     finally:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()

@@ -44,6 +44,7 @@ def audit(
     started, done = time.perf_counter(), 0
     with JsonlWriter(output, key_id=key.id) as writer, show.progress() as bar:
         task = bar.add_task("documents", total=total)
+        ticker = show.Ticker()
         for skipped, batch in _batches(source, writer.done):
             bar.advance(task, skipped)
             for record in _answer(batch, key, embedder, settings, times):
@@ -51,6 +52,7 @@ def audit(
             done += len(batch)
             rate = done / (time.perf_counter() - started)
             bar.update(task, advance=len(batch), description=f"documents ({rate:.1f}/s)")
+            ticker.tick(f"{done} of {total} documents, {rate:.1f} a second")
     summary = summarise(output, fpr, fdr)
     seconds = time.perf_counter() - started
     summary |= {
@@ -104,10 +106,10 @@ def _batches(source: Path, done: set[str]) -> Iterator[tuple[int, list[Document]
 def _answer(
     batch: list[Document], key: Key, embedder: Embedder, settings: DetectionSettings, times: Counter[str]
 ) -> Iterator[Record]:
-    sound = [(own, _text(record)) for own, record in batch if not isinstance(record, RecordError)]
-    answers: dict[str, Detection | AlimarkError] = {
-        own: record for own, record in batch if isinstance(record, RecordError)
-    }
+    sound = [
+        (own, record["text"]) for own, record in batch if not isinstance(record, RecordError) and not _flaw(record)
+    ]
+    answers: dict[str, Detection | AlimarkError] = {own: flaw for own, record in batch if (flaw := _flaw(record))}
     answers |= dict(
         zip(
             (own for own, _ in sound), _detect([text for _, text in sound], key, embedder, settings, times), strict=True
@@ -122,8 +124,13 @@ def _answer(
             yield kept | {"id": own, **answer.record()}
 
 
-def _text(record: Record) -> str:
-    return record["text"] if isinstance(record.get("text"), str) else ""
+def _flaw(record: Record | RecordError) -> RecordError | None:
+    """What keeps a line from being detected, if anything."""
+    if isinstance(record, RecordError):
+        return record
+    if not isinstance(record.get("text"), str):
+        return RecordError("the record has no `text`, or one that is not a string")
+    return None
 
 
 def _detect(
@@ -165,12 +172,13 @@ def summarise(output: Path, fpr: float, fdr: float) -> dict[str, Any]:
 
 
 def _print(summary: dict[str, Any]) -> None:
+    at = f"(p <= {summary['fdr_threshold']:.3g})" if summary["found_at_fdr"] else ""
     show.stdout().print(
         f"{summary['documents']} documents, {summary['failed']} failed\n"
         f"{summary['found_at_fpr']} with p <= {summary['fpr']:g} "
         f"(about {summary['fpr'] * (summary['documents'] - summary['failed']):.1f} expected were none marked)\n"
         f"{summary['found_at_fdr']} found at a false discovery rate of {summary['fdr']:g} "
-        f"(p <= {summary['fdr_threshold']:.3g})\n"
+        f"{at}\n"
         f"{summary['documents_now']} documents in {summary['seconds']} s, {summary['documents_per_second']} a second; "
         f"share of time: {json.dumps(summary['time_shares'])}"
     )

@@ -65,7 +65,8 @@ def detect(
         alimark detect -k key.json --excerpt page.txt # a passage in other text
         alimark detect -k key.json --input docs.jsonl --output found.jsonl
 
-    Exit status: 0 found in all, 1 not found in some, 2 error.
+    Exit status: 0 found in all, 1 not found in some, 2 error. A batch audit
+    exits with 0 once every document has its line, found or not.
     """
     settings = _settings(restructure, null, null_file, draws, tail, excerpt, max_blocks, fpr)
     keys = _load_keys(key)
@@ -96,7 +97,7 @@ def detect(
         _show(sound, fpr)
     for name, failed in answers.items():
         if isinstance(failed, AlimarkError):
-            show.note(f"error: {name}: {failed}")
+            show.note(f"error: {failed}" if str(failed).startswith(name) else f"error: {name}: {failed}")
     if len(sound) < len(answers):
         raise typer.Exit(2)
     raise typer.Exit(0 if all(found[0].verdict(fpr) == "found" for found in sound.values()) else 1)

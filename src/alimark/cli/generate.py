@@ -88,8 +88,10 @@ def write_one(
     assert isinstance(settings, GenerationSettings)
     with show.progress() as bar:
         task = bar.add_task(title, total=settings.sentences)
+        ticker = show.Ticker()
 
         def step(sentence: MarkedSentence) -> None:
+            ticker.tick(f"{title}: sentence {sentence.number} of {settings.sentences}")
             bits = f"{sentence.matches}/{mark.key.block_size} bits"
             bar.update(task, completed=sentence.number, description=f"{title} ({bits}, {sentence.tokens} tokens)")
 
@@ -119,9 +121,11 @@ def _many(
     in_a_row = 0  # failures of the model, not of a line
     with JsonlWriter(output, key_id=mark.key.id) as writer, show.progress() as bar:
         task = bar.add_task("texts", total=len(records))
+        ticker = show.Ticker()
         llm = None
         for number, (line, record) in enumerate(records):
             bar.advance(task, int(number > 0))
+            ticker.tick(f"{number} of {len(records)} texts")
             if isinstance(record, RecordError) or not str(record.get("prompt") or "").strip():
                 why = record if isinstance(record, RecordError) else f"{source}:{line} has no prompt"
                 show.note(f"warning: {why}; passed over")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,19 @@ def progress(*columns: Any, quiet: bool = False) -> Iterator[Progress]:
         TextColumn("left"), TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal,
     ) as bar:  # fmt: skip
         yield bar
+
+
+class Ticker:
+    """A line now and then on stderr, where it is no terminal that could show a bar."""
+
+    def __init__(self, seconds: float = 15.0) -> None:
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def tick(self, message: str) -> None:
+        now = time.monotonic()
+        if not sys.stderr.isatty() and now - self._last >= self._seconds:
+            self._last = now
+            note(message)
 
 
 def fetch_models(*names: str) -> None:

@@ -20,9 +20,11 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import os
 import secrets
 import string
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

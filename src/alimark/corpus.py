@@ -24,7 +24,10 @@ def read_texts(path: Path | str) -> Iterator[str]:
 
 
 def language_reference() -> Iterator[str]:
-    """The running prose of Python's own manual, in parts of some fifteen sentences: real, human and at hand, though of one subject."""
+    """The running prose of Python's own manual, in parts of some fifteen sentences.
+
+    Real, human and at hand, though all of one subject.
+    """
     from pydoc_data.topics import topics
 
     part: list[str] = []

@@ -461,3 +461,14 @@ def trace_local(
             steps.append(Step(SKIP_BLOCK, i - 1, 0, WHOLE, j - 1))
             j -= 1
     return float(best), steps[::-1]
+
+
+def warm_up() -> None:
+    """Loads the kernels of an ordinary detection, for a thread to do while another waits for embeddings."""
+    units, valid = np.zeros((1, 2, 4), np.uint64), np.zeros((1, 2, 4), bool)
+    valid[0, 0, WHOLE] = True
+    ones = np.ones(3)
+    rule = Rule(ones, ones, False, np.array([1, 1, 1]), np.array([1, 1, 1]))
+    for keys in (1, 2):
+        search(units, valid, np.zeros((keys, 1), np.uint64), 1, Limits.of("single"), rule)
+    trace(units, valid, np.zeros(1, np.uint64), 1, 0, 0)

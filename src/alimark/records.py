@@ -17,8 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from filelock import FileLock, Timeout
-
 from alimark.errors import RecordError
 
 Record = dict[str, Any]
@@ -102,6 +100,8 @@ class JsonlWriter:
         self.done: set[str] = set()
         if self.path.suffix == ".gz":
             raise RecordError(f"{self.path}: records are appended to plain files; choose a name without .gz")
+        from filelock import FileLock, Timeout  # it imports asyncio, which a cold detection can do without
+
         self._lock = FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=0)
         try:
             self._lock.acquire()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,10 +144,13 @@ Answers = dict[str, "list[Detection] | AlimarkError"]
 
 def _answers(names: list[str], keys: list[Key], settings: DetectionSettings) -> Answers:
     """For each file its detections, best first (one for one key, the best few for many), or what is wrong with it."""
+    from alimark.alignment import warm_up
     from alimark.detector import detect_batch, detect_keys
     from alimark.records import read_text
 
     answers: Answers = {}
+    # Half a second of loading kernels fits into the time that the embedder takes.
+    threading.Thread(target=warm_up, daemon=True).start()
     embedder = show.load_embedder(keys[0].embedder)
     for name in names:
         try:

@@ -88,7 +88,7 @@ def changed(sentences: list[str]) -> str:
         done[4:5] = halves or (done[4],)
     if len(done) > 2:
         second = done[2]
-        done[1:3] = [f"{done[1].rstrip('.!?')}, and {second[:1].lower()}{second[1:]}"]
+        done[1:3] = [f"{done[1].rstrip('.!?"')}, and {second[:1].lower()}{second[1:]}"]
     return " ".join(done)
 
 

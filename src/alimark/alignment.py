@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 Packed = NDArray[np.uint64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-WHOLE, RIGHT, LEFT, INNER = 0, 1, 2, 3  # the codes q
+WHOLE, RIGHT, LEFT = 0, 1, 2  # the codes q; a run may be cut at both ends
 MATCH, SKIP_SENTENCE, SKIP_BLOCK = 0, 1, 2
 _FAR = 1 << 28
 

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-import numpy as np
-
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull
 from alimark.key import Key
@@ -318,8 +316,3 @@ def _wave(
 
 def _why_none(flaws: Counter[str]) -> Ended:
     return "model repeats itself" if flaws["repeat"] > flaws["blank"] else "model ended"
-
-
-def agreement(generations: list[Generation]) -> float:
-    """The mean number of bits a sentence carries of its block."""
-    return float(np.mean([count for made in generations for count in made.matches]))

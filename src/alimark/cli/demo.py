@@ -87,8 +87,8 @@ def changed(sentences: list[str]) -> str:
         halves = halve(done[4])
         done[4:5] = halves or (done[4],)
     if len(done) > 2:
-        second = done[2]
-        done[1:3] = [f"{done[1].rstrip('.!?"')}, and {second[:1].lower()}{second[1:]}"]
+        first, second = done[1].rstrip('.!?"'), done[2]
+        done[1:3] = [f"{first}, and {second[:1].lower()}{second[1:]}"]
     return " ".join(done)
 
 

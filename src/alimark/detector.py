@@ -280,7 +280,7 @@ def detect_keys(
 ) -> list[Detection]:
     """Whose key it was: the best few of many keys, each p-value corrected for the number of keys tried.
 
-    All keys are scored once on one embedding of the text; random keys, at least 100 for each key tried, are drawn for the
+    All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
     best few alone. The keys may differ in block size and centre, not in embedder and splitter.
     """
     if not keys:

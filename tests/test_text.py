@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from alimark.errors import AlimarkError
-from alimark.text import clean, halve, looks_english, merge, register_splitter, splitter
+from alimark.text import STOP, STOPS, clean, halve, looks_english, merge, register_splitter, splitter
 
 WORDS = st.sampled_from(
     ["The", "cat", "Dr.", "U.S.", "said", '"No."', "he", "3.14", "2.", "\n\n", "\n- item", "?!", "...", "😀", "你好。", "\x00",
@@ -171,3 +171,11 @@ def test_language() -> None:
         "Der Hund lief über die Straße und die Katze sah ihm dabei zu, ohne sich zu bewegen oder zu rühren, den Tag."
     )
     assert not looks_english("这是一个很长的中文句子，它讲述了一只猫和一只狗的故事。它们住在一起。" * 3)
+
+
+@given(TEXTS)
+def test_the_pattern_of_stops_finds_what_the_list_says(text: str) -> None:
+    assert all(STOP.fullmatch(stop) for stop in STOPS)
+    first = min((at for stop in STOPS if (at := text.find(stop)) >= 0), default=None)
+    found = STOP.search(text)
+    assert (found.start() if found else None) == first

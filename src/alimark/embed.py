@@ -211,15 +211,15 @@ class TorchEmbedder(LoadedEmbedder):
         # The tokenizer changes its own settings at each call.
         self._lock = threading.Lock()
         # A GPU is kept waiting by small batches, and by the padding of large ones; a CPU gains nothing from them.
-        self._batch = 32 if self._encoder.device.type == "cpu" else 128
+        self._batch, self._window = (32, 512) if self._encoder.device.type == "cpu" else (256, 4096)
         self.dimension = int(self._encode([""]).shape[1])
 
     def _embed_window(
         self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
     ) -> None:
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        for start in range(0, len(order), 512):
-            batch = order[start : start + 512]
+        for start in range(0, len(order), self._window):
+            batch = order[start : start + self._window]
             vectors[rows[batch]] = self._encode([_cut(texts[i], MAX_CHARACTERS) for i in batch])
             done += len(batch)
             if progress:

@@ -1,30 +1,45 @@
-"""Algorithm 1: sample candidates for the next sentence, keep the one that carries the block, repeat."""
+"""Algorithm 1: sample candidates for the next sentence, keep the one that carries the block, repeat.
+
+A `Writing` is one text in progress. It asks for a wave of draws, takes them, learns the bits of what was new, and
+chooses; what it writes depends on its prompt, key, settings and seed alone, whoever else is being served. `generate_many`
+and `Scheduler` serve many at a time: a *round* samples a wave for each of some texts in one call of the model and embeds
+what it brought in one call of the embedder. A model that takes several callers gets several rounds at a time, so that
+one group's candidates are embedded while the other's are sampled.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import queue
 import random
-import re
 import secrets
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from difflib import SequenceMatcher
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal
 
+from alimark.candidate import Candidate, Text
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull
 from alimark.key import Key
-from alimark.llm.base import LLM, Draw, Request, Sampling
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn
 from alimark.signals import project, to_bits
-from alimark.text import Splitter, clean, keep_on_one_line, splitter, with_full_stop
+from alimark.text import DEFAULT_SPLITTER, splitter
 
 Ended = Literal["complete", "model ended", "model repeats itself", "context full"]
 """Why the text has the length it has."""
 
+PromptStyle = Literal["continue", "chat"]
+"""`continue`: the text goes on where the prompt stops. `chat`: the text is a chat model's answer to the prompt."""
+
 _MAX_SENTENCES = 10_000
-_GUARD_SENTENCES = 2  # a new sentence changes at most where its neighbours end
+_MAX_CODE_WAVES = 32  # of `max_tokens` each; a code block longer than that is left open
 
 
 @dataclass(frozen=True)
@@ -37,12 +52,15 @@ class GenerationSettings:
     wave: int | None = None
     """Candidates sampled together; sampling stops at the wave that holds a full match. None: few where full matches are
     likely, all where they are rare, since an engine is fastest with many at once."""
+    prompt_style: PromptStyle = "continue"
 
     def __post_init__(self) -> None:
         if not 1 <= self.sentences <= _MAX_SENTENCES:
             raise AlimarkError(f"sentences must lie between 1 and {_MAX_SENTENCES}, not {self.sentences}")
         if self.candidates < 1 or (self.wave is not None and self.wave < 1):
             raise AlimarkError("candidates and wave must be at least 1")
+        if self.prompt_style not in ("continue", "chat"):
+            raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
 
     def wave_for(self, block_size: int) -> int:
         # One draw in 2**M matches in full by chance; a quarter of that many leaves most texts a wave to save.
@@ -66,7 +84,7 @@ Progress = Callable[[MarkedSentence], None]
 
 @dataclass(frozen=True)
 class Generation:
-    """A marked text, how well it carries the key, and what it cost."""
+    """A text, how well it carries the key, and what it cost. Unmarked text has no key and no matches."""
 
     prompt: str
     text: str
@@ -82,237 +100,508 @@ class Generation:
     """Candidates sampled, over all sentences."""
     tokens: int
     """Tokens sampled, over all candidates."""
+    waves: int
+    """Times the model was asked."""
+    embedded: int
+    """Candidates embedded: those fit to be chosen, each once."""
     rejected: dict[str, int]
     """Candidates that were not considered, by reason."""
     surviving: int
     """Sentences that splitting the finished text finds again."""
     ended: Ended
     seconds: float
+    """This text's share of the time that went by: what a round takes is shared by its texts."""
+    elapsed: float
+    """From the text's first request to its end."""
+    limits: tuple[str, ...] = ()
+    """What of the settings the model could not honour."""
+
+    @property
+    def marked(self) -> bool:
+        return bool(self.key_id)
 
     def record(self, record_id: str) -> dict[str, Any]:
         """As one line of JSONL."""
+        mark = {"key_id": self.key_id, "matches": list(self.matches)} if self.marked else {}
+        limits = {"limits": list(self.limits)} if self.limits else {}
         return {
             "id": record_id,
             "prompt": self.prompt,
             "text": self.text,
             "sentences": list(self.sentences),
-            "scheme": "alimark",
-            "key_id": self.key_id,
-            "settings": asdict(self.settings) | {"llm": self.llm, "block_size": self.block_size},
+            "scheme": "alimark" if self.marked else "unmarked",
+            **mark,
+            "settings": asdict(self.settings) | {"llm": self.llm, "block_size": self.block_size} | limits,
             "seed": self.seed,
-            "matches": list(self.matches),
             "surviving": self.surviving,
             "ended": self.ended,
             "cost": {
                 "candidates": self.candidates,
                 "tokens": self.tokens,
+                "waves": self.waves,
+                "embedded": self.embedded,
                 "rejected": self.rejected,
                 "seconds": round(self.seconds, 3),
+                "elapsed": round(self.elapsed, 3),
             },
         }
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    unit: str
-    piece: str
-    flaw: Literal["", "blank", "repeat", "unfinished", "resplit"]
+class Writing:
+    """One text in progress. Without a key it is written unmarked: of each sentence's draws the first good one is taken."""
 
+    def __init__(
+        self,
+        prompt: str,
+        key: Key | None,
+        settings: GenerationSettings,
+        *,
+        seed: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.prompt, self.key, self.settings = prompt, key, settings
+        self.seed = secrets.randbits(48) if seed is None else seed
+        self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
+        self.ended: Ended | None = None
+        self.seconds = 0.0
+        self._progress = progress
+        self._started: float | None = None
+        self._blocks = key.blocks(settings.sentences).tolist() if key else []
+        self._bits: dict[str, int] = {}
+        self._matches: list[int] = []
+        self._cost: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
+        self._code_waves = 0
+        self._begin_sentence()
 
-class _Text:
-    """The text so far, and what may be added to it."""
-
-    def __init__(self, prompt: str, cutter: Splitter) -> None:
-        self.prompt = prompt
-        self.cutter = cutter
-        self.pieces: list[str] = []
-        self.units: list[str] = []
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
+    def _begin_sentence(self) -> None:
+        self._drawn: list[Candidate] = []
 
     @property
     def context(self) -> str:
+        text = str(self.text)
+        if self.settings.prompt_style == "continue":
+            gap = "" if not text or not self.prompt or self.prompt[-1].isspace() else " "
+            text = self.prompt + gap + text
         # A token of its own for the blank would keep the model from its usual " The".
-        return (self.prompt + ("" if not self.pieces else " " * (not _ends_blank(self.prompt)) + self.text)).rstrip(
-            " \t"
+        return text if self.text.in_code else text.rstrip(" \t")
+
+    def request(self) -> Request:
+        """The next wave's."""
+        if self._started is None:
+            self._started = time.perf_counter()
+        number = len(self.text.units)
+        digest = hashlib.sha256(f"alimark/{self.seed}/{number}".encode()).digest()
+        seed = int.from_bytes(digest[:6], "big")
+        turns = (Turn("user", self.prompt),) if self.settings.prompt_style == "chat" else ()
+        if self.text.in_code:
+            # Far from the numbers of candidates, and each wave of a block its own.
+            return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=turns)
+        left = self.settings.candidates - len(self._drawn)
+        wave = self.settings.wave_for(self.key.block_size) if self.key else 1
+        return Request(self.context, min(wave, left), seed, first=len(self._drawn), turns=turns)
+
+    @property
+    def over(self) -> Over:
+        return self.text.code_over if self.text.in_code else self.text.over
+
+    def take(self, draws: Sequence[Draw]) -> list[str]:
+        """Add a wave's draws; the units whose bits are wanted before `settle`."""
+        self._cost.update(waves=1, candidates=len(draws), tokens=sum(draw.tokens for draw in draws))
+        if self.text.in_code:
+            self._code_waves += 1
+            self.text.add_code(draws[0].text + "\n" * (draws[0].ended == "model"))
+            if self.text.in_code and (draws[0].ended == "model" or self._code_waves >= _MAX_CODE_WAVES):
+                self.ended = "model ended"
+            return []
+        wave = [self.text.candidate(draw) for draw in draws]
+        first = wave[0] if wave and not self._drawn else None
+        if first is not None and first.flaw == "code" and self._code_waves < _MAX_CODE_WAVES:
+            # Draws are independent, so code follows as often as the model would have it: when the first draw says so.
+            self.text.add_code(first.piece + "\n" * (draws[0].ended != "length"))
+            self._code_waves += 1
+            return []
+        self._drawn += wave
+        self._rejected.update(candidate.flaw for candidate in wave if candidate.flaw)
+        if self.key is None:
+            return []
+        wanted = [candidate.unit for candidate in wave if not candidate.flaw]
+        if len(self._drawn) >= self.settings.candidates and all(candidate.flaw for candidate in self._drawn):
+            wanted = [candidate.unit for candidate in self._drawn if candidate.flaw == "unfinished"]
+        return [unit for unit in dict.fromkeys(wanted) if unit not in self._bits]
+
+    def settle(self, bits: dict[str, int]) -> None:
+        """Choose, or leave it to the next wave. `bits`: of the units that `take` named.
+
+        Draws are independent, so the first full match in draw order is distributed like a random one among all full
+        matches; without one, a random draw among the best is taken, and a sentence drawn twice counts twice.
+        """
+        self._bits |= bits
+        self._cost["embedded"] += len(bits)
+        if self.ended or not self._drawn:
+            return
+        full = self.key.block_size if self.key else 0
+        chosen = self._first([one for one in self._usable() if self._count(one) == full])
+        if chosen is None:
+            if len(self._drawn) < self.settings.candidates:
+                return
+            chosen = self._best() or self._makeshift()
+        if chosen is None:
+            self.ended = _why_none(self._drawn)
+            return
+        self._add(chosen)
+
+    def _count(self, candidate: Candidate) -> int:
+        """Bits that a candidate matches of the block to come."""
+        if self.key is None:
+            return 0
+        block: int = self._blocks[len(self._matches)]
+        return self.key.block_size - (self._bits[candidate.unit] ^ block).bit_count()
+
+    def _first(self, candidates: Iterable[Candidate]) -> Candidate | None:
+        """The first that a detector will find again. Splitting is dear, so it is asked of few."""
+        for candidate in candidates:
+            if self.text.splits_again(candidate):
+                return candidate
+            self._drawn[self._drawn.index(candidate)] = replace(candidate, flaw="resplit")
+            self._rejected["resplit"] += 1
+        return None
+
+    def _usable(self) -> list[Candidate]:
+        return [candidate for candidate in self._drawn if not candidate.flaw]
+
+    def _best(self) -> Candidate | None:
+        """A random one of those that match best, as long as one of them splits again."""
+        usable = self._usable()
+        random.Random(f"{self.seed}/{len(self.text.units)}").shuffle(usable)
+        return self._first(sorted(usable, key=self._count, reverse=True))
+
+    def _makeshift(self) -> Candidate | None:
+        """A sentence that will be split otherwise, or that is cut off, is better than none."""
+        for flaw in ("resplit", "unfinished"):
+            if some := [candidate for candidate in self._drawn if candidate.flaw == flaw]:
+                return max(some, key=self._count)
+        return None
+
+    def _add(self, chosen: Candidate) -> None:
+        if self.key:
+            self._matches.append(self._count(chosen))
+        self.text.add(chosen)
+        self._begin_sentence()
+        self._code_waves = 0
+        number = len(self.text.units)
+        if number == self.settings.sentences:
+            self.ended = "complete"
+        if self._progress:
+            found = self._matches[-1] if self._matches else 0
+            cost = self._cost
+            self._progress(MarkedSentence(number, chosen.unit, chosen.piece, found, cost["candidates"], cost["tokens"]))
+
+    def generation(self, llm: LLM) -> Generation:
+        assert self.ended is not None
+        return Generation(
+            prompt=self.prompt,
+            text=str(self.text).rstrip(),
+            sentences=tuple(self.text.units),
+            matches=tuple(self._matches),
+            block_size=self.key.block_size if self.key else 0,
+            key_id=self.key.id if self.key else "",
+            llm=llm.name,
+            settings=self.settings,
+            seed=self.seed,
+            candidates=self._cost["candidates"],
+            tokens=self._cost["tokens"],
+            waves=self._cost["waves"],
+            embedded=self._cost["embedded"],
+            rejected=dict(self._rejected),
+            surviving=self.text.surviving(),
+            ended=self.ended,
+            seconds=self.seconds,
+            elapsed=time.perf_counter() - (self._started or time.perf_counter()),
+            limits=llm.limits,
         )
 
-    def candidate(self, draw: Draw) -> _Candidate:
-        """A draw's first sentence, with the layout before it."""
-        spans = self.cutter.spans(draw.text)
-        if not spans:
-            return _Candidate("", "", "blank")
-        start, end = spans[0]
-        unit = clean(draw.text[start:end])
-        if not any(c.isalnum() for c in unit):
-            return _Candidate(unit, "", "blank")
-        piece = self._layout(draw.text[:start]) + _written(draw.text[start:end], draw.text[end:])
-        if draw.ended == "length" and not self.cutter.first_sentence_over(draw.text):
-            return _Candidate(unit, piece, "unfinished")
-        if unit in self.units:
-            return _Candidate(unit, piece, "repeat")
-        return _Candidate(unit, piece, "" if self._splits_again(unit, piece) else "resplit")
 
-    def _layout(self, blank: str) -> str:
-        if not self.pieces or _ends_blank(self.pieces[-1]):
-            return ""
-        breaks = blank.count("\n")
-        return "\n" * min(breaks, 2) if breaks else " "
-
-    def _splits_again(self, unit: str, piece: str) -> bool:
-        """Whether a detector, which sees no boundaries but those it finds, will find this sentence."""
-        tail = "".join(self.pieces[-_GUARD_SENTENCES:]) + piece
-        return self.cutter.units(tail) == [*self.units[-_GUARD_SENTENCES:], unit]
-
-    def add(self, candidate: _Candidate) -> None:
-        self.pieces.append(candidate.piece)
-        self.units.append(candidate.unit)
-
-    def surviving(self) -> int:
-        matcher = SequenceMatcher(None, self.cutter.units(self.text), self.units, autojunk=False)
-        return sum(block.size for block in matcher.get_matching_blocks())
+def _why_none(drawn: Sequence[Candidate]) -> Ended:
+    flaws = Counter(candidate.flaw for candidate in drawn)
+    return "model repeats itself" if flaws["repeat"] + flaws["degenerate"] > flaws["blank"] else "model ended"
 
 
-def _ends_blank(text: str) -> bool:
-    return not text or text[-1].isspace()
+class _Rounds:
+    """What a group of texts needs: the model, and the embedder where text is marked."""
 
+    def __init__(self, llm: LLM, embedder: Embedder | None) -> None:
+        self.llm, self.embedder = llm, embedder
 
-def _written(sentence: str, rest: str) -> str:
-    """What is written of a sentence: on one line, and ended by a mark or, as headings are, by a blank line."""
-    text = keep_on_one_line(sentence)
-    if with_full_stop(text) == text:
-        return text
-    return text + "\n\n" if re.match(r"[ \t\r]*\n[ \t\r]*\n", rest) else text + "."
+    def run(self, live: Sequence[Writing]) -> None:
+        """One wave for every text."""
+        started = time.perf_counter()
+        wanted: list[tuple[Writing, list[str]]] = []
+        for one, draws in self._draws(live):
+            if isinstance(draws, ContextFull):
+                one.ended = "context full"
+            else:
+                wanted.append((one, one.take(draws)))
+        bits = self._bits(wanted)
+        for (one, _), found in zip(wanted, bits, strict=True):
+            one.settle(found)
+        took = time.perf_counter() - started
+        for one in live:
+            one.seconds += took / len(live)
 
+    def _draws(self, live: Sequence[Writing]) -> Iterator[tuple[Writing, list[Draw] | ContextFull]]:
+        """Texts that are sampled alike go in one call: those in words, and each one that is in a code block."""
+        groups: dict[Any, list[Writing]] = {}
+        for one in live:
+            own = id(one) if one.text.in_code else one.text.cutter.name
+            groups.setdefault((one.settings.sampling, own), []).append(one)
+        for group in groups.values():
+            yield from zip(group, self._sample(group, [one.request() for one in group]), strict=True)
 
-class _Chooser:
-    """Bits of candidates against the block; every distinct unit of a text is embedded once."""
+    def _sample(self, group: Sequence[Writing], requests: Sequence[Request]) -> list[list[Draw] | ContextFull]:
+        try:
+            draws = self.llm.draw(requests, group[0].settings.sampling, group[0].over)
+        except ContextFull as full:
+            if len(requests) == 1:
+                return [full]
+            half = len(requests) // 2  # who it was is found out by asking for fewer
+            return [
+                *self._sample(group[:half], requests[:half]),
+                *self._sample(group[half:], requests[half:]),
+            ]
+        for request, found in zip(requests, draws, strict=True):
+            if len(found) != request.count:
+                raise AlimarkError(
+                    f"{self.llm.name} gave {len(found)} continuations where {request.count} were asked for"
+                )
+        return list(draws)
 
-    def __init__(self, key: Key, embedder: Embedder) -> None:
-        key.check(embedder)
-        self.key, self.embedder = key, embedder
-        self.bits: dict[str, int] = {}
-
-    def matches(self, units: list[str], block: int) -> list[int]:
-        new = [unit for unit in dict.fromkeys(units) if unit not in self.bits]
-        if new:
-            packed = to_bits(project(self.embedder.embed(new), self.key))
-            self.bits.update(zip(new, packed.tolist(), strict=True))
-        return [self.key.block_size - (self.bits[unit] ^ block).bit_count() for unit in units]
+    def _bits(self, wanted: Sequence[tuple[Writing, list[str]]]) -> list[dict[str, int]]:
+        """All new units of the round, embedded in one call; texts of several keys may be written together."""
+        units = list(dict.fromkeys(unit for _, some in wanted for unit in some))
+        if not units:
+            return [{} for _ in wanted]
+        assert self.embedder is not None
+        vectors = self.embedder.embed(units)
+        at = {unit: i for i, unit in enumerate(units)}
+        found = []
+        for one, some in wanted:
+            assert one.key is not None
+            rows = vectors[[at[unit] for unit in some]]
+            found.append(dict(zip(some, to_bits(project(rows, one.key)).tolist(), strict=True)) if some else {})
+        return found
 
 
 def generate(
     prompt: str,
-    key: Key,
-    embedder: Embedder,
+    key: Key | None,
+    embedder: Embedder | None,
     llm: LLM,
     settings: GenerationSettings,
     *,
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Generation:
-    """Writes `settings.sentences` marked sentences after the prompt, or fewer where the model gives no more."""
-    started = time.perf_counter()
-    seed = secrets.randbits(48) if seed is None else seed
-    so_far, chooser = _Text(prompt, splitter(key.splitter)), _Chooser(key, embedder)
-    blocks = key.blocks(settings.sentences)
-    matches: list[int] = []
-    cost: Counter[str] = Counter()
-    rejected: Counter[str] = Counter()
-    ended: Ended = "complete"
-    for number, block in enumerate(blocks.tolist()):
-        try:
-            chosen, found, flaws = _next_sentence(so_far, chooser, llm, settings, block, seed, number, cost)
-        except ContextFull:
-            ended = "context full"
-            break
-        rejected += flaws
-        if chosen is None:
-            ended = _why_none(flaws)
-            break
-        so_far.add(chosen)
-        matches.append(found)
-        if progress:
-            progress(MarkedSentence(number + 1, chosen.unit, chosen.piece, found, cost["candidates"], cost["tokens"]))
-    return Generation(
-        prompt=prompt,
-        text=so_far.text.rstrip(),
-        sentences=tuple(so_far.units),
-        matches=tuple(matches),
-        block_size=key.block_size,
-        key_id=key.id,
-        llm=llm.name,
-        settings=settings,
-        seed=seed,
-        candidates=cost["candidates"],
-        tokens=cost["tokens"],
-        rejected=dict(rejected),
-        surviving=so_far.surviving(),
-        ended=ended,
-        seconds=time.perf_counter() - started,
-    )
+    """Writes `settings.sentences` sentences after the prompt, or fewer where the model gives no more.
 
-
-def _next_sentence(
-    so_far: _Text,
-    chooser: _Chooser,
-    llm: LLM,
-    settings: GenerationSettings,
-    block: int,
-    seed: int,
-    number: int,
-    cost: Counter[str],
-) -> tuple[_Candidate | None, int, Counter[str]]:
-    """The candidate that carries the block best, its matching bits, and what was wrong with others.
-
-    Draws are independent, so the first full match in draw order is distributed like a random one among all full matches;
-    without one, a random draw among the best is taken, and a sentence drawn twice counts twice.
+    They carry the key's mark; without a key they are plain.
     """
-    drawn: list[_Candidate] = []
-    flaws: Counter[str] = Counter()
-    counts: list[int] = []
-    most = settings.wave_for(chooser.key.block_size)
-    while len(drawn) < settings.candidates:
-        count = min(most, settings.candidates - len(drawn))
-        wave = _wave(so_far, llm, settings, seed, number, len(drawn), count, cost)
-        drawn += wave
-        flaws.update(candidate.flaw for candidate in wave if candidate.flaw)
-        counts += chooser.matches([candidate.unit for candidate in wave if not candidate.flaw], block)
-        usable = [candidate for candidate in drawn if not candidate.flaw]
-        if chooser.key.block_size in counts:
-            return usable[counts.index(chooser.key.block_size)], chooser.key.block_size, flaws
-    if not usable:
-        # A sentence that is cut off, or that will be split otherwise, is better than none.
-        usable = [c for c in drawn if c.flaw == "resplit"] or [c for c in drawn if c.flaw == "unfinished"]
-        counts = chooser.matches([candidate.unit for candidate in usable], block)
-    if not usable:
-        return None, 0, flaws
-    best = [i for i, count in enumerate(counts) if count == max(counts)]
-    at = random.Random(f"{seed}/{number}").choice(best)
-    return usable[at], counts[at], flaws
+    one = Writing(prompt, key, settings, seed=seed, progress=progress)
+    _check(key, embedder)
+    rounds = _Rounds(llm, embedder)
+    while one.ended is None:
+        rounds.run([one])
+    return one.generation(llm)
 
 
-def _wave(
-    so_far: _Text,
+def _check(key: Key | None, embedder: Embedder | None) -> None:
+    if key is not None:
+        if embedder is None:
+            raise AlimarkError("marking needs an embedder")
+        key.check(embedder)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One of many: what to continue, from which seed, and under which key where it is not the run's."""
+
+    text: str
+    seed: int | None = None
+    key: Key | None = None
+
+
+def generate_many(
+    prompts: Iterable[Prompt],
+    key: Key | None,
+    embedder: Embedder | None,
     llm: LLM,
     settings: GenerationSettings,
-    seed: int,
-    number: int,
-    first: int,
-    count: int,
-    cost: Counter[str],
-) -> list[_Candidate]:
-    digest = hashlib.sha256(f"alimark/{seed}/{number}".encode()).digest()
-    request = Request(so_far.context, count, seed=int.from_bytes(digest[:6], "big"), first=first)
-    [draws] = llm.draw([request], settings.sampling, so_far.cutter.first_sentence_over)
-    if len(draws) != count:
-        raise AlimarkError(f"{llm.name} gave {len(draws)} continuations where {count} were asked for")
-    cost["candidates"] += count
-    cost["tokens"] += sum(draw.tokens for draw in draws)
-    return [so_far.candidate(draw) for draw in draws]
+    *,
+    batch: int | None = None,
+    progress: Callable[[int, MarkedSentence], None] | None = None,
+) -> Iterator[tuple[int, Generation | AlimarkError]]:
+    """Yields each text with its prompt's place as soon as it is finished, or the error that ended it.
+
+    `batch`: texts in progress at a time; by default as many as the model is fastest with. What is written does not depend
+    on it, as far as the model's draws do not.
+    """
+    _check(key, embedder)
+    batch = batch or default_batch(llm)
+    if batch < 1:
+        raise AlimarkError("batch must be at least 1")
+
+    def started() -> Iterator[tuple[int, Writing]]:
+        for i, prompt in enumerate(prompts):
+            step = None if progress is None else (lambda sentence, i=i: progress(i, sentence))
+            yield i, Writing(prompt.text, prompt.key or key, settings, seed=prompt.seed, progress=step)
+
+    if min(batch, llm.callers) == 1:
+        yield from _in_turn(started(), _Rounds(llm, embedder), batch)
+        return
+    with Scheduler(llm, embedder, batch=batch) as scheduler, _brisk_threads():
+        yield from scheduler.run(started())
 
 
-def _why_none(flaws: Counter[str]) -> Ended:
-    return "model repeats itself" if flaws["repeat"] > flaws["blank"] else "model ended"
+@contextmanager
+def _brisk_threads() -> Iterator[None]:
+    """A thread that feeds a GPU waits for the interpreter at every step; by default up to 5 ms, as long as the step."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, 0.0005))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def default_batch(llm: LLM) -> int:
+    return max(1, llm.callers * llm.together)
+
+
+Finished = Iterator[tuple[int, Generation | AlimarkError]]
+
+
+def _in_turn(writings: Iterator[tuple[int, Writing]], rounds: _Rounds, batch: int) -> Finished:
+    """All in this thread: for a model that takes one caller, and so that an interruption reaches the model at once."""
+    live: list[tuple[int, Writing]] = []
+    while True:
+        live += islice(writings, batch - len(live))
+        if not live:
+            return
+        try:
+            rounds.run([one for _, one in live])
+        except AlimarkError as error:
+            yield from ((i, error) for i, _ in live)
+            live = []
+        yield from ((i, one.generation(rounds.llm)) for i, one in live if one.ended)
+        live = [(i, one) for i, one in live if not one.ended]
+
+
+class Scheduler:
+    """Serves texts from many threads with one model and one embedder; a server holds one of these.
+
+    `submit` gives a future. Texts are served in groups, one thread each: as many groups as the model takes callers.
+    """
+
+    def __init__(self, llm: LLM, embedder: Embedder | None, *, batch: int | None = None) -> None:
+        self._rounds = _Rounds(llm, embedder)
+        batch = batch or default_batch(llm)
+        self._groups = max(1, min(batch, llm.callers))
+        self._batch = batch
+        self._most = -(-batch // self._groups)
+        self._waiting: queue.SimpleQueue[tuple[Writing, Future[Generation]] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def submit(self, writing: Writing) -> Future[Generation]:
+        """The text, once it is written. Cancelling the future ends the work on it after the round it is in."""
+        _check(writing.key, self._rounds.embedder)
+        future: Future[Generation] = Future()
+        with self._lock:
+            if self._closed:
+                raise AlimarkError("the scheduler is closed")
+            self._waiting.put((writing, future))
+            if len(self._threads) < self._groups:
+                # Daemons: an interrupted program does not wait for a model that is in the middle of a wave.
+                thread = threading.Thread(target=self._serve, name="alimark-writer", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def _serve(self) -> None:
+        live: list[tuple[Writing, Future[Generation]]] = []
+        while self._take_more(live):
+            try:
+                self._rounds.run([one for one, _ in live])
+            except Exception as error:  # whatever it was, those who wait must hear of it
+                for _, future in live:
+                    _fail(future, error)
+                live.clear()
+            for one, future in live:
+                if one.ended and not future.done():
+                    _finish(future, one.generation(self._rounds.llm))
+            live[:] = [(one, future) for one, future in live if not one.ended and not future.done()]
+            if self._closed:
+                for _, future in live:
+                    future.cancel()
+                return
+
+    def _take_more(self, live: list[tuple[Writing, Future[Generation]]]) -> bool:
+        """Fill the group up; wait only where there is nothing else to do. False once there is no more to come."""
+        while len(live) < self._most:
+            try:
+                found = self._waiting.get(block=not live)
+            except queue.Empty:
+                break
+            if found is None:
+                self._waiting.put(None)  # for the other threads, too
+                return bool(live)
+            if not found[1].cancelled():
+                live.append(found)
+        return True
+
+    def run(self, writings: Iterator[tuple[int, Writing]]) -> Finished:
+        """Keeps all groups busy with these texts; yields them as they are finished."""
+        done: queue.SimpleQueue[tuple[int, Future[Generation]]] = queue.SimpleQueue()
+        under_way = 0
+        while True:
+            for i, one in islice(writings, max(0, self._batch - under_way)):
+                under_way += 1
+                self.submit(one).add_done_callback(lambda future, i=i: done.put((i, future)))  # type: ignore[misc]
+            if not under_way:
+                return
+            i, future = done.get()
+            under_way -= 1
+            error = future.exception()
+            if error is not None and not isinstance(error, AlimarkError):
+                raise error
+            yield i, error if error is not None else future.result()
+
+    def close(self, wait: float = 10) -> None:
+        """Texts in progress are given up, and so are those that wait. Waits some seconds for rounds to come to an end."""
+        with self._lock:
+            self._closed = True
+        with suppress(queue.Empty):
+            while found := self._waiting.get_nowait():
+                found[1].cancel()
+        self._waiting.put(None)
+        until = time.monotonic() + wait
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0, until - time.monotonic()))
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _finish(future: Future[Generation], made: Generation) -> None:
+    with suppress(InvalidStateError):  # given up meanwhile
+        future.set_result(made)
+
+
+def _fail(future: Future[Generation], error: Exception) -> None:
+    with suppress(InvalidStateError):
+        future.set_exception(error)

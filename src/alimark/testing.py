@@ -56,6 +56,7 @@ class StandInLLM:
     blanks: the share of draws that are white space. repeats: the share that all say the same.
     endless: no sentence ends, so that every draw spends `max_tokens`.
     context_characters: ContextFull beyond that. interrupt_at: KeyboardInterrupt at that call, counted from 1.
+    callers, together: what it says of itself as every model does.
     """
 
     def __init__(
@@ -69,8 +70,12 @@ class StandInLLM:
         endless: bool = False,
         context_characters: int | None = None,
         interrupt_at: int | None = None,
+        callers: int = 1,
+        together: int = 4,
     ) -> None:
         self.name = name
+        self.callers, self.together = callers, together
+        self.limits: tuple[str, ...] = ()
         self.calls = 0
         self._seed = seed
         self._ends_after = ends_after
@@ -93,7 +98,8 @@ class StandInLLM:
         ]
 
     def _one(self, request: Request, number: int, sampling: Sampling, over: Over) -> Draw:
-        chance = random.Random(f"{self._seed} {request.seed} {number} {request.context}")
+        said = "".join(f"{turn.role}: {turn.content}\n" for turn in request.turns)
+        chance = random.Random(f"{self._seed} {request.seed} {number} {said}{request.context}")
         ends = len(re.findall(r"[.!?]\W*\s", request.context + " "))
         if self._ends_after is not None and ends >= self._ends_after:
             return Draw("", 1, "model")

@@ -33,10 +33,16 @@ STOPS: tuple[str, ...] = (
 A mark behind two closing signs is not listed: there an engine merely samples on to the next end.
 """
 
+STOP = re.compile(rf"\n\n|[。！？｡]|[.!?…؟۔।][{re.escape(_CLOSERS)}]?[ \n]")
+"""Any of them."""
+
 _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n\s*")
 _LIST_LINE = re.compile(r"\n[ \t]*(?=(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6})[ \t]+\S)")
 _WIDE_END = re.compile(rf"[。！？｡]+[{re.escape(_CLOSERS)}」』）]*\s*|[؟۔।]+[{re.escape(_CLOSERS)}]*\s+")
+# A list's or a heading's sign, which is layout and no part of what is said.
+_MARKER = re.compile(r"(?:(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6}|>)[ \t]+)+(?=\S)")
+_FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})", re.MULTILINE)
 _WORD_THEN_MORE = re.compile(r"\w\W")
 
 # Continuations that an undecided splitter would answer differently: after "etc." a capital starts a sentence and a
@@ -105,11 +111,20 @@ class Splitter:
         self._finder = finder
 
     def spans(self, text: str) -> Spans:
-        """The sentences of `text` as (start, end), without the white space around them."""
+        """The sentences of `text` as (start, end), without the white space around them. Code blocks hold none."""
+        words = _outside_code(text)
+        if words == [(0, len(text))]:
+            return self._spans(text)
+        return [(a + start, b + start) for start, end in words for a, b in self._spans(text[start:end])]
+
+    def _spans(self, text: str) -> Spans:
         # Nothing but the places where a piece starts is taken from the library: gaps in its spans lose no text.
         starts = {0, *(start for start, _ in self._finder(text))}
-        for pattern in (_BLANK_LINE, _LIST_LINE, _WIDE_END):
-            starts.update(match.end() for match in pattern.finditer(text))
+        if "\n" in text:
+            for pattern in (_BLANK_LINE, _LIST_LINE):
+                starts.update(match.end() for match in pattern.finditer(text))
+        if not text.isascii():
+            starts.update(match.end() for match in _WIDE_END.finditer(text))
         starts.discard(len(text))
         cuts = [*sorted(starts), len(text)]
         pieces = (_strip(text, a, b) for a, b in zip(cuts, cuts[1:], strict=False))
@@ -140,6 +155,37 @@ def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
     if name not in _FINDERS:
         raise AlimarkError(f"no splitter is named {name!r}; known: {', '.join(sorted(_FINDERS))}")
     return Splitter(name, _FINDERS[name]())
+
+
+def opens_code(text: str) -> bool:
+    """Whether a text begins with a fenced code block."""
+    return text.lstrip().startswith(("```", "~~~"))
+
+
+def code_end(text: str) -> int | None:
+    """Behind the fence that closes the first code block of `text`, or None while it is open."""
+    opening = _FENCE.search(text)
+    if opening is None:
+        return None
+    # A fence as long as the opening one or longer, alone on its line, and the line must be over.
+    closing = re.compile(rf"^[ \t]{{0,3}}{opening[1]}{opening[1][0]}*[ \t]*\n", re.MULTILINE)
+    found = closing.search(text, opening.end())
+    return found.end() if found else None
+
+
+def _outside_code(text: str) -> Spans:
+    """What lies outside of fenced code blocks that are closed; all of it where nothing does.
+
+    An open fence hides no sentence: else one sign at the start of a text would hide it whole from a detector.
+    """
+    if "```" not in text and "~~~" not in text:
+        return [(0, len(text))]
+    outside, at = [], 0
+    while (opening := _FENCE.search(text, at)) and (length := code_end(text[opening.start() :] + "\n")) is not None:
+        outside.append((at, opening.start()))
+        at = min(len(text), opening.start() + length)
+    outside = [(a, b) for a, b in [*outside, (at, len(text))] if text[a:b].strip()]
+    return outside or [(0, len(text))]
 
 
 def _strip(text: str, start: int, end: int) -> tuple[int, int]:
@@ -175,12 +221,20 @@ def _join_wordless(text: str, pieces: Spans) -> Spans:
 
 
 def clean(sentence: str) -> str:
-    """The unit's text: on one line, with straight quotes and a final mark; empty for a blank."""
-    text = keep_on_one_line(sentence).translate(_STRAIGHT)
+    """The unit's text: on one line, without a list's sign, with straight quotes and a final mark; empty for a blank."""
+    text = without_marker(keep_on_one_line(sentence))
+    text = text if text.isascii() else text.translate(_STRAIGHT)
     return with_full_stop(text) if text else ""
 
 
+def without_marker(sentence: str) -> str:
+    """A list item or a heading without its sign."""
+    return _MARKER.sub("", sentence, count=1) if _MARKER.match(sentence) else sentence
+
+
 def keep_on_one_line(sentence: str) -> str:
+    if sentence.isprintable():  # no break and no control character in it
+        return sentence.strip()
     return _LINE_BREAKS.sub(" ", sentence).translate(_NO_CONTROL).strip()
 
 

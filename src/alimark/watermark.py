@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -15,7 +15,7 @@ from alimark.errors import AlimarkError, KeyFileError
 from alimark.key import Key
 
 if TYPE_CHECKING:
-    from alimark.generate import Generation, Progress
+    from alimark.generate import Generation, Progress, PromptStyle, Scheduler
     from alimark.llm.base import LLM, Sampling
 
 
@@ -51,6 +51,7 @@ class AliMark:
             key.check(embedder)
         self.key = key
         self._given = embedder
+        self._schedulers: dict[int, Scheduler] = {}
 
     @property
     def embedder(self) -> Embedder:
@@ -66,12 +67,13 @@ class AliMark:
 
     @overload
     def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., candidates: int = ..., seed: int | None = ...,
-                 sampling: Sampling | None = ..., progress: Progress | None = ...) -> Generation: ...  # fmt: skip
+                 sampling: Sampling | None = ..., prompt_style: PromptStyle = ..., batch: int | None = ...,
+                 progress: Progress | None = ...) -> Generation: ...  # fmt: skip
 
     @overload
     def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., candidates: int = ...,
-                 seed: int | None = ..., sampling: Sampling | None = ...,
-                 progress: Progress | None = ...) -> list[Generation]: ...  # fmt: skip
+                 seed: int | None = ..., sampling: Sampling | None = ..., prompt_style: PromptStyle = ...,
+                 batch: int | None = ..., progress: Progress | None = ...) -> list[Generation]: ...  # fmt: skip
 
     def generate(
         self,
@@ -82,27 +84,59 @@ class AliMark:
         candidates: int = 64,
         seed: int | None = None,
         sampling: Sampling | None = None,
+        prompt_style: PromptStyle = "continue",
+        batch: int | None = None,
         progress: Progress | None = None,
     ) -> Generation | list[Generation]:
-        """Writes marked text after a prompt. `progress` is called with each sentence as it is chosen."""
-        from alimark.generate import GenerationSettings, generate
+        """Writes marked text after a prompt, or after each of several, `batch` of them at a time.
+
+        `progress` is called with each sentence as it is chosen. The i-th of several prompts has the seed `seed + i`.
+        """
+        from alimark.generate import GenerationSettings, Prompt, generate, generate_many
         from alimark.llm.base import Sampling
 
-        settings = GenerationSettings(sentences=sentences, candidates=candidates, sampling=sampling or Sampling())
+        settings = GenerationSettings(sentences, candidates, sampling or Sampling(), prompt_style=prompt_style)
         if isinstance(prompt, str):
             return generate(prompt, self.key, self.embedder, llm, settings, seed=seed, progress=progress)
-        return [
-            generate(
-                one,
-                self.key,
-                self.embedder,
-                llm,
-                settings,
-                seed=None if seed is None else seed + i,
-                progress=progress,
-            )
-            for i, one in enumerate(prompt)
-        ]
+        step = None if progress is None else (lambda _, sentence: progress(sentence))
+        prompts = [Prompt(one, None if seed is None else seed + i) for i, one in enumerate(prompt)]
+        made = generate_many(prompts, self.key, self.embedder, llm, settings, batch=batch, progress=step)
+        return _in_order(made)
+
+    async def agenerate(
+        self,
+        prompt: str,
+        llm: LLM,
+        *,
+        sentences: int = 12,
+        candidates: int = 64,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        prompt_style: PromptStyle = "continue",
+        progress: Progress | None = None,
+    ) -> Generation:
+        """`generate` for a server: texts that are awaited at the same time are written together.
+
+        `progress` is called in another thread than the event loop's. Cancelling ends the work on the text.
+        """
+        import asyncio
+
+        from alimark.generate import GenerationSettings, Writing
+        from alimark.llm.base import Sampling
+
+        settings = GenerationSettings(sentences, candidates, sampling or Sampling(), prompt_style=prompt_style)
+        scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
+        writing = Writing(prompt, self.key, settings, seed=seed, progress=progress)
+        return await asyncio.wrap_future(scheduler.submit(writing))
+
+    def _scheduler(self, llm: LLM) -> Scheduler:
+        """One for each model that text was asked of."""
+        from alimark.generate import Scheduler
+
+        embedder = self.embedder
+        with _loading:
+            # A scheduler holds its model, so the model's id stays its own.
+            return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
 
     @overload
     def detect(self, text: str, *, settings: DetectionSettings | None = ..., **options: Any) -> Detection: ...
@@ -123,6 +157,16 @@ class AliMark:
                 raise answer
             answers.append(answer)
         return answers[0] if isinstance(text, str) else answers
+
+
+def _in_order(made: Iterable[tuple[int, Generation | AlimarkError]]) -> list[Generation]:
+    """All texts by the place of their prompts; the first error is raised."""
+    found: dict[int, Generation] = {}
+    for i, one in made:
+        if isinstance(one, AlimarkError):
+            raise one
+        found[i] = one
+    return [found[i] for i in sorted(found)]
 
 
 def _settings(settings: DetectionSettings | None, options: dict[str, Any]) -> DetectionSettings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,12 @@ def _tokenizer(transformers: Any) -> Any:
         vocab_size=400, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(sentences, trainer)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+    wrapped.chat_template = (
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    return wrapped
 
 
 @pytest.fixture(scope="session")
@@ -72,3 +79,50 @@ def llama_cpp() -> LLM:
 def real_transformers() -> LLM:
     pytest.importorskip("transformers")
     return load_llm(f"transformers:{DEFAULT_LLM}")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a llama.cpp server that wants a key, which is in the environment meanwhile."""
+    xllamacpp = pytest.importorskip("xllamacpp")
+    pytest.importorskip("httpx")
+    from alimark.models import store
+
+    key = secrets.token_hex(16)
+    params = xllamacpp.CommonParams()
+    params.model.path = str(store.resolve(DEFAULT_LLM))
+    params.verbosity = -1
+    params.warmup = False
+    params.n_parallel = 4
+    params.n_ctx = 2048
+    params.kv_unified = True
+    params.kv_unified_per_slot = 512
+    params.ctx_shift = False
+    params.cache_ram_mib = 0  # what it takes from there is not quite what it would compute
+    params.n_threads_http = 8
+    params.hostnames = ["127.0.0.1"]
+    params.api_keys = [key]
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    running = xllamacpp.Server(params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ALIMARK_API_KEY", key)
+        yield f"{running.listening_address}/v1"
+    del running
+
+
+@pytest.fixture(scope="session")
+def served(server: str) -> Iterator[LLM]:
+    """A server in its own dialect; one request at a time, since others in the same batch would move its logits."""
+    from alimark.llm.openai import OpenAI
+
+    with OpenAI(server, concurrency=1) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="session")
+def served_plainly(server: str) -> Iterator[LLM]:
+    """A server taken for one of which nothing is known."""
+    from alimark.llm.openai import OpenAI
+
+    with OpenAI(server, dialect="openai", concurrency=1) as llm:
+        yield llm

@@ -7,7 +7,7 @@ import re
 
 def sentence_over(text: str) -> bool:
     """A plain reading of what callers pass: a mark and white space, or a blank line, behind a first word."""
-    return re.search(r"(?<!Dr)(?<!Mrs)[.!?…][\"'”’)]*\s|\n\n", text.lstrip()) is not None
+    return re.search(r"(?<!Dr)(?<!Mrs)[.!?…][\"'”’)]*[ \n]|\n\n", text.lstrip()) is not None
 
 
 def never_over(text: str) -> bool:

@@ -64,10 +64,10 @@ class TestLlamaCpp:
     def test_the_chain_is_temperature_then_top_p(self, llama_cpp: Any) -> None:
         """The server's probabilities after sampling, against transformers' rules on the raw ones."""
         torch = pytest.importorskip("torch")
-        from alimark.llm.transformers import filtered
+        warpers = pytest.importorskip("transformers.generation.logits_process")
 
         sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.0)
-        prompt = llama_cpp._prompt("The weather in the north of the country was", sampling)
+        prompt = llama_cpp._prompt(Request("The weather in the north of the country was", 1, 1), sampling)
         body = {**llama_cpp._body(prompt, sampling, 1, 1), "response_fields": ["completion_probabilities"]}
         ask = llama_cpp._server.post
         llama_cpp._server.forget()
@@ -77,11 +77,9 @@ class TestLlamaCpp:
         found = {token["id"]: token["prob"] for token in seen["completion_probabilities"][0]["top_probs"]}
 
         logits = torch.tensor([[token["logprob"] for token in raw]])
-        weights, order = filtered(logits, torch.zeros_like(logits, dtype=torch.bool), sampling)
-        weights = (weights / weights.sum())[0]
-        expected = {
-            raw[at]["id"]: weight for at, weight in zip(order[0].tolist(), weights.tolist(), strict=True) if weight
-        }
+        scores = warpers.TopPLogitsWarper(0.9)(None, warpers.TemperatureLogitsWarper(0.7)(None, logits))
+        weights = torch.softmax(scores, dim=1)[0].tolist()
+        expected = {token["id"]: weight for token, weight in zip(raw, weights, strict=True) if weight}
         assert len(found) > 5
         assert found == pytest.approx(expected, abs=1e-4)
 
@@ -101,7 +99,7 @@ class TestLlamaCpp:
         context = "My name is Dr. John, my name is Dr. John, my name is Dr. John, my name is"
         sampling = Sampling(max_tokens=12, repetition_penalty=1.0, **GREEDY)
         [[draw]] = llama_cpp.draw([Request(context, 1, 1)], sampling, never_over)
-        body = llama_cpp._body(llama_cpp._prompt(context, sampling), sampling, 12, 1)
+        body = llama_cpp._body(llama_cpp._prompt(Request(context, 1, 1), sampling), sampling, 12, 1)
         assert draw.text == llama_cpp._server.post("/completion", {**body, "stop": []})["content"]
         assert draw.text.startswith(" Dr. John")
         assert draw.tokens == 12
@@ -156,6 +154,6 @@ class TestLlamaCpp:
     def test_a_missing_first_token_is_put_there(self, llama_cpp: Any) -> None:
         llama_cpp._add_bos = 1
         try:
-            assert llama_cpp._prompt("Hello", Sampling())[0] == 1
+            assert llama_cpp._prompt(Request("Hello", 1, 1), Sampling())[0] == 1
         finally:
             llama_cpp._add_bos = None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,14 @@ def test_a_missing_engine_names_its_extra(tiny_folder: Path, monkeypatch: pytest
         llm.load_llm("llama.cpp:smollm2-135m")
     with pytest.raises(MissingExtra, match=r"alimark\[transformers\]"):
         llm.load_llm(tiny_folder)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtra, match=r"alimark\[openai\]"):
+        llm.load_llm("openai:http://localhost:1/v1")
 
 
 def test_what_is_no_language_model_is_an_error() -> None:
-    with pytest.raises(LLMError, match="not supported yet"):
-        llm.load_llm("openai:http://localhost:1/v1#model")
+    with pytest.raises(LLMError, match="no address of a server"):
+        llm.load_llm("openai:localhost")
     with pytest.raises(LLMError, match="embedder"):
         llm.load_llm("all-MiniLM-L6-v2")
     with pytest.raises(ModelError):

@@ -13,6 +13,7 @@ from alimark.llm.base import Request, Sampling
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from alimark.llm import _lanes  # noqa: E402
 from alimark.llm import transformers as adapter  # noqa: E402
 
 SETTINGS = [
@@ -24,34 +25,44 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
-@pytest.mark.parametrize("spread", [0.1, 1.0, 5.0])
-def test_the_distribution_is_that_of_transformers_own_processors(sampling: Sampling, spread: float) -> None:
+def expected_law(logits: Any, history: Any, sampling: Sampling) -> Any:
+    """By transformers' own processors."""
     from transformers.generation import logits_process as theirs
-
-    generator = torch.Generator().manual_seed(1)
-    logits = spread * torch.randn((8, 500), generator=generator)
-    history = torch.randint(0, 500, (8, 60), generator=generator)
-    seen = torch.zeros((8, 500), dtype=torch.bool).scatter_(1, history, True)
 
     scores = theirs.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(history, logits.clone())
     scores = theirs.TemperatureLogitsWarper(sampling.temperature)(history, scores)
-    scores = theirs.TopPLogitsWarper(sampling.top_p)(history, scores)
-    expected = torch.softmax(scores, dim=1)
-
-    weights, ids = adapter.filtered(logits, seen, sampling)
-    found = torch.zeros_like(expected).scatter_(1, ids, weights / weights.sum(dim=1, keepdim=True))
-    assert torch.equal(found > 0, expected > 0)
-    torch.testing.assert_close(found, expected)
+    return torch.softmax(theirs.TopPLogitsWarper(sampling.top_p)(history, scores), dim=1)
 
 
-def test_sampling_follows_the_distribution() -> None:
-    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(20_000, 1)
-    seen = torch.zeros_like(logits, dtype=torch.bool)
-    numbers = torch.from_numpy(adapter.uniform_numbers(3, 0, 20_000, 1))[:, 0]
-    tokens = adapter.sample(logits, seen, Sampling(1.0, 0.9, 1.0), numbers)
-    shares = np.bincount(tokens.numpy(), minlength=4) / 20_000
-    np.testing.assert_allclose(shares, [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0], atol=0.015)
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+@pytest.mark.parametrize("spread", [0.1, 1.0, 5.0])
+def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spread: float) -> None:
+    """Every token that may be drawn is drawn as often as it should be, and no other is."""
+    generator = torch.Generator().manual_seed(1)
+    logits = spread * torch.randn((4, 50), generator=generator)
+    history = torch.randint(0, 50, (4, 20), generator=generator)
+    expected = expected_law(logits, history, sampling)
+
+    draws, tries = 20_000, _lanes.tries_for(sampling.top_p)
+    chances = _lanes.probabilities(logits.clone(), history, sampling)
+    keys = torch.randint(-(2**62), 2**62, (draws,), generator=generator)
+    numbers = _lanes.uniform_numbers(keys, torch.tensor(3), tries)
+    for row in range(4):
+        tokens = _lanes.choose(chances[row : row + 1].expand(draws, -1), sampling.top_p, numbers)
+        shares = torch.bincount(tokens, minlength=50) / draws
+        assert not (shares[expected[row] == 0] > 0).any()
+        torch.testing.assert_close(shares, expected[row], atol=0.015, rtol=0)
+
+
+def test_the_law_of_a_large_vocabulary(tiny: Any) -> None:
+    """The tokens that may be drawn, one by one, where most of the weight lies on few of many."""
+    logits = torch.linspace(12, -12, 40_000)[None].repeat(2000, 1)
+    numbers = _lanes.uniform_numbers(torch.arange(2000), torch.tensor(0), _lanes.tries_for(0.95))
+    none = torch.zeros((2000, 1), dtype=torch.long)
+    tokens = _lanes.choose(_lanes.probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
+    nucleus = int((torch.softmax(torch.linspace(12, -12, 40_000), 0).cumsum(0) < 0.95).sum()) + 1
+    assert int(tokens.max()) < nucleus
+    assert int(tokens.max()) > 0.9 * nucleus
 
 
 def test_a_model_that_would_end_goes_on_unless_it_may(tiny: Any) -> None:
@@ -61,10 +72,20 @@ def test_a_model_that_would_end_goes_on_unless_it_may(tiny: Any) -> None:
         assert ("model" in {draw.ended for draw in draws}) is may_end
 
 
-def test_numbers_depend_on_seed_and_draw_alone() -> None:
-    whole = adapter.uniform_numbers(5, 0, 6, 10)
-    np.testing.assert_array_equal(whole[2:5, :4], adapter.uniform_numbers(5, 2, 3, 4))
-    assert not np.isin(adapter.uniform_numbers(6, 0, 6, 10), whole).any()
+def test_numbers_depend_on_seed_draw_and_step_alone() -> None:
+    keys = torch.tensor([adapter._key(5, i) for i in range(6)])
+    whole = _lanes.uniform_numbers(keys, torch.tensor(7), 4)
+    assert torch.equal(whole[2:5, :2], _lanes.uniform_numbers(keys[2:5], torch.tensor(7), 2))
+    assert not torch.isin(_lanes.uniform_numbers(keys, torch.tensor(8), 4), whole).any()
+    assert len({adapter._key(seed, i) for seed in range(20) for i in range(20)}) == 400
+
+
+def test_numbers_are_uniform_and_independent() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    keys = torch.tensor([adapter._key(1, i) for i in range(3000)])
+    numbers = torch.cat([_lanes.uniform_numbers(keys, torch.tensor(step), 6) for step in range(3)], dim=1).numpy()
+    assert stats.kstest(numbers.ravel(), "uniform").pvalue > 1e-4
+    assert np.abs(np.corrcoef(numbers.T) - np.eye(18)).max() < 0.09
 
 
 def test_a_batch_in_turns_gives_the_same_draws(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,22 +106,102 @@ def test_stopping_changes_no_first_sentence(tiny: Any) -> None:
         assert not sentence_over(short.text) or not sentence_over(short.text[:-2].rstrip())
 
 
-def test_the_cache_gives_what_a_fresh_reading_gives(tiny: Any) -> None:
-    """Draws against plain sampling that reads the whole text anew for every token."""
-    request, sampling = Request("The mayor opened the bridge.", 3, 2), Sampling(max_tokens=20)
-    [draws] = tiny.draw([request], sampling, never_over)
-    numbers = adapter.uniform_numbers(2, 0, 3, 20)
-    prompt = tiny._prompt(request.context, sampling)
-    for row, draw in enumerate(draws):
-        ids = list(prompt)
-        for step in range(draw.tokens):
+def plain_draw(llm: Any, request: Request, number: int, sampling: Sampling) -> str:
+    """Plain sampling that reads the whole text anew for every token, by the model's own attention."""
+    prompt = llm._prompt(request, sampling)
+    ids, key = list(prompt), torch.tensor([adapter._key(request.seed, number)])
+    llm._model.set_attn_implementation("eager")
+    try:
+        for step in range(sampling.max_tokens):
             with torch.inference_mode():
-                logits = tiny._model(torch.tensor([ids])).logits[:, -1]
-            seen = torch.zeros_like(logits, dtype=torch.bool)
-            seen[:, ids] = True
-            ids.append(int(adapter.sample(logits, seen, sampling, torch.from_numpy(numbers[row, step : step + 1]))))
-        text = tiny._tokenizer.decode(ids[len(prompt) :], skip_special_tokens=True)
-        assert text.rstrip("\ufffd") == draw.text
+                logits = llm._model(torch.tensor([ids]), use_cache=False).logits[:, -1]
+            numbers = _lanes.uniform_numbers(key, torch.tensor(step), _lanes.tries_for(sampling.top_p))
+            chances = _lanes.probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
+            ids.append(int(_lanes.choose(chances, sampling.top_p, numbers)))
+    finally:
+        llm._model.set_attn_implementation(_lanes.ATTENTION)
+    text: str = llm._text(prompt[-8:] + ids[len(prompt) :])
+    return text[len(llm._text(prompt[-8:])) :].rstrip("\ufffd")
+
+
+REQUESTS = [
+    Request("The mayor opened the bridge.", 5, 2),
+    Request("A visitor lost every window on Friday, and nobody saw the old sailor.", 3, 4, first=9),
+    Request("Did", 1, 6),
+]
+
+
+def test_a_batch_of_contexts_gives_what_a_fresh_reading_gives(tiny: Any) -> None:
+    sampling = Sampling(max_tokens=20)
+    for request, draws in zip(REQUESTS, tiny.draw(REQUESTS, sampling, never_over), strict=True):
+        for i, draw in enumerate(draws):
+            assert draw.text == plain_draw(tiny, request, request.first + i, sampling)
+
+
+def test_other_requests_in_the_batch_change_nothing(tiny: Any) -> None:
+    together = tiny.draw(REQUESTS, Sampling(max_tokens=40), sentence_over)
+    apart = [tiny.draw([request], Sampling(max_tokens=40), sentence_over)[0] for request in REQUESTS]
+    assert together == apart
+
+
+def test_a_longer_context_is_read_from_where_it_goes_on(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    real = adapter.read
+
+    def reading(*args: Any) -> Any:
+        read.append(sum(map(len, args[2])))
+        return real(*args)
+
+    monkeypatch.setattr(adapter, "read", reading)
+    start = "The teacher carried two horses across the border before dinner."
+    sampling = Sampling(max_tokens=8)
+    tiny.draw([Request(start, 2, 1)], sampling, never_over)
+    tiny.draw([Request(start, 2, 1, first=2)], sampling, never_over)
+    longer = Request(start + " The mayor sold a garden.", 2, 1)
+    again = tiny.draw([longer], sampling, never_over)
+    whole = len(tiny._prompt(longer, sampling))
+    assert read[1] == 1
+    assert 1 < read[2] < whole - read[0] + 3
+    tiny._contexts._kept.clear()
+    assert tiny.draw([longer], sampling, never_over) == again
+
+
+@pytest.mark.parametrize("family", ["opt", "gemma2", "gemma3", "qwen2", "qwen3", "gpt_neox", "mistral"])
+def test_models_of_many_kinds(family: str, tiny: Any, tmp_path: Path) -> None:
+    """Learned positions, sliding windows, capped scores, fewer heads for keys: all as the model itself would attend."""
+    import transformers
+
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(_config(family, len(tiny._tokenizer)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    model.save_pretrained(tmp_path)
+    tiny._tokenizer.save_pretrained(tmp_path)
+    llm = adapter.Transformers(tmp_path)
+    sampling = Sampling(max_tokens=12)
+    for request, draws in zip(REQUESTS, llm.draw(REQUESTS, sampling, never_over), strict=True):
+        for i, draw in enumerate(draws):
+            assert draw.text == plain_draw(llm, request, request.first + i, sampling)
+
+
+def _config(family: str, vocabulary: int) -> Any:
+    import transformers
+
+    options: dict[str, Any] = {
+        "vocab_size": vocabulary, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "intermediate_size": 64, "max_position_embeddings": 256, "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0,
+    }  # fmt: skip
+    special: dict[str, dict[str, Any]] = {
+        "opt": {"ffn_dim": 64, "word_embed_proj_dim": 32},
+        "gemma2": {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8, "attn_logit_softcapping": 2.0},
+        "gemma3_text": {"num_key_value_heads": 1, "head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2},
+        "qwen2": {"num_key_value_heads": 2, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
+        "qwen3": {"num_key_value_heads": 2, "head_dim": 16},
+        "mistral": {"num_key_value_heads": 2, "sliding_window": 8},
+    }
+    name = "gemma3_text" if family == "gemma3" else family
+    return transformers.AutoConfig.for_model(name, **(options | special.get(name, {})))
 
 
 def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -86,6 +87,11 @@ def _fail(message: str, status: int, debug: bool) -> None:
 
         traceback.print_exc()
     sys.stderr.write(f"error: {message}\n" if status == 2 else f"{message}\n")
+    if status == 130:
+        # A model may be in the middle of a wave in another thread; what was finished is written, so nobody waits for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)
 
 

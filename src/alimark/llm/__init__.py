@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from alimark.errors import LLMError, MissingExtra
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn
 
-__all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "load_llm"]
+__all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "Turn", "load_llm"]
 
 DEFAULT_LLM = "smollm2-135m"
 
@@ -19,11 +19,14 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
     """A language model by store name, path or hub id; `options` go to the adapter.
 
     A GGUF file runs on llama.cpp, or on transformers where that alone is installed; all else runs on
-    transformers. A prefix, "llama.cpp:" or "transformers:", chooses the engine.
+    transformers. A prefix, "llama.cpp:", "transformers:" or "vllm:", chooses the engine, and
+    "openai:http://host:port/v1#model" a model on a server, where "#model" can be left out if that has only one.
     """
     from alimark.models import store
 
     engine, model = _engine_of(str(name))
+    if engine == "openai":
+        return _openai(model, **options)
     known = store.entries().get(model)
     if known and known.kind != "llm":
         llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
@@ -51,15 +54,30 @@ def _transformers(path: Path, **options: Any) -> LLM:
     return Transformers(path, **options)
 
 
-_ADAPTERS: dict[str, Callable[..., LLM]] = {"llama.cpp": _llama_cpp, "transformers": _transformers}
-_LIBRARIES = {"llama.cpp": ("xllamacpp", "llama-cpp"), "transformers": ("transformers", "transformers")}
+def _vllm(path: Path, **options: Any) -> LLM:
+    from alimark.llm.vllm import VLLM
+
+    return VLLM(path, **options)
+
+
+def _openai(address: str, **options: Any) -> LLM:
+    from alimark.llm.openai import OpenAI
+
+    base_url, _, model = address.partition("#")
+    return OpenAI(base_url, **{"model": model or None, **options})
+
+
+_ADAPTERS: dict[str, Callable[..., LLM]] = {"llama.cpp": _llama_cpp, "transformers": _transformers, "vllm": _vllm}
+_LIBRARIES = {
+    "llama.cpp": ("xllamacpp", "llama-cpp"),
+    "transformers": ("transformers", "transformers"),
+    "vllm": ("vllm", "vllm"),
+}
 
 
 def _engine_of(name: str) -> tuple[str, str]:
     engine, colon, model = name.partition(":")
-    if colon and engine == "openai":
-        raise LLMError("language models behind an OpenAI-style address are not supported yet; use a local model")
-    return (engine, model) if colon and engine in _ADAPTERS else ("", name)
+    return (engine, model) if colon and engine in (*_ADAPTERS, "openai") else ("", name)
 
 
 def _need(engine: str) -> None:

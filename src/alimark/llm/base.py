@@ -36,10 +36,21 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Something said in a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """`count` draws of what follows `context`.
 
-    Draw number `first + i` is a function of (context, sampling, seed, first + i) as far as the engine is
+    With `turns` the model's chat template is laid around them, and `context` is what the assistant has said so far
+    in the turn that it is about to go on with: nothing, or a text to be continued.
+
+    Draw number `first + i` is a function of (turns, context, sampling, seed, first + i) as far as the engine is
     deterministic, so that waves of any size give the same draws in the same order.
     """
 
@@ -47,6 +58,7 @@ class Request:
     count: int
     seed: int
     first: int = 0
+    turns: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +71,25 @@ class Draw:
 
 
 class LLM(Protocol):
+    """A language model. Every method may be called by several threads at a time."""
+
     @property
     def name(self) -> str: ...
+
+    @property
+    def callers(self) -> int:
+        """How many threads may usefully call `draw` at a time."""
+        return 1
+
+    @property
+    def together(self) -> int:
+        """How many requests one call should hold, where there are so many."""
+        return 1
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What of `Sampling` and `Request` this engine cannot honour, in words for the record of a text."""
+        return ()
 
     def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
         """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""

@@ -26,13 +26,14 @@ import string
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm.base import Draw, Ended, Over, Request, Sampling
+from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn
 from alimark.text import STOPS
 
 TOKENS_A_DRAW = 128
@@ -40,6 +41,9 @@ TOKENS_A_DRAW = 128
 
 # A draw that stopped at "Dr. " is asked again this soon, and then after twice as many tokens each time.
 _FIRST_STEP = 4
+
+# Texts written at a time: enough to fill the slots that one text's last, long draws leave empty.
+_CALLERS = 4
 
 _BROKEN = "\ufffd"
 
@@ -78,7 +82,7 @@ class _Open:
 
 
 class LlamaCpp:
-    """A GGUF model. Calls from several threads run one after the other.
+    """A GGUF model. Calls from several threads share the slots; with `repeatable` they run one after the other.
 
     context_tokens: the most tokens that prompt and text may have together.
     parallel: draws sampled at a time; more are sampled in turns.
@@ -106,7 +110,8 @@ class LlamaCpp:
         self._cells = context_tokens + parallel * TOKENS_A_DRAW
         self._add_bos = add_bos
         self._repeatable = repeatable
-        self._lock = threading.Lock()
+        self._turns = threading.Semaphore(1 if repeatable else parallel)
+        self._room = _Room(self._cells, parallel)
         self._server = _Server(
             Path(path),
             context=context_tokens,
@@ -120,19 +125,32 @@ class LlamaCpp:
     def name(self) -> str:
         return self._name
 
+    @property
+    def callers(self) -> int:
+        return 1 if self._repeatable else min(_CALLERS, self._parallel)
+
+    @property
+    def together(self) -> int:
+        return 1
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        return ()
+
     def __repr__(self) -> str:
         return f"<LlamaCpp {self.name}>"
 
     def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
         """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
-        with self._lock:
-            prompts = [self._prompt(request.context, sampling) for request in requests]
+        with self._turns, self._room.caller():
+            prompts = [self._prompt(request, sampling) for request in requests]
             return [
                 self._draw(request, prompt, sampling, over) for request, prompt in zip(requests, prompts, strict=True)
             ]
 
-    def _prompt(self, context: str, sampling: Sampling) -> list[int]:
-        ids: list[int] = self._server.post("/tokenize", {"content": context, "add_special": True})["tokens"]
+    def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
+        text = self._chat(request.turns) + request.context
+        ids: list[int] = self._server.post("/tokenize", {"content": text, "add_special": True})["tokens"]
         if self._add_bos is not None and ids[:1] != [self._add_bos]:
             ids.insert(0, self._add_bos)
         if not ids:
@@ -144,14 +162,19 @@ class LlamaCpp:
             )
         return ids
 
+    def _chat(self, turns: Sequence[Turn]) -> str:
+        if not turns:
+            return ""
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        text: str = self._server.post("/apply-template", {"messages": messages})["prompt"]
+        return text
+
     def _draw(self, request: Request, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
         draws: list[Draw] = []
-        room = (self._cells - len(prompt)) // sampling.max_tokens
-        wave = max(1, min(self._parallel, room))
         while len(draws) < request.count:
-            n = min(wave, request.count - len(draws))
-            part = replace(request, count=n, first=request.first + len(draws))
-            draws += self._wave(part, prompt, sampling, over)
+            with self._room.take(len(prompt), sampling.max_tokens, request.count - len(draws)) as n:
+                part = replace(request, count=n, first=request.first + len(draws))
+                draws += self._wave(part, prompt, sampling, over)
         return draws
 
     def _wave(self, request: Request, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
@@ -227,6 +250,46 @@ class LlamaCpp:
         whole, said = whole.rstrip(_BROKEN), said.rstrip(_BROKEN)
         # A control token shows in `whole` only; then the server's word is the better one.
         return whole if _BROKEN in said or whole.startswith(said) else said
+
+
+class _Room:
+    """Slots and cache cells, shared by those who call at the same time."""
+
+    def __init__(self, cells: int, slots: int) -> None:
+        self._all_cells, self._all_slots = cells, slots
+        self._cells, self._slots, self._callers = cells, slots, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def caller(self) -> Iterator[None]:
+        with self._changed:
+            self._callers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._callers -= 1
+
+    @contextmanager
+    def take(self, prompt: int, tokens: int, most: int) -> Iterator[int]:
+        """Room for up to `most` draws of `tokens` behind a prompt, and for one at least as soon as there is."""
+        with self._changed:
+            while not (n := self._draws(prompt, tokens, most)):
+                self._changed.wait()
+            cells = min(self._cells, prompt + n * tokens)
+            self._cells, self._slots = self._cells - cells, self._slots - n
+        try:
+            yield n
+        finally:
+            with self._changed:
+                self._cells, self._slots = self._cells + cells, self._slots + n
+                self._changed.notify_all()
+
+    def _draws(self, prompt: int, tokens: int, most: int) -> int:
+        share = max(1, self._all_slots // max(1, self._callers))
+        fit = min(most, share, self._slots, (self._cells - prompt) // tokens)
+        alone = self._cells == self._all_cells  # then one draw always fits, since a context does
+        return max(0, fit) or int(alone)
 
 
 def _seed_of(*numbers: int) -> int:

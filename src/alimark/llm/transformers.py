@@ -1,8 +1,10 @@
-"""safetensors weights (or GGUF ones, converted once) on transformers and torch, sampled by our own loop.
+"""Safetensors or GGUF weights on PyTorch, through transformers.
 
-The prompt is evaluated once and its cache repeated for every draw. The uniform numbers of a draw depend on the
-seed and the draw's number alone, so draws do not depend on how many are made at a time, up to the rounding of a
-batch's logits. A draw whose sentence is over leaves the batch.
+The model's own layers run, but attention and sampling are alimark's (see _lanes): all draws of all requests of a call
+go through the model together, and a context is read once, also over several calls: what was read of a text's
+beginning is kept until the text goes on. A draw's random numbers depend on the seed and the draw's number alone, so
+draws do not depend on what else is in the batch, up to the rounding of a batch's logits: in float32 that hardly ever
+moves a draw, in bfloat16 (the default on a GPU) it moves some.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,27 +26,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm.base import Draw, Ended, Over, Request, Sampling
-from alimark.text import STOPS
+from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn
+from alimark.text import STOP, STOPS
 
 if TYPE_CHECKING:
     import torch
 
+    from alimark.llm._lanes import Lanes, Shape
+
 ROWS = 256
-"""Draws in one batch; more are sampled in turns."""
+"""Draws in one batch on a CPU; more are sampled in turns."""
 
-# Below this share of live rows the batch is made smaller, which copies the cache.
-_COMPACT_BELOW = 0.75
+_ROWS_CUDA = 8192
+_CALLERS_CUDA = 2  # one samples while the texts of the other are split and embedded
 
-# A token without one of these cannot bring a sentence to its end; a broken character might be one of them in part.
-_MARKS = frozenset("".join(STOPS)) - {" "} | {"\ufffd"}
+# Steps between two looks at what was sampled: each look halts the GPU, and each step too many is a token for nothing.
+_STEPS_A_LOOK_CUDA = 4
+
+# Below this share of live rows the batch is made smaller, which copies what they hold.
+_COMPACT_BELOW = 0.85
+
+# A token without one of these begins no sentence's end; a broken character might be one of them in part.
+_MARKS = frozenset(stop[0] for stop in STOPS) | {"\ufffd"}
+
+# Tokens behind a mark in which it is seen whether a sentence ended there: a word or two.
+_WORDS_BEHIND = 8
 
 # Tokens of the prompt decoded along with a draw: a tokenizer may write a first word without its space.
 _CONTEXT_IDS = 8
 
+_READ_TOKENS = 16_384  # in one go
+_KEPT_CONTEXTS = 512
+_KEPT_BYTES = 4 << 30
+
 
 class Transformers:
-    """A causal language model from a safetensors folder, a hub id or a GGUF file. One call at a time runs.
+    """A causal language model from a safetensors folder, a hub id or a GGUF file. Safe to share by threads.
 
     Neither pickled weights nor code that comes with a model is ever loaded.
     """
@@ -57,6 +74,7 @@ class Transformers:
         name: str | None = None,
         dtype: str | None = None,
         add_bos: int | None = None,
+        rows: int | None = None,
     ) -> None:
         try:
             import torch
@@ -73,30 +91,74 @@ class Transformers:
         self._add_bos = add_bos
         self._ends = _end_ids(self._tokenizer, self._model)
         # A model kept from ending its turn would open the next one: no control token is text.
-        control = sorted(self._ends | set(self._tokenizer.all_special_ids))
+        self._may_end_sentence, self._is_end = self._tables()
+        special = self._ends | set(self._tokenizer.all_special_ids)
+        control = sorted(token for token in special if token < len(self._is_end))
         self._control = torch.tensor(control, dtype=torch.long, device=self._device)
-        self._marks: dict[int, bool] = {}
+        self._shape = _prepare(self._model, self._name)
+        cuda = self._device.type == "cuda"
+        self._rows = rows or (self._rows_that_fit() if cuda else ROWS)
+        self._callers = _CALLERS_CUDA if cuda else 1
+        self._turns = threading.Semaphore(self._callers)
+        self._contexts = _Contexts()
+        self._idle: list[Lanes] = []
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
         return self._name
 
+    @property
+    def callers(self) -> int:
+        return self._callers
+
+    @property
+    def together(self) -> int:
+        return 32 if self._device.type == "cuda" else 4
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        return ()
+
     def __repr__(self) -> str:
         return f"<Transformers {self.name} on {self._device}>"
+
+    def _tables(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of every token: whether it holds a sign that sentences end with, and whether it ends the text."""
+        size = self._model.get_output_embeddings().weight.shape[0]
+        texts = [self._text([i]) for i in range(min(size, len(self._tokenizer)))]
+        marks, ends = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
+        marks[: len(texts)] = [not _MARKS.isdisjoint(text) for text in texts]
+        ends[[end for end in self._ends if end < size]] = True
+        return marks, ends
+
+    def _rows_that_fit(self) -> int:
+        """Draws for which the GPU has memory: what they remember, and a few tables of the vocabulary's size for each."""
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(self._device)
+        a_row = 128 * self._shape.bytes_a_token + 24 * len(self._is_end)
+        return max(16, min(_ROWS_CUDA, int(0.6 * free / _CALLERS_CUDA / a_row)))
 
     def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
         """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
         import torch
 
-        with self._lock, torch.inference_mode():
-            prompts = [self._prompt(request.context, sampling) for request in requests]
-            return [
-                self._draw(request, prompt, sampling, over) for request, prompt in zip(requests, prompts, strict=True)
-            ]
+        prompts = [self._prompt(request, sampling) for request in requests]
+        draws: list[list[Draw]] = [[] for _ in requests]
+        with self._turns, torch.inference_mode():
+            for parts in _batches(requests, prompts, self._rows):
+                for part, found in zip(parts, self._draw(parts, sampling, over), strict=True):
+                    draws[part.at] += found
+        return draws
 
-    def _prompt(self, context: str, sampling: Sampling) -> list[int]:
-        ids: list[int] = self._tokenizer(context, verbose=False)["input_ids"]
+    def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
+        ids: list[int]
+        if request.turns:
+            text = self._chat(request.turns) + request.context
+            ids = self._tokenizer(text, verbose=False, add_special_tokens=False)["input_ids"]
+        else:
+            ids = self._tokenizer(request.context, verbose=False)["input_ids"]
         if self._add_bos is not None and ids[:1] != [self._add_bos]:
             ids.insert(0, self._add_bos)
         if not ids:
@@ -109,165 +171,366 @@ class Transformers:
             )
         return ids
 
-    def _draw(self, request: Request, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
-        import torch
-        from transformers import DynamicCache
-
-        ids = torch.tensor([prompt], device=self._device)
-        cache = DynamicCache(config=self._model.config)
-        logits = self._model(ids, past_key_values=cache, logits_to_keep=1).logits[:, -1]
-        draws: list[Draw] = []
-        while len(draws) < request.count:
-            n = min(ROWS, request.count - len(draws))
-            first = request.first + len(draws)
-            last = len(draws) + n == request.count
-            rows = [_Row(self, number, prompt, over) for number in range(first, first + n)]
-            own = cache if last else copy.deepcopy(cache)
-            own.batch_repeat_interleave(n)
-            seen = torch.zeros((n, logits.shape[1]), dtype=torch.bool, device=self._device)
-            seen[:, prompt] = True
-            uniforms = uniform_numbers(request.seed, first, n, sampling.max_tokens)
-            batch = _Batch(own, logits.repeat_interleave(n, dim=0), seen, torch.from_numpy(uniforms).to(self._device))
-            self._run(rows, batch, sampling)
-            draws += [row.draw() for row in rows]
-        return draws
-
-    def _run(self, rows: list[_Row], batch: _Batch, sampling: Sampling) -> None:
-        """Sample until every row has ended; rows and batch shrink together."""
-        import torch
-
-        for step in range(sampling.max_tokens):
-            logits = batch.logits if sampling.may_end else batch.logits.index_fill(1, self._control, -torch.inf)
-            tokens = sample(logits, batch.seen, sampling, batch.uniforms[:, step])
-            for row, token in zip(rows, tokens.tolist(), strict=True):
-                row.take(token)
-            live = [i for i, row in enumerate(rows) if row.ended is None]
-            if not live or step + 1 == sampling.max_tokens:
-                break
-            batch.seen.scatter_(1, tokens[:, None], True)
-            if len(live) < _COMPACT_BELOW * len(rows):
-                kept = torch.tensor(live, device=self._device)
-                batch.keep(kept)
-                rows, tokens = [rows[i] for i in live], tokens[kept]
-            batch.logits = self._model(tokens[:, None], past_key_values=batch.cache).logits[:, -1]
-
-    def _text(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def _chat(self, turns: Sequence[Turn]) -> str:
+        if not self._tokenizer.chat_template:
+            raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return text
 
-    def _marks_end(self, token: int) -> bool:
-        """Whether a token's text holds a sign that sentences end with."""
-        if token not in self._marks:
-            self._marks[token] = not _MARKS.isdisjoint(self._text([token]))
-        return self._marks[token]
+    def _draw(self, parts: list[_Part], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        """All draws of a batch that fits."""
+        counts = _grid([part.count for part in parts]) if self._device.type == "cuda" else [p.count for p in parts]
+        contexts = [part.prompt for part in parts] + [parts[0].prompt] * (len(counts) - len(parts))
+        found = self._contexts.starts(contexts)
+        room = max(map(len, contexts)) + 1
+        lanes = self._lanes(len(counts), sum(counts), room, sampling.max_tokens)
+        with _stream_of(lanes):
+            logits = self._read(lanes.memory, contexts, found)
+            keys = [_key(part.seed, part.first + i) for part, n in zip(parts, counts, strict=False) for i in range(n)]
+            keys += [0] * (sum(counts) - len(keys))
+            tokens = lanes.start(contexts, counts, keys, logits, sampling, self._control)
+            rows = _Rows(self, parts, counts, sampling.max_tokens, over)
+            self._run(rows, lanes, tokens)
+            self._contexts.keep(contexts[: len(parts)], lanes.memory)
+        with self._lock:
+            self._idle.append(lanes)
+        return rows.draws()
+
+    def _run(self, rows: _Rows, lanes: Lanes, tokens: NDArray[np.int64]) -> None:
+        """Sample until every row has ended; rows and lanes shrink together."""
+        look = _STEPS_A_LOOK_CUDA if lanes.graphs else 1
+        while rows.take(tokens):
+            if kept := rows.shrink(lanes.graphs):
+                lanes.keep(*kept)
+            tokens = lanes.advance(min(look, rows.steps - rows.done))
+
+    def _lanes(self, contexts: int, rows: int, tokens: int, steps: int) -> Lanes:
+        """Lanes with enough room: on a GPU those of an earlier call, whose recorded graphs still serve."""
+        from alimark.llm._lanes import Lanes
+
+        if self._device.type != "cuda":
+            return Lanes(self._model, self._shape, contexts, rows, tokens, steps)
+        tokens = max(512, _power_of_two(tokens))
+        with self._lock:
+            for i, lanes in enumerate(self._idle):
+                if (lanes.contexts, lanes.steps) == (contexts, steps) and lanes.rows >= rows and lanes.tokens >= tokens:
+                    return self._idle.pop(i)
+            self._idle.clear()  # their memory is wanted
+        return Lanes(self._model, self._shape, contexts, rows, tokens, steps)
+
+    def _read(self, memory: torch.Tensor, contexts: list[list[int]], found: list[_Start]) -> torch.Tensor:
+        """Fill `memory` with the contexts' keys and values; the logits behind each."""
+        import torch
+
+        for i, start in enumerate(found):
+            if start.length:
+                memory[:, :, i, :, : start.length] = start.memory[:, :, :, : start.length]
+        logits: list[torch.Tensor] = []
+        new = [ids[start.length :] for ids, start in zip(contexts, found, strict=True)]
+        at = 0
+        while at < len(contexts):
+            n = max(1, _READ_TOKENS // max(map(len, new)))
+            part = slice(at, at + n)
+            logits.append(read(self._model, memory[:, :, part], new[part], [start.length for start in found[part]]))
+            at += n
+        return torch.cat(logits)
+
+    def _text(self, ids: list[int]) -> str:
+        # Asked of the tokenizer beneath, which is several times faster than asking through transformers.
+        beneath = getattr(self._tokenizer, "backend_tokenizer", None)
+        text: str = (beneath or self._tokenizer).decode(ids, skip_special_tokens=True)
+        return text
 
 
-@dataclass(slots=True)
-class _Batch:
-    """What the rows of a batch hold on the device."""
+def read(model: Any, memory: torch.Tensor, new: Sequence[Sequence[int]], starts: Sequence[int]) -> torch.Tensor:
+    """Run the contexts' new tokens, which begin at `starts`, through the model; the logits behind each context.
 
-    cache: Any
-    logits: torch.Tensor  # of the token to come
-    seen: torch.Tensor  # which tokens a row's context and text hold
-    uniforms: torch.Tensor  # one number for each token to come
-
-    def keep(self, rows: torch.Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.seen, self.uniforms = self.seen[rows], self.uniforms[rows]
-
-
-class _Row:
-    """A draw in progress. Its text is made only once a mark has been sampled, and before that no end is possible."""
-
-    def __init__(self, llm: Transformers, number: int, prompt: list[int], over: Over) -> None:
-        self.number = number
-        self.ended: Ended | None = None
-        self._llm = llm
-        self._over = over
-        self._before = prompt[-_CONTEXT_IDS:]
-        self._ids: list[int] = []
-        self._text = ""
-        self._marked = False
-
-    def take(self, token: int) -> None:
-        if self.ended is not None:  # rows that have ended sample on until the batch is made smaller
-            return
-        self._ids.append(token)
-        if token in self._llm._ends:
-            self._text, self.ended = self._read(self._ids[:-1]), "model"
-            return
-        self._marked = self._marked or self._llm._marks_end(token)
-        if not self._marked:
-            return
-        before, self._text = self._text, self._read(self._ids)
-        end = _first_stop_end(self._text, len(before))
-        # A sentence may be over at the mark while the start of the next word, unfinished, would leave it open.
-        if end is not None and self._over(self._text[:end]):
-            self._text, self.ended = self._text[:end], "sentence"
-        elif self._text.strip() and self._over(self._text):
-            self.ended = "sentence"
-
-    def draw(self) -> Draw:
-        if self.ended is None:
-            self._text = self._read(self._ids)
-        return Draw(self._text, len(self._ids), self.ended or "length")
-
-    def _read(self, ids: list[int]) -> str:
-        before = self._llm._text(self._before)
-        # A character cut in two by the last token is no part of the text yet.
-        return self._llm._text(self._before + ids)[len(before) :].rstrip("\ufffd")
-
-
-def _first_stop_end(text: str, known: int) -> int | None:
-    """Where the first stop ends that reaches beyond the `known` characters, leading white space aside."""
-    start = len(text) - len(text.lstrip())
-    longest = max(map(len, STOPS))
-    ends = (
-        at + len(stop)
-        for stop in STOPS
-        if (at := text.find(stop, max(start, known - longest))) >= 0 and at + len(stop) > known
-    )
-    return min(ends, default=None)
-
-
-def uniform_numbers(seed: int, first: int, count: int, steps: int) -> NDArray[np.float64]:
-    """Row i: the numbers of draw `first + i`, a function of (seed, first + i) whatever the other arguments are."""
-    rows = np.empty((count, steps))
-    for i in range(count):
-        digest = hashlib.blake2b(f"{seed} {first + i}".encode(), digest_size=16).digest()
-        rows[i] = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "big"))).random(steps)
-    return rows
-
-
-def sample(logits: torch.Tensor, seen: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor) -> torch.Tensor:
-    """One token a row: the inverse of the filtered distribution's cumulative sum at the row's uniform number."""
-    import torch
-
-    weights, ids = filtered(logits, seen, sampling)
-    cumulative = weights.double().cumsum(dim=1)
-    target = uniforms[:, None] * cumulative[:, -1:]
-    index = torch.searchsorted(cumulative, target, right=True).clamp_(max=weights.shape[1] - 1)
-    return ids.gather(1, index)[:, 0]
-
-
-def filtered(logits: torch.Tensor, seen: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest tokens of each row, best first: their probabilities, zero outside top-p, and their ids.
-
-    Repetition penalty on `seen` tokens, then temperature, then top-p: the order and the rules of transformers.
+    Rows are filled up on the left, so that all end together; what fills them up goes to the memory's last place, which
+    belongs to no context.
     """
     import torch
 
-    scores = logits.float()
-    penalty = sampling.repetition_penalty
-    scores = torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
-    weights = torch.softmax(scores / sampling.temperature, dim=1)
-    # All tokens below this together weigh less than what top-p drops, so none of them stays: sorting can leave them out.
-    least = (1 - sampling.top_p) / weights.shape[1]
-    most = int((weights > least).sum(dim=1).max())
-    weights, ids = weights.topk(max(1, most), dim=1)
-    above = weights.cumsum(dim=1) - weights
-    weights = weights.masked_fill(above >= sampling.top_p, 0) if sampling.top_p < 1 else weights
-    return weights, ids
+    from alimark.llm._lanes import Reading
+
+    longest, trash = max(map(len, new)), memory.shape[4] - 1
+    ids, places = [], []
+    for tokens, start in zip(new, starts, strict=True):
+        gap = longest - len(tokens)
+        ids.append([tokens[0]] * gap + list(tokens))
+        places.append([trash] * gap + list(range(start, start + len(tokens))))
+    at = torch.tensor(places, device=memory.device)
+    answer = model(
+        torch.tensor(ids, device=memory.device),
+        position_ids=at.masked_fill(at == trash, 0),
+        use_cache=False,
+        logits_to_keep=1,
+        memory=Reading(memory, at),
+    )
+    logits: torch.Tensor = answer.logits[:, -1]
+    return logits
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Draws `first` to `first + count` of the request at place `at`."""
+
+    at: int
+    prompt: list[int]
+    seed: int
+    first: int
+    count: int
+
+
+def _batches(requests: Sequence[Request], prompts: list[list[int]], most: int) -> Iterator[list[_Part]]:
+    """The requests, in order, in batches of at most `most` draws."""
+    batch: list[_Part] = []
+    room = most
+    for at, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
+        done = 0
+        while done < request.count:
+            n = min(room, request.count - done)
+            batch.append(_Part(at, prompt, request.seed, request.first + done, n))
+            done, room = done + n, room - n
+            if not room:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _grid(counts: list[int]) -> list[int]:
+    """The same number of rows for each context, and few different numbers of both: each pair is a graph of its own."""
+    return [_power_of_two(max(counts))] * _power_of_two(len(counts))
+
+
+@contextmanager
+def _stream_of(lanes: Lanes) -> Iterator[None]:
+    import torch
+
+    with nullcontext() if lanes.stream is None else torch.cuda.stream(lanes.stream):
+        yield
+
+
+def _key(seed: int, number: int) -> int:
+    """Of a draw's random numbers."""
+    digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """How much of a context was read before, and what the model remembers of it."""
+
+    length: int = 0
+    memory: Any = None
+
+
+class _Contexts:
+    """What the model remembers of contexts it has read, the latest ones."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, ...], torch.Tensor] = {}
+        self._lock = threading.Lock()
+
+    def starts(self, contexts: Sequence[Sequence[int]]) -> list[_Start]:
+        with self._lock:
+            kept = [(np.array(ids), memory) for ids, memory in self._kept.items()]
+        return [self._longest(np.array(context), kept) for context in contexts]
+
+    def _longest(self, context: NDArray[np.int64], kept: list[tuple[NDArray[np.int64], Any]]) -> _Start:
+        best = _Start()
+        for ids, memory in kept:
+            n = min(len(ids), len(context) - 1)  # the last token is always read: its logits are wanted
+            if n <= best.length or ids[0] != context[0]:
+                continue
+            differ = np.flatnonzero(ids[:n] != context[:n])
+            if (length := int(differ[0]) if len(differ) else n) > best.length:
+                best = _Start(length, memory)
+        return best
+
+    def keep(self, contexts: Sequence[Sequence[int]], memory: torch.Tensor) -> None:
+        with self._lock:
+            for i, context in enumerate(contexts):
+                ids = tuple(context)
+                self._kept.pop(ids, None)
+                self._kept[ids] = memory[:, :, i, :, : len(ids)].clone()
+            size = sum(part.nbytes for part in self._kept.values())
+            while self._kept and (len(self._kept) > _KEPT_CONTEXTS or size > _KEPT_BYTES):
+                size -= self._kept.pop(next(iter(self._kept))).nbytes
+
+
+class _Rows:
+    """The draws of a batch in progress: their tokens, and which of them have ended. Row i of the lanes is `live[i]`."""
+
+    def __init__(self, llm: Transformers, parts: list[_Part], counts: list[int], steps: int, over: Over) -> None:
+        self._llm, self._parts, self._over = llm, parts, over
+        self.steps, self.done = steps, 0
+        self._context = np.repeat(np.arange(len(counts)), counts)
+        self._ids = np.zeros((sum(counts), steps), dtype=np.int64)
+        self._known: dict[int, int] = {}  # how much text was looked at
+        self._since = np.full(sum(counts), steps)  # tokens since the last mark
+        # Where tokens come in batches the next word is there soon, and a look that tries what might follow is saved.
+        self._patient = llm._device.type == "cuda"
+        self._result: dict[int, Draw] = {}
+        self._before = [part.prompt[-_CONTEXT_IDS:] for part in parts]
+        self._before_length = [len(llm._text(ids)) for ids in self._before]
+        self._wanted = [counted for part, n in zip(parts, counts, strict=False) for counted in _first(part.count, n)]
+        self._wanted += [False] * (sum(counts) - len(self._wanted))
+        self.live = list(range(sum(counts)))
+
+    def take(self, tokens: NDArray[np.int64]) -> bool:
+        """Add the new tokens of all live rows; whether any goes on."""
+        before, self.done = self.done, self.done + tokens.shape[1]
+        self._ids[self.live, before : self.done] = tokens
+        for row in self._worth_a_look(tokens):
+            if self._wanted[row] and row not in self._result:
+                self._look(row, before)
+        if self.done == self.steps:
+            for row in self._going():
+                self._end(row, self._read(row, self.steps), self.steps, "length")
+        return any(True for _ in self._going())
+
+    def _worth_a_look(self, tokens: NDArray[np.int64]) -> list[int]:
+        """The rows that have just ended, or in which a mark stands near the end."""
+        live = np.array(self.live)
+        marks = self._llm._may_end_sentence[tokens]
+        last = marks[:, ::-1].argmax(axis=1)
+        since = np.where(marks.any(axis=1), last, self._since[live] + tokens.shape[1])
+        self._since[live] = since
+        look = (since - tokens.shape[1] < _WORDS_BEHIND) | self._llm._is_end[tokens].any(axis=1)
+        rows: list[int] = live[look].tolist()
+        return rows
+
+    def _going(self) -> Iterator[int]:
+        return (row for row in self.live if self._wanted[row] and row not in self._result)
+
+    def _look(self, row: int, before: int) -> None:
+        """Whether the sentence is over, or the text has ended, within the tokens after the first `before`."""
+        ended = np.flatnonzero(self._llm._is_end[self._ids[row, before : self.done]])
+        most = before + int(ended[0]) if len(ended) else self.done
+        text, known = self._read(row, most), self._known.get(row, 0)
+        self._known[row] = len(text)
+        first = len(text) - len(text.lstrip())
+        ends = [stop.end() for stop in STOP.finditer(text, first)]
+        if ends and self._over(text):
+            # Of one stop it is plain that the sentence ends there; of several, the first where it is over.
+            end = ends[0] if len(ends) == 1 else next((n for n in ends if self._over(text[:n])), len(text))
+            self._end(row, text[:end], self._tokens_of(row, end, before, most), "sentence")
+            return
+        # A sentence may be over at the mark while the start of the next word, unfinished, would leave it open.
+        for end in [] if self._patient and most < self.steps else ends:
+            if end > known and self._over(text[:end]):
+                self._end(row, text[:end], self._tokens_of(row, end, before, most), "sentence")
+                return
+        if len(ended):
+            self._end(row, text, most + 1, "model")
+
+    def _tokens_of(self, row: int, length: int, least: int, most: int) -> int:
+        """How many tokens it takes to write that much text."""
+        for n in range(max(1, least - _WORDS_BEHIND), most):
+            if len(self._read(row, n)) >= length:
+                return n
+        return most
+
+    def _read(self, row: int, tokens: int) -> str:
+        context = self._context[row]
+        text = self._llm._text(self._before[context] + self._ids[row, :tokens].tolist())
+        # A character cut in two by the last token is no part of the text yet.
+        return text[self._before_length[context] :].rstrip("\ufffd")
+
+    def _end(self, row: int, text: str, tokens: int, ended: Ended) -> None:
+        self._result[row] = Draw(text, tokens, ended)
+
+    def shrink(self, grid: bool) -> tuple[list[int], list[int]] | None:
+        """The lanes to keep and their number for each context, where that makes the batch enough smaller."""
+        going = set(self._going())
+        contexts = self._context[self.live]
+        size = int(contexts[-1]) + 1
+        counts = np.bincount([self._context[row] for row in going], minlength=size).tolist()
+        if grid:
+            most = _power_of_two(max(1, *counts))
+            if most * size == len(self.live):
+                return None
+            kept = self._filled_up(going, contexts, [most] * size)
+            counts = [most] * size
+        elif len(going) >= _COMPACT_BELOW * len(self.live):
+            return None
+        else:
+            kept = [at for at, row in enumerate(self.live) if row in going]
+        self.live = [self.live[at] for at in kept]
+        return kept, counts
+
+    def _filled_up(self, going: set[int], contexts: NDArray[np.int64], counts: list[int]) -> list[int]:
+        """Lanes of the rows that go on, with enough of the ended ones to make the counts up."""
+        kept: list[int] = []
+        for context, n in enumerate(counts):
+            lanes = np.flatnonzero(contexts == context).tolist()
+            kept += sorted(lanes, key=lambda at: self.live[at] not in going)[:n]
+        return kept
+
+    def draws(self) -> list[list[Draw]]:
+        """Of each part."""
+        found = iter(self._result[row] for row in sorted(self._result))
+        return [[next(found) for _ in range(part.count)] for part in self._parts]
+
+
+def _first(count: int, of: int) -> list[bool]:
+    return [True] * count + [False] * (of - count)
+
+
+def _prepare(model: Any, name: str) -> Shape:
+    """Put alimark's attention in the model's place and see that the model computes what it did before."""
+    import torch
+
+    from alimark.llm import _lanes
+
+    ids = [list(range(3, 14)), list(range(5, 12))]
+    try:
+        with torch.inference_mode():
+            expected = [
+                model(torch.tensor([one], device=model.device), use_cache=False).logits[0, -1].float() for one in ids
+            ]
+            _lanes.install(model)
+            if model.device.type == "cuda":
+                _lanes.fuse(model)
+            measure = _lanes.Measure()
+            model(torch.tensor([[3]], device=model.device), use_cache=False, memory=measure)
+            [(heads, width)] = set(measure.shapes)
+            shape = _lanes.Shape(len(measure.shapes), heads, width, model.dtype, model.device)
+            found = _self_test(model, shape, ids)
+    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise LLMError(f"{name} is built in a way that cannot be sampled here: {reason}") from error
+    bound = 1e-3 if model.dtype == torch.float32 else 0.1
+    if any(not (a - b).norm() <= bound * b.norm() for a, b in zip(found, expected, strict=True)):
+        raise LLMError(
+            f"{name} attends in a way of its own, and sampling it in batches here would be wrong; "
+            "serve it with vLLM or another server and use `openai:ADDRESS#MODEL`"
+        )
+    return shape
+
+
+def _self_test(model: Any, shape: Shape, ids: list[list[int]]) -> list[torch.Tensor]:
+    """The logits behind `ids`, whose last tokens are taken one by one as if they had been sampled."""
+    import torch
+
+    from alimark.llm._lanes import Lanes
+
+    own = 3
+    contexts = [one[:-own] for one in ids]
+    lanes = Lanes(model, shape, len(ids), len(ids), 16, own + 1)
+    lanes.graphs = False
+    logits = read(model, lanes.memory, contexts, [0] * len(ids))
+    nothing = torch.tensor([], dtype=torch.long, device=model.device)
+    lanes.start(contexts, [1] * len(ids), [0] * len(ids), logits, Sampling(), nothing)
+    for n in range(own):
+        logits = lanes.force(torch.tensor([one[n - own] for one in ids], device=model.device))
+    return list(logits.float())
 
 
 def _end_ids(tokenizer: Any, model: Any) -> frozenset[int]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import alimark.embed
+import alimark.llm
 from alimark import AliMark, Detection, DetectionSettings, Key, detect
 from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, search
-from alimark.errors import AlimarkError, KeyMismatch, LimitError, TextError
+from alimark.cli import main as cli
+from alimark.detector import detect_batch
+from alimark.errors import AlimarkError, ContextFull, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generate import GenerationSettings, generate
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling
 from alimark.signals import restructure
 from alimark.significance import reference_rule
 from alimark.testing import StandInEmbedder, StandInLLM
-from alimark.text import halve
+from alimark.text import halve, splitter
 
 EMBEDDER = StandInEmbedder()
 
@@ -329,8 +337,6 @@ class TestBadInput:
             mark.detect("Some text. And more.", **options)
 
     def test_one_bad_text_of_many(self, mark: AliMark) -> None:
-        from alimark.detector import detect_batch
-
         good, bad = detect_batch(["A good text.", ""], mark.key, EMBEDDER, DetectionSettings())
         assert isinstance(good, Detection)
         assert isinstance(bad, TextError)
@@ -351,3 +357,195 @@ def test_language_is_warned_of(mark: AliMark) -> None:
     german = "Der Hund lief über die Straße und die Katze sah ihm dabei zu, ohne sich zu rühren oder zu fürchten, den Tag lang."
     assert "does not look like English" in english.detect(german).warnings[0]
     assert mark.detect(german).warnings == ()
+
+
+class Restructurer(LLM):
+    """A chat model that answers with what `answer` makes of a text's sentences, and with the number of the draw."""
+
+    name = "restructurer"
+
+    def __init__(self, answer: Callable[[list[str], int], str | Draw | Exception]) -> None:
+        self.answer = answer
+        self.asked: list[Request] = []
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        self.asked += requests
+        found = []
+        for request in requests:
+            [text] = re.findall(r"\[Paraphrased Text\]:\n\n(.*)\n\nOutput format", request.turns[-1].content, re.DOTALL)
+            answers = [self.answer(splitter().units(text), number) for number in range(request.count)]
+            for error in answers:
+                if isinstance(error, Exception):
+                    raise error
+            found.append([one if isinstance(one, Draw) else Draw(str(one), 1, "model") for one in answers])
+        return found
+
+
+def run_on(sentences: list[str]) -> list[str]:
+    """Neighbours joined, two and two."""
+    pairs = zip(sentences[::2], sentences[1::2], strict=True)
+    return [f"{one.rstrip('.!?')}, and {two[0].lower()}{two[1:]}" for one, two in pairs]
+
+
+def cut_at_random(units: list[str], number: int) -> str:
+    """The same words in other sentences."""
+    chance = np.random.default_rng([number, len(units[0])])
+    words = [word.rstrip(".!?,") for unit in units for word in unit.split()]
+    ends = chance.random(len(words)) < len(units) / len(words)
+    return " ".join(f"{word}." if end else word for word, end in zip(words, ends, strict=True))
+
+
+class TestLearned:
+    def test_undoes_more_than_one_step(self, mark: AliMark, sentences: list[str]) -> None:
+        text = " ".join(run_on(sentences))
+        llm = Restructurer(lambda units, number: " ".join(sentences) if number == 1 else " ".join(units[::-1]))
+        plain = mark.detect(text, restructure="none")
+        found = mark.detect(text, restructure="learned", variants=2, llm=llm)
+        assert found.z is not None
+        assert plain.z is not None
+        assert found.z > plain.z + 2
+        assert found.p_value <= 0.002
+        assert found.restructured is not None
+        assert found.restructured.texts == (" ".join(run_on(sentences)[::-1]), " ".join(sentences))
+        assert (found.restructured.llm, found.restructured.best) == ("restructurer", 2)
+        assert [step.text for step in found.alignment if step.kind == "match"] == sentences
+        assert found.sentences == tuple(splitter().units(text))  # those of the text that was asked about
+        report = json.loads(json.dumps(found.report()))
+        assert report["restructured"]["texts"] == list(found.restructured.texts)
+        assert found.record()["restructured"] == {"llm": "restructurer", "texts": 2, "dropped": {}, "best": 2}
+
+    def test_the_best_of_the_text_and_its_restructurings(self, mark: AliMark, sentences: list[str]) -> None:
+        text = " ".join([*sentences[:6], *run_on(sentences[6:])])
+        llm = Restructurer(cut_at_random)
+        for step in ("none", "single"):
+            found = mark.detect(text, restructure="learned" if step == "none" else "learned+single", llm=llm)
+            assert found.restructured is not None
+            every = [text, *found.restructured.texts]
+            assert len(every) == 5
+            scores = [mark.detect(one, restructure=step).raw for one in every]
+            assert found.raw == max(scores)
+            assert found.restructured.best == int(np.argmax(scores))
+
+    def test_a_text_is_asked_about_without_the_key(self, mark: AliMark, sentences: list[str]) -> None:
+        llm = Restructurer(cut_at_random)
+        text = " ".join(sentences)
+        mark.detect(text, restructure="learned", llm=llm)
+        AliMark(fixed_key(1), embedder=EMBEDDER).detect([text, text], restructure="learned", llm=llm)
+        assert llm.asked[0] == llm.asked[1] == llm.asked[2]
+        assert text in llm.asked[0].turns[0].content
+
+    def test_what_is_no_restructuring_is_dropped_and_counted(self, mark: AliMark, sentences: list[str]) -> None:
+        text, other = " ".join(sentences), " ".join(run_on(sentences))
+        answers: list[str | Draw] = [
+            other,
+            f"Here is the restored text:\n\n{other}",
+            text,
+            "The text is about a sailor, a teacher and what they did.",
+            Draw(other[:200], 1, "length"),
+            "",
+            " ".join(run_on(sentences[:6]) + sentences[6:]),
+        ]
+        llm = Restructurer(lambda _, number: answers[number])
+        found = mark.detect(text, restructure="learned", variants=7, llm=llm).restructured
+        assert found is not None
+        assert found.texts == (other, answers[-1])
+        assert found.dropped == {"repeat": 1, "unchanged": 1, "other words": 2, "unfinished": 1}
+        assert found.best == 0
+
+    def test_a_text_beyond_the_model_is_searched_as_it_is(self, mark: AliMark, sentences: list[str]) -> None:
+        texts = [" ".join(sentences), "A short one is enough. " * 40, ""]
+        llm = Restructurer(lambda units, n: ContextFull("too long") if len(units) > 20 else cut_at_random(units, n))
+        answers = detect_batch(texts, mark.key, EMBEDDER, DetectionSettings("learned"), llm=llm)
+        assert isinstance(answers[0], Detection)
+        assert isinstance(answers[1], Detection)
+        assert isinstance(answers[2], TextError)
+        assert answers[0].restructured is not None
+        assert len(answers[0].restructured.texts) == 4
+        assert answers[1].restructured is not None
+        assert answers[1].restructured.dropped == {"context full": 4}
+        assert answers[1].p_value == mark.detect(texts[1], restructure="none").p_value
+
+    def test_a_model_that_is_gone_ends_it(self, mark: AliMark) -> None:
+        llm = Restructurer(lambda units, number: LLMError("no route to host"))
+        with pytest.raises(LLMError, match="no route"):
+            mark.detect("Some text. And more.", restructure="learned", llm=llm)
+
+    def test_p_values_are_not_too_small(self) -> None:
+        """The best of nine texts would pass at 5% three times in ten, were random keys given the first of them alone."""
+        llm = Restructurer(cut_at_random)
+        texts = [" ".join(unmarked(6, seed)) for seed in range(4)]
+        values = []
+        for number in range(60):
+            mark = AliMark(fixed_key(number), embedder=EMBEDDER)
+            found = mark.detect(texts, restructure="learned", variants=8, draws=99, llm=llm)
+            values += [one.p_value for one in found]
+            assert all(one.restructured and len(one.restructured.texts) >= 6 for one in found)
+        shares = {rate: np.mean(np.array(values) <= rate) for rate in (0.05, 0.2, 0.5)}
+        # 240 answers under 60 keys; those of one key are alike, so the bounds are wide.
+        assert shares[0.05] <= 0.09
+        assert shares[0.2] <= 0.28
+        assert 0.3 <= shares[0.5] <= 0.6
+
+    def test_whose_key_it_was(self, mark: AliMark, sentences: list[str]) -> None:
+        llm = Restructurer(lambda units, number: " ".join(sentences))
+        keys = [fixed_key(number) for number in range(5)]
+        found = detect(" ".join(run_on(sentences)), keys, embedder=EMBEDDER, restructure="learned", llm=llm)
+        assert found[0].key_id == mark.key.id
+        assert found[0].verdict() == "found"
+        assert found[0].restructured is not None
+        assert found[0].restructured.best == 1
+        assert len(llm.asked) == 1
+
+    def test_wrong_options(self, mark: AliMark) -> None:
+        with pytest.raises(AlimarkError, match="asks a chat model"):
+            mark.detect("Some text. And more.", restructure="learned")
+        with pytest.raises(AlimarkError, match="excerpts"):
+            DetectionSettings("learned", search="excerpt")
+        with pytest.raises(AlimarkError, match="variants"):
+            DetectionSettings("learned", variants=0)
+        with pytest.raises(AlimarkError, match="'learned'"):
+            DetectionSettings("learnt")
+
+    def test_commands(
+        self,
+        mark: AliMark,
+        sentences: list[str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        llm, names = Restructurer(lambda units, number: " ".join(sentences if number else units)), []
+
+        def load_llm(name: str, **_: Any) -> LLM:
+            names.append(name)
+            return llm
+
+        monkeypatch.setattr(alimark.embed, "load_embedder", lambda name, **_: EMBEDDER)
+        monkeypatch.setattr(alimark.llm, "load_llm", load_llm)
+        key, text, many = tmp_path / "key.json", tmp_path / "text.txt", tmp_path / "many.jsonl"
+        mark.key.save(key)
+        text.write_text(" ".join(run_on(sentences)), "utf-8")
+        many.write_text(json.dumps({"id": "a", "text": text.read_text("utf-8")}) + "\n", "utf-8")
+
+        def run(*words: object) -> tuple[int, str, str]:
+            monkeypatch.setattr(sys, "argv", ["alimark", "detect", "-k", str(key), *map(str, words)])
+            with pytest.raises(SystemExit) as done:
+                cli.main()
+            return int(done.value.code or 0), *capsys.readouterr()
+
+        learned = ("--restructure", "learned", "--llm", "openai:http://host/v1#model")
+        status, out, _ = run(text, *learned)
+        assert status == 0
+        assert "1 restructurings by restructurer tried (1 unchanged, 2 repeat); best: restructuring 1" in out
+        assert names == ["openai:http://host/v1#model"]
+        status, out, _ = run(text, *learned, "--json", "--variants", 2)
+        assert json.loads(out)["restructured"]["texts"] == [" ".join(sentences)]
+        status, _, _ = run("--input", many, "--output", tmp_path / "found.jsonl", *learned)
+        assert status == 0
+        [record] = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text("utf-8").splitlines()]
+        assert record["p_value"] <= 0.05
+        assert record["restructured"]["best"] == 1
+        for words in (("--restructure", "learned"), ("--llm", "m"), (*learned, "--excerpt")):
+            status, _, err = run(text, *words)
+            assert status == 2
+            assert err.startswith("error: ")

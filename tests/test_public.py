@@ -14,8 +14,8 @@ import alimark
 
 NAMES = {
     "AliMark", "AlignedStep", "AlimarkError", "Detection", "DetectionSettings", "Embedder", "Generation", "Key", "LLM",
-    "MarkedSentence", "Passage", "Sampling", "Verdict", "Watermark", "__version__", "detect", "load", "load_embedder",
-    "load_llm", "register_splitter",
+    "MarkedSentence", "Passage", "RewriteSettings", "RewrittenSentence", "Rewriting", "Sampling", "Verdict", "Watermark",
+    "__version__", "detect", "load", "load_embedder", "load_llm", "register_splitter",
 }  # fmt: skip
 
 

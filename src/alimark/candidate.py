@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
+from alimark._workers import First, first_sentence, workers
 from alimark.llm.base import Draw
-from alimark.text import Splitter, clean, code_end, keep_on_one_line, opens_code, with_full_stop, without_marker
+from alimark.text import (
+    BUILT_IN,
+    Splitter,
+    clean,
+    code_end,
+    keep_on_one_line,
+    opens_code,
+    with_full_stop,
+    without_marker,
+)
 
 Flaw = Literal["", "blank", "repeat", "unfinished", "degenerate", "markup", "code", "resplit"]
 """Why a candidate is not taken: no word in it; said before; cut off; the same words over and over; broken markup or a
 control token; the start of a code block where the text goes on in words; split otherwise once it is part of the text."""
 
+_MANY = 128  # texts that are worth asking other processes for
 _GUARD_SENTENCES = 2  # a new sentence changes at most where its neighbours end
 
 _WORD = re.compile(r"\w+")
@@ -35,6 +47,30 @@ class Candidate:
     flaw: Flaw = ""
 
 
+class FirstSentence:
+    """Tells engines when a continuation's first sentence, or the code block it opens, is over."""
+
+    def __init__(self, cutter: Splitter) -> None:
+        self._cutter = cutter
+
+    def __call__(self, continuation: str) -> bool:
+        if opens_code(continuation):
+            return code_end(continuation) is not None
+        return self._cutter.first_sentence_over(continuation)
+
+    def ends(self, continuations: Sequence[str]) -> list[int]:
+        found = self.spans(continuations)
+        return [
+            (code_end(text) or 0) if opens_code(text) else end if over else 0
+            for text, (_, end, over) in zip(continuations, found, strict=True)
+        ]
+
+    def spans(self, texts: Sequence[str]) -> list[First]:
+        if self._cutter.name in BUILT_IN and len(texts) >= _MANY:
+            return workers(self._cutter.name).first_sentences(texts)
+        return [first_sentence(self._cutter, text) for text in texts]
+
+
 class Text:
     """What has been written after a prompt."""
 
@@ -49,26 +85,19 @@ class Text:
     def __str__(self) -> str:
         return "".join(self.pieces)
 
-    def over(self, continuation: str) -> bool:
-        """Whether the continuation's first sentence, or the code block it opens, is certainly over."""
-        if opens_code(continuation):
-            return code_end(continuation) is not None
-        return self.cutter.first_sentence_over(continuation)
-
-    def candidate(self, draw: Draw) -> Candidate:
+    def candidate(self, draw: Draw, first: First | None = None) -> Candidate:
         """A draw's first sentence. What depends on the text around it is asked of `splits_again`."""
         if opens_code(draw.text):
             return Candidate("", self._break_before("\n\n") + draw.text.strip("\r\n"), "code")
-        spans = self.cutter.spans(draw.text)
-        if not spans:
+        start, end, over = first or first_sentence(self.cutter, draw.text)
+        if start == end:
             return Candidate("", "", "blank")
-        start, end = spans[0]
         sentence = draw.text[start:end]
         unit = clean(sentence)
         if not any(c.isalnum() for c in unit):
             return Candidate(unit, "", "blank")
         piece = self._break_before(draw.text[:start]) + _written(sentence, draw.text[end:])
-        if draw.ended == "length" and not self.cutter.first_sentence_over(draw.text):
+        if draw.ended == "length" and not over:
             return Candidate(unit, piece, "unfinished")
         return Candidate(unit, piece, self._flaw(unit, sentence))
 

@@ -17,6 +17,7 @@ from alimark.significance import draws_for, sentences_needed
 if TYPE_CHECKING:
     from alimark.detector import DetectionSettings
     from alimark.key import Key
+    from alimark.learned import Restructured
 
 Kind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
 
@@ -125,6 +126,8 @@ class Detection:
     near_flips: int
     warnings: tuple[str, ...]
     keys_tried: int = 1
+    restructured: Restructured | None = None
+    """What a chat model made of the text, where it was asked; then the alignment may be of one of its answers."""
 
     def verdict(self, fpr: float = 0.01) -> Verdict:
         """The answer in a word, at most `fpr` of unmarked texts being called found."""
@@ -156,6 +159,9 @@ class Detection:
         content["sentence_count"] = len(self.sentences)
         if self.passages:
             content["passages"] = [asdict(passage) for passage in self.passages]
+        if self.restructured:
+            made = asdict(self.restructured)
+            content["restructured"] = made | {"texts": len(self.restructured.texts)}
         if self.warnings:
             content["warnings"] = list(self.warnings)
         return content

@@ -6,9 +6,10 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,10 @@ from alimark.significance import (
 )  # fmt: skip
 from alimark.text import looks_english, splitter
 
+if TYPE_CHECKING:
+    from alimark.learned import Restructured
+    from alimark.llm.base import LLM
+
 Item = TypeVar("Item")
 
 MAX_SENTENCES = 2000
@@ -50,7 +55,10 @@ class DetectionSettings:
     """How a text is searched. The defaults are the paper's."""
 
     restructure: str | tuple[int, int] = "single"
-    """"none", "single" (one merge or one split), or at most (merges, splits) together."""
+    """"none", "single" (one merge or one split), or at most (merges, splits) together; "learned": the text and what a chat
+    model makes of it; "learned+single": each of those with one merge or one split."""
+    variants: int = 4
+    """Restructurings asked of the chat model, where restructuring is learned."""
     alpha: float = ALPHA
     beta: float = BETA
     null: Literal["paper", "reference"] = "paper"
@@ -71,23 +79,34 @@ class DetectionSettings:
     """An excerpt is looked for in so many blocks of the key: the length of the longest text ever marked."""
 
     def __post_init__(self) -> None:
-        if self.draws < 1 or (self.stop_after is not None and self.stop_after < 1) or self.max_blocks < 1:
-            raise AlimarkError("draws, stop_after and max_blocks must be at least 1")
+        if min(self.draws, self.max_blocks, self.variants) < 1 or (self.stop_after is not None and self.stop_after < 1):
+            raise AlimarkError("draws, stop_after, max_blocks and variants must be at least 1")
         if self.null not in ("paper", "reference"):
             raise AlimarkError(f"null must be 'paper' or 'reference', not {self.null!r}")
         if self.null_file is not None and self.null != "reference":
             raise AlimarkError("a table of the public code's form goes with null='reference'")
         if self.search not in ("whole", "excerpt"):
             raise AlimarkError(f"search must be 'whole' or 'excerpt', not {self.search!r}")
+        if self.learned and self.search == "excerpt":
+            raise AlimarkError("a chat model restructures whole texts; it does not go with the search for excerpts")
         try:
-            Limits.of(self.restructure)
+            _ = self.limits
         except (ValueError, TypeError) as error:
-            raise AlimarkError(str(error)) from None
+            more = " (or 'learned', or 'learned+single')" if isinstance(self.restructure, str) else ""
+            raise AlimarkError(f"{error}{more}") from None
+
+    @property
+    def learned(self) -> bool:
+        """Whether a chat model is asked."""
+        return self.restructure in ("learned", "learned+single")
 
     @property
     def limits(self) -> Limits:
+        if self.learned:
+            return Limits.of("none" if self.restructure == "learned" else "single")
+        limits = Limits.of(self.restructure)
         # The local search knows the moves of a single step, as often as they are needed.
-        return Limits.of("single") if self.search == "excerpt" else Limits.of(self.restructure)
+        return Limits.of("single") if self.search == "excerpt" else limits
 
     def rule(self, m: int, longest: int) -> Rule:
         if self.null == "paper":
@@ -103,10 +122,22 @@ class Prepared:
     units: Units
     sentences: list[str]
     warnings: tuple[str, ...]
+    restructured: Restructured | None = None
+    others: tuple[Prepared, ...] = ()
+    """The text as a chat model restructured it."""
+
+    @property
+    def every(self) -> tuple[Prepared, ...]:
+        """The text and what was made of it."""
+        return (self, *self.others)
+
+    @property
+    def unit_texts(self) -> list[str]:
+        return [unit for one in self.every for unit in one.units.texts]
 
 
 def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> Prepared:
-    """Splits and restructures; raises where the text holds nothing or too much."""
+    """Splits and restructures; raises where the text holds nothing or too much. A chat model is not asked."""
     sentences = splitter(key.splitter).units(text)
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
@@ -119,6 +150,28 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
         f"the text does not look like English, the only language that {embedder.name} knows: a mark may not be found",
     )  # fmt: skip
     return Prepared(text, restructure(sentences, settings.limits), sentences, warnings)
+
+
+def _with_others(
+    prepared: Sequence[Prepared], key: Key, embedder: Embedder, settings: DetectionSettings, llm: LLM | None
+) -> list[Prepared]:
+    """The texts with what a chat model makes of them, where that is asked for."""
+    if not settings.learned:
+        return list(prepared)
+    if llm is None:
+        raise AlimarkError("learned restructuring asks a chat model; give one (llm=..., or --llm)")
+    from alimark.learned import restructured
+
+    found = restructured([one.text for one in prepared], llm, settings.variants, splitter(key.splitter))
+    full = []
+    for one, made in zip(prepared, found, strict=True):
+        others = []
+        for text in made.texts:
+            with suppress(LimitError):  # cut into more sentences than can be searched
+                others.append(prepare(text, key, embedder, settings))
+        tried = replace(made, texts=tuple(other.text for other in others))
+        full.append(replace(one, restructured=tried, others=tuple(others)))
+    return full
 
 
 def _parts(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
@@ -136,11 +189,12 @@ def detect_batch(
     embedder: Embedder,
     settings: DetectionSettings,
     *,
+    llm: LLM | None = None,
     times: Counter[str] | None = None,
 ) -> list[Detection | AlimarkError]:
     """One answer a text, in order; a text that cannot be answered gives its error. All units go in one embedding batch.
 
-    The seconds spent on each stage are added to `times`.
+    `llm`: the chat model of learned restructuring. The seconds spent on each stage are added to `times`.
     """
     key.check(embedder)
     clock = _Clock(Counter() if times is None else times)
@@ -151,17 +205,23 @@ def detect_batch(
         except AlimarkError as error:
             prepared.append(error)
     clock.lap("splitting")
-    sound = [one for one in prepared if isinstance(one, Prepared)]
-    place = {unit: i for i, unit in enumerate(dict.fromkeys(unit for one in sound for unit in one.units.texts))}
+    sound = _with_others([one for one in prepared if isinstance(one, Prepared)], key, embedder, settings, llm)
+    if settings.learned:
+        clock.lap("restructuring")
+    place = {unit: i for i, unit in enumerate(dict.fromkeys(unit for one in sound for unit in one.unit_texts))}
     projections = projections_of(list(place), key, embedder) if place else np.empty((0, key.block_size))
     clock.lap("embedding")
-    answers: list[Detection | AlimarkError] = []
-    for one in prepared:
-        if isinstance(one, AlimarkError):
-            answers.append(one)
-            continue
-        signals = extract(one.units, projections[[place[unit] for unit in one.units.texts]])
-        answers.append(detect_prepared(one, signals, key, embedder, settings))
+    found = (
+        detect_prepared(
+            one,
+            [extract(each.units, projections[[place[unit] for unit in each.units.texts]]) for each in one.every],
+            key,
+            embedder,
+            settings,
+        )
+        for one in sound
+    )
+    answers = [one if isinstance(one, AlimarkError) else next(found) for one in prepared]
     clock.lap("alignment")
     return answers
 
@@ -177,13 +237,17 @@ class _Clock:
 
 
 def detect_prepared(
-    prepared: Prepared, signals: Signals, key: Key, embedder: Embedder, settings: DetectionSettings
+    prepared: Prepared, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
 ) -> Detection:
-    """The alignment part: everything after the embedding."""
+    """The alignment part: everything after the embedding. `signals`: of the text and of each of its others."""
     if settings.stop_after is None and len(prepared.sentences) > LONG_TEXT:
         settings = replace(settings, stop_after=50)
-    answer = _excerpt if settings.search == "excerpt" else _whole
-    raw, found, aligned, passages = answer(signals, key, settings)
+    if settings.search == "excerpt":
+        raw, found, aligned, passages = _excerpt(signals[0], key, settings)
+        best = 0
+    else:
+        raw, found, aligned, best = _whole(signals, key, settings)
+        passages = ()
     return Detection(
         key_id=key.id,
         scheme=key.scheme,
@@ -206,35 +270,47 @@ def detect_prepared(
         above=found.above,
         ties=found.ties,
         stopped_early=found.stopped_early,
-        alignment=describe(aligned, signals.packed, key, prepared.sentences),
+        alignment=describe(aligned, signals[best].packed, key, prepared.every[best].sentences),
         passages=passages,
-        near_flips=signals.near_flips,
+        near_flips=signals[best].near_flips,
         warnings=prepared.warnings,
+        restructured=prepared.restructured and replace(prepared.restructured, best=best),
     )
 
 
-Answer = tuple[float, Significance, list[alignment.Step], tuple[Passage, ...]]
-
-
-def _whole(signals: Signals, key: Key, settings: DetectionSettings) -> Answer:
+def _whole(
+    signals: Sequence[Signals], key: Key, settings: DetectionSettings
+) -> tuple[float, Significance, list[alignment.Step], int]:
+    """The best score over the text and its others, held against the best that each random key gets over the same."""
     limits, m = settings.limits, key.block_size
-    rule = settings.rule(m, len(signals.packed) + limits.splits)
+    counts = [len(one.packed) for one in signals]
+    rule = settings.rule(m, max(counts) + limits.splits)
     length = int(rule.most[-1])
     secret = key.blocks(length)
-    best = alignment.search(signals.packed, signals.valid, secret[None], m, limits, rule)
+    units, valid = np.concatenate([one.packed for one in signals]), np.concatenate([one.valid for one in signals])
+    starts = np.cumsum([0, *counts])
+
+    def best_of(blocks: Packed) -> alignment.Best:
+        """Of every key with every text, a row a text."""
+        texts, keys = np.repeat(np.arange(len(signals)), len(blocks)), np.tile(np.arange(len(blocks)), len(signals))
+        return alignment.search(units, valid, blocks, m, limits, rule, starts=starts, texts=texts, keys=keys)
 
     def null_scores(first: int, count: int) -> Floats:
-        blocks = key.null_blocks(first, count, length)
-        return alignment.search(signals.packed, signals.valid, blocks, m, limits, rule).z
+        scores: Floats = best_of(key.null_blocks(first, count, length)).z.reshape(len(signals), count).max(axis=0)
+        return scores
 
-    raw = float(best.z[0])
+    own = best_of(secret[None])
+    best = int(np.argmax(own.z))
+    raw = float(own.z[best])
     found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
-    merges, splits, used = int(best.merges[0]), int(best.splits[0]), int(best.length[0])
-    steps = alignment.trace(signals.packed, signals.valid, secret[:used], m, merges, splits)
-    return raw, found, steps, ()
+    merges, splits, used = int(own.merges[best]), int(own.splits[best]), int(own.length[best])
+    steps = alignment.trace(signals[best].packed, signals[best].valid, secret[:used], m, merges, splits)
+    return raw, found, steps, best
 
 
-def _excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Answer:
+def _excerpt(
+    signals: Signals, key: Key, settings: DetectionSettings
+) -> tuple[float, Significance, list[alignment.Step], tuple[Passage, ...]]:
     secret = key.blocks(settings.max_blocks)
     raw, steps = _best_passage(signals, 0, len(signals.packed), secret, key)
 
@@ -276,7 +352,13 @@ def _best_passage(
 
 
 def detect_keys(
-    text: str, keys: Sequence[Key], embedder: Embedder, settings: DetectionSettings, *, best: int = 3
+    text: str,
+    keys: Sequence[Key],
+    embedder: Embedder,
+    settings: DetectionSettings,
+    *,
+    best: int = 3,
+    llm: LLM | None = None,
 ) -> list[Detection]:
     """Whose key it was: the best few of many keys, each p-value corrected for the number of keys tried.
 
@@ -289,15 +371,22 @@ def detect_keys(
         raise AlimarkError("keys of several embedders or splitters cannot share one embedding; ask for each apart")
     for key in keys:
         key.check(embedder)
-    prepared = prepare(text, keys[0], embedder, settings)
-    embeddings = embedder.embed(prepared.units.texts)
-    scores = _score_keys(prepared.units, embeddings, keys, settings)
+    [prepared] = _with_others([prepare(text, keys[0], embedder, settings)], keys[0], embedder, settings, llm)
+    embeddings = [embedder.embed(one.units.texts) for one in prepared.every]
+    pairs = list(zip(prepared.every, embeddings, strict=True))
+    scores = np.max([_score_keys(one.units, vectors, keys, settings) for one, vectors in pairs], axis=0)
     order = sorted(range(len(keys)), key=lambda k: -scores[k])[:best]
     # 200 a key for the usual 1000 draws, and more in proportion where a stricter rate asked for more.
     draws = max(settings.draws, settings.draws * len(keys) // 5)
     settings = replace(settings, draws=min(draws, MAX_DRAWS))
     found = [
-        detect_prepared(prepared, extract(prepared.units, project(embeddings, keys[k])), keys[k], embedder, settings)
+        detect_prepared(
+            prepared,
+            [extract(one.units, project(vectors, keys[k])) for one, vectors in pairs],
+            keys[k],
+            embedder,
+            settings,
+        )
         for k in order
     ]
     return sorted((_corrected(one, len(keys)) for one in found), key=lambda one: (one.p_value, -one.score))

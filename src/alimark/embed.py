@@ -6,6 +6,7 @@ mark made through one is found through the other.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -208,7 +209,11 @@ class TorchEmbedder(LoadedEmbedder):
             self._encoder = encoder.float()
         except Exception as error:
             raise ModelError(f"sentence-transformers cannot load {model.folder}: {error}") from error
-        # The tokenizer changes its own settings at each call.
+        # A copy of the tokenizer beneath: transformers' own changes its settings at each call.
+        self._tokenizer = copy.deepcopy(self._encoder.tokenizer.backend_tokenizer)
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self._encoder.max_seq_length)
+        self._padding = self._encoder.tokenizer.pad_token_id or 0
         self._lock = threading.Lock()
         # A GPU is kept waiting by small batches, and by the padding of large ones; a CPU gains nothing from them.
         self._batch, self._window = (32, 512) if self._encoder.device.type == "cpu" else (256, 4096)
@@ -226,14 +231,25 @@ class TorchEmbedder(LoadedEmbedder):
                 progress(done)
 
     def _encode(self, texts: list[str]) -> Vectors:
+        """As the encoder's own `encode`, which spends more time on the way to the tokenizer than in it."""
+        import torch
+
         with self._lock:
-            vectors: Vectors = self._encoder.encode(
-                texts,
-                batch_size=self._batch,
-                normalize_embeddings=True,
-                show_progress_bar=False,
-                convert_to_numpy=True,
-            )
+            rows = [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
+        parts: list[Any] = []
+        with torch.inference_mode():
+            for start in range(0, len(rows), self._batch):
+                batch = rows[start : start + self._batch]
+                longest = max(map(len, batch))
+                ids = np.full((len(batch), longest), self._padding, dtype=np.int64)
+                mask = np.zeros_like(ids)
+                for i, row in enumerate(batch):
+                    ids[i, : len(row)], mask[i, : len(row)] = row, 1
+                features = {"input_ids": ids, "attention_mask": mask}
+                device = self._encoder.device
+                answer = self._encoder({name: torch.from_numpy(part).to(device) for name, part in features.items()})
+                parts.append(torch.nn.functional.normalize(answer["sentence_embedding"], dim=1))
+            vectors: Vectors = torch.cat(parts).cpu().numpy()
         return vectors
 
 

@@ -24,7 +24,8 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
-from alimark.candidate import Candidate, Text
+from alimark._workers import First
+from alimark.candidate import Candidate, FirstSentence, Text
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull
 from alimark.key import Key
@@ -201,12 +202,8 @@ class Writing:
         wave = self.settings.wave_for(self.key.block_size) if self.key else 1
         return Request(self.context, min(wave, left), seed, first=len(self._drawn), turns=turns)
 
-    @property
-    def over(self) -> Over:
-        return self.text.code_over if self.text.in_code else self.text.over
-
-    def take(self, draws: Sequence[Draw]) -> list[str]:
-        """Add a wave's draws; the units whose bits are wanted before `settle`."""
+    def take(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:
+        """Add a wave's draws, of which the first sentences may be known; the units whose bits `settle` wants."""
         self._cost.update(waves=1, candidates=len(draws), tokens=sum(draw.tokens for draw in draws))
         if self.text.in_code:
             self._code_waves += 1
@@ -214,7 +211,7 @@ class Writing:
             if self.text.in_code and (draws[0].ended == "model" or self._code_waves >= _MAX_CODE_WAVES):
                 self.ended = "model ended"
             return []
-        wave = [self.text.candidate(draw) for draw in draws]
+        wave = [self.text.candidate(draw, None if firsts is None else firsts[i]) for i, draw in enumerate(draws)]
         first = wave[0] if wave and not self._drawn else None
         if first is not None and first.flaw == "code" and self._code_waves < _MAX_CODE_WAVES:
             # Draws are independent, so code follows as often as the model would have it: when the first draw says so.
@@ -327,6 +324,9 @@ def _why_none(drawn: Sequence[Candidate]) -> Ended:
     return "model repeats itself" if flaws["repeat"] + flaws["degenerate"] > flaws["blank"] else "model ended"
 
 
+Drawn = list[Draw] | ContextFull
+
+
 class _Rounds:
     """What a group of texts needs: the model, and the embedder where text is marked."""
 
@@ -337,11 +337,13 @@ class _Rounds:
         """One wave for every text."""
         started = time.perf_counter()
         wanted: list[tuple[Writing, list[str]]] = []
-        for one, draws in self._draws(live):
-            if isinstance(draws, ContextFull):
-                one.ended = "context full"
-            else:
-                wanted.append((one, one.take(draws)))
+        for group, drawn, firsts in self._draws(live):
+            for one, draws in zip(group, drawn, strict=True):
+                if isinstance(draws, ContextFull):
+                    one.ended = "context full"
+                else:
+                    known = None if firsts is None else list(islice(firsts, len(draws)))
+                    wanted.append((one, one.take(draws, known)))
         bits = self._bits(wanted)
         for (one, _), found in zip(wanted, bits, strict=True):
             one.settle(found)
@@ -349,25 +351,32 @@ class _Rounds:
         for one in live:
             one.seconds += took / len(live)
 
-    def _draws(self, live: Sequence[Writing]) -> Iterator[tuple[Writing, list[Draw] | ContextFull]]:
+    def _draws(self, live: Sequence[Writing]) -> Iterator[tuple[list[Writing], list[Drawn], Iterator[First] | None]]:
         """Texts that are sampled alike go in one call: those in words, and each one that is in a code block."""
         groups: dict[Any, list[Writing]] = {}
         for one in live:
             own = id(one) if one.text.in_code else one.text.cutter.name
             groups.setdefault((one.settings.sampling, own), []).append(one)
         for group in groups.values():
-            yield from zip(group, self._sample(group, [one.request() for one in group]), strict=True)
+            requests = [one.request() for one in group]
+            if group[0].text.in_code:
+                yield group, self._sample(group, requests, group[0].text.code_over), None
+                continue
+            over = FirstSentence(group[0].text.cutter)
+            drawn = self._sample(group, requests, over)
+            texts = [draw.text for draws in drawn if not isinstance(draws, ContextFull) for draw in draws]
+            yield group, drawn, iter(over.spans(texts))
 
-    def _sample(self, group: Sequence[Writing], requests: Sequence[Request]) -> list[list[Draw] | ContextFull]:
+    def _sample(self, group: Sequence[Writing], requests: Sequence[Request], over: Over) -> list[Drawn]:
         try:
-            draws = self.llm.draw(requests, group[0].settings.sampling, group[0].over)
+            draws = self.llm.draw(requests, group[0].settings.sampling, over)
         except ContextFull as full:
             if len(requests) == 1:
                 return [full]
             half = len(requests) // 2  # who it was is found out by asking for fewer
             return [
-                *self._sample(group[:half], requests[:half]),
-                *self._sample(group[half:], requests[half:]),
+                *self._sample(group[:half], requests[:half], over),
+                *self._sample(group[half:], requests[half:], over),
             ]
         for request, found in zip(requests, draws, strict=True):
             if len(found) != request.count:

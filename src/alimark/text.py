@@ -91,6 +91,10 @@ def _pysbd() -> Finder:
 _FINDERS: dict[str, Callable[[], Finder]] = {"nupunkt": _nupunkt, "blingfire": _blingfire, "pysbd": _pysbd}
 
 
+BUILT_IN = frozenset(_FINDERS)
+"""Splitters that every process knows."""
+
+
 def register_splitter(name: str, finder: Finder) -> None:
     """Makes `finder`, which maps a text to (start, end) spans, available to keys under `name`."""
     if name in _FINDERS:
@@ -137,9 +141,9 @@ class Splitter:
         """The cleaned sentences of `text`."""
         return [unit for a, b in self.spans(text) if (unit := clean(text[a:b]))]
 
-    def first_sentence_over(self, text: str) -> bool:
-        """Whether no continuation of `text` can change its first sentence."""
-        spans = self.spans(text)
+    def first_sentence_over(self, text: str, spans: Spans | None = None) -> bool:
+        """Whether no continuation of `text`, whose spans may be known already, can change its first sentence."""
+        spans = self.spans(text) if spans is None else spans
         if len(spans) > 1:
             # The word behind the end decides; it must be whole.
             return _WORD_THEN_MORE.search(text, spans[1][0]) is not None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from alimark.detection import Detection
 from alimark.detector import DetectionSettings, detect_batch, detect_keys
@@ -17,6 +17,9 @@ from alimark.key import Key
 if TYPE_CHECKING:
     from alimark.generate import Generation, Progress, PromptStyle, Scheduler
     from alimark.llm.base import LLM, Sampling
+    from alimark.rewrite import Rewriting
+
+Made = TypeVar("Made")
 
 
 class Watermark(Protocol):
@@ -139,29 +142,62 @@ class AliMark:
             return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
 
     @overload
-    def detect(self, text: str, *, settings: DetectionSettings | None = ..., **options: Any) -> Detection: ...
+    def rewrite(self, text: str, llm: LLM, *, seed: int | None = ..., **options: Any) -> Rewriting: ...
+
+    @overload
+    def rewrite(self, text: list[str], llm: LLM, *, seed: int | None = ..., **options: Any) -> list[Rewriting]: ...
+
+    def rewrite(
+        self, text: str | list[str], llm: LLM, *, seed: int | None = None, **options: Any
+    ) -> Rewriting | list[Rewriting]:
+        """Marks a text that exists, or each of several, by a chat model's rewrites of its sentences.
+
+        Options are the fields of RewriteSettings. The i-th of several texts has the seed `seed + i`.
+        """
+        from alimark.rewrite import Original, RewriteSettings, rewrite, rewrite_many
+
+        _check_names("rewriting", options, RewriteSettings)
+        settings = RewriteSettings(**options)
+        if isinstance(text, str):
+            return rewrite(text, self.key, self.embedder, llm, settings, seed=seed)
+        originals = [Original(one, None if seed is None else seed + i) for i, one in enumerate(text)]
+        return _in_order(rewrite_many(originals, self.key, self.embedder, llm, settings))
 
     @overload
     def detect(
-        self, text: list[str], *, settings: DetectionSettings | None = ..., **options: Any
+        self, text: str, *, settings: DetectionSettings | None = ..., llm: LLM | None = ..., **options: Any
+    ) -> Detection: ...
+
+    @overload
+    def detect(
+        self, text: list[str], *, settings: DetectionSettings | None = ..., llm: LLM | None = ..., **options: Any
     ) -> list[Detection]: ...
 
     def detect(
-        self, text: str | list[str], *, settings: DetectionSettings | None = None, **options: Any
+        self,
+        text: str | list[str],
+        *,
+        settings: DetectionSettings | None = None,
+        llm: LLM | None = None,
+        **options: Any,
     ) -> Detection | list[Detection]:
-        """Looks for the mark in a text or in each of several. Options are the fields of DetectionSettings."""
+        """Looks for the mark in a text or in each of several. Options are the fields of DetectionSettings.
+
+        `llm`: the chat model that learned restructuring asks.
+        """
         chosen = _settings(settings, options)
         answers = []
-        for answer in detect_batch([text] if isinstance(text, str) else text, self.key, self.embedder, chosen):
+        texts = [text] if isinstance(text, str) else text
+        for answer in detect_batch(texts, self.key, self.embedder, chosen, llm=llm):
             if isinstance(answer, AlimarkError):
                 raise answer
             answers.append(answer)
         return answers[0] if isinstance(text, str) else answers
 
 
-def _in_order(made: Iterable[tuple[int, Generation | AlimarkError]]) -> list[Generation]:
+def _in_order(made: Iterable[tuple[int, Made | AlimarkError]]) -> list[Made]:
     """All texts by the place of their prompts; the first error is raised."""
-    found: dict[int, Generation] = {}
+    found: dict[int, Made] = {}
     for i, one in made:
         if isinstance(one, AlimarkError):
             raise one
@@ -170,10 +206,14 @@ def _in_order(made: Iterable[tuple[int, Generation | AlimarkError]]) -> list[Gen
 
 
 def _settings(settings: DetectionSettings | None, options: dict[str, Any]) -> DetectionSettings:
-    known = DetectionSettings.__dataclass_fields__
-    if unknown := set(options) - set(known):
-        raise AlimarkError(f"unknown detection option {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    _check_names("detection", options, DetectionSettings)
     return replace(settings or DetectionSettings(), **options)
+
+
+def _check_names(what: str, options: dict[str, Any], settings: Any) -> None:
+    known = settings.__dataclass_fields__
+    if unknown := set(options) - set(known):
+        raise AlimarkError(f"unknown {what} option {', '.join(sorted(unknown))}; known: {', '.join(known)}")
 
 
 def load(key: Key) -> AliMark:
@@ -190,10 +230,11 @@ def detect(
     embedder: Embedder | None = None,
     best: int = 3,
     settings: DetectionSettings | None = None,
+    llm: LLM | None = None,
     **options: Any,
 ) -> list[Detection]:
     """Whose key it was: the best few of `keys`, best first, p-values corrected for the number of keys tried."""
     if not keys:
         raise AlimarkError("no keys were given")
     chosen = _settings(settings, options)
-    return detect_keys(text, keys, embedder or AliMark(keys[0]).embedder, chosen, best=best)
+    return detect_keys(text, keys, embedder or AliMark(keys[0]).embedder, chosen, best=best, llm=llm)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from alimark.detector import DetectionSettings
     from alimark.embed import Embedder
     from alimark.key import Key
+    from alimark.llm.base import LLM
     from alimark.records import Record
 
 BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
@@ -28,7 +29,14 @@ _NOT_KEPT = ("text", "prompt", "sentences")
 
 
 def audit(
-    key: Key, source: Path, output: Path, settings: DetectionSettings, fpr: float, fdr: float, as_json: bool
+    key: Key,
+    source: Path,
+    output: Path,
+    settings: DetectionSettings,
+    fpr: float,
+    fdr: float,
+    as_json: bool,
+    llm_name: str | None = None,
 ) -> None:
     """Appends one answer a document to `output`, then sums up everything that is there."""
     from alimark.records import JsonlWriter, read_jsonl
@@ -40,6 +48,7 @@ def audit(
     total = sum(1 for _ in read_jsonl(source))
     settings = _for_many(settings, total, fdr)
     embedder = show.load_embedder(key.embedder)
+    llm = None if llm_name is None else show.load_llm(llm_name)
     times: Counter[str] = Counter()
     started, done = time.perf_counter(), 0
     with JsonlWriter(output, key_id=key.id) as writer, show.progress() as bar:
@@ -47,7 +56,7 @@ def audit(
         ticker = show.Ticker()
         for skipped, batch in _batches(source, writer.done):
             bar.advance(task, skipped)
-            for record in _answer(batch, key, embedder, settings, times):
+            for record in _answer(batch, key, embedder, settings, times, llm):
                 writer.write(record)
             done += len(batch)
             rate = done / (time.perf_counter() - started)
@@ -104,17 +113,19 @@ def _batches(source: Path, done: set[str]) -> Iterator[tuple[int, list[Document]
 
 
 def _answer(
-    batch: list[Document], key: Key, embedder: Embedder, settings: DetectionSettings, times: Counter[str]
+    batch: list[Document],
+    key: Key,
+    embedder: Embedder,
+    settings: DetectionSettings,
+    times: Counter[str],
+    llm: LLM | None,
 ) -> Iterator[Record]:
     sound = [
         (own, record["text"]) for own, record in batch if not isinstance(record, RecordError) and not _flaw(record)
     ]
     answers: dict[str, Detection | AlimarkError] = {own: flaw for own, record in batch if (flaw := _flaw(record))}
-    answers |= dict(
-        zip(
-            (own for own, _ in sound), _detect([text for _, text in sound], key, embedder, settings, times), strict=True
-        )
-    )
+    found = _detect([text for _, text in sound], key, embedder, settings, times, llm)
+    answers |= dict(zip((own for own, _ in sound), found, strict=True))
     for own, record in batch:
         answer = answers[own]
         kept = {} if isinstance(record, RecordError) else {k: v for k, v in record.items() if k not in _NOT_KEPT}
@@ -134,18 +145,23 @@ def _flaw(record: Record | RecordError) -> RecordError | None:
 
 
 def _detect(
-    texts: list[str], key: Key, embedder: Embedder, settings: DetectionSettings, times: Counter[str]
+    texts: list[str],
+    key: Key,
+    embedder: Embedder,
+    settings: DetectionSettings,
+    times: Counter[str],
+    llm: LLM | None,
 ) -> list[Detection | AlimarkError]:
     from alimark.detector import detect_batch
 
     try:
-        return detect_batch(texts, key, embedder, settings, times=times)
+        return detect_batch(texts, key, embedder, settings, llm=llm, times=times)
     except AlimarkError:
         raise
     except Exception as error:  # one document that nobody thought of must not end an audit of millions
         if len(texts) == 1:
             return [TextError(f"unexpected {type(error).__name__}: {error}")]
-        return [answer for text in texts for answer in _detect([text], key, embedder, settings, times)]
+        return [answer for text in texts for answer in _detect([text], key, embedder, settings, times, llm)]
 
 
 def summarise(output: Path, fpr: float, fdr: float) -> dict[str, Any]:

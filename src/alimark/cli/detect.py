@@ -33,9 +33,15 @@ def detect(
     restructure: Annotated[
         str,
         typer.Option(
-            help="Undo: none, single (one merge or split, as in the paper), or A,B: at most A merges and B splits."
+            help="Undo: none, single (one merge or split, as in the paper), A,B: at most A merges and B splits, "
+            "learned: what a chat model makes of the text (--llm), or learned+single."
         ),
     ] = "single",
+    llm: Annotated[
+        str | None,
+        typer.Option(help="Chat model for learned restructuring; it reads the text, so mind where it runs."),
+    ] = None,
+    variants: Annotated[int, typer.Option(help="Restructurings asked of the chat model.")] = 4,
     draws: Annotated[
         int | None,
         typer.Option(help="Random keys behind the p-value (default 1000, more if --fpr needs it)."),
@@ -65,11 +71,15 @@ def detect(
         alimark detect -k keys/ text.txt              # whose key was it
         alimark detect -k key.json --excerpt page.txt # a passage in other text
         alimark detect -k key.json --input docs.jsonl --output found.jsonl
+        alimark detect -k key.json --restructure learned+single \\
+            --llm openai:http://localhost:8000/v1 text.txt
 
     Exit status: 0 found in all, 1 not found in some, 2 error. A batch audit
     exits with 0 once every document has its line, found or not.
     """
-    settings = _settings(restructure, null, null_file, draws, tail, excerpt, max_blocks, fpr)
+    settings = _settings(restructure, variants, null, null_file, draws, tail, excerpt, max_blocks, fpr)
+    if settings.learned != (llm is not None):
+        raise AlimarkError("--restructure learned and --llm go together")
     keys = _load_keys(key)
     if input_file is not None or output is not None:
         if input_file is None or output is None or files or report is not None:
@@ -78,13 +88,13 @@ def detect(
             raise AlimarkError("a batch audit takes one key")
         from alimark.cli.audit import audit
 
-        audit(keys[0], input_file, output, settings, fpr, fdr, as_json)
+        audit(keys[0], input_file, output, settings, fpr, fdr, as_json, llm)
         return
     if not files:
         raise AlimarkError("name a text file, or - for standard input")
     if report is not None and len(files) > 1:
         raise AlimarkError("--report takes one text at a time")
-    answers = _answers(files, keys, settings)
+    answers = _answers(files, keys, settings, llm)
     sound = {name: found for name, found in answers.items() if not isinstance(found, AlimarkError)}
     if report is not None and sound:
         from alimark.records import write_whole
@@ -105,8 +115,8 @@ def detect(
 
 
 def _settings(
-    restructure: str, null: str, null_file: Path | None, draws: int | None, tail: bool, excerpt: bool, max_blocks: int,
-    fpr: float,
+    restructure: str, variants: int, null: str, null_file: Path | None, draws: int | None, tail: bool, excerpt: bool,
+    max_blocks: int, fpr: float,
 ) -> DetectionSettings:  # fmt: skip
     from alimark.detector import DetectionSettings
     from alimark.significance import draws_for
@@ -117,7 +127,7 @@ def _settings(
             merges, splits = restructure.split(",")
             limits = (int(merges), int(splits))
         except ValueError:
-            raise AlimarkError("--restructure takes none, single or two numbers such as 2,1") from None
+            raise AlimarkError("--restructure takes none, single, learned or two numbers such as 2,1") from None
     wanted = draws_for(fpr)
     if draws is not None and draws + 1 < 1 / fpr:
         raise AlimarkError(
@@ -126,7 +136,7 @@ def _settings(
     return DetectionSettings(
         restructure=limits, null=null, null_file=null_file, tail=tail, max_blocks=max_blocks,  # type: ignore[arg-type]
         search="excerpt" if excerpt else "whole", passage_fpr=fpr,
-        draws=wanted if draws is None else draws,
+        draws=wanted if draws is None else draws, variants=variants,
     )  # fmt: skip
 
 
@@ -142,7 +152,7 @@ def _load_keys(paths: list[Path]) -> list[Key]:
 Answers = dict[str, "list[Detection] | AlimarkError"]
 
 
-def _answers(names: list[str], keys: list[Key], settings: DetectionSettings) -> Answers:
+def _answers(names: list[str], keys: list[Key], settings: DetectionSettings, llm_name: str | None) -> Answers:
     """For each file its detections, best first (one for one key, the best few for many), or what is wrong with it."""
     from alimark.alignment import warm_up
     from alimark.detector import detect_batch, detect_keys
@@ -152,13 +162,14 @@ def _answers(names: list[str], keys: list[Key], settings: DetectionSettings) -> 
     # Half a second of loading kernels fits into the time that the embedder takes.
     threading.Thread(target=warm_up, daemon=True).start()
     embedder = show.load_embedder(keys[0].embedder)
+    llm = None if llm_name is None else show.load_llm(llm_name)
     for name in names:
         try:
             text = show.read_stdin() if name == "-" else read_text(name)
             if len(keys) > 1:
-                answers[name] = detect_keys(text, keys, embedder, settings)
+                answers[name] = detect_keys(text, keys, embedder, settings, llm=llm)
                 continue
-            [found] = detect_batch([text], keys[0], embedder, settings)
+            [found] = detect_batch([text], keys[0], embedder, settings, llm=llm)
             answers[name] = found if isinstance(found, AlimarkError) else [found]
         except KeyMismatch:
             raise
@@ -207,6 +218,10 @@ def _lines(found: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str
     if verdict == "too short to tell":
         need = f"about {verdict.needed}" if verdict.needed else "more than 40"
         yield f"{need} sentences would be needed at a false-positive rate of {fpr:g}"
+    if made := best.restructured:
+        dropped = ", ".join(f"{count} {why}" for why, count in made.dropped.items())
+        of = f"restructuring {made.best}" if made.best else "the text as it is"
+        yield f"{len(made.texts)} restructurings by {made.llm} tried{f' ({dropped})' if dropped else ''}; best: {of}"
     for passage in best.passages:
         where = f"sentences {passage.first} to {passage.last}, blocks {passage.first_block} to {passage.last_block}"
         yield f"passage: {where}, p {passage.p_value:.3g}"

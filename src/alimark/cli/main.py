@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from alimark.cli import calibrate, demo, detect, generate, keygen, models
+from alimark.cli import calibrate, demo, detect, generate, keygen, models, rewrite
 from alimark.errors import AlimarkError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.command("keygen")(keygen.keygen)
 app.command("generate")(generate.generate)
+app.command("rewrite")(rewrite.rewrite)
 app.command("detect")(detect.detect)
 app.command("calibrate")(calibrate.calibrate)
 app.command("demo")(demo.demo)

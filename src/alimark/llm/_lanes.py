@@ -70,7 +70,17 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """What a model calls in place of its own attention; `memory` keeps the new keys and values and knows the old."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return memory.attend(module.layer_idx, query * scale, key, value, sliding_window, softcap), None
+    return memory.attend(module.layer_idx, query, key, value, scale, sliding_window, softcap), None
+
+
+def _kernel(width: int) -> Any:
+    if width < 16 or width & (width - 1):
+        return None
+    try:
+        from alimark.llm import _kernel
+    except ImportError:  # no Triton, which PyTorch for CUDA brings along on most systems
+        return None
+    return _kernel.attend
 
 
 def install(model: Any) -> None:
@@ -121,6 +131,7 @@ class Reading:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        scale: float,
         window: int | None,
         softcap: float | None,
     ) -> torch.Tensor:
@@ -132,12 +143,12 @@ class Reading:
             visible &= self._at > self.positions[:, :, None] - window
         if softcap is None:
             found: torch.Tensor = F.scaled_dot_product_attention(
-                query, keys, values, attn_mask=visible[:, None], scale=1.0, enable_gqa=query.shape[1] != keys.shape[1]
+                query, keys, values, attn_mask=visible[:, None], scale=scale, enable_gqa=query.shape[1] != keys.shape[1]
             )
             return found.transpose(1, 2)
         groups = query.shape[1] // keys.shape[1]
         keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
-        scores = torch.tanh(query @ keys.transpose(2, 3) / softcap) * softcap
+        scores = torch.tanh(query @ keys.transpose(2, 3) * (scale / softcap)) * softcap
         weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(dim=3, dtype=torch.float32)
         found = weights.to(values.dtype) @ values
         return found.transpose(1, 2)
@@ -164,6 +175,8 @@ class Lanes:
         self._at = torch.arange(max(tokens, steps), device=device)
         self.graphs = device.type == "cuda"
         self.stream = torch.cuda.Stream(device) if self.graphs else None  # type: ignore[no-untyped-call]
+        self._kernel = _kernel(shape.width) if self.graphs else None
+        self._ahead = 0  # steps that the graph takes in one go
         self._recorded: dict[Any, torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
         self._masks: dict[int | None, torch.Tensor] = {}
@@ -194,11 +207,11 @@ class Lanes:
 
     def advance(self, steps: int) -> NDArray[np.int64]:
         """The next tokens of every row."""
-        for _ in range(steps):
-            if self.graphs:
-                self._replay()
-            else:
-                self._move()
+        if self.graphs:
+            self._replay(steps)
+            self._done += steps
+        for _ in range(0 if self.graphs else steps):
+            self._move()
             self._done += 1
         return self._tokens(None, steps)
 
@@ -251,19 +264,25 @@ class Lanes:
     @property
     def _own_tokens(self) -> int:
         # A graph looks at somewhat more than there is, and masks what is not there yet.
-        return _rounded(self._done, 32, self.steps) if self.graphs else max(1, self._done)
+        if self._kernel:
+            return self.steps
+        return _rounded(self._done + self._ahead, 32, self.steps) if self.graphs else max(1, self._done)
 
     @property
     def _read_tokens(self) -> int:
+        if self._kernel:
+            return self.tokens
         return _rounded(self._longest, 256, self.tokens) if self.graphs else self._longest
 
-    def _replay(self) -> None:
-        key = (tuple(self._counts), self._own_tokens, self._read_tokens, self._sampling)
+    def _replay(self, steps: int) -> None:
+        """All steps up to the next look in one go: a thread that feeds a GPU often waits for the interpreter."""
+        self._ahead = steps
+        key = (tuple(self._counts), steps, self._own_tokens, self._read_tokens, self._sampling)
         if key not in self._recorded:
-            self._record(key)
+            self._record(key, steps)
         self._recorded[key].replay()
 
-    def _record(self, key: Any) -> None:
+    def _record(self, key: Any, steps: int) -> None:
         if not self._recorded:
             # Libraries set themselves up at the first step, which a recording does not allow.
             saved = self._sampled.clone(), self._step.clone()
@@ -275,7 +294,8 @@ class Lanes:
             _recording,  # two at a time disturb each other
             torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"),
         ):
-            self._move()
+            for _ in range(steps):
+                self._move()
         self._pool = graph.pool()
         self._recorded[key] = graph
 
@@ -285,17 +305,22 @@ class Lanes:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        scale: float,
         window: int | None,
         softcap: float | None,
     ) -> torch.Tensor:
         live, heads, width = self._live, self._shape.heads, self._shape.width
         own, read = self._own_tokens, self._read_tokens
+        if self._kernel and softcap is None:
+            mine, shared = self._own[layer, :, :live], self.memory[layer, :, : len(self._counts)]
+            done: torch.Tensor = self._kernel(query, key, value, shared, mine, self._lengths, self._step, scale, window)
+            return done
         at = (self._step - 1).expand(1)
         mine = self._own[layer, :, :live]
         mine[0].index_copy_(2, at, key)
         mine[1].index_copy_(2, at, value)
         mine, shared = mine[:, :, :, :own], self.memory[layer, :, : len(self._counts), :, :read]
-        query, hidden = query.view(live, heads, -1, width), self._hidden(window, own, read)
+        query, hidden = (query * scale).view(live, heads, -1, width), self._hidden(window, own, read)
         if len(set(self._counts)) == 1:
             found = _attend_grid(query, shared, mine, hidden, softcap)
         else:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Over = Callable[[str], bool]
-"""Tells from a continuation so far whether its first sentence is certainly over."""
+"""Tells from a continuation so far whether its first sentence is certainly over.
+
+One that also has `ends(texts)`, which gives for each text where its sentence ends, or 0 while it is not over, is asked for
+many at a time by engines that sample many."""
 
 Ended = Literal["sentence", "model", "length"]
 """Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were spent."""

@@ -91,6 +91,7 @@ class Transformers:
         self._add_bos = add_bos
         self._ends = _end_ids(self._tokenizer, self._model)
         # A model kept from ending its turn would open the next one: no control token is text.
+        self._pieces = self._token_texts()
         self._may_end_sentence, self._is_end = self._tables()
         special = self._ends | set(self._tokenizer.all_special_ids)
         control = sorted(token for token in special if token < len(self._is_end))
@@ -123,12 +124,26 @@ class Transformers:
     def __repr__(self) -> str:
         return f"<Transformers {self.name} on {self._device}>"
 
+    def _token_texts(self) -> list[str] | None:
+        """What each token adds to a text, or None where a tokenizer's text is more than its tokens' put together."""
+        ordinary = self._tokenizer("a", add_special_tokens=False)["input_ids"][-1:]
+        before = len(self._text(ordinary))
+        pieces = [self._text([*ordinary, i])[before:] for i in range(len(self._tokenizer))]
+        beyond = self._model.get_output_embeddings().weight.shape[0] - len(pieces)
+        pieces += ["\ufffd"] * beyond  # some models have more rows than their tokenizer has tokens
+        sample = self._tokenizer("a cat's, 12.5 (Well-known) words: they don't fit.\n\n – Yes!")["input_ids"]
+        return pieces if "".join(pieces[i] for i in sample[1:]) == self._after(sample[:1], sample[1:]) else None
+
+    def _after(self, before: list[int], ids: list[int]) -> str:
+        """The text of `ids` behind `before`: a tokenizer may write a first word without its space."""
+        return self._text(before + ids)[len(self._text(before)) :]
+
     def _tables(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Of every token: whether it holds a sign that sentences end with, and whether it ends the text."""
         size = self._model.get_output_embeddings().weight.shape[0]
-        texts = [self._text([i]) for i in range(min(size, len(self._tokenizer)))]
+        texts = self._pieces or [self._text([i]) for i in range(len(self._tokenizer))]
         marks, ends = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
-        marks[: len(texts)] = [not _MARKS.isdisjoint(text) for text in texts]
+        marks[: len(texts)] = [not _MARKS.isdisjoint(text) for text in texts[:size]]
         ends[[end for end in self._ends if end < size]] = True
         return marks, ends
 
@@ -378,7 +393,6 @@ class _Rows:
         self._patient = llm._device.type == "cuda"
         self._result: dict[int, Draw] = {}
         self._before = [part.prompt[-_CONTEXT_IDS:] for part in parts]
-        self._before_length = [len(llm._text(ids)) for ids in self._before]
         self._wanted = [counted for part, n in zip(parts, counts, strict=False) for counted in _first(part.count, n)]
         self._wanted += [False] * (sum(counts) - len(self._wanted))
         self.live = list(range(sum(counts)))
@@ -387,9 +401,8 @@ class _Rows:
         """Add the new tokens of all live rows; whether any goes on."""
         before, self.done = self.done, self.done + tokens.shape[1]
         self._ids[self.live, before : self.done] = tokens
-        for row in self._worth_a_look(tokens):
-            if self._wanted[row] and row not in self._result:
-                self._look(row, before)
+        rows = [row for row in self._worth_a_look(tokens) if self._wanted[row] and row not in self._result]
+        self._judge([self._look(row, before) for row in rows])
         if self.done == self.steps:
             for row in self._going():
                 self._end(row, self._read(row, self.steps), self.steps, "length")
@@ -402,46 +415,70 @@ class _Rows:
         last = marks[:, ::-1].argmax(axis=1)
         since = np.where(marks.any(axis=1), last, self._since[live] + tokens.shape[1])
         self._since[live] = since
-        look = (since - tokens.shape[1] < _WORDS_BEHIND) | self._llm._is_end[tokens].any(axis=1)
+        look = since - tokens.shape[1] < _WORDS_BEHIND
+        if self._patient and self.done < self.steps:
+            look &= since >= 2  # before that the next word is not whole
+        look |= self._llm._is_end[tokens].any(axis=1)
         rows: list[int] = live[look].tolist()
         return rows
 
     def _going(self) -> Iterator[int]:
         return (row for row in self.live if self._wanted[row] and row not in self._result)
 
-    def _look(self, row: int, before: int) -> None:
-        """Whether the sentence is over, or the text has ended, within the tokens after the first `before`."""
+    def _look(self, row: int, before: int) -> _Look:
         ended = np.flatnonzero(self._llm._is_end[self._ids[row, before : self.done]])
         most = before + int(ended[0]) if len(ended) else self.done
-        text, known = self._read(row, most), self._known.get(row, 0)
-        self._known[row] = len(text)
-        first = len(text) - len(text.lstrip())
-        ends = [stop.end() for stop in STOP.finditer(text, first)]
-        if ends and self._over(text):
-            # Of one stop it is plain that the sentence ends there; of several, the first where it is over.
-            end = ends[0] if len(ends) == 1 else next((n for n in ends if self._over(text[:n])), len(text))
-            self._end(row, text[:end], self._tokens_of(row, end, before, most), "sentence")
-            return
-        # A sentence may be over at the mark while the start of the next word, unfinished, would leave it open.
-        for end in [] if self._patient and most < self.steps else ends:
-            if end > known and self._over(text[:end]):
-                self._end(row, text[:end], self._tokens_of(row, end, before, most), "sentence")
-                return
-        if len(ended):
-            self._end(row, text, most + 1, "model")
+        text = self._read(row, most)
+        ends = [stop.end() for stop in STOP.finditer(text, len(text) - len(text.lstrip()))]
+        return _Look(row, text, ends, most, bool(len(ended)))
 
-    def _tokens_of(self, row: int, length: int, least: int, most: int) -> int:
-        """How many tokens it takes to write that much text."""
-        for n in range(max(1, least - _WORDS_BEHIND), most):
-            if len(self._read(row, n)) >= length:
-                return n
-        return most
+    def _judge(self, looks: list[_Look]) -> None:
+        """End the rows whose sentence is over or whose text has ended; without a stop there is no end."""
+        asked = [look for look in looks if look.stops]
+        if hasattr(self._over, "ends") and self._patient:
+            ends = self._over.ends([look.text for look in asked])
+        else:
+            ends = [self._sentence_end(look) for look in asked]
+        for look, end in zip(asked, ends, strict=True):
+            if end:
+                # With the blank behind the mark, which tells a heading from a sentence.
+                to = next((stop for stop in look.stops if stop > end), max(end, look.stops[-1]))
+                self._end(look.row, look.text[:to], self._tokens_of(look.row, to, look.tokens), "sentence")
+        for look in looks:
+            self._known[look.row] = len(look.text)
+            if look.ended and look.row not in self._result:
+                self._end(look.row, look.text, look.tokens + 1, "model")
+
+    def _sentence_end(self, look: _Look) -> int:
+        text = look.text
+        if self._over(text):
+            if len(look.stops) == 1:  # then it is plain where
+                return look.stops[0] - 1
+            return next((n for n in look.stops if self._over(text[:n])), len(text) + 1) - 1
+        # A sentence may be over at the mark while the start of the next word, unfinished, would leave it open.
+        known = self._known.get(look.row, 0)
+        new = [] if self._patient and look.tokens < self.steps else [n for n in look.stops if n > known]
+        return next((n for n in new if self._over(text[:n])), 1) - 1
+
+    def _tokens_of(self, row: int, length: int, most: int) -> int:
+        """How many of the first `most` tokens it takes to write that much text."""
+        if pieces := self._llm._pieces:
+            lengths = np.cumsum([len(pieces[i]) for i in self._ids[row, :most].tolist()])
+            return min(most, 1 + int(np.searchsorted(lengths, length)))
+        low, high = max(0, most - 2 * _WORDS_BEHIND), most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if len(self._read(row, middle)) >= length else (middle, high)
+        return high
 
     def _read(self, row: int, tokens: int) -> str:
-        context = self._context[row]
-        text = self._llm._text(self._before[context] + self._ids[row, :tokens].tolist())
+        ids: list[int] = self._ids[row, :tokens].tolist()
+        pieces = self._llm._pieces
+        text = "\ufffd" if pieces is None else "".join([pieces[i] for i in ids])
+        if "\ufffd" in text:  # a character in several tokens
+            text = self._llm._after(self._before[self._context[row]], ids)
         # A character cut in two by the last token is no part of the text yet.
-        return text[self._before_length[context] :].rstrip("\ufffd")
+        return text.rstrip("\ufffd")
 
     def _end(self, row: int, text: str, tokens: int, ended: Ended) -> None:
         self._result[row] = Draw(text, tokens, ended)
@@ -479,6 +516,17 @@ class _Rows:
         return [[next(found) for _ in range(part.count)] for part in self._parts]
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A row's text so far, where stops end in it, how many tokens it took, and whether the model ended it there."""
+
+    row: int
+    text: str
+    stops: list[int]
+    tokens: int
+    ended: bool
+
+
 def _first(count: int, of: int) -> list[bool]:
     return [True] * count + [False] * (of - count)
 
@@ -506,11 +554,13 @@ def _prepare(model: Any, name: str) -> Shape:
     except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise LLMError(f"{name} is built in a way that cannot be sampled here: {reason}") from error
-    bound = 1e-3 if model.dtype == torch.float32 else 0.1
-    if any(not (a - b).norm() <= bound * b.norm() for a, b in zip(found, expected, strict=True)):
+    # Sixteen bits round differently in another order of sums; another way of attending is wrong by as much as the logits.
+    bound = 2e-3 if model.dtype == torch.float32 else 0.3
+    off = max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
+    if not off <= bound:
         raise LLMError(
-            f"{name} attends in a way of its own, and sampling it in batches here would be wrong; "
-            "serve it with vLLM or another server and use `openai:ADDRESS#MODEL`"
+            f"{name} attends in a way of its own (its logits differ by {off:.2g}), and sampling it in batches here would be "
+            "wrong; serve it with vLLM or another server and use `openai:ADDRESS#MODEL`"
         )
     return shape
 

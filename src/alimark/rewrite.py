@@ -1,0 +1,623 @@
+"""Marks a text that exists: every sentence is rewritten many times by a chat model, and its block picks among the rewrites.
+
+What lies between the sentences stays as it was, code blocks included. Sentences do not depend on each other's choice, so a
+model is asked for the rewrites of all of them at once. A rewrite must pass for the sentence it replaces: one sentence, with
+the same numbers and names, close in meaning. Where none does, the sentence stays, and its block gets what it carries by
+chance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+import unicodedata
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+import numpy as np
+
+from alimark.candidate import broken_markup, degenerate
+from alimark.chat import draw_all
+from alimark.embed import Embedder
+from alimark.errors import AlimarkError, ContextFull, LimitError, TextError
+from alimark.key import Key
+from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
+from alimark.signals import project, to_bits
+from alimark.text import (
+    _COMMON,
+    _WORDS,
+    Splitter,
+    clean,
+    keep_on_one_line,
+    looks_english,
+    splitter,
+    with_full_stop,
+    without_marker,
+)
+
+Outcome = Literal["rewritten", "best as it was", "no rewrite fits", "too short", "heading"]
+"""What became of a sentence. The last three were left alone."""
+
+Flaw = Literal["", "blank", "unfinished", "refusal", "chatter", "sentences", "markup", "degenerate", "length", "mark",
+               "numbers", "names", "language", "unchanged"]  # fmt: skip
+"""Why an answer cannot stand for its sentence: no word in it; cut off; the model will not; it talks about the task; it is
+not one sentence; broken markup or quotes; the same words over and over; far longer or shorter; a question became a statement
+or the reverse; numbers, code or addresses lost or added; names lost or invented; another language; nothing was changed."""
+
+_MAX_SENTENCES = 10_000
+_LEAST_WORDS = 4
+_GUARD_SENTENCES = 2  # a new sentence changes at most where its neighbours end
+_AROUND = 300  # characters of the text on either side of a sentence that the model is shown
+
+# The prompt
+
+SYSTEM = (
+    "You rewrite one sentence of a text at a time. Keep its meaning, its names, its numbers and its tone. "
+    "Answer with the rewritten sentence and nothing else."
+)
+WAYS = (
+    "Use other words wherever you can.",
+    "Change the order of its parts and start with another one of them.",
+    "Say it as you would explain it to a friend, leaving nothing out.",
+    "Change its grammar: other verbs, other conjunctions, another subject where possible.",
+)
+"""One instruction for each of several requests: a single one makes a small model say the same again and again."""
+
+_TASK = "Before it: {before}\nAfter it: {after}\nThe sentence: {sentence}\n\nRewrite the sentence. {way}"
+
+_EXAMPLE = (
+    Turn(
+        "user",
+        _TASK.format(
+            before="The town had waited for rain since May.",
+            after="Nobody was hurt.",
+            sentence="On 3 August a storm finally broke, and within an hour the Mill Road was under water.",
+            way=WAYS[0],
+        ),
+    ),
+    Turn("assistant", "At last, on 3 August, a tempest came, flooding the Mill Road in less than sixty minutes."),
+)
+
+
+def turns_for(sentence: str, before: str, after: str, way: str) -> tuple[Turn, ...]:
+    """What a model is asked. What all requests share comes first, so that an engine reads it once."""
+    task = _TASK.format(before=before or "(nothing)", after=after or "(nothing)", sentence=sentence, way=way)
+    return (Turn("system", SYSTEM), *_EXAMPLE, Turn("user", task))
+
+
+def _chat_sampling() -> Sampling:
+    # Rewrites must differ from each other, and must repeat the names in the prompt, which a penalty would keep them from.
+    return Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.0, max_tokens=160, may_end=True)
+
+
+@dataclass(frozen=True)
+class RewriteSettings:
+    """How many rewrites each sentence gets, and how far from it the text may move in meaning.
+
+    Meaning is measured as the cosine of two sentences under the key's embedder.
+    """
+
+    candidates: int = 16
+    closeness: float = 0.65
+    """The least cosine of a rewrite to its sentence."""
+    mean_closeness: float = 0.82
+    """The least mean over a text's sentences: bits are given up where they cost the most meaning."""
+    sampling: Sampling = field(default_factory=_chat_sampling)
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1:
+            raise AlimarkError("candidates must be at least 1")
+        if not (-1 <= self.closeness <= 1 and -1 <= self.mean_closeness <= 1):
+            raise AlimarkError("closeness is a cosine and lies between -1 and 1")
+
+
+@dataclass(frozen=True)
+class RewrittenSentence:
+    """One sentence before and after; `rewrites` is the number of different ones it could be chosen from."""
+
+    number: int
+    before: str
+    after: str
+    matches_before: int
+    matches: int
+    cosine: float
+    rewrites: int
+    outcome: Outcome
+
+
+Progress = Callable[[int, int], None]
+"""Called with the sentences done so far and all sentences."""
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """A text that was marked by rewriting it, how well it carries the key, how far it moved, and what it cost."""
+
+    text: str
+    original: str
+    rewritten: tuple[RewrittenSentence, ...]
+    block_size: int
+    key_id: str
+    llm: str
+    settings: RewriteSettings
+    seed: int
+    candidates: int
+    tokens: int
+    embedded: int
+    rejected: dict[str, int]
+    """Rewrites that could not be chosen, by reason."""
+    surviving: int
+    """Sentences that splitting the finished text finds again."""
+    seconds: float
+    """From the text's first request to its end; several texts may have shared that time."""
+    limits: tuple[str, ...] = ()
+    """What of the settings the model could not honour."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return tuple(one.after for one in self.rewritten)
+
+    @property
+    def matches(self) -> tuple[int, ...]:
+        """Bits of each sentence's block that the sentence carries now."""
+        return tuple(one.matches for one in self.rewritten)
+
+    @property
+    def cosines(self) -> tuple[float, ...]:
+        """Each sentence's closeness in meaning to what it was."""
+        return tuple(one.cosine for one in self.rewritten)
+
+    @property
+    def left_alone(self) -> tuple[int, ...]:
+        """The numbers of sentences that had no choice."""
+        return tuple(one.number for one in self.rewritten if one.outcome not in ("rewritten", "best as it was"))
+
+    def record(self, record_id: str) -> dict[str, Any]:
+        """As one line of JSONL."""
+        limits = {"limits": list(self.limits)} if self.limits else {}
+        return {
+            "id": record_id,
+            "text": self.text,
+            "original": self.original,
+            "sentences": list(self.sentences),
+            "scheme": "alimark",
+            "key_id": self.key_id,
+            "matches": list(self.matches),
+            "matches_before": [one.matches_before for one in self.rewritten],
+            "cosines": [round(cosine, 4) for cosine in self.cosines],
+            "outcomes": [one.outcome for one in self.rewritten],
+            "settings": asdict(self.settings) | {"llm": self.llm, "block_size": self.block_size} | limits,
+            "seed": self.seed,
+            "surviving": self.surviving,
+            "cost": {
+                "candidates": self.candidates,
+                "tokens": self.tokens,
+                "embedded": self.embedded,
+                "rejected": self.rejected,
+                "seconds": round(self.seconds, 3),
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Original:
+    """One of many texts: from which seed it is rewritten, and under which key where it is not the run's."""
+
+    text: str
+    seed: int | None = None
+    key: Key | None = None
+
+
+def rewrite(
+    text: str,
+    key: Key,
+    embedder: Embedder,
+    llm: LLM,
+    settings: RewriteSettings | None = None,
+    *,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Rewriting:
+    """The text with the key's mark."""
+    step = None if progress is None else (lambda _, done, total: progress(done, total))
+    [(_, made)] = rewrite_many([Original(text, seed)], key, embedder, llm, settings, progress=step)
+    if isinstance(made, AlimarkError):
+        raise made
+    return made
+
+
+def rewrite_many(
+    originals: Iterable[Original],
+    key: Key,
+    embedder: Embedder,
+    llm: LLM,
+    settings: RewriteSettings | None = None,
+    *,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Iterator[tuple[int, Rewriting | AlimarkError]]:
+    """Yields each text with its place as soon as it is finished, or the error that ended it."""
+    key.check(embedder)
+    settings = settings or RewriteSettings()
+    asked: dict[int, tuple[_Revision, int]] = {}
+    ready: deque[_Revision | tuple[int, AlimarkError]] = deque()
+
+    def requests() -> Iterator[Request]:
+        number = 0
+        for place, one in enumerate(originals):
+            try:
+                revision = _Revision(place, one, one.key or key, settings)
+            except AlimarkError as error:
+                ready.append((place, error))
+                continue
+            wanted = list(revision.requests())
+            revision.waiting = len(wanted)
+            if not wanted:
+                ready.append(revision)
+            for sentence, request in wanted:
+                asked[number] = (revision, sentence)
+                number += 1
+                yield request
+
+    def finished() -> Iterator[tuple[int, Rewriting | AlimarkError]]:
+        while ready:
+            one = ready.popleft()
+            yield one if isinstance(one, tuple) else (one.place, one.finish(embedder, llm))
+
+    ways = len(_shares(settings.candidates, len(WAYS)))
+    answers = draw_all(llm, requests(), settings.sampling, _goes_on(splitter(key.splitter)), least=ways)
+    for number, request, answer in answers:
+        revision, sentence = asked.pop(number)
+        revision.take(sentence, request, answer)
+        if progress and revision.drawn(sentence):
+            progress(revision.place, revision.done, len(revision.places))
+        if not revision.waiting:
+            ready.append(revision)
+        yield from finished()
+    yield from finished()
+
+
+def _goes_on(cutter: Splitter) -> Callable[[str], bool]:
+    """A rewrite that goes on after its sentence is none, so nobody waits for its end."""
+    return lambda text: len(cutter.spans(text)) > 1 and cutter.first_sentence_over(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A sentence in its text: what stands before it since the last one, layout and list signs, and the sentence itself."""
+
+    lead: str
+    body: str
+    unit: str
+    untouchable: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A text for a place; the first of each place is the original."""
+
+    body: str
+    unit: str
+    matches: int = 0
+    cosine: float = 1.0
+
+
+class _Revision:
+    """One text in progress."""
+
+    def __init__(self, place: int, original: Original, key: Key, settings: RewriteSettings) -> None:
+        self.place, self.text, self.key, self.settings = place, original.text, key, settings
+        self.seed = secrets.randbits(48) if original.seed is None else original.seed
+        self.cutter = splitter(key.splitter)
+        self.places, self._tail = _cut(original.text, self.cutter)
+        if not self.places:
+            raise TextError("the text holds no sentence; there is nothing to rewrite")
+        if len(self.places) > _MAX_SENTENCES:
+            raise LimitError(
+                f"the text has {len(self.places):,} sentences and the limit is {_MAX_SENTENCES:,}; cut it into parts"
+            )
+        self.waiting = 0
+        self._known = {word.lower() for word in _WORDS.findall(self.text)} if looks_english(self.text) else None
+        self._left = [0] * len(self.places)  # requests of each sentence that are not answered yet
+        self._found: list[dict[str, str]] = [{} for _ in self.places]  # of each sentence its rewrites, by unit
+        self._cost: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
+        self._error: AlimarkError | None = None
+        self._started = time.perf_counter()
+
+    def requests(self) -> Iterator[tuple[int, Request]]:
+        """For each sentence as many requests as there are ways to ask for its rewrites."""
+        for number, one in enumerate(self.places):
+            if one.untouchable:
+                continue
+            before = " ".join(place.unit for place in self.places[max(0, number - 2) : number])[-_AROUND:]
+            after = self.places[number + 1].unit[:_AROUND] if number + 1 < len(self.places) else ""
+            for way, count in enumerate(_shares(self.settings.candidates, len(WAYS))):
+                digest = hashlib.sha256(f"alimark/rewrite/{self.seed}/{number}/{way}".encode()).digest()
+                turns = turns_for(keep_on_one_line(one.body), before, after, WAYS[way])
+                self._left[number] += 1
+                yield number, Request("", count, int.from_bytes(digest[:6], "big"), turns=turns)
+
+    def drawn(self, number: int) -> bool:
+        return not self._left[number]
+
+    @property
+    def done(self) -> int:
+        return self._left.count(0)
+
+    def take(self, number: int, request: Request, answer: list[Draw] | AlimarkError) -> None:
+        self.waiting -= 1
+        self._left[number] -= 1
+        if isinstance(answer, ContextFull):
+            self._rejected["context full"] += request.count
+            return
+        if isinstance(answer, AlimarkError):
+            self._error = answer
+            return
+        self._cost.update(candidates=len(answer), tokens=sum(draw.tokens for draw in answer))
+        for draw in answer:
+            body, flaw = judge(draw, self.places[number].body, self.cutter, self._known)
+            unit = clean(body)
+            if not flaw and unit in self._found[number]:
+                self._rejected["repeat"] += 1
+            elif flaw:
+                self._rejected[flaw] += 1
+            else:
+                self._found[number][unit] = body
+
+    def finish(self, embedder: Embedder, llm: LLM) -> Rewriting | AlimarkError:
+        if self._error is not None:
+            return self._error
+        options = self._options(embedder)
+        chosen = self._choose(options)
+        text = "".join(one.lead + pick.body for one, pick in zip(self.places, chosen, strict=True)) + self._tail
+        units = [pick.unit for pick in chosen]
+        again = SequenceMatcher(None, self.cutter.units(text), units, autojunk=False)
+        return Rewriting(
+            text=text,
+            original=self.text,
+            rewritten=tuple(self._rewritten(n, options[n], pick) for n, pick in enumerate(chosen)),
+            block_size=self.key.block_size,
+            key_id=self.key.id,
+            llm=llm.name,
+            settings=self.settings,
+            seed=self.seed,
+            candidates=self._cost["candidates"],
+            tokens=self._cost["tokens"],
+            embedded=self._cost["embedded"],
+            rejected=dict(self._rejected),
+            surviving=sum(block.size for block in again.get_matching_blocks()),
+            seconds=time.perf_counter() - self._started,
+            limits=llm.limits,
+        )
+
+    def _rewritten(self, number: int, options: Sequence[_Option], pick: _Option) -> RewrittenSentence:
+        first = options[0]
+        outcome: Outcome = self.places[number].untouchable or (
+            "rewritten" if pick is not first else "best as it was" if options[1:] else "no rewrite fits"
+        )
+        return RewrittenSentence(
+            number + 1, first.unit, pick.unit, first.matches, pick.matches, pick.cosine, len(options) - 1, outcome
+        )
+
+    def _options(self, embedder: Embedder) -> list[list[_Option]]:
+        """What each sentence may become, itself first; all embedded in one call."""
+        bodies = [{one.unit: one.body} | found for one, found in zip(self.places, self._found, strict=True)]
+        units = list(dict.fromkeys(unit for some in bodies for unit in some))
+        vectors = embedder.embed(units)
+        self._cost["embedded"] = len(units)
+        at = {unit: i for i, unit in enumerate(units)}
+        bits = to_bits(project(vectors, self.key)).tolist()
+        options = []
+        for one, some, block in zip(self.places, bodies, self.key.blocks(len(bodies)).tolist(), strict=True):
+            row = []
+            for unit, body in some.items():
+                cosine = float(np.dot(vectors[at[one.unit]], vectors[at[unit]])) if unit != one.unit else 1.0
+                if cosine >= self.settings.closeness or unit == one.unit:
+                    matches = self.key.block_size - (bits[at[unit]] ^ block).bit_count()
+                    row.append(_Option(body, unit, matches, min(1.0, cosine)))
+                else:
+                    self._rejected["too far"] += 1
+            options.append(row)
+        return options
+
+    def _choose(self, options: Sequence[Sequence[_Option]]) -> list[_Option]:
+        """The most bits that can be had for the mean closeness asked for.
+
+        The cosine gets a weight, in bits, and every sentence takes what is best at that weight: that makes the sum of bits
+        greatest under a bound on the sum of cosines. The least weight that holds the bound is looked for.
+        """
+        known: dict[tuple[int, str], bool] = {}
+
+        def close(chosen: Sequence[_Option]) -> bool:
+            return float(np.mean([pick.cosine for pick in chosen])) >= self.settings.mean_closeness
+
+        chosen = self._at(0.0, options, known)
+        if not close(chosen):
+            low, high = 0.0, 1.0
+            # No bit is worth a weight so great: then every sentence stays as it is, or moves by next to nothing.
+            while high < 1e6 and not close(chosen := self._at(high, options, known)):
+                low, high = high, 2 * high
+            for _ in range(12):
+                middle = (low + high) / 2
+                if close(found := self._at(middle, options, known)):
+                    high, chosen = middle, found
+                else:
+                    low = middle
+        self._rejected["resplit"] += sum(not fits for fits in known.values())
+        self._rejected += Counter()  # drops what is zero
+        return chosen
+
+    def _at(
+        self, weight: float, options: Sequence[Sequence[_Option]], known: dict[tuple[int, str], bool]
+    ) -> list[_Option]:
+        chosen: list[_Option] = []
+        for number, some in enumerate(options):
+            best_first = sorted(some, key=lambda one: (one.matches + weight * one.cosine, one.cosine), reverse=True)
+            # The original always fits: it was found between its neighbours when the sentence before was chosen.
+            fitting = (one for one in best_first if one is some[0] or self._splits_again(number, one, chosen, known))
+            chosen.append(next(fitting))
+        return chosen
+
+    def _splits_again(
+        self, number: int, one: _Option, chosen: Sequence[_Option], known: dict[tuple[int, str], bool]
+    ) -> bool:
+        """Whether a detector, which sees no boundaries but those it finds, will find this sentence and the next."""
+        first = max(0, number - _GUARD_SENTENCES)
+        before = zip(self.places[first:number], chosen[first:], strict=True)
+        window = "".join(place.lead + pick.body for place, pick in before) + self.places[number].lead + one.body
+        units = [*(pick.unit for pick in chosen[first:]), one.unit]
+        if number + 1 < len(self.places):
+            following = self.places[number + 1]
+            window += following.lead + following.body
+            units.append(following.unit)
+        else:
+            window += self._tail
+        if (number, window) not in known:
+            known[number, window] = self.cutter.units(window) == units
+        return known[number, window]
+
+
+def _shares(count: int, parts: int) -> list[int]:
+    """`count` in at most `parts` parts that differ by at most one."""
+    return [share for i in range(parts) if (share := (count + parts - 1 - i) // parts)]
+
+
+def _cut(text: str, cutter: Splitter) -> tuple[list[_Place], str]:
+    """The sentences of a text with what stands before each, and what stands behind the last."""
+    places, at = [], 0
+    for a, b in cutter.spans(text):
+        body = without_marker(text[a:b])
+        unit = clean(text[a:b])
+        if not unit:
+            continue  # a detector passes over it, too
+        start = b - len(body)
+        places.append(_Place(text[at:start], body, unit, _untouchable(text[a:start], body, text[b:])))
+        at = b
+    return places, text[at:]
+
+
+def _untouchable(sign: str, body: str, rest: str) -> Outcome | None:
+    words = re.findall(r"\w+", body)
+    title = not sign and with_full_stop(body) != body and len(words) <= 12 and re.match(r"[ \t\r]*\n\s*\S", rest)
+    if "#" in sign or title:
+        return "heading"
+    # Scripts that write no spaces have few words in a sentence.
+    return "too short" if len(words) < _LEAST_WORDS and len(body) < 20 else None
+
+
+# What may stand for a sentence
+
+_QUOTES = "\"'“”‘’`«»"
+_REFUSAL = re.compile(
+    r"\bas an ai\b|\bi(?:'m| am) (?:sorry|unable|not able|afraid)\b|\bsorry,? but\b"
+    r"|\bi (?:cannot|can't|won't|can not) (?:help|assist|rewrite|provide|fulfill?|comply|do that)\b",
+    re.IGNORECASE,
+)
+_PREFACE = re.compile(
+    r"(?:sure|certainly|of course|absolutely|okay|ok|great|understood|no problem)\b\s*[,!.:]"
+    r"|(?:here(?:'s| is| are)|the following|below is)\b[^.!?]{0,60}:"
+    r"|(?:\*\*)?(?:the )?(?:re-?written|rewrite|revised|rephrased|paraphrased?|new|original|answer|output|sentence|before it"
+    r"|after it|note)\b[^.!?,]{0,40}:",
+    re.IGNORECASE,
+)
+_ABOUT = re.compile(
+    r"\bre-?(?:writ|wrote|phras)\w*|\bparaphras\w*|\b(?:the|this|original|given) sentence\b|\boriginal text\b",
+    re.IGNORECASE,
+)
+# Numbers, code and addresses: what must be said to the letter.
+_EXACT = re.compile(r"`[^`]+`|https?://[^\s)>\]]*[\w/]|[\w.+-]+@[\w-]+\.\w+|\d+(?:[.,:/]\d+)*")
+_NAME = re.compile(r"(?<=[\w,;:—–-]\s)(?!I['’])[A-Z][\w-]*\w")  # not at the start, where every word has a capital
+
+
+def judge(draw: Draw, original: str, cutter: Splitter, known: set[str] | None) -> tuple[str, Flaw]:
+    """An answer made fit to stand where `original` stood, and what is wrong with it, if anything.
+
+    `known`: the words of the whole text, in small letters, none of which is an invention; None where names cannot be told
+    from other words, as in languages that capitalise every noun.
+    """
+    answer = draw.text.strip()
+    if not any(c.isalnum() for c in answer):
+        return "", "blank"
+    straight, said = clean(answer), clean(original)
+    if _REFUSAL.search(straight) and not _REFUSAL.search(said):
+        return answer, "refusal"
+    if (_PREFACE.match(straight) and not _PREFACE.match(said)) or (_ABOUT.search(straight) and not _ABOUT.search(said)):
+        return answer, "chatter"
+    if draw.ended == "length":
+        return answer, "unfinished"
+    if draw.ended == "sentence" or len(cutter.spans(answer)) != 1:
+        return answer, "sentences"
+    body = _fitted(answer, original)
+    pair = _Pair(body, clean(body), original, said, known)
+    return body, next((flaw for flaw, holds in _CHECKS if holds(pair)), "")
+
+
+def _fitted(answer: str, original: str) -> str:
+    """On one line, and begun and ended as the original is."""
+    body = without_marker(keep_on_one_line(answer))
+    first = original[:1]
+    if first not in _QUOTES and len(body) > 2 and body[0] in _QUOTES and body[-1] in _QUOTES:
+        inside = body[1:-1]
+        body = inside.strip() if not any(sign in inside for sign in '"“”«»`') else body
+    if first.isupper() and body[:1].islower():
+        body = body[0].upper() + body[1:]
+    if with_full_stop(original) != original:
+        return body[:-1] if body.endswith(".") and not body.endswith("..") else body
+    return with_full_stop(body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A rewrite and its original, each as written and as cleaned."""
+
+    body: str
+    unit: str
+    original: str
+    said: str
+    known: set[str] | None
+
+
+def _names_moved(pair: _Pair) -> bool:
+    """Whether a name was lost, or one appears that the text does not know."""
+    if pair.known is None:
+        return False
+    said, unit = (_WORDS.findall(" ".join(_NAME.findall(text))) for text in (pair.said, pair.unit))
+    return not set(said) <= set(_WORDS.findall(pair.unit)) or any(word.lower() not in pair.known for word in unit)
+
+
+_CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
+    ("unchanged", lambda pair: pair.unit.casefold() == pair.said.casefold()),
+    ("markup", lambda pair: broken_markup(pair.body) or (pair.unit.count('"') - pair.said.count('"')) % 2 == 1),
+    ("degenerate", lambda pair: degenerate(pair.unit) and not degenerate(pair.said)),
+    ("language", lambda pair: _other_language(pair.unit, pair.said)),
+    ("length", lambda pair: not 0.5 <= len(pair.unit) / len(pair.said) <= 2),
+    ("mark", lambda pair: _asks(pair.unit) != _asks(pair.said)),
+    ("numbers", lambda pair: Counter(_EXACT.findall(pair.body)) != Counter(_EXACT.findall(pair.original))),
+    ("names", _names_moved),
+)
+
+
+def _asks(unit: str) -> bool:
+    return unit.rstrip("\"')]»” ")[-1:] in ("?", "？", "؟")
+
+
+def _other_language(unit: str, said: str) -> bool:
+    if not _scripts(unit) <= _scripts(said):
+        return True
+    shares = [_share_of_common_words(text) for text in (unit, said)]
+    return min(shares) < 0.1 and max(shares) > 0.3
+
+
+def _share_of_common_words(text: str) -> float:
+    """Of English; sentences of few words tell nothing."""
+    words = _WORDS.findall(text.lower())
+    return sum(word in _COMMON for word in words) / len(words) if len(words) >= 8 else 0.2
+
+
+def _scripts(text: str) -> set[str]:
+    return {"LATIN"} | {unicodedata.name(c, "?").split()[0] for c in text if c.isalpha() and not c.isascii()}

@@ -179,3 +179,26 @@ def test_the_pattern_of_stops_finds_what_the_list_says(text: str) -> None:
     first = min((at for stop in STOPS if (at := text.find(stop)) >= 0), default=None)
     found = STOP.search(text)
     assert (found.start() if found else None) == first
+
+
+def test_code_blocks_hold_no_sentences_but_an_open_fence_hides_none() -> None:
+    cut = splitter().units
+    fenced = "Run it. \n```sh\nls. Then more.\n```\nIt works."
+    assert cut(fenced) == ["Run it.", "It works."]
+    assert cut("~~~\nx.\n~~~\nAll done.") == ["All done."]
+    assert cut("```\nA text. It hides.") == ["``` A text.", "It hides."]
+    assert len(cut("```\nAll of it. Is code.\n```")) == 2
+    assert cut("````\n```\nx\n```\n````\nDone.") == ["Done."]
+
+
+@pytest.mark.parametrize(
+    ("written", "unit"),
+    [("- a coat", "a coat."), ("12. Go home.", "Go home."), ("### Title", "Title."), ("> Quoted.", "Quoted.")],
+)
+def test_list_signs_are_layout(written: str, unit: str) -> None:
+    assert clean(written) == unit
+
+
+def test_what_only_looks_like_a_list_sign_stays() -> None:
+    for sentence in ("-5 degrees.", "12.5 percent fell.", "1999 was wet.", "#1 of all.", "*Now* it is."):
+        assert clean(sentence) == sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -89,6 +89,8 @@ class Text:
         """A draw's first sentence. What depends on the text around it is asked of `splits_again`."""
         if opens_code(draw.text):
             return Candidate("", self._break_before("\n\n") + draw.text.strip("\r\n"), "code")
+        if "```" in draw.text or "~~~" in draw.text:  # what comes before the code
+            draw, first = replace(draw, text=before_code(draw.text)), None
         start, end, over = first or first_sentence(self.cutter, draw.text)
         if start == end:
             return Candidate("", "", "blank")

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -164,6 +164,30 @@ class JsonlWriter:
                 os.ftruncate(self._file.fileno(), start)
             raise
         self.done.add(str(record["id"]))
+
+    def arrange(self, order: Sequence[str]) -> None:
+        """Puts the records with these ids in this order, behind all others; done in a copy, so whole or not at all."""
+        place = {name: i for i, name in enumerate(order)}
+        lines: list[tuple[int, int, int]] = []
+        start = self._file.seek(0)
+        for line in self._file:
+            lines.append((place.get(str(json.loads(line)["id"]), -1), start, len(line)))
+            start += len(line)
+        if (wanted := sorted(lines, key=lambda line: line[0])) == lines:
+            return
+        copy = self.path.with_name(f".{self.path.name}.arranged")
+        try:
+            with open(copy, "w+b") as file:
+                for _, start, length in wanted:
+                    self._file.seek(start)
+                    file.write(self._file.read(length))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(copy, self.path)
+        finally:
+            copy.unlink(missing_ok=True)
+        self._file.close()
+        self._file = open(self.path, "a+b")  # noqa: SIM115
 
     def __enter__(self) -> JsonlWriter:
         return self

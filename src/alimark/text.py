@@ -166,6 +166,12 @@ def opens_code(text: str) -> bool:
     return text.lstrip().startswith(("```", "~~~"))
 
 
+def before_code(text: str) -> str:
+    """A text up to its first fence."""
+    fence = _FENCE.search(text)
+    return text[: fence.start()] if fence else text
+
+
 def code_end(text: str) -> int | None:
     """Behind the fence that closes the first code block of `text`, or None while it is open."""
     opening = _FENCE.search(text)

@@ -60,7 +60,7 @@ def demo(
     mark = AliMark(key, embedder=embedder)
     settings = GenerationSettings(sentences=12, candidates=candidates)
     title = f"12 marked sentences, {candidates} candidates each"
-    made = write_one(mark, model, prompt, settings, seed, title)
+    made = write_one(key, embedder, model, prompt, settings, seed, title)
     texts = {
         "marked": made.text,
         "marked, then merged, split and cut": changed(list(made.sentences)),

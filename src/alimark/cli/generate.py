@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from alimark.cli import show
-from alimark.errors import AlimarkError, LLMError, RecordError
+from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
-    from alimark.generate import Generation, MarkedSentence
+    from alimark.embed import Embedder
+    from alimark.generate import Generation, GenerationSettings, MarkedSentence
+    from alimark.key import Key
     from alimark.llm.base import LLM
-    from alimark.watermark import AliMark
+    from alimark.records import JsonlWriter
+
+_FAULTS = 3  # so many in a row, and the model is gone, not the prompts bad
 
 
 def generate(
-    key: Annotated[Path, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")],
+    key: Annotated[Path | None, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")] = None,
     prompt: Annotated[
         str | None, typer.Option("-p", "--prompt", help="Text to continue; - reads standard input.")
     ] = None,
@@ -28,50 +35,74 @@ def generate(
     output: Annotated[
         Path | None, typer.Option("--output", help="JSONL to append to; finished ids are skipped.")
     ] = None,
-    llm: Annotated[str, typer.Option(help="A name of `alimark models list`, a path or a hub id.")] = "smollm2-135m",
+    llm: Annotated[
+        str,
+        typer.Option(
+            help="A name of `alimark models list`, a path or a hub id; openai:http://HOST:PORT/v1#MODEL for a server."
+        ),
+    ] = "smollm2-135m",
     sentences: Annotated[int, typer.Option(help="Sentences to write.")] = 12,
     candidates: Annotated[int, typer.Option(help="Candidates sampled for each sentence: more, a stronger mark.")] = 64,
+    prompt_style: Annotated[
+        str,
+        typer.Option(
+            help="continue: go on where the prompt stops. chat: answer it, through the model's chat template."
+        ),
+    ] = "continue",
+    unmarked: Annotated[
+        bool, typer.Option("--unmarked", help="Write plain text by the same loop, to compare; takes no key.")
+    ] = False,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 0.95,
     repetition_penalty: Annotated[float, typer.Option(help="Over prompt and text; 1 for none.")] = 1.15,
     may_end: Annotated[
         bool, typer.Option("--may-end", help="Let the model end its text before all sentences are written.")
     ] = False,
+    batch: Annotated[
+        int | None, typer.Option(help="Texts written at a time; default, what the model is fastest with.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeat a run: same seed, same text.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole record.")] = False,
 ) -> None:
     """Write text that carries the mark of a key.
 
     One prompt: the text goes to standard output. Many prompts: --input and
-    --output; the run can be interrupted at any time and goes on where it
-    stopped. Weights are fetched on first use.
+    --output; several texts are written at a time, each is on disk as soon as
+    it is finished, and an interrupted run goes on where it stopped. Weights
+    are fetched on first use. A server's API key is read from ALIMARK_API_KEY
+    or OPENAI_API_KEY.
 
         alimark generate -k key.json -p "The lighthouse keeper opened the door."
+        alimark generate -k key.json -p "Why is the sky blue?" --prompt-style chat
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl
+        alimark generate -k key.json -p "Once" --llm openai:http://localhost:8000/v1
     """
     from alimark.generate import GenerationSettings
     from alimark.key import Key
     from alimark.llm.base import Sampling
-    from alimark.watermark import AliMark
 
     if (prompt is None) == (input_file is None):
         raise AlimarkError("give either --prompt, or --input and --output")
     if (input_file is None) != (output is None):
         raise AlimarkError("--input and --output go together")
+    if (key is None) != unmarked:
+        raise AlimarkError("give a key with -k, or --unmarked to write without one")
     try:
         sampling = Sampling(temperature, top_p, repetition_penalty, may_end=may_end)
     except ValueError as error:
         raise AlimarkError(str(error)) from None
-    settings = GenerationSettings(sentences, candidates, sampling)
-    loaded = Key.load(key)
-    mark = AliMark(loaded, embedder=show.load_embedder(loaded.embedder))
+    settings = GenerationSettings(sentences, candidates, sampling, prompt_style=prompt_style)  # type: ignore[arg-type]
+    if batch is not None and batch < 1:
+        raise AlimarkError("batch must be at least 1")
+    loaded = None if key is None else Key.load(key)
+    embedder = None if loaded is None else show.load_embedder(loaded.embedder)
     if input_file is not None and output is not None:
-        _many(mark, llm, input_file, output, settings, seed, as_json)
+        _many(loaded, embedder, llm, input_file, output, settings, batch, seed, as_json)
         return
     text = show.read_stdin() if prompt == "-" else prompt or ""
     if not text.strip():
         raise AlimarkError("the prompt is empty; give at least a word to continue")
-    made = write_one(mark, show.load_llm(llm), text, settings, seed)
+    made = write_one(loaded, embedder, show.load_llm(llm), text, settings, seed)
     if as_json:
         show.print_json(made.record("prompt"))
     else:
@@ -80,79 +111,156 @@ def generate(
 
 
 def write_one(
-    mark: AliMark, llm: LLM, prompt: str, settings: object, seed: int | None, title: str = "marking"
+    key: Key | None,
+    embedder: Embedder | None,
+    llm: LLM,
+    prompt: str,
+    settings: GenerationSettings,
+    seed: int | None,
+    title: str = "writing",
 ) -> Generation:
     """One text, with a bar that moves at each sentence."""
-    from alimark.generate import GenerationSettings, generate
+    from alimark.generate import generate
 
-    assert isinstance(settings, GenerationSettings)
     with show.progress() as bar:
         task = bar.add_task(title, total=settings.sentences)
         ticker = show.Ticker()
 
         def step(sentence: MarkedSentence) -> None:
             ticker.tick(f"{title}: sentence {sentence.number} of {settings.sentences}")
-            bits = f"{sentence.matches}/{mark.key.block_size} bits"
-            bar.update(task, completed=sentence.number, description=f"{title} ({bits}, {sentence.tokens} tokens)")
+            bits = f"{sentence.matches}/{key.block_size} bits, " if key else ""
+            bar.update(task, completed=sentence.number, description=f"{title} ({bits}{sentence.tokens} tokens)")
 
-        return generate(prompt, mark.key, mark.embedder, llm, settings, seed=seed, progress=step)
+        return generate(prompt, key, embedder, llm, settings, seed=seed, progress=step)
 
 
 def _say(made: Generation) -> None:
     per_sentence = sum(made.matches) / max(1, len(made.matches))
+    bits = f"{per_sentence:.1f} of {made.block_size} bits each, " if made.marked else "unmarked, "
     show.note(
-        f"{len(made.sentences)} sentences, {per_sentence:.1f} of {made.block_size} bits each, "
-        f"{made.candidates} candidates, {made.tokens} tokens, {made.seconds:.0f} s, seed {made.seed}"
+        f"{len(made.sentences)} sentences, {bits}"
+        f"{made.candidates} candidates, {made.tokens} tokens, {made.elapsed:.0f} s, seed {made.seed}"
     )
+    for limit in made.limits:
+        show.note(f"note: {limit}")
     if made.ended != "complete":
         show.note(f"note: the text is shorter than asked for: {made.ended}")
 
 
-def _many(
-    mark: AliMark, llm_name: str, source: Path, output: Path, settings: object, seed: int | None, as_json: bool
-) -> None:
-    from alimark.generate import GenerationSettings, generate
-    from alimark.records import JsonlWriter, read_jsonl, unique_id
+@dataclass(frozen=True)
+class _Job:
+    """A line of the input that is to be written."""
 
-    assert isinstance(settings, GenerationSettings)
-    records = list(read_jsonl(source))
-    counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
+    line: int
+    id: str
+    record: dict[str, Any]
+    seed: int | None
+
+
+def _jobs(source: Path, writer: JsonlWriter, seed: int | None, counts: Counter[str]) -> tuple[list[_Job], list[str]]:
+    """What is left to be written, and the ids of all lines in order."""
+    from alimark.records import read_jsonl, unique_id
+
+    jobs: list[_Job] = []
+    order: list[str] = []
     seen: set[str] = set()
-    in_a_row = 0  # failures of the model, not of a line
-    with JsonlWriter(output, key_id=mark.key.id) as writer, show.progress() as bar:
-        task = bar.add_task("texts", total=len(records))
-        ticker = show.Ticker()
-        llm = None
-        for number, (line, record) in enumerate(records):
-            bar.advance(task, int(number > 0))
-            ticker.tick(f"{number} of {len(records)} texts")
-            if isinstance(record, RecordError) or not str(record.get("prompt") or "").strip():
-                why = record if isinstance(record, RecordError) else f"{source}:{line} has no prompt"
-                show.note(f"warning: {why}; passed over")
-                counts["failed"] += 1
-                continue
-            own = unique_id(record, line, seen, field="prompt")
-            if own in writer.done:
-                counts["skipped"] += 1
-                continue
-            llm = llm or show.load_llm(llm_name)
-            own_seed = None if seed is None else seed + number
-            try:
-                made = generate(str(record["prompt"]), mark.key, mark.embedder, llm, settings, seed=own_seed)
-            except LLMError as error:
-                in_a_row += 1
-                if in_a_row == 3:  # the model is gone, not the prompt bad
-                    raise
-                show.note(f"warning: {source}:{line}: {error}; passed over")
-                counts["failed"] += 1
-                continue
-            in_a_row = 0
-            writer.write(record | made.record(own))
-            counts["written"] += 1
-            counts["short"] += made.ended != "complete"
+    for number, (line, record) in enumerate(read_jsonl(source)):
+        if isinstance(record, RecordError) or not str(record.get("prompt") or "").strip():
+            why = record if isinstance(record, RecordError) else f"{source}:{line} has no prompt"
+            show.note(f"warning: {why}; passed over")
+            counts["failed"] += 1
+            continue
+        own = unique_id(record, line, seen, field="prompt")
+        order.append(own)
+        if own in writer.done:
+            counts["skipped"] += 1
+        else:
+            # By its line, not by its turn: a resumed run gives the texts of one that never stopped.
+            jobs.append(_Job(line, own, record, None if seed is None else seed + number))
+    return jobs, order
+
+
+class _Bar:
+    """Texts done, and the tokens of all texts in progress, so that a long text is seen to move."""
+
+    def __init__(self, bar: Any, jobs: int) -> None:
+        self._bar, self._jobs = bar, jobs
+        self._task = bar.add_task("texts", total=jobs)
+        self._ticker = show.Ticker()
+        self._tokens: dict[int, int] = {}
+        self._started = time.perf_counter()
+        self._done = 0
+
+    def sentence(self, number: int, sentence: MarkedSentence) -> None:
+        self._tokens[number] = sentence.tokens
+        rate = sum(self._tokens.values()) / (time.perf_counter() - self._started)
+        self._bar.update(self._task, description=f"texts ({rate:,.0f} tokens/s)")
+        self._ticker.tick(f"{self._done} of {self._jobs} texts, {rate:,.0f} tokens/s")
+
+    def text(self) -> None:
+        self._done += 1
+        self._bar.advance(self._task)
+
+
+def _many(
+    key: Key | None,
+    embedder: Embedder | None,
+    llm_name: str,
+    source: Path,
+    output: Path,
+    settings: GenerationSettings,
+    batch: int | None,
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    from alimark.records import JsonlWriter
+
+    counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
+    with JsonlWriter(output, key_id=key.id if key else None) as writer:
+        jobs, order = _jobs(source, writer, seed, counts)
+        if jobs:
+            llm = show.load_llm(llm_name)
+            with show.progress() as shown:
+                bar = _Bar(shown, len(jobs))
+                for job, made in _written(jobs, key, embedder, llm, settings, batch, bar):
+                    bar.text()
+                    if isinstance(made, AlimarkError):
+                        show.note(f"warning: {source}:{job.line}: {made}; passed over")
+                        counts["failed"] += 1
+                        continue
+                    writer.write(job.record | made.record(job.id))
+                    counts["written"] += 1
+                    counts["short"] += made.ended != "complete"
+            for limit in llm.limits:
+                show.note(f"note: {limit}")
+        writer.arrange(order)
     if as_json:
         show.print_json(dict(counts))
     short = f" ({counts['short']} shorter than asked for)" if counts["short"] else ""
     show.note(
         f"{counts['written']} texts written{short}, {counts['skipped']} were there already, {counts['failed']} lines failed"
     )
+
+
+def _written(
+    jobs: list[_Job],
+    key: Key | None,
+    embedder: Embedder | None,
+    llm: LLM,
+    settings: GenerationSettings,
+    batch: int | None,
+    bar: _Bar,
+) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
+    """Texts as they are finished. An error that came often in a row is raised: then it is the model's."""
+    from alimark.generate import Prompt, generate_many
+
+    prompts = (Prompt(str(job.record["prompt"]), job.seed) for job in jobs)
+    faults: list[AlimarkError] = []
+    for i, made in generate_many(prompts, key, embedder, llm, settings, batch=batch, progress=bar.sentence):
+        if not isinstance(made, AlimarkError):
+            faults.clear()
+        elif not any(made is fault for fault in faults):  # one fault may end several texts
+            faults.append(made)
+            if len(faults) == _FAULTS:
+                raise made
+        yield jobs[i], made

@@ -14,6 +14,7 @@ from alimark.llm.base import Draw
 from alimark.text import (
     BUILT_IN,
     Splitter,
+    before_code,
     clean,
     code_end,
     keep_on_one_line,

@@ -2,7 +2,7 @@
 
     python benchmarks/marked_texts.py --output marked                # 20 prompts of different subjects, 64 candidates
     python benchmarks/marked_texts.py --output marked --prompts prompts.jsonl --count 50
-    python benchmarks/marked_texts.py --output marked --llm transformers:smollm2-135m --device cuda --processes 12
+    python benchmarks/marked_texts.py --output marked --llm transformers:smollm2-135m --device cuda
 
 Writes marked/texts.jsonl, resumed by id, and one fresh key a text under marked/keys. What sampling would cost without
 stopping at the sentence's end (128 tokens for each candidate) is printed beside what it did cost.
@@ -11,8 +11,6 @@ stopping at the sentence's end (128 tokens for each candidate) is printed beside
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder, load_llm
-from alimark.generate import GenerationSettings, generate
+from alimark.errors import AlimarkError
+from alimark.generate import GenerationSettings, Prompt, generate_many
 from alimark.records import JsonlWriter, Record, read_jsonl
 
 PROMPTS = (
@@ -54,39 +53,30 @@ def read_prompts(path: Path | None, count: int) -> list[str]:
     return list(dict.fromkeys(str(record["prompt"]) for record in records))[:count]
 
 
-def work(share: int, options: argparse.Namespace) -> None:
-    """One process marks every n-th prompt that is not done yet."""
-    prompts = list(enumerate(read_prompts(options.prompts, options.count)))[share :: options.processes]
+def write(options: argparse.Namespace) -> None:
+    """Marks every prompt that is not done yet, each under a key of its own."""
     folder: Path = options.output
     backend: Any = "auto" if options.device is None else "torch"
     embedder = load_embedder(options.embedder, backend=backend, device=options.device)
     llm = load_llm(options.llm) if options.device is None else load_llm(options.llm, device=options.device)
     settings = GenerationSettings(options.sentences, options.candidates, wave=options.wave)
-    with JsonlWriter(folder / f"part-{share}.jsonl") as writer:
-        for number, prompt in prompts:
-            if str(number) in writer.done:
-                continue
-            key = Key.generate(embedder=embedder, block_size=options.block_size)
-            made = generate(prompt, key, embedder, llm, settings, seed=options.seed + number)
-            key.save(folder / "keys" / f"{key.id}.json")
+    prompts = read_prompts(options.prompts, options.count)
+    with JsonlWriter(folder / "texts.jsonl") as writer:
+        left = [number for number in range(len(prompts)) if str(number) not in writer.done]
+        keys = {number: Key.generate(embedder=embedder, block_size=options.block_size) for number in left}
+        jobs = [Prompt(prompts[number], options.seed + number, keys[number]) for number in left]
+        for i, made in generate_many(jobs, None, embedder, llm, settings):
+            if isinstance(made, AlimarkError):
+                raise made
+            number = left[i]
+            keys[number].save(folder / "keys" / f"{made.key_id}.json")
             writer.write(made.record(str(number)))
-            print(
-                f"{number}: {len(made.sentences)} sentences, {np.mean(made.matches):.2f} bits, {made.seconds:.0f} s",
-                flush=True,
-            )
-
-
-def collect(folder: Path) -> list[Record]:
-    records: dict[str, Record] = {}
-    for path in sorted(folder.glob("part-*.jsonl")):
-        records |= {str(record["id"]): record for _, record in read_jsonl(path) if isinstance(record, dict)}
-    return [records[number] for number in sorted(records, key=int)]
+            print(f"{number}: {len(made.sentences)} sentences, {np.mean(made.matches):.2f} bits", flush=True)
+        writer.arrange([str(number) for number in range(len(prompts))])
 
 
 def report(folder: Path, options: argparse.Namespace) -> None:
-    records = collect(folder)
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    (folder / "texts.jsonl").write_text(lines, "utf-8")
+    records: list[Record] = [record for _, record in read_jsonl(folder / "texts.jsonl") if isinstance(record, dict)]
     matches = [count for record in records for count in record["matches"]]
     sentences = sum(len(record["sentences"]) for record in records)
     tokens = sum(record["cost"]["tokens"] for record in records)
@@ -126,20 +116,11 @@ def main() -> None:
     parser.add_argument("--llm", default="smollm2-135m")
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--device", help="cuda: LLM and embedder on the GPU")
-    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1000)
     options = parser.parse_args()
     (options.output / "keys").mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    if options.processes == 1:
-        work(0, options)
-    else:
-        context = multiprocessing.get_context("spawn")
-        workers = [context.Process(target=work, args=(share, options)) for share in range(options.processes)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+    write(options)
     print(f"generated in {time.perf_counter() - started:.0f} s")
     report(options.output, options)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import random
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from alimark.cli import main as cli
 from alimark.cli import rewrite as verb
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.llm.base import LLM, Draw, Ended, Over, Request
-from alimark.rewrite import WAYS, Original, RewriteSettings, judge, rewrite, rewrite_many
+from alimark.rewrite import WAYS, Known, Original, RewriteSettings, fixed_parts, judge, rewrite, rewrite_many
 from alimark.signals import project, to_bits
 from alimark.testing import StandInEmbedder
 from alimark.text import splitter, without_marker
@@ -71,6 +70,11 @@ def reworded(sentence: str, chance: random.Random) -> str:
     return " ".join(words)
 
 
+def shown_in(request: Request) -> str:
+    """The sentence that a request is about."""
+    return request.turns[-1].content.rsplit("\n\n", 1)[1]
+
+
 class Rewriter(LLM):
     """Answers with what `answer` makes of the sentence it is shown; `fails` makes it fail on some of them."""
 
@@ -94,7 +98,7 @@ class Rewriter(LLM):
         self.asked += requests
         found = []
         for request in requests:
-            [sentence] = re.findall(r"The sentence: (.*)\n", request.turns[-1].content)
+            sentence = shown_in(request)
             if error := self.fails(sentence):
                 raise error
             draws = []
@@ -150,7 +154,7 @@ def skeleton(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "text", [PAGE, PAGE.replace("\n", "\r\n"), f"\n\n  {STORY}\t\n\n", "One two three four five six."]
+    "text", [PAGE, PAGE.replace("\n", "\r\n"), f"\n\n  {STORY}\t\n\n", STORY[: STORY.index(" Nobody")]]
 )
 def test_layout_is_kept_to_the_letter(text: str) -> None:
     made = marked(text=text, candidates=32, closeness=0.3, mean_closeness=0.3)
@@ -167,23 +171,28 @@ def test_code_headings_and_short_sentences_stay() -> None:
     assert outcomes["Then bake."] == "too short"
     assert made.left_alone == (1, 7)
     assert len(made.rewritten) == len(splitter().units(PAGE)) == 8  # a block each, also those that stay
-    shown = {re.findall(r"The sentence: (.*)\n", request.turns[-1].content)[0] for request in llm.asked}
+    shown = {shown_in(request) for request in llm.asked}
     assert "Let the loaf cool down on a rack, because hot bread cannot be cut well." in shown
     assert not any("bake(dough)" in turn.content for request in llm.asked for turn in request.turns)
     item = next(line for line in made.text.splitlines() if line.startswith("- Mix"))
     assert not item.endswith(".")  # as it was
 
 
-def test_every_sentence_is_asked_for_in_several_ways_and_in_context() -> None:
+def test_every_sentence_is_asked_for_in_several_ways_alone_or_in_context() -> None:
     llm = Rewriter()
     made = marked(llm, candidates=10)
     assert made.candidates == 120
     assert [request.count for request in llm.asked[: len(WAYS)]] == [3, 3, 2, 2]
     assert len({request.seed for request in llm.asked}) == 12 * len(WAYS)
-    second = llm.asked[len(WAYS)].turns[-1].content
-    assert "spring of 1987." in second
-    assert "planted beans" in second
+    assert shown_in(llm.asked[0]) == STORY[: STORY.index(" Nobody")]
+    assert "Nobody" not in llm.asked[0].turns[-1].content
     assert marked(candidates=2).candidates == 24
+    llm = Rewriter()
+    marked(llm, candidates=4, context=True)
+    second = llm.asked[len(WAYS)].turns[-1].content
+    assert "spring of 1987. Nobody" in second
+    assert "planted beans" in second
+    assert shown_in(llm.asked[len(WAYS)]).startswith("Nobody")
 
 
 def test_same_seed_same_text_however_the_model_is_asked() -> None:
@@ -233,7 +242,7 @@ def test_an_answer_cut_off_is_not_taken() -> None:
     assert marked(Rewriter(ended="length"), candidates=4).rejected == {"unfinished": 48}
 
 
-def verdict(answer: str, original: str, *, known: set[str] | None = None) -> str:
+def verdict(answer: str, original: str, *, known: Known | None = None) -> str:
     return judge(Draw(answer, 1, "model"), original, splitter(), known)[1]
 
 
@@ -243,16 +252,37 @@ def test_numbers_code_and_addresses_are_kept() -> None:
     assert verdict(kept, original) == ""
     for lost in ("1987", "3.5", "https://example.org/boats", "`pip`"):
         assert verdict(kept.replace(lost, "something"), original) == "numbers"
+    assert verdict("In four days the ship had two captains.", "The ship had two captains in four days.") == ""
+    assert verdict("In five days the ship had two captains.", "The ship had two captains in four days.") == "numbers"
+    assert (
+        verdict("The ship had more than one captain in four days.", "The ship had two captains in four days.")
+        == "numbers"
+    )
 
 
 def test_names_are_kept_and_not_invented() -> None:
     original = "The boat was sold by Maria Brown to the mayor of Dover."
-    known = set("the boat was sold by maria brown to mayor of dover peter".split())
+    known = Known.of([original, "Only then did Peter speak."])
     assert verdict("To the mayor of Dover the boat was sold, by Maria Brown.", original, known=known) == ""
     assert verdict("Maria Brown had the mayor of Dover buy her boat from Peter.", original, known=known) == ""
     assert verdict("A woman sold the boat to the mayor of Dover.", original, known=known) == "names"
     assert verdict("Maria Brown sold it to the mayor of Dover, Sir Edmund.", original, known=known) == "names"
     assert verdict("A woman sold the boat to the mayor of a town.", original) == ""  # where names cannot be told
+    assert verdict("He said so.", "Peter said that.", known=known) == "names"
+    assert verdict("It was Mr. Hale who said that.", "Peter said so to him.", known=known) == "names"
+
+
+def test_the_model_is_told_what_must_stay() -> None:
+    units = ["In 1987 Queen Anne paid Peter O'Neil 3.5 million for seven ships, he said.", "Peter was glad of `it`."]
+    known = Known.of([*units, "Only then did Peter speak."])
+    assert fixed_parts(units[0], known) == ["Queen Anne", "Peter O'Neil", "1987", "3.5", "million", "seven"]
+    assert fixed_parts(units[1], known) == ["Peter", "`it`"]
+    assert fixed_parts(units[1], None) == ["`it`"]
+    assert fixed_parts("Nothing is fixed here.", known) == []
+    llm = Rewriter()
+    marked(llm, candidates=1)
+    assert "Use these words in it: 1987." in llm.asked[0].turns[-1].content
+    assert "Use these words" not in llm.asked[1].turns[-1].content
 
 
 def test_what_the_original_does_is_no_flaw() -> None:
@@ -284,8 +314,8 @@ def test_a_sentence_stays_where_every_rewrite_moves_too_far() -> None:
     made = marked(Rewriter(answer))
     far = [len(one.before) % 2 == 1 for one in made.rewritten]
     assert [one.outcome == "no rewrite fits" for one in made.rewritten] == far
-    assert made.rejected["too far"] >= sum(far) >= 4
-    assert min(made.cosines) >= 0.65
+    assert made.rejected["too far"] >= 3  # the others lack a number that their sentence has
+    assert min(made.cosines) >= 0.62
 
 
 def test_a_rewrite_that_would_be_split_otherwise_is_not_taken() -> None:

@@ -542,13 +542,12 @@ class Scheduler:
         while self._take_more(live):
             try:
                 self._rounds.run([one for one, _ in live])
+                for one, future in live:
+                    if one.ended and not future.done():
+                        _finish(future, one.generation(self._rounds.llm))
             except Exception as error:  # whatever it was, those who wait must hear of it
                 for _, future in live:
                     _fail(future, error)
-                live.clear()
-            for one, future in live:
-                if one.ended and not future.done():
-                    _finish(future, one.generation(self._rounds.llm))
             live[:] = [(one, future) for one, future in live if not one.ended and not future.done()]
             if self._closed:
                 for _, future in live:

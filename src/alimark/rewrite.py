@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
+from itertools import dropwhile
 from typing import Any, Literal
 
 import numpy as np
@@ -56,43 +57,34 @@ _AROUND = 300  # characters of the text on either side of a sentence that the mo
 
 # The prompt
 
-SYSTEM = (
-    "You rewrite one sentence of a text at a time. Keep its meaning, its names, its numbers and its tone. "
-    "Answer with the rewritten sentence and nothing else."
-)
 WAYS = (
-    "Use other words wherever you can.",
-    "Change the order of its parts and start with another one of them.",
-    "Say it as you would explain it to a friend, leaving nothing out.",
-    "Change its grammar: other verbs, other conjunctions, another subject where possible.",
+    "Rewrite this sentence in completely different words.",
+    "Rewrite this sentence with a different structure and in a different order, starting with another part of it.",
+    "Rewrite this sentence in plain, everyday language.",
+    "Rewrite this sentence in an elegant, formal style.",
 )
 """One instruction for each of several requests: a single one makes a small model say the same again and again."""
 
-_TASK = "Before it: {before}\nAfter it: {after}\nThe sentence: {sentence}\n\nRewrite the sentence. {way}"
-
-_EXAMPLE = (
-    Turn(
-        "user",
-        _TASK.format(
-            before="The town had waited for rain since May.",
-            after="Nobody was hurt.",
-            sentence="On 3 August a storm finally broke, and within an hour the Mill Road was under water.",
-            way=WAYS[0],
-        ),
-    ),
-    Turn("assistant", "At last, on 3 August, a tempest came, flooding the Mill Road in less than sixty minutes."),
-)
+_RULES = "Keep all names, numbers and the meaning. Answer with one sentence only."
+_FIXED = " Use these words in it: {}."
+_CONTEXT = "Here is a passage of a text, for your information only:\n{before} {sentence} {after}"
 
 
-def turns_for(sentence: str, before: str, after: str, way: str) -> tuple[Turn, ...]:
-    """What a model is asked. What all requests share comes first, so that an engine reads it once."""
-    task = _TASK.format(before=before or "(nothing)", after=after or "(nothing)", sentence=sentence, way=way)
-    return (Turn("system", SYSTEM), *_EXAMPLE, Turn("user", task))
+def turns_for(
+    sentence: str, way: str, fixed: Sequence[str] = (), before: str = "", after: str = ""
+) -> tuple[Turn, ...]:
+    """What a model is asked; the sentence is the last paragraph.
+
+    `fixed`: what of it must stay to the letter. `before` and `after`: what the model may know of the text.
+    """
+    context = _CONTEXT.format(before=before, sentence=sentence, after=after) if before or after else ""
+    parts = (context, f"{way} {_RULES}{_FIXED.format(', '.join(fixed)) if fixed else ''}", sentence)
+    return (Turn("user", "\n\n".join(part for part in parts if part)),)
 
 
 def _chat_sampling() -> Sampling:
     # Rewrites must differ from each other, and must repeat the names in the prompt, which a penalty would keep them from.
-    return Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.0, max_tokens=160, may_end=True)
+    return Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.0, max_tokens=160, may_end=True)
 
 
 @dataclass(frozen=True)
@@ -103,10 +95,12 @@ class RewriteSettings:
     """
 
     candidates: int = 16
-    closeness: float = 0.65
+    closeness: float = 0.62
     """The least cosine of a rewrite to its sentence."""
     mean_closeness: float = 0.82
     """The least mean over a text's sentences: bits are given up where they cost the most meaning."""
+    context: bool = False
+    """Whether the model is shown the sentences around. That helps a large model; a small one mixes them into the rewrite."""
     sampling: Sampling = field(default_factory=_chat_sampling)
 
     def __post_init__(self) -> None:
@@ -250,6 +244,7 @@ def rewrite_many(
         number = 0
         for place, one in enumerate(originals):
             try:
+                (one.key or key).check(embedder)
                 revision = _Revision(place, one, one.key or key, settings)
             except AlimarkError as error:
                 ready.append((place, error))
@@ -321,7 +316,8 @@ class _Revision:
                 f"the text has {len(self.places):,} sentences and the limit is {_MAX_SENTENCES:,}; cut it into parts"
             )
         self.waiting = 0
-        self._known = {word.lower() for word in _WORDS.findall(self.text)} if looks_english(self.text) else None
+        # In languages that capitalise every noun names cannot be told from other words.
+        self._known = Known.of([one.unit for one in self.places]) if looks_english(self.text) else None
         self._left = [0] * len(self.places)  # requests of each sentence that are not answered yet
         self._found: list[dict[str, str]] = [{} for _ in self.places]  # of each sentence its rewrites, by unit
         self._cost: Counter[str] = Counter()
@@ -334,13 +330,19 @@ class _Revision:
         for number, one in enumerate(self.places):
             if one.untouchable:
                 continue
-            before = " ".join(place.unit for place in self.places[max(0, number - 2) : number])[-_AROUND:]
-            after = self.places[number + 1].unit[:_AROUND] if number + 1 < len(self.places) else ""
+            before, after = self._around(number) if self.settings.context else ("", "")
+            sentence = keep_on_one_line(one.body)
+            fixed = fixed_parts(sentence, self._known)
             for way, count in enumerate(_shares(self.settings.candidates, len(WAYS))):
                 digest = hashlib.sha256(f"alimark/rewrite/{self.seed}/{number}/{way}".encode()).digest()
-                turns = turns_for(keep_on_one_line(one.body), before, after, WAYS[way])
+                turns = turns_for(sentence, WAYS[way], fixed, before, after)
                 self._left[number] += 1
                 yield number, Request("", count, int.from_bytes(digest[:6], "big"), turns=turns)
+
+    def _around(self, number: int) -> tuple[str, str]:
+        before = " ".join(place.unit for place in self.places[max(0, number - 2) : number])
+        after = self.places[number + 1].unit if number + 1 < len(self.places) else ""
+        return before[-_AROUND:], after[:_AROUND]
 
     def drawn(self, number: int) -> bool:
         return not self._left[number]
@@ -521,8 +523,8 @@ _REFUSAL = re.compile(
 _PREFACE = re.compile(
     r"(?:sure|certainly|of course|absolutely|okay|ok|great|understood|no problem)\b\s*[,!.:]"
     r"|(?:here(?:'s| is| are)|the following|below is)\b[^.!?]{0,60}:"
-    r"|(?:\*\*)?(?:the )?(?:re-?written|rewrite|revised|rephrased|paraphrased?|new|original|answer|output|sentence|before it"
-    r"|after it|note)\b[^.!?,]{0,40}:",
+    r"|(?:\*\*)?(?:the )?(?:re-?written|rewrite|revised|rephrased|paraphrased?|new|original|answer|output|sentence|note)"
+    r"\b[^.!?,]{0,40}:",
     re.IGNORECASE,
 )
 _ABOUT = re.compile(
@@ -531,14 +533,50 @@ _ABOUT = re.compile(
 )
 # Numbers, code and addresses: what must be said to the letter.
 _EXACT = re.compile(r"`[^`]+`|https?://[^\s)>\]]*[\w/]|[\w.+-]+@[\w-]+\.\w+|\d+(?:[.,:/]\d+)*")
-_NAME = re.compile(r"(?<=[\w,;:—–-]\s)(?!I['’])[A-Z][\w-]*\w")  # not at the start, where every word has a capital
+_COUNT = re.compile(
+    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|[mb]illion|dozen)\b",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"(?<=[\w.,;:—–-]\s)(?!I['’])[A-Z][\w-]*\w")  # not at the start, where every word has a capital
+
+_CAPITALS = re.compile(r"[A-Z](?:[\w-]|['’](?=[A-Z]))*(?: [A-Z](?:[\w-]|['’](?=[A-Z]))*)*")
 
 
-def judge(draw: Draw, original: str, cutter: Splitter, known: set[str] | None) -> tuple[str, Flaw]:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The words of a text, in small letters, none of which is an invention, and its names."""
+
+    words: frozenset[str]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, units: Sequence[str]) -> Known:
+        words = frozenset(word.lower() for unit in units for word in _WORDS.findall(unit))
+        return cls(words, frozenset(name for unit in units for name in _WORDS.findall(" ".join(_NAME.findall(unit)))))
+
+    def names_of(self, unit: str) -> set[str]:
+        """A first word, too, where it is a name elsewhere."""
+        return {*_WORDS.findall(" ".join(_NAME.findall(unit))), *(set(_WORDS.findall(unit)[:1]) & self.names)}
+
+
+def fixed_parts(sentence: str, known: Known | None) -> list[str]:
+    """Names, numbers, code and addresses, which a small model keeps better when they are named to it."""
+    names = known.names_of(clean(sentence)) if known else set()
+    parts = []
+    for run in _CAPITALS.findall(sentence):
+        words = list(dropwhile(lambda word: names.isdisjoint(_WORDS.findall(word)), run.split()))
+        parts.append(" ".join(words))
+    parts += [found[0] for pattern in (_EXACT, _COUNT) for found in pattern.finditer(sentence)]
+    return [
+        part for part in dict.fromkeys(parts) if part and not any(part != other and part in other for other in parts)
+    ]
+
+
+def judge(draw: Draw, original: str, cutter: Splitter, known: Known | None) -> tuple[str, Flaw]:
     """An answer made fit to stand where `original` stood, and what is wrong with it, if anything.
 
-    `known`: the words of the whole text, in small letters, none of which is an invention; None where names cannot be told
-    from other words, as in languages that capitalise every noun.
+    Without `known`, names are not looked at.
     """
     answer = draw.text.strip()
     if not any(c.isalnum() for c in answer):
@@ -579,15 +617,22 @@ class _Pair:
     unit: str
     original: str
     said: str
-    known: set[str] | None
+    known: Known | None
+
+
+def _numbers_moved(pair: _Pair) -> bool:
+    """In digits as often as they stood there, in words at all: "the two of them" may be said once more."""
+    exact = [Counter(_EXACT.findall(text)) for text in (pair.body, pair.original)]
+    counts = [{word.lower() for word in _COUNT.findall(text)} for text in (pair.body, pair.original)]
+    return exact[0] != exact[1] or counts[0] != counts[1]
 
 
 def _names_moved(pair: _Pair) -> bool:
     """Whether a name was lost, or one appears that the text does not know."""
     if pair.known is None:
         return False
-    said, unit = (_WORDS.findall(" ".join(_NAME.findall(text))) for text in (pair.said, pair.unit))
-    return not set(said) <= set(_WORDS.findall(pair.unit)) or any(word.lower() not in pair.known for word in unit)
+    said, now = pair.known.names_of(pair.said), pair.known.names_of(pair.unit)
+    return not said <= set(_WORDS.findall(pair.unit)) or any(word.lower() not in pair.known.words for word in now)
 
 
 _CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
@@ -597,7 +642,7 @@ _CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
     ("language", lambda pair: _other_language(pair.unit, pair.said)),
     ("length", lambda pair: not 0.5 <= len(pair.unit) / len(pair.said) <= 2),
     ("mark", lambda pair: _asks(pair.unit) != _asks(pair.said)),
-    ("numbers", lambda pair: Counter(_EXACT.findall(pair.body)) != Counter(_EXACT.findall(pair.original))),
+    ("numbers", _numbers_moved),
     ("names", _names_moved),
 )
 

@@ -38,11 +38,14 @@ def rewrite(
         ),
     ] = DEFAULT_LLM,
     candidates: Annotated[int, typer.Option(help="Rewrites of each sentence: more, a stronger mark.")] = 16,
-    closeness: Annotated[float, typer.Option(help="Least cosine of a rewritten sentence to what it was.")] = 0.65,
+    closeness: Annotated[float, typer.Option(help="Least cosine of a rewritten sentence to what it was.")] = 0.62,
     mean_closeness: Annotated[
         float, typer.Option(help="Least mean cosine over the text: higher, a weaker mark.")
     ] = 0.82,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature: low, and all rewrites are alike.")] = 1.0,
+    context: Annotated[
+        bool, typer.Option("--context", help="Show the model the sentences around; small models mix them in.")
+    ] = False,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature: low, and all rewrites are alike.")] = 0.8,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Repeat a run: same seed, same text.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole record.")] = False,
@@ -72,7 +75,7 @@ def rewrite(
         raise AlimarkError("name a text file (- for standard input), or give --input and --output")
     if (input_file is None) != (output is None):
         raise AlimarkError("--input and --output go together")
-    settings = RewriteSettings(candidates, closeness, mean_closeness)
+    settings = RewriteSettings(candidates, closeness, mean_closeness, context)
     try:
         settings = replace(settings, sampling=replace(settings.sampling, temperature=temperature, top_p=top_p))
     except ValueError as error:

@@ -208,8 +208,9 @@ class Transformers:
             rows = _Rows(self, parts, counts, sampling.max_tokens, over)
             self._run(rows, lanes, tokens)
             self._contexts.keep(contexts[: len(parts)], lanes.memory)
-        with self._lock:
-            self._idle.append(lanes)
+        if lanes.graphs:
+            with self._lock:
+                self._idle.append(lanes)
         return rows.draws()
 
     def _run(self, rows: _Rows, lanes: Lanes, tokens: NDArray[np.int64]) -> None:

@@ -895,7 +895,7 @@ class TestRealServer:
         context = "He met Mrs. John, he met Mrs. John, he met Mrs. John, he met"
         sampling = Sampling(max_tokens=12, repetition_penalty=1.0, **GREEDY)
         [[stopped]] = served.draw([Request(context, 1, 1)], sampling, never_over)
-        monkeypatch.setattr(adapter, "_WARY_STOPS", [])
+        monkeypatch.setattr(adapter, "WARY_STOPS", [])
         [[free]] = served.draw([Request(context, 1, 1)], sampling, never_over)
         assert stopped == free
         assert free.text.startswith(" Mrs. John")

@@ -63,7 +63,7 @@ def _wary_stops() -> Iterator[str]:
         yield from (some + stop for some in before)
 
 
-_STOPS = tuple(_wary_stops())
+WARY_STOPS = tuple(_wary_stops())
 
 
 @dataclass(slots=True)
@@ -212,7 +212,7 @@ class LlamaCpp:
             "top_k": 0,
             "min_p": 0.0,
             "ignore_eos": not sampling.may_end,
-            "stop": _STOPS,
+            "stop": WARY_STOPS,
             "cache_prompt": not self._repeatable,
             "return_tokens": True,
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "id_slot"],

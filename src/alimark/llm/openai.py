@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol, Self
 from alimark.errors import ContextFull, LLMError
 from alimark.llm._http import Http, Misshapen, Refused, all_of, checked, key_for, need, short
 from alimark.llm.base import Draw, Ended, Over, Request, Sampling
-from alimark.llm.llama_cpp import _STOPS as _WARY_STOPS
+from alimark.llm.llama_cpp import WARY_STOPS
 from alimark.text import STOPS
 
 Api = Literal["auto", "completions", "chat"]
@@ -474,7 +474,7 @@ class _LlamaCpp:
             "top_k": 0,
             "min_p": 0.0,
             "ignore_eos": not sampling.may_end,
-            "stop": _WARY_STOPS if one.rounds < _SHORT_ROUNDS else [],
+            "stop": WARY_STOPS if one.rounds < _SHORT_ROUNDS else [],
             "return_tokens": True,
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "truncated"],
             **({"n": n} if n > 1 else {}),

@@ -17,6 +17,7 @@ import alimark.embed
 import alimark.llm
 from alimark import AliMark, Key, Rewriting, Sampling
 from alimark.cli import main as cli
+from alimark.cli import show
 from alimark.cli import rewrite as verb
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.llm.base import LLM, Draw, Ended, Over, Request
@@ -410,6 +411,7 @@ class TestCommand:
     def run(self, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Any:
         monkeypatch.setattr(alimark.embed, "load_embedder", lambda name, **_: EMBEDDER)
         monkeypatch.setattr(alimark.llm, "load_llm", lambda name, **_: self.llm)
+        monkeypatch.setattr(show, "fetch_models", lambda *_: None)
         KEY.save(tmp_path / "key.json")
         (tmp_path / "story.txt").write_text(STORY + "\n", "utf-8")
         self.llm = Rewriter()

@@ -17,11 +17,12 @@ import alimark.embed
 import alimark.llm
 from alimark import AliMark, Key, Rewriting, Sampling
 from alimark.cli import main as cli
-from alimark.cli import show
 from alimark.cli import rewrite as verb
+from alimark.cli import show
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
+from alimark.judging import Known, fixed_parts, judge
 from alimark.llm.base import LLM, Draw, Ended, Over, Request
-from alimark.rewrite import WAYS, Known, Original, RewriteSettings, fixed_parts, judge, rewrite, rewrite_many
+from alimark.rewrite import WAYS, Original, RewriteSettings, rewrite, rewrite_many
 from alimark.signals import project, to_bits
 from alimark.testing import StandInEmbedder
 from alimark.text import splitter, without_marker

@@ -9,6 +9,7 @@ AlimarkError
 │   └── HashMismatch    a file whose content is not the pinned one
 ├── LLMError            the language model cannot go on
 │   └── ContextFull     prompt and text no longer fit the model's context
+├── AttackError         a text that an attack cannot rewrite, or settings that it cannot have
 ├── MissingExtra        an optional library is not installed
 └── RecordError         a JSONL record that cannot be used
 """
@@ -49,6 +50,10 @@ class LLMError(AlimarkError):
 
 
 class ContextFull(LLMError):
+    pass
+
+
+class AttackError(AlimarkError):
     pass
 
 

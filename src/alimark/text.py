@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from typing import NamedTuple
 
 from alimark.errors import AlimarkError, MissingExtra
 
@@ -161,6 +162,30 @@ def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
     return Splitter(name, _FINDERS[name]())
 
 
+class Piece(NamedTuple):
+    """A sentence in its text: what stands before it since the last one, layout, list signs and code, and the sentence."""
+
+    lead: str
+    body: str
+
+
+def pieces(text: str, cutter: Splitter) -> tuple[list[Piece], str]:
+    """The sentences of a text with what stands before each, and what stands behind the last. `join` undoes it."""
+    found, at = [], 0
+    for a, b in cutter.spans(text):
+        body = without_marker(text[a:b])
+        if not clean(body):
+            continue  # a detector passes over it, too
+        start = b - len(body)
+        found.append(Piece(text[at:start], body))
+        at = b
+    return found, text[at:]
+
+
+def join(found: Iterable[Piece], tail: str = "") -> str:
+    return "".join(lead + body for lead, body in found) + tail
+
+
 def opens_code(text: str) -> bool:
     """Whether a text begins with a fenced code block."""
     return text.lstrip().startswith(("```", "~~~"))
@@ -271,14 +296,14 @@ def halve(unit: str) -> tuple[str, str] | None:
 
 
 # The commonest words of English running text; about half of any such text consists of them.
-_COMMON = frozenset(
+COMMON = frozenset(
     "the of and to a in is was that it for on as with he be at by i this had not are but from or have an they which "
     "one you were her all she there would their we him been has when who will no if out so up what its about into than "
     "them can only other time new some could these two may then do first any my now such like our over me even most "
     "after also did many off before must well back through years much where your way down should because long those "
     "see said".split()
 )
-_WORDS = re.compile(r"[^\W\d_]+")
+WORDS = re.compile(r"[^\W\d_]+")
 
 
 def looks_english(text: str) -> bool:
@@ -287,5 +312,5 @@ def looks_english(text: str) -> bool:
     letters = [c for c in sample if c.isalpha()]
     if len(letters) >= 20 and sum(c <= "\u024f" for c in letters) < 0.7 * len(letters):
         return False
-    words = [word.lower() for word in _WORDS.findall(sample)]
-    return len(words) < 20 or sum(word in _COMMON for word in words) >= 0.15 * len(words)
+    words = [word.lower() for word in WORDS.findall(sample)]
+    return len(words) < 20 or sum(word in COMMON for word in words) >= 0.15 * len(words)

@@ -63,6 +63,11 @@ class Attack(ABC):
         """As they are kept in a record: plain data."""
         return {one.name: getattr(self, one.name) for one in fields(self) if "help" in one.metadata}  # type: ignore[arg-type]
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models it will load, by name, so that they may be fetched before."""
+        return ()
+
     @abstractmethod
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
         """Each text's place and what became of it, as they are finished. Texts are taken no sooner than needed."""

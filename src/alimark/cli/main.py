@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from alimark.cli import calibrate, demo, detect, generate, keygen, models, rewrite
+from alimark.cli import attack, calibrate, demo, detect, generate, keygen, models, rewrite
 from alimark.errors import AlimarkError
 
 app = typer.Typer(
@@ -28,6 +28,12 @@ app.command("keygen")(keygen.keygen)
 app.command("generate")(generate.generate)
 app.command("rewrite")(rewrite.rewrite)
 app.command("detect")(detect.detect)
+# The attacks have commands of their own, which are built when one is asked for.
+app.command(
+    "attack",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(attack.attack)
 app.command("calibrate")(calibrate.calibrate)
 app.command("demo")(demo.demo)
 app.add_typer(models.app, name="models")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from alimark.cli import show
-from alimark.errors import AlimarkError, LLMError, RecordError
+from alimark.errors import AlimarkError, LLMError
 
 if TYPE_CHECKING:
-    from alimark.records import Record
-    from alimark.rewrite import Original, RewriteSettings, Rewriting
+    from alimark.rewrite import RewriteSettings, Rewriting
     from alimark.watermark import AliMark
 
 DEFAULT_LLM = "qwen2.5-coder-1.5b"
@@ -136,66 +134,37 @@ def _say(made: Rewriting) -> None:
 def _many(
     mark: AliMark, llm_name: str, source: Path, output: Path, settings: RewriteSettings, seed: int | None, as_json: bool
 ) -> None:
-    from alimark.records import JsonlWriter, read_jsonl
-    from alimark.rewrite import rewrite_many
+    from alimark.cli.texts import TextFile
+    from alimark.records import JsonlWriter
+    from alimark.rewrite import Original, rewrite_many
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")
-    total = sum(1 for _ in read_jsonl(source))
     counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0})
+    texts = TextFile(source)
     with JsonlWriter(output, key_id=mark.key.id) as writer, show.progress() as bar:
-        task = bar.add_task("texts", total=total)
-        ticker = show.Ticker()
-        waiting: list[tuple[str, Record]] = []
-        originals = _originals(source, writer.done, seed, counts, waiting)
-        first = next(originals, None)
-        if first is not None:
-
-            def every() -> Iterator[Original]:
-                yield first
-                yield from originals
-
+        rows = [row for row in texts.rows() if row.id not in writer.done]
+        counts["skipped"], counts["failed"] = len(texts.order) - len(rows), texts.bad
+        if rows:
+            task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
             in_a_row = 0  # failures of the model, not of a text
             model = show.load_llm(llm_name)
-            for place, made in rewrite_many(every(), mark.key, mark.embedder, model, settings):
-                own, record = waiting[place]
-                waiting[place] = (own, {})  # what is written need not be kept
+            originals = (Original(row.record["text"], None if seed is None else seed + row.number) for row in rows)
+            for place, made in rewrite_many(originals, mark.key, mark.embedder, model, settings):
+                row = rows[place]
                 in_a_row = in_a_row + 1 if isinstance(made, LLMError) else 0
                 if isinstance(made, AlimarkError):
                     if in_a_row == 3:  # the model is gone
                         raise made
-                    show.note(f"warning: {source}: {own}: {made}; passed over")
+                    show.note(f"warning: {source}: {row.id}: {made}; passed over")
                     counts["failed"] += 1
                 else:
-                    writer.write(record | made.record(own))
+                    writer.write(row.record | made.record(row.id))
                     counts["written"] += 1
-                bar.update(task, completed=sum(counts.values()))
-                ticker.tick(f"{sum(counts.values())} of {total} texts")
+                bar.advance(task)
+                ticker.tick(f"{place + 1} of {len(rows)} texts")
     if as_json:
         show.print_json(dict(counts))
     show.note(
         f"{counts['written']} texts written, {counts['skipped']} were there already, {counts['failed']} lines failed"
     )
-
-
-def _originals(
-    source: Path, done: set[str], seed: int | None, counts: Counter[str], waiting: list[tuple[str, Record]]
-) -> Iterator[Original]:
-    """The texts of a file that are not done yet; the id and the record of each are added to `waiting`."""
-    from alimark.records import read_jsonl, unique_id
-    from alimark.rewrite import Original
-
-    seen: set[str] = set()
-    for number, (line, record) in enumerate(read_jsonl(source)):
-        if isinstance(record, RecordError) or not (isinstance(record.get("text"), str) and record["text"].strip()):
-            show.note(
-                f"warning: {record if isinstance(record, RecordError) else f'{source}:{line} has no text'}; passed over"
-            )
-            counts["failed"] += 1
-            continue
-        own = unique_id(record, line, seen, field="text")
-        if own in done:
-            counts["skipped"] += 1
-            continue
-        waiting.append((own, record))
-        yield Original(record["text"], None if seed is None else seed + number)

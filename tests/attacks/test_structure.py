@@ -203,6 +203,9 @@ def test_a_paragraph_that_loses_its_first_sentence_stays_one() -> None:
         ("They closed the road because the bridge had fallen.",
          ("They closed the road.", "This is because the bridge had fallen.")),
         ("She found a letter, which was written in green ink.", ("She found a letter.", "This was written in green ink.")),
+        ("When the sun came up, the boats left the harbour.",
+         ("The sun came up.", "At that time, the boats left the harbour.")),
+        ("Although it was raining, Maria walked home.", ("It was raining.", "Nevertheless, Maria walked home.")),
         ("The boy hid the money under the old oak tree.", ("The boy hid the money.", "This was under the old oak tree.")),
     ],
 )  # fmt: skip

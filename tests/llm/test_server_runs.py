@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_openai import Fake, Reply, Seen, fake, waits
 
 import alimark.embed
 from alimark import Key
 from alimark.cli import main as cli
 from alimark.llm.base import Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
+from fake_server import Fake, Reply, Seen, fake, waits
 
 __all__ = ["fake", "waits"]  # fixtures, used by name
 

@@ -290,15 +290,26 @@ _JOINTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf",?\s+but\s+(?={_SUBJECT}\s+\w+)"), "However, "),
     (re.compile(rf",\s+so\s+(?:that\s+)?(?={_SUBJECT}\s+\w+)"), "Therefore, "),
     (re.compile(rf",\s+(?:while|whereas)\s+(?={_SUBJECT}\s+\w+)"), "Meanwhile, "),
-    (re.compile(rf",?\s+(?:although|though)\s+(?={_SUBJECT}\s+\w+)"), "Still, "),
+    (re.compile(rf",?\s+(?:even\s+)?(?:although|though)\s+(?={_SUBJECT}\s+\w+)"), "Still, "),
     (re.compile(rf",?\s+because\s+(?={_SUBJECT}\s+\w+)"), "This is because "),
     (re.compile(r",\s+which\s+(?=(?:is|was|are|were|has|had|have|can|could|will|would|may|might|must|made|led)\b)"), "This "),
     (re.compile(r"\s+and\s+(?=(?:he|she|they|we|I|it)\s+\w+)"), ""),
 )  # fmt: skip
+# A clause that comes first, and what the main clause then begins with.
+_FIRST_CLAUSE = re.compile(
+    rf"(?P<word>As|When|While|Once|After|Although|Though|Because|Since|Despite the fact that)\s+(?={_SUBJECT}\s+\w+)"
+    rf"(?P<clause>[^,;:]+),\s+(?={_SUBJECT}\s+\w+)"
+)
+_LATER = {"Although": "Nevertheless, ", "Though": "Nevertheless, ", "Despite the fact that": "Nevertheless, ",
+          "Because": "Therefore, ", "Since": "Therefore, ", "After": "Afterwards, ", "Once": "Then "}  # fmt: skip
+# Phrases that tell circumstances, and those that may belong to the word before them.
+_FREE_PHRASE = re.compile(
+    r",?\s+(?=(?:during|after|before|because of|despite|instead of|according to|as well as|such as|without|throughout)\s+\w+)"
+    r"|,\s+(?=(?:in|on|at|with|for|by|from|through|under|over|near)\s+\w+)"
+)
 _PHRASE = re.compile(
-    r",?\s+(?=(?:in|on|at|with|without|after|before|during|for|by|from|near|through|under|over|between|among|within|across"
-    r"|along|against|because of|despite|instead of|according to|as well as|including|such as)\s+\w+)",
-    re.IGNORECASE,
+    r"(?<!ed)(?<!ing)(?<!\bis)(?<!\bare)(?<!\bwas)(?<!\bwere)(?<!\bbe)(?<!\bup)(?<!\bout)\s+"
+    r"(?=(?:in|on|at|with|for|by|from|near|through|under|over|between|among|within|across|along|against)\s+\w+)"
 )
 _LEAST_WORDS = 3  # of either half
 
@@ -327,9 +338,16 @@ def _halves(sentence: str) -> tuple[str, str] | None:
     """The sentence as two, or None where it has no joint."""
     if sentence[-1:] not in ".!" or sentence.endswith("..") or re.search('["“”]', sentence):
         return None
+    if first := _FIRST_CLAUSE.match(sentence):
+        clause = first["clause"][0].upper() + first["clause"][1:]
+        later = _LATER.get(first["word"], "At that time, ")
+        if two := _both(f"{clause}.", later + _small(sentence[first.end() :])):
+            return two
     clauses = [(match, start) for joint, start in _JOINTS for match in joint.finditer(sentence)]
-    phrases = [(match, "This was ") for match in _PHRASE.finditer(sentence)]
-    for cuts in (clauses, phrases):
+    for cuts in (
+        clauses,
+        *([(match, "This was ") for match in kind.finditer(sentence)] for kind in (_FREE_PHRASE, _PHRASE)),
+    ):
         for match, start in sorted(cuts, key=lambda one: abs(one[0].start() - len(sentence) / 2)):
             if two := _two(sentence, match, start):
                 return two
@@ -337,11 +355,16 @@ def _halves(sentence: str) -> tuple[str, str] | None:
 
 
 def _two(sentence: str, match: re.Match[str], start: str) -> tuple[str, str] | None:
-    first, second = sentence[: match.start()].rstrip(" ,;"), sentence[match.end() :]
+    second = sentence[match.end() :]
+    return _both(
+        sentence[: match.start()].rstrip(" ,;—–-&") + ".", start + second if start else second[0].upper() + second[1:]
+    )
+
+
+def _both(first: str, second: str) -> tuple[str, str] | None:
+    """Two sentences that are long enough and that the splitter finds again."""
     if min(len(re.findall(r"\w+", half)) for half in (first, second)) < _LEAST_WORDS:
         return None
-    first += "."
-    second = start + second if start else second[0].upper() + second[1:]
     found = splitter(DEFAULT_SPLITTER).spans(f"{first} {second}")
     return (first, second) if found == [(0, len(first)), (len(first) + 1, len(first) + 1 + len(second))] else None
 

@@ -32,18 +32,17 @@ def attack(context: typer.Context) -> None:
         alimark attack delete --rate 0.3 text.txt > attacked.txt
         alimark attack chat --input texts.jsonl --output attacked.jsonl
     """
-    app = _app()
     words = context.args or ["--help"]
-    app(words, prog_name="alimark attack", standalone_mode=False)
+    _app(words[0])(words, prog_name="alimark attack", standalone_mode=False)
 
 
-def _app() -> typer.Typer:
-    """Built when it is needed: no other verb pays for the attacks."""
+def _app(wanted: str) -> typer.Typer:
+    """Built when it is needed: no other verb pays for the attacks, and one attack not for the others."""
     from alimark.attacks import attack_class, names
 
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=attack.__doc__)
     app.command("list")(list_attacks)
-    for name in names():
+    for name in [wanted] if wanted in names() else names():
         app.command(name)(_command(attack_class(name)))
     return app
 

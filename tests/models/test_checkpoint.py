@@ -360,7 +360,7 @@ def test_a_file_with_changed_bytes_is_read_or_refused(tmp_path: Path, zipped: bo
     source = save({"w": torch.arange(6.0).view(2, 3), "v": torch.ones(3).half()}, tmp_path / "x.bin", zipped)
     whole, dice = source.read_bytes(), random.Random(4)
     refusals = 0
-    for _ in range(600):
+    for _ in range(300):
         changed = bytearray(whole)
         for _ in range(dice.choice([1, 1, 2, 8])):
             changed[dice.randrange(len(whole))] = dice.randrange(256)
@@ -369,7 +369,7 @@ def test_a_file_with_changed_bytes_is_read_or_refused(tmp_path: Path, zipped: bo
             checkpoint.convert(source, tmp_path / "x.safetensors")
         except ModelError:
             refusals += 1
-    assert 100 < refusals < 600
+    assert 50 < refusals < 300
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

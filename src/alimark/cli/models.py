@@ -44,7 +44,8 @@ def list_(as_json: Json = False) -> None:
     """Show every model: name, kind, size, licence, which upstream model it is, and whether it is here.
 
     An embedder turns sentences into vectors (a key names one); an llm writes
-    text. Models that are not listed load by hub id or from a local path.
+    text; a translator is a pair of models, to another language and back.
+    Models that are not listed load by hub id or from a local path.
     """
     from alimark.models import store
 
@@ -58,7 +59,7 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def fetch(
     names: Names = None,
-    everything: Annotated[bool, typer.Option("--all", help="Fetch every model (2.5 GB).")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Fetch every model (3.8 GB).")] = False,
     force: Annotated[bool, typer.Option("--force", help="Fetch again what is here already.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +90,7 @@ def fetch(
 
 @app.command()
 def path(name: Name, as_json: Json = False) -> None:
-    """Print where a fetched model lies: a folder for an embedder, a GGUF file for an llm.
+    """Print where a fetched model lies: a GGUF file for an llm, else a folder.
 
     Nothing is downloaded; exit status 2 says that the model is not here.
     """

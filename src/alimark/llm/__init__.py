@@ -30,7 +30,7 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
     known = store.entries().get(model)
     if known and known.kind != "llm":
         llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
-        raise LLMError(f"{model} is an embedder and writes no text; language models are: {llms}")
+        raise LLMError(f"{model} is no language model but of kind {known.kind}; language models are: {llms}")
     _need(engine)  # said before gigabytes are fetched
     path = store.resolve(model)
     if not engine:

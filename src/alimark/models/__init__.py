@@ -1,1 +1,1 @@
-"""Weights: which ones alimark knows (manifest), how they come here (fetch), where they lie (store)."""
+"""Weights: which ones alimark knows (manifest), how they come here (fetching, checkpoint), where they lie (store)."""

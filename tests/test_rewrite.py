@@ -182,7 +182,7 @@ def test_code_headings_and_short_sentences_stay() -> None:
 
 def test_every_sentence_is_asked_for_in_several_ways_alone_or_in_context() -> None:
     llm = Rewriter()
-    made = marked(llm, candidates=10)
+    made = marked(llm, candidates=10, waves=1)
     assert made.candidates == 120
     assert [request.count for request in llm.asked[: len(WAYS)]] == [3, 3, 2, 2]
     assert len({request.seed for request in llm.asked}) == 12 * len(WAYS)
@@ -190,11 +190,36 @@ def test_every_sentence_is_asked_for_in_several_ways_alone_or_in_context() -> No
     assert "Nobody" not in llm.asked[0].turns[-1].content
     assert marked(candidates=2).candidates == 24
     llm = Rewriter()
-    marked(llm, candidates=4, context=True)
+    marked(llm, candidates=4, context=True, waves=1)
     second = llm.asked[len(WAYS)].turns[-1].content
     assert "spring of 1987. Nobody" in second
     assert "planted beans" in second
     assert shown_in(llm.asked[len(WAYS)]).startswith("Nobody")
+
+
+def test_a_later_wave_rewrites_the_best_so_far_and_nothing_that_is_perfect() -> None:
+    llm = Rewriter()
+    made = marked(llm, candidates=16, waves=2)
+    first = [request for request in llm.asked if any(way in request.turns[-1].content for way in WAYS[:2])]
+    second = [request for request in llm.asked if any(way in request.turns[-1].content for way in WAYS[2:])]
+    assert {shown_in(request) for request in first} == set(splitter().units(STORY))
+    assert len(first) == 24
+    shown = {shown_in(request) for request in second}
+    assert shown - set(splitter().units(STORY))
+    alone = marked(candidates=16, waves=1)
+    perfect = 12 - len(second) // 2
+    assert made.candidates == 16 * 12 - 8 * perfect
+    assert made.embedded <= made.candidates + 12  # none twice
+    assert min(made.cosines) >= 0.62
+    assert made.text != alone.text
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3, 4])
+def test_waves_share_the_rewrites(waves: int) -> None:
+    ways = RewriteSettings(candidates=10, waves=waves).waves_of_ways
+    assert len(ways) == waves
+    assert [share for wave in ways for share in wave] == [(0, 3), (1, 3), (2, 2), (3, 2)]
+    assert marked(candidates=1, waves=waves).candidates == 12
 
 
 def test_same_seed_same_text_however_the_model_is_asked() -> None:
@@ -435,7 +460,7 @@ class TestCommand:
         assert status == 0
         assert out == marked().text + "\n"
         assert err.startswith("12 sentences, ")
-        for word in ("of 8 bits each", "on average", "at least", "0 left alone", "192 rewrites", "tokens", "seed 1"):
+        for word in ("of 8 bits each", "on average", "at least", "0 left alone", " rewrites, ", "tokens", "seed 1"):
             assert word in err
 
     def test_standard_input_and_json(self, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

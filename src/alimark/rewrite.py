@@ -9,6 +9,7 @@ chance.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import secrets
 import time
@@ -19,6 +20,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alimark.chat import draw_all
 from alimark.embed import Embedder
@@ -81,6 +83,9 @@ class RewriteSettings:
     """The least cosine of a rewrite to its sentence."""
     mean_closeness: float = 0.82
     """The least mean over a text's sentences: bits are given up where they cost the most meaning."""
+    waves: int = 2
+    """In how many rounds the rewrites are asked for. From the second on what carries most so far is rewritten again, which
+    finds more bits for as many rewrites; but texts wait for their rounds."""
     context: bool = False
     """Whether the model is shown the sentences around. That helps a large model; a small one mixes them into the rewrite."""
     sampling: Sampling = field(default_factory=_chat_sampling)
@@ -88,8 +93,22 @@ class RewriteSettings:
     def __post_init__(self) -> None:
         if self.candidates < 1:
             raise AlimarkError("candidates must be at least 1")
+        if not 1 <= self.waves <= len(WAYS):
+            raise AlimarkError(f"waves must lie between 1 and {len(WAYS)}, which is how many ways there are to ask")
         if not (-1 <= self.closeness <= 1 and -1 <= self.mean_closeness <= 1):
             raise AlimarkError("closeness is a cosine and lies between -1 and 1")
+
+    @property
+    def waves_of_ways(self) -> list[list[tuple[int, int]]]:
+        """Of each wave the ways to ask, by number, and how many rewrites are asked for in each."""
+        shares = list(enumerate(_shares(self.candidates, len(WAYS))))
+        sizes = _shares(len(shares), self.waves)
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return [shares[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+    @property
+    def asks_a_wave(self) -> int:
+        return len(self.waves_of_ways[0])
 
 
 @dataclass(frozen=True)
@@ -221,41 +240,57 @@ def rewrite_many(
     settings = settings or RewriteSettings()
     asked: dict[int, tuple[_Revision, int]] = {}
     ready: deque[_Revision | tuple[int, AlimarkError]] = deque()
+    again: deque[tuple[_Revision, int, Request]] = deque()  # later waves of texts under way, which go first
+    numbers = itertools.count()
+    fresh = enumerate(originals)
 
-    def requests() -> Iterator[Request]:
-        number = 0
-        for place, one in enumerate(originals):
+    def wanted() -> Iterator[tuple[_Revision, int, Request]]:
+        while again:
+            yield again.popleft()
+        for place, one in fresh:
             try:
                 (one.key or key).check(embedder)
                 revision = _Revision(place, one, one.key or key, settings)
             except AlimarkError as error:
                 ready.append((place, error))
                 continue
-            wanted = list(revision.requests())
-            revision.waiting = len(wanted)
-            if not wanted:
+            asks = revision.next_wave(embedder)
+            if not asks:
                 ready.append(revision)
-            for sentence, request in wanted:
-                asked[number] = (revision, sentence)
-                number += 1
-                yield request
+            for sentence, request in asks:
+                yield revision, sentence, request
+            while again:
+                yield again.popleft()
+
+    def requests() -> Iterator[Request]:
+        for revision, sentence, request in wanted():
+            asked[next(numbers)] = revision, sentence
+            yield request
 
     def finished() -> Iterator[tuple[int, Rewriting | AlimarkError]]:
         while ready:
             one = ready.popleft()
             yield one if isinstance(one, tuple) else (one.place, one.finish(embedder, llm))
 
-    ways = len(_shares(settings.candidates, len(WAYS)))
-    answers = draw_all(llm, requests(), settings.sampling, _goes_on(splitter(key.splitter)), least=ways)
-    for number, request, answer in answers:
-        revision, sentence = asked.pop(number)
-        revision.take(sentence, request, answer)
-        if progress and revision.drawn(sentence):
-            progress(revision.place, revision.done, len(revision.places))
-        if not revision.waiting:
-            ready.append(revision)
+    over = _goes_on(splitter(key.splitter))
+    first = 0
+    while True:  # a round ends when nothing more can be asked; answers that came last may want another wave
+        numbers = itertools.count(first)
+        for number, request, answer in draw_all(llm, requests(), settings.sampling, over, least=settings.asks_a_wave):
+            revision, sentence = asked.pop(first + number)
+            revision.take(sentence, request, answer)
+            if progress and revision.step_done:
+                progress(revision.place, revision.done, len(revision.places))
+            if not revision.waiting:
+                asks = revision.next_wave(embedder)
+                again.extend((revision, sentence, request) for sentence, request in asks)
+                if not asks:
+                    ready.append(revision)
+            yield from finished()
         yield from finished()
-    yield from finished()
+        first = next(numbers)
+        if not again:
+            return
 
 
 def _goes_on(cutter: Splitter) -> Callable[[str], bool]:
@@ -300,42 +335,69 @@ class _Revision:
         self.waiting = 0
         # In languages that capitalise every noun names cannot be told from other words.
         self._known = Known.of([one.unit for one in self.places]) if looks_english(self.text) else None
-        self._left = [0] * len(self.places)  # requests of each sentence that are not answered yet
+        self._wave = 0
+        self._answered = 0
+        self._vectors: dict[str, NDArray[np.float32]] = {}
         self._found: list[dict[str, str]] = [{} for _ in self.places]  # of each sentence its rewrites, by unit
         self._cost: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._error: AlimarkError | None = None
         self._started = time.perf_counter()
 
-    def requests(self) -> Iterator[tuple[int, Request]]:
-        """For each sentence as many requests as there are ways to ask for its rewrites."""
-        for number, one in enumerate(self.places):
-            if one.untouchable:
-                continue
-            before, after = self._around(number) if self.settings.context else ("", "")
-            sentence = keep_on_one_line(one.body)
-            fixed = fixed_parts(sentence, self._known)
-            for way, count in enumerate(_shares(self.settings.candidates, len(WAYS))):
-                digest = hashlib.sha256(f"alimark/rewrite/{self.seed}/{number}/{way}".encode()).digest()
-                turns = turns_for(sentence, WAYS[way], fixed, before, after)
-                self._left[number] += 1
-                yield number, Request("", count, int.from_bytes(digest[:6], "big"), turns=turns)
+    def next_wave(self, embedder: Embedder) -> list[tuple[int, Request]]:
+        """For each sentence what to ask next; nothing where all is asked, or where an error ended the text.
+
+        The first wave rewrites the sentences, a later one the best rewrites so far: a step from there goes further than a
+        step from the start, and what it must keep is still measured by the original.
+        """
+        ways = self.settings.waves_of_ways
+        if self._error is not None or self._wave == len(ways):
+            return []
+        wave, self._wave = self._wave, self._wave + 1
+        bodies = [one.body for one in self.places] if wave == 0 else self._best(embedder)
+        found = [ask for number, body in enumerate(bodies) for ask in self._asks(number, body, ways[wave])]
+        self.waiting = len(found)
+        return found or self.next_wave(embedder)
+
+    def _best(self, embedder: Embedder) -> list[str]:
+        """Of each sentence what carries most; nothing where it carries all."""
+        best = [max(some, key=lambda one: (one.matches, one.cosine)) for some in self._options(embedder)]
+        return ["" if one.matches == self.key.block_size else one.body for one in best]
+
+    def _asks(self, number: int, body: str, ways: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Request]]:
+        one = self.places[number]
+        if one.untouchable or not body:
+            return
+        before, after = self._around(number) if self.settings.context else ("", "")
+        fixed = fixed_parts(keep_on_one_line(one.body), self._known)
+        for way, count in ways:
+            digest = hashlib.sha256(f"alimark/rewrite/{self.seed}/{number}/{way}".encode()).digest()
+            turns = turns_for(keep_on_one_line(body), WAYS[way], fixed, before, after)
+            yield number, Request("", count, int.from_bytes(digest[:6], "big"), turns=turns)
 
     def _around(self, number: int) -> tuple[str, str]:
         before = " ".join(place.unit for place in self.places[max(0, number - 2) : number])
         after = self.places[number + 1].unit if number + 1 < len(self.places) else ""
         return before[-_AROUND:], after[:_AROUND]
 
-    def drawn(self, number: int) -> bool:
-        return not self._left[number]
+    @property
+    def step_done(self) -> bool:
+        """Whether as many answers came as one more sentence takes."""
+        return self._answered % self._asks_a_sentence == 0
 
     @property
     def done(self) -> int:
-        return self._left.count(0)
+        """As many sentences as the answers so far are worth; those that stay are done from the start."""
+        stay = sum(bool(one.untouchable) for one in self.places)
+        return stay + self._answered // self._asks_a_sentence
+
+    @property
+    def _asks_a_sentence(self) -> int:
+        return sum(map(len, self.settings.waves_of_ways))
 
     def take(self, number: int, request: Request, answer: list[Draw] | AlimarkError) -> None:
         self.waiting -= 1
-        self._left[number] -= 1
+        self._answered += 1
         if isinstance(answer, ContextFull):
             self._rejected["context full"] += request.count
             return
@@ -391,12 +453,15 @@ class _Revision:
     def _options(self, embedder: Embedder) -> list[list[_Option]]:
         """What each sentence may become, itself first; all embedded in one call."""
         bodies = [{one.unit: one.body} | found for one, found in zip(self.places, self._found, strict=True)]
-        units = list(dict.fromkeys(unit for some in bodies for unit in some))
-        vectors = embedder.embed(units)
-        self._cost["embedded"] = len(units)
+        new = [unit for unit in dict.fromkeys(unit for some in bodies for unit in some) if unit not in self._vectors]
+        if new:
+            self._vectors |= dict(zip(new, embedder.embed(new), strict=True))
+        self._cost["embedded"] = len(self._vectors)
+        units = list(self._vectors)
         at = {unit: i for i, unit in enumerate(units)}
+        vectors = np.stack(list(self._vectors.values()))
         bits = to_bits(project(vectors, self.key)).tolist()
-        options = []
+        options, too_far = [], 0
         for one, some, block in zip(self.places, bodies, self.key.blocks(len(bodies)).tolist(), strict=True):
             row = []
             for unit, body in some.items():
@@ -405,8 +470,9 @@ class _Revision:
                     matches = self.key.block_size - (bits[at[unit]] ^ block).bit_count()
                     row.append(_Option(body, unit, matches, min(1.0, cosine)))
                 else:
-                    self._rejected["too far"] += 1
+                    too_far += 1
             options.append(row)
+        self._rejected["too far"] = too_far
         return options
 
     def _choose(self, options: Sequence[Sequence[_Option]]) -> list[_Option]:

@@ -40,6 +40,9 @@ def rewrite(
     mean_closeness: Annotated[
         float, typer.Option(help="Least mean cosine over the text: higher, a weaker mark.")
     ] = 0.82,
+    waves: Annotated[
+        int, typer.Option(help="Rounds of rewrites; from the second on, of the best so far. More, a stronger mark.")
+    ] = 2,
     context: Annotated[
         bool, typer.Option("--context", help="Show the model the sentences around; small models mix them in.")
     ] = False,
@@ -73,7 +76,7 @@ def rewrite(
         raise AlimarkError("name a text file (- for standard input), or give --input and --output")
     if (input_file is None) != (output is None):
         raise AlimarkError("--input and --output go together")
-    settings = RewriteSettings(candidates, closeness, mean_closeness, context)
+    settings = RewriteSettings(candidates, closeness, mean_closeness, waves, context)
     try:
         settings = replace(settings, sampling=replace(settings.sampling, temperature=temperature, top_p=top_p))
     except ValueError as error:

@@ -594,7 +594,7 @@ def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     safe = {"trust_remote_code": False, **options}
-    with _quiet():
+    with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(source), **safe)
             model = AutoModelForCausalLM.from_pretrained(str(source), use_safetensors=True, **safe, **model_options)
@@ -639,7 +639,7 @@ def _convert(path: Path, folder: Path) -> None:
     config = copy.deepcopy(read.config)
     if hasattr(config, "quantization_config"):  # the numbers are plain by now, yet it would not be saved with that
         del config.quantization_config
-    with _quiet():
+    with quiet():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float16)
         model.load_state_dict(read.state_dict())
         model.generation_config = read.generation_config
@@ -648,7 +648,7 @@ def _convert(path: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars and no advice on stderr."""
     from transformers.utils import logging
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any, ClassVar
 
-from alimark.attacks.checks import sentence_flaw
+from alimark.attacks.checks import joined_flaw, sentence_flaw
 from alimark.errors import AttackError
 from alimark.text import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 
@@ -163,4 +163,6 @@ def _rewritten(row: Sequence[Piece], tail: str, answered: dict[str, list[str]]) 
     if left > _MOST_LEFT * len(row):
         return Attacked("", f"no usable answer for {left} of {len(row)} sentences", 1, tuple(rejected), left)
     made = join([Piece(piece.lead, body) for piece, body in zip(row, bodies, strict=True)], tail)
+    if flaw := joined_flaw(made, join(row, tail)):
+        return Attacked("", flaw, 1, (*rejected, f"{flaw}: {made[:80]}"), left)
     return Attacked(made, "", 1, tuple(rejected), left)

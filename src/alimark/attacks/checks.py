@@ -53,6 +53,16 @@ def text_flaw(answer: str, original: str) -> str:
     return "another text" if kept_of_rare_words(answer, original) < LEAST_KEPT else ""
 
 
+def joined_flaw(answer: str, original: str) -> str:
+    """Why sentences that passed one by one are no rewrite of the text `original` together, or nothing.
+
+    A model that has lost its way says the same to every sentence, or something unrelated, in sentences without a flaw.
+    """
+    if degenerate(answer) and not degenerate(original):
+        return "degenerate"
+    return "another text" if kept_of_rare_words(answer, original) < LEAST_KEPT else ""
+
+
 def without_preface(answer: str) -> str:
     """Without a first line such as "Here is the rewritten text:" and without quotes or a fence around the whole."""
     text = answer.strip()

@@ -31,6 +31,7 @@ Progress = Callable[[int, int], None]
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.gguf", "*.spm")
 # Asked for only to be converted, and only where a repository has nothing better.
 CHECKPOINT_PATTERNS = ("pytorch_model*.bin",)
+TOKENIZER_PATTERNS = ("*.json", "*.txt", "*.model", "*.spm")
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/(?P<file>[\w./-]+\.gguf))?")
 
@@ -132,23 +133,35 @@ def resolve_weights(model: str | Path, fetch: bool = True) -> Path:
     folder = resolve(name, fetch)
     if not folder.is_dir():
         raise ModelError(f"{folder} is no folder with safetensors, which {name} would have to be")
-    on_hub = name not in entries() and not Path(name).expanduser().exists() and _HUB_ID.fullmatch(name)
+    on_hub = _on_hub(name)
     if on_hub and not converting.has_safetensors(folder):
-        folder = _from_hub(on_hub["repo"], None, fetch, CHECKPOINT_PATTERNS)
+        folder = _from_hub(on_hub["repo"], None, fetch, (*HUB_PATTERNS, *CHECKPOINT_PATTERNS))
     return converting.as_safetensors(folder, home())
+
+
+def resolve_tokenizer(model: str | Path, fetch: bool = True) -> Path:
+    """Where a model's tokenizer lies, as `resolve` finds it. From the hub it comes without the model's weights."""
+    name = str(model)
+    on_hub = _on_hub(name)
+    return _from_hub(on_hub["repo"], None, fetch, TOKENIZER_PATTERNS) if on_hub else resolve(name, fetch)
 
 
 _fetch = fetch  # `resolve` has a parameter of that name
 
 
-def _from_hub(repo: str, file: str | None, download: bool, more: Sequence[str] = ()) -> Path:
+def _on_hub(name: str) -> re.Match[str] | None:
+    """A hub id that is neither a name of the store nor a path."""
+    return None if name in entries() or Path(name).expanduser().exists() else _HUB_ID.fullmatch(name)
+
+
+def _from_hub(repo: str, file: str | None, download: bool, patterns: Sequence[str] = HUB_PATTERNS) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise MissingExtra("huggingface_hub", "hub") from None
-    patterns = [file, *HUB_PATTERNS[1:4]] if file else [*HUB_PATTERNS, *more]
+    wanted = [file, *HUB_PATTERNS[1:4]] if file else list(patterns)
     try:
-        folder = Path(snapshot_download(repo, allow_patterns=patterns, local_files_only=not download))
+        folder = Path(snapshot_download(repo, allow_patterns=wanted, local_files_only=not download))
     except Exception as error:  # the hub's errors share no base: HTTP, validation, cache and system ones
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         same = [name for name, known in entries().items() if repo in {known.hub, known.upstream}]

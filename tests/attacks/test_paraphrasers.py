@@ -1,0 +1,495 @@
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("sentencepiece")
+
+from paraphrase_models import (  # noqa: E402
+    PARAPHRASES,
+    TEXT,
+    dipper_input,
+    dipper_pairs,
+    save_judge,
+    save_pegasus,
+    save_t5,
+)
+
+from alimark.attacks import _seq2seq, dipper, parrot  # noqa: E402
+from alimark.attacks.base import Attacked, Target  # noqa: E402
+from alimark.attacks.dipper import Dipper  # noqa: E402
+from alimark.attacks.parrot import Parrot  # noqa: E402
+from alimark.attacks.pegasus import Pegasus  # noqa: E402
+from alimark.errors import AttackError, MissingExtra, ModelError  # noqa: E402
+
+SENTENCES, SAID = list(PARAPHRASES), list(PARAPHRASES.values())
+
+
+class Folders:
+    """The tiny models, each made when first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def _new(self, name: str) -> Path:
+        folder = self._root / name
+        folder.mkdir()
+        return folder
+
+    @cache  # noqa: B019 (there is one of them)
+    def pegasus(self, steps: int = 110) -> str:
+        return str(save_pegasus(self._new(f"pegasus-{steps}"), list(PARAPHRASES.items()), steps))
+
+    @cache  # noqa: B019
+    def t5(self, steps: int = 110) -> str:
+        """It knows Parrot's task and DIPPER's."""
+        pairs = [(f"paraphrase: {sentence}", said) for sentence, said in PARAPHRASES.items()]
+        return str(save_t5(self._new(f"t5-{steps}"), [*pairs, *dipper_pairs()], steps))
+
+    @cache  # noqa: B019
+    def judge(self, *labels: str, seed: int = 0) -> str:
+        return str(save_judge(self._new(f"judge-{'-'.join(labels)}-{seed}"), labels, seed))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """With progress bars off while the models are made: what the attacks write themselves is what the tests look at."""
+    transformers.utils.logging.disable_progress_bar()
+    return Folders(tmp_path_factory.mktemp("paraphrasers"))
+
+
+def finished(attack: Any, *targets: Target) -> list[Attacked]:
+    return [done for _, done in sorted(attack.run(targets), key=lambda pair: pair[0])]
+
+
+@contextmanager
+def inputs_of(network: Any) -> Iterator[list[str]]:
+    """What the encoder reads meanwhile, as text, each row once."""
+    read: list[str] = []
+
+    def note(_: Any, args: Any, options: Any) -> None:
+        ids = options["input_ids"] if "input_ids" in options else args[0]
+        read.extend(text for text in network.tokenizer.batch_decode(ids, skip_special_tokens=True) if text not in read)
+
+    hook = network.model.get_encoder().register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield read
+    finally:
+        hook.remove()
+
+
+# Pegasus
+
+
+def test_pegasus_rewrites_sentences_and_keeps_the_layout(folders: Folders, capfd: pytest.CaptureFixture[str]) -> None:
+    attack = Pegasus(model=folders.pegasus())
+    capfd.readouterr()
+    text = f"# Town\n\n1. {SENTENCES[0]}\n2. {SENTENCES[1]}\n\n```\nx = 1\n```\n\n{SENTENCES[2]} {SENTENCES[3]}\n"
+    [done] = finished(attack, Target(text))
+    assert done == Attacked(done.text, "", 1, done.rejected, done.left)
+    heading, _, rest = done.text.partition("\n\n")
+    assert heading.startswith("# ")
+    assert rest == f"1. {SAID[0]}\n2. {SAID[1]}\n\n```\nx = 1\n```\n\n{SAID[2]} {SAID[3]}\n"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_pegasus_gives_its_best_beams_best_first(folders: Folders) -> None:
+    attack = Pegasus(model=folders.pegasus(), beams=4, batch=2)
+    answers = attack.answers(SENTENCES)
+    assert [row[0] for row in answers] == SAID
+    assert all(len(row) == len(set(row)) == 3 for row in answers)
+    assert [Pegasus(model=folders.pegasus(), beams=2).answers([s])[0][0] for s in SENTENCES] == SAID
+    assert len(Pegasus(model=folders.pegasus(), beams=2).answers(SENTENCES[:1])[0]) == 2
+
+
+def test_pegasus_reads_sentences_on_one_line_and_cut(folders: Folders) -> None:
+    attack = Pegasus(model=folders.pegasus(), max_tokens=4)
+    with inputs_of(attack._network) as read:
+        attack.answers(["The  mayor\nopened the old bridge on Monday."])
+    whole = attack._network.tokenizer(SENTENCES[0])["input_ids"]
+    assert read == [attack._network.tokenizer.decode(whole[:3])]
+
+
+def test_sampled_beams_are_a_function_of_the_sentence(folders: Folders) -> None:
+    attack = Pegasus(model=folders.pegasus(20), beams=3, sample=True)
+    before = torch.get_rng_state()
+    answers = attack.answers(SENTENCES)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert answers == [attack.answers([sentence])[0] for sentence in SENTENCES]
+    assert answers != Pegasus(model=folders.pegasus(20), beams=3).answers(SENTENCES)
+    assert answers != Pegasus(model=folders.pegasus(20), beams=3, sample=True, temperature=0.5).answers(SENTENCES)
+
+
+def test_what_a_random_model_says_is_no_attack(folders: Folders) -> None:
+    """Though no sentence of it is flawed in itself."""
+    attack = Pegasus(model=folders.pegasus(0), beams=1, max_tokens=12)
+    [done] = finished(attack, Target(TEXT))
+    assert (done.text, done.error, done.left) == ("", "degenerate", 0)
+    assert done.rejected[-1].startswith("degenerate: ")
+    with pytest.raises(AttackError, match="pegasus failed: degenerate"):
+        attack(TEXT)
+
+
+# Parrot
+
+
+def parrot_of(folders: Folders, **options: Any) -> Parrot:
+    judges = {"adequacy_model": folders.judge(), "fluency_model": folders.judge(seed=1)}
+    return Parrot(model=folders.t5(), **({"max_tokens": 40} | judges | options))
+
+
+def chance(folder: str, label: int, *texts: str) -> float:
+    """By the model as it is, one text or pair at a time."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    with torch.inference_mode():
+        return float(model(**tokenizer(*texts, return_tensors="pt")).logits.softmax(-1)[0, label])
+
+
+def test_parrot_keeps_what_both_judges_pass_and_ranks_it(folders: Folders) -> None:
+    sentence = SENTENCES[0]
+    [every] = parrot_of(folders, adequacy=0, fluency=0).answers([sentence])
+    assert len(every) > 6
+    assert every == sorted(every, key=lambda said: -parrot.difference(sentence, said))
+    adequate = [chance(folders.judge(), 1, sentence, said) for said in every]
+    fluent = [chance(folders.judge(seed=1), 1, f"Sentence: {said}") for said in every]
+    least = [float(np.mean(sorted(row)[3:5])) for row in (adequate, fluent)]
+    for bars in ((least[0], 0.0), (0.0, least[1]), (least[0], least[1])):
+        expected = [said for said, a, f in zip(every, adequate, fluent, strict=True) if a >= bars[0] and f >= bars[1]]
+        assert len(expected) < len(every)
+        assert parrot_of(folders, adequacy=bars[0], fluency=bars[1]).answers([sentence]) == [expected]
+
+
+def test_parrot_end_to_end(folders: Folders, capfd: pytest.CaptureFixture[str]) -> None:
+    attack = parrot_of(folders, adequacy=0, fluency=0, beams=4, groups=1, batch=4)
+    capfd.readouterr()
+    with inputs_of(attack._writer) as read:
+        [done] = finished(attack, Target(TEXT))
+    assert capfd.readouterr() == ("", "")
+    assert sorted(read) == sorted(f"paraphrase: {sentence}" for sentence in SENTENCES)
+    assert not done.failed
+    assert done == finished(parrot_of(folders, adequacy=0, fluency=0, beams=4, groups=1, batch=2), Target(TEXT))[0]
+    network = attack._writer
+    for sentence, answers in zip(SENTENCES, attack.answers(SENTENCES), strict=True):
+        beams = network.model.generate(
+            **network.encode([f"paraphrase: {sentence}"], 40), num_beams=4, num_return_sequences=4, early_stopping=True,
+            max_new_tokens=40,
+        )  # fmt: skip
+        assert set(answers) == set(network.decode(beams))
+
+
+def test_parrot_without_a_fit_paraphrase_fails(folders: Folders) -> None:
+    attack = parrot_of(folders, adequacy=1.0, fluency=1.0)
+    assert attack.answers(SENTENCES[:2]) == [[], []]
+    assert finished(attack, Target(TEXT))[0].error == "no usable answer for 6 of 6 sentences"
+
+
+@pytest.mark.parametrize(
+    ("labels", "place"),
+    [
+        ((), 1),
+        (("entailment", "neutral", "contradiction"), 0),
+        (("CONTRADICTION", "ENTAILMENT"), 1),
+        (("a", "b", "c"), 2),
+    ],
+)
+def test_the_label_that_means_the_same(folders: Folders, labels: tuple[str, ...], place: int) -> None:
+    assert parrot._entailment(_seq2seq.judge(folders.judge(*labels), "cpu")) == place
+
+
+def test_paraphrases_are_new() -> None:
+    row = ["The sea.", "the SEA.", "", "A lake.", "The lake.", "a lake."]
+    assert parrot._new(row, "The sea.") == ["A lake.", "The lake."]
+
+
+def plain_distance(a: str, b: str) -> int:
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        above, row = row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (x != y)))
+    return row[-1]
+
+
+@given(st.text("abc ", max_size=12), st.text("abc ", max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_difference_is_the_normalised_edit_distance(a: str, b: str) -> None:
+    assert parrot.difference(a, b) == pytest.approx(plain_distance(a, b) / max(1, len(a), len(b)))
+
+
+# DIPPER
+
+
+def test_dipper_rewrites_window_by_window(folders: Folders, capfd: pytest.CaptureFixture[str]) -> None:
+    attack = Dipper(model=folders.t5())
+    capfd.readouterr()
+    with inputs_of(attack._network) as read:
+        [done] = finished(attack, Target(TEXT, 3))
+    assert capfd.readouterr() == ("", "")
+    assert done.text == " ".join(SAID)
+    assert (done.error, done.tries, done.rejected) == ("", 1, ())
+    assert read == [dipper_input(" ".join(SAID[:i]), sentence) for i, sentence in enumerate(SENTENCES)]
+    tokenizer = attack._network.tokenizer
+    assert done.tokens == sum(len(tokenizer(said)["input_ids"]) for said in SAID)
+
+
+def test_dipper_keeps_the_layout(folders: Folders) -> None:
+    text = f"- {SENTENCES[0]}\n- {SENTENCES[1]}\n\n```\nx = 1\n```\n\n{SENTENCES[2]}  {SENTENCES[3]}\n"
+    made = Dipper(model=folders.t5())(text)
+    assert made == f"- {SAID[0]}\n- {SAID[1]}\n\n```\nx = 1\n```\n\n{SAID[2]}  {SAID[3]}\n"
+
+
+def test_windows_of_several_sentences_end_with_their_line(folders: Folders) -> None:
+    a, b, c, d, e, f = SENTENCES
+    attack = Dipper(model=folders.t5(), sentences=2, tries=1, max_tokens=120, lexical=80, order=40)
+    with inputs_of(attack._network) as read:
+        finished(attack, Target(f"{a} {b}\n{c} {d} {e}\n\n```\nx\n```\n{f}"))
+    assert [text.partition(" <sent> ")[2] for text in read] == [f"{w} </sent>" for w in (f"{a} {b}", f"{c} {d}", e, f)]
+    assert all(text.startswith("lexical = 20, order = 60 ") for text in read)
+
+
+def test_what_was_written_before_is_cut_from_the_left(folders: Folders) -> None:
+    attack = Dipper(model=folders.t5(), max_tokens=75)
+    with inputs_of(attack._network) as read:
+        [done] = finished(attack, Target(TEXT))
+    tokenizer = attack._network.tokenizer
+    sizes = [len(tokenizer(text)["input_ids"]) for text in read]
+    assert max(sizes) <= 75
+    assert max(sizes) > 68  # no more than needed
+    for text, sentence in zip(read, SENTENCES, strict=True):
+        before, _, window = text.removeprefix("lexical = 40, order = 100").partition("<sent>")
+        assert window == f" {sentence} </sent>"
+        assert before.strip() in done.text
+    assert "Monday" in read[1]
+    assert "Monday" not in read[5]
+
+
+def test_a_window_beyond_the_limit_loses_its_end(folders: Folders) -> None:
+    attack = Dipper(model=folders.t5(), max_tokens=45, tries=1)
+    with inputs_of(attack._network) as read:
+        finished(attack, Target(" ".join(SENTENCES[0].rstrip(".") for _ in range(5)) + "."))
+    assert len(attack._network.tokenizer(read[0])["input_ids"]) == 45
+    assert read[0].startswith("lexical = 40, order = 100 <sent>")
+
+
+UNSURE = 25
+"""Steps of training after which a model says many things, so that what is random shows."""
+
+
+def test_dipper_does_not_depend_on_the_batch(folders: Folders) -> None:
+    texts = [" ".join(SENTENCES[:3]), SENTENCES[0], " ".join(SENTENCES[4:]), SENTENCES[3]]
+    targets = [Target(text, seed) for seed, text in enumerate(texts)]
+    options: dict[str, Any] = {"model": folders.t5(UNSURE), "top_p": 0.95, "max_tokens": 40, "tries": 2}
+    alone = finished(Dipper(**options, batch=1), *targets)
+    assert finished(Dipper(**options, batch=3), *targets) == alone
+    said = {done.text or done.rejected for done in alone}
+    assert len(said) == len(targets)
+    assert alone != finished(Dipper(**options, batch=3), *[Target(target.text, target.seed + 9) for target in targets])
+
+
+def test_targets_are_taken_no_sooner_than_needed(folders: Folders) -> None:
+    taken: list[int] = []
+
+    def targets() -> Iterator[Target]:
+        for i in range(5):
+            taken.append(i)
+            yield Target(TEXT, i)
+
+    next(Dipper(model=folders.t5(), batch=2).run(targets()))
+    assert taken == [0, 1]
+
+
+def test_flawed_rewrites_are_tried_again_then_fail(folders: Folders) -> None:
+    attack = Dipper(model=folders.t5(0), max_tokens=24, tries=2, top_p=1.0)
+    failed, blank = finished(attack, Target(TEXT, 5), Target("```\nx\n```", 6))
+    assert failed.failed
+    assert failed.text == ""
+    assert failed.tries == 2
+    assert len(failed.rejected) == len(set(failed.rejected)) == 2  # each try is another
+    flaw = failed.rejected[-1].partition(":")[0]
+    assert failed.error == f"{flaw} after 2 tries"
+    assert failed.tokens > 0
+    with pytest.raises(AttackError, match=f"dipper failed: {flaw} after 2 tries"):
+        attack(TEXT, 5)
+    assert blank.failed
+
+
+def test_a_second_try_may_do(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the text that was flawed is written again."""
+    flaws = iter(["tags", "", ""])
+    monkeypatch.setattr(dipper, "text_flaw", lambda answer, original: next(flaws))
+    attack = Dipper(model=folders.t5())
+    first, second = finished(attack, Target(TEXT, 1), Target(SENTENCES[0], 2))
+    assert (first.text, first.tries) == (" ".join(SAID), 2)
+    assert first.rejected == (f"tags: {' '.join(SAID)[:80]}",)
+    assert (second.text, second.tries, second.rejected) == (SAID[0], 1, ())
+    monkeypatch.undo()
+    assert first.tokens == 2 * finished(attack, Target(TEXT, 1))[0].tokens
+
+
+def test_a_lost_sentence_is_a_flaw(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = Dipper(model=folders.t5(), tries=1)
+    decode = attack._network.decode
+    monkeypatch.setattr(
+        _seq2seq.Network, "decode", lambda self, rows: ["" if text == SAID[2] else text for text in decode(rows)]
+    )
+    assert finished(attack, Target(TEXT))[0].error == "empty after 1 tries"
+
+
+@pytest.mark.parametrize("top_p", [0.2, 0.75, 1.0])
+def test_the_nucleus_is_that_of_transformers(top_p: float) -> None:
+    scores = 2 * torch.randn((8, 50), generator=torch.Generator().manual_seed(0))
+    expected = transformers.TopPLogitsWarper(top_p)(None, scores) if top_p < 1 else scores
+    torch.testing.assert_close(dipper.nucleus(scores, top_p), expected)
+
+
+def test_draws_follow_the_law_of_the_nucleus() -> None:
+    scores = torch.linspace(2, -2, 10)[None].expand(20_000, -1)
+    sampler = dipper._Nucleus(0.75, range(20_000))
+    expected = dipper.nucleus(scores[:1], 0.75).softmax(-1)[0]
+    for _ in range(2):
+        shares = torch.bincount(sampler(None, scores).argmax(-1), minlength=10) / 20_000
+        torch.testing.assert_close(shares, expected, atol=0.015, rtol=0)
+    assert (
+        len({dipper._seed(seed, attempt, window) for seed in range(9) for attempt in range(9) for window in range(9)})
+        == 729
+    )
+
+
+# What they share
+
+
+@pytest.mark.parametrize(
+    ("attack", "options", "says"),
+    [
+        (Dipper, {"lexical": 50}, "lexical diversity is one of"),
+        (Dipper, {"order": 120}, "order diversity is one of"),
+        (Dipper, {"sentences": 0}, "at least 1"),
+        (Dipper, {"top_p": 0.0}, "top_p"),
+        (Parrot, {"beams": 10, "groups": 3}, "cannot be divided into 3 groups"),
+        (Parrot, {"adequacy": 1.5}, "probabilities"),
+        (Parrot, {"diversity_penalty": -1.0}, "not below 0"),
+        (Parrot, {"batch": 0}, "at least 1"),
+        (Pegasus, {"beams": 0}, "at least 1"),
+        (Pegasus, {"temperature": 0.0}, "above 0"),
+    ],
+)
+def test_settings_that_cannot_be(attack: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(AttackError, match=says):
+        attack(**options)
+
+
+def test_settings_are_the_papers_and_nothing_is_loaded_for_them() -> None:
+    assert {attack.name: attack.by_model for attack in (Pegasus(), Parrot(), Dipper())} == {
+        "pegasus": True,
+        "parrot": True,
+        "dipper": True,
+    }
+    assert Pegasus().settings["beams"] == 10
+    assert Parrot().settings["adequacy"] == 0.8
+    assert Dipper().settings["lexical"] == 60
+    assert Dipper() == Dipper(lexical=60)
+
+
+def test_a_missing_library_is_named(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for library, extra in (("transformers", "transformers"), ("torch", "transformers")):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, library, None)
+            with pytest.raises(MissingExtra, match=rf"transformers is not installed.*alimark\[{extra}\]"):
+                _seq2seq.writer(str(tmp_path), "cpu")
+    for library in ("sentencepiece", "google.protobuf"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, library, None)
+            with pytest.raises(MissingExtra, match=rf"{library} is not installed.*alimark\[translate\]"):
+                _seq2seq._load("AutoModelForSeq2SeqLM", folders.t5(), "cpu", "", False)
+            _seq2seq._load("AutoModelForSequenceClassification", folders.judge(), "cpu", "", False)  # needs neither
+
+
+def test_the_tokenizer_may_lie_elsewhere(folders: Folders, tmp_path: Path) -> None:
+    """In the model's folder where it holds one, else where the settings say."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    save_t5(bare, dipper_pairs()[:1], steps=1, words=False)
+    with pytest.raises(ModelError, match="holds no tokenizer"):
+        _seq2seq.writer(str(bare), "cpu")
+    attack = Dipper(model=str(bare), tokenizer=folders.t5(), max_tokens=40, tries=1)
+    with inputs_of(attack._network) as read:
+        finished(attack, Target(SENTENCES[0]))
+    assert read == [dipper_input("", SENTENCES[0])]
+    assert Dipper(model=folders.t5(), tokenizer="no/such")(SENTENCES[0]) == SAID[0]
+
+
+def test_a_tokenizer_of_the_hub_comes_without_weights(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of DIPPER's would be 45 GB."""
+    hub = pytest.importorskip("huggingface_hub")
+    asked: list[Any] = []
+
+    def snapshot(repo: str, **options: Any) -> Path:
+        asked.append((repo, options))
+        return tmp_path
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    save_t5(bare, dipper_pairs()[:1], steps=1, words=False)
+    with pytest.raises(ModelError, match="holds no tokenizer"):
+        Dipper(model=str(bare))(TEXT)
+    [(repo, options)] = asked
+    assert repo == "google/t5-v1_1-xxl"
+    assert not any(fnmatch(file, p) for p in options["allow_patterns"] for file in ("a.safetensors", "a.bin"))
+    assert any(fnmatch("spiece.model", p) for p in options["allow_patterns"])
+
+
+def test_on_a_cpu_everything_is_float32(folders: Folders, tmp_path: Path) -> None:
+    model = transformers.T5ForConditionalGeneration.from_pretrained(folders.t5(), dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    network = _seq2seq.writer(str(tmp_path), "cpu", tokenizer=folders.t5(), half=True)
+    assert {weights.dtype for weights in network.model.parameters()} == {torch.float32}
+    assert not network.model.training
+
+
+def test_a_model_is_loaded_once_and_let_go(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+    load = _seq2seq._load
+
+    def counted(kind: str, source: str, *more: Any) -> Any:
+        loads.append(source)
+        return load(kind, source, *more)
+
+    monkeypatch.setattr(_seq2seq, "_load", counted)
+    attacks = [Pegasus(model=folders.pegasus(), beams=beams, device="cpu") for beams in (1, 2, 3, 4)]
+    threads = [threading.Thread(target=lambda attack=attack: attack._network) for attack in attacks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loads == [folders.pegasus()]
+    assert len({id(attack._network) for attack in attacks}) == 1
+    attacks.clear()
+    threads.clear()
+    gc.collect()
+    assert not any(name[1:3] == (folders.pegasus(), "cpu") for name in list(_seq2seq._in_use))
+
+
+def test_devices_that_are_not_there(folders: Folders) -> None:
+    with pytest.raises(AttackError, match="is no device"):
+        Pegasus(model=folders.pegasus(), device="toaster")(TEXT)
+    if not torch.cuda.is_available():
+        with pytest.raises(AttackError, match="no GPU here"):
+            Pegasus(model=folders.pegasus(), device="cuda")(TEXT)

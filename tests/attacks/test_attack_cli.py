@@ -148,7 +148,7 @@ def test_sentences_of_other_texts(run: Run, many: Path, tmp_path: Path) -> None:
         (["copy-paste", "story.txt"], "--pool"),
         (["insert", "story.txt"], "--pool"),
         (["delete", "story.txt", "--rate", "1.5"], "between 0 and 1"),
-        (["delete", "story.txt", "--rate", "much"], "much"),
+        (["delete", "story.txt", "--rate", "much"], "valid number"),
         (["delete", "empty.txt"], "empty"),
         (["truncate", "story.txt", "--rate", "1"], "nothing would be left"),
         (["nosuch"], "nosuch"),

@@ -37,9 +37,9 @@ class _Job:
 
 @dataclass(frozen=True)
 class Dipper(DipperSettings, Attack):
-    """Window by window. What it samples is a function of the text and its seed, up to the rounding of a batch.
+    """Have DIPPER paraphrase the text, window by window.
 
-    On a GPU the model is bfloat16, where that rounding moves a token now and then.
+    What it samples is a function of the text and its seed, up to the rounding of a batch. On a GPU the model is bfloat16, where that rounding moves a token now and then.
     """
 
     name: ClassVar[str] = "dipper"

@@ -23,7 +23,10 @@ _JUDGED_TOGETHER = 32
 
 @dataclass(frozen=True)
 class Parrot(ParrotSettings, SentenceAttack):
-    """Of a sentence's diverse beams those that say the same and read well, the one that differs most first."""
+    """Have Parrot paraphrase the text, sentence by sentence.
+
+    Of a sentence's diverse beams that say the same and read well, the one that differs most is taken.
+    """
 
     name: ClassVar[str] = "parrot"
 

@@ -21,7 +21,11 @@ _sampling = threading.Lock()  # the sampler of beams knows one source of random 
 
 @dataclass(frozen=True)
 class Pegasus(PegasusSettings, SentenceAttack):
-    """A sentence's best beams. With `sample` they are a function of the sentence and the settings: there is no other seed."""
+    """Have Pegasus paraphrase the text, sentence by sentence.
+
+    The likeliest of its beams that is a paraphrase is taken. With --sample they are a function of
+    the sentence and the settings: there is no other seed.
+    """
 
     name: ClassVar[str] = "pegasus"
 

@@ -36,7 +36,10 @@ _PLAIN = str.maketrans(
 
 @dataclass(frozen=True)
 class Translate(TranslationSettings, SentenceAttack):
-    """One answer a sentence: the likeliest translation of the likeliest translation."""
+    """Translate the text to another language and back, sentence by sentence.
+
+    The likeliest translation of the likeliest translation: no seed changes it.
+    """
 
     name: ClassVar[str] = "translate"
 

@@ -39,7 +39,8 @@ class _Job:
 class Dipper(DipperSettings, Attack):
     """Have DIPPER paraphrase the text, window by window.
 
-    What it samples is a function of the text and its seed, up to the rounding of a batch. On a GPU the model is bfloat16, where that rounding moves a token now and then.
+    What it samples is a function of the text and its seed, up to the rounding of a batch. On a GPU the
+    model is bfloat16, where that rounding moves a token now and then.
     """
 
     name: ClassVar[str] = "dipper"

@@ -16,6 +16,7 @@ from alimark.attacks import load_attack
 from alimark.attacks.base import Target
 from alimark.attacks.translation import Translate
 from alimark.errors import AttackError, MissingExtra, ModelError
+from alimark.models import store
 
 # English, what the first model makes of it, and what the second makes of that.
 KNOWN = [
@@ -208,7 +209,6 @@ class TestMarian:
 
     def test_the_stores_pair_and_the_hubs(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from alimark.attacks import translation
-        from alimark.models import store
 
         monkeypatch.setattr(store, "resolve", lambda name: folder / name)
         pair = folder / "opus-mt-en-fr"
@@ -246,5 +246,7 @@ def test_settings_that_cannot_be(settings: dict[str, int]) -> None:
 @pytest.mark.weights
 def test_the_stores_french() -> None:
     pytest.importorskip("sentencepiece")
+    if not store.is_fetched("opus-mt-en-fr"):
+        pytest.skip("opus-mt-en-fr, a download of 1.4 GB, is not here")
     [[said]] = Translate("fr", device="cpu").answers(["The committee voted against the proposal on Tuesday."])
     assert "voted against the proposal" in said

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alimark.errors import LLMError, MissingExtra
 from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn
 
-__all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "Turn", "load_llm"]
+if TYPE_CHECKING:
+    from alimark.models.manifest import Entry
+
+__all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "Turn", "known_llm", "load_llm"]
 
 DEFAULT_LLM = "smollm2-135m"
 
@@ -27,10 +30,7 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
     engine, model = _engine_of(str(name))
     if engine == "openai":
         return _openai(model, **options)
-    known = store.entries().get(model)
-    if known and known.kind != "llm":
-        llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
-        raise LLMError(f"{model} is no language model but of kind {known.kind}; language models are: {llms}")
+    known = known_llm(model)
     _need(engine)  # said before gigabytes are fetched
     path = store.resolve(model)
     if not engine:
@@ -40,6 +40,17 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
     if known and known.add_bos is not None:
         options.setdefault("add_bos", known.add_bos)
     return _ADAPTERS[engine](path, **{"name": Path(model).name, **options})
+
+
+def known_llm(name: str) -> Entry | None:
+    """What the store knows of a language model; nothing of a path or a hub id."""
+    from alimark.models import store
+
+    known = store.entries().get(name)
+    if known and known.kind != "llm":
+        llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
+        raise LLMError(f"{name} is no language model but of kind {known.kind}; language models are: {llms}")
+    return known
 
 
 def _llama_cpp(path: Path, **options: Any) -> LLM:

@@ -84,9 +84,7 @@ class Transformers:
         self._name = name or Path(source).stem
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind = dtype or ("bfloat16" if self._device.type == "cuda" else "float32")
-        if str(source).endswith(".gguf"):
-            source = _converted(Path(source))
-        self._tokenizer, self._model = _load(source, {"dtype": getattr(torch, kind)})
+        self._tokenizer, self._model = load(source, getattr(torch, kind))
         self._model.to(self._device).eval()
         self._add_bos = add_bos
         self._ends = _end_ids(self._tokenizer, self._model)
@@ -588,6 +586,13 @@ def _end_ids(tokenizer: Any, model: Any) -> frozenset[int]:
     configured = model.generation_config.eos_token_id
     ends = configured if isinstance(configured, list) else [configured]
     return frozenset(end for end in (*ends, tokenizer.eos_token_id) if end is not None)
+
+
+def load(source: str | Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The tokenizer and the model, on the CPU, of a safetensors folder, a hub id or a GGUF file."""
+    if str(source).endswith(".gguf"):
+        source = _converted(Path(source))
+    return _load(source, {"dtype": dtype})
 
 
 def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> tuple[Any, Any]:

@@ -124,10 +124,9 @@ class TestLlamaCpp:
 
     def test_more_draws_than_slots_and_cells(self, llama_cpp: Any) -> None:
         sampling = Sampling(max_tokens=300)  # times eight, that is more than the cells
-        for topic in ("rivers", "trains"):
-            context = f"This text is about {topic}. They are old. People like them. " * 35 + "They are"
-            [draws] = llama_cpp.draw([Request(context, 9, 3)], sampling, sentence_over)
-            assert len(draws) == 9
+        context = "This text is about trains. They are old. People like them. " * 35 + "They are"
+        [draws] = llama_cpp.draw([Request(context, 9, 3)], sampling, sentence_over)
+        assert len(draws) == 9
 
     def test_threads_take_turns(self, llama_cpp: Any) -> None:
         def draws(seed: int) -> int:

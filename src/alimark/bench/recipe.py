@@ -1,0 +1,345 @@
+"""Recipes: an experiment as a TOML file, checked before anything runs.
+
+    title = "AliMark under deletion"
+    seed = 1
+
+    [data]
+    sets = ["booksum", "texts.jsonl"]   # names, or JSONL files
+    texts = 50                          # prompts of each set
+    sentences = 12
+
+    [llm]
+    name = "smollm2-135m"
+
+    [[watermark]]
+    label = "AliMark"
+    key = { block_size = 8, embedder = "all-MiniLM-L6-v2" }
+    generate = { candidates = 64 }
+
+    [[attack]]
+    name = "delete"
+    rate = [0.1, 0.3, 0.5]              # a list: one attack for each of its values
+
+    [grid]                              # every combination is run
+    "watermark.key.block_size" = [4, 8]
+
+What is not given has the default of the thing it sets, which is the paper's wherever the paper says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from alimark.errors import AlimarkError
+from alimark.records import read_text
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(_Part):
+    """Prompts and human texts."""
+
+    sets: list[str]
+    """Names (booksum, c4, nq, manual) or JSONL files; each is a column of the tables."""
+    texts: Positive = 100
+    """Prompts taken of each set."""
+    skip: Annotated[int, Field(ge=0)] = 0
+    """Prompts passed over at the start of each set, so that tuning and testing need not meet."""
+    sentences: Positive = 12
+    human: Literal["drop", "repeat"] = "drop"
+    """What happens to human texts that are too short: left out and counted, or repeated until they are long enough, as the
+    public code does."""
+    human_texts: Positive | None = None
+    """Human texts to score, of each set; all that there are by default."""
+    human_keys: Positive = 1
+    """Fresh keys that each human text is scored under."""
+
+
+class Llm(_Part):
+    """The model that writes. Fields left out are those of `alimark.Sampling`."""
+
+    name: str = "smollm2-135m"
+    temperature: float | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: Positive | None = None
+    may_end: bool | None = None
+    options: dict[str, Any] = {}
+    """Options of the engine, such as { device = "cuda" }."""
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        given = self.model_dump(exclude={"name", "options"})
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Watermark(_Part):
+    label: str = "AliMark"
+    scheme: str = "alimark"
+    key: dict[str, Any] = {}
+    """Public parameters of the keys: block_size, embedder, decision, splitter. Each text has a key of its own."""
+    generate: dict[str, Any] = {}
+    """candidates, wave, prompt_style."""
+
+
+class Detection(_Part):
+    label: str = ""
+    options: dict[str, Any] = {}
+    """Fields of `alimark.DetectionSettings`."""
+    llm: str = ""
+    """The chat model of learned restructuring."""
+
+
+class Attack(BaseModel):
+    """An attack's name and its settings; settings that are lists are varied."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class QualitySettings(_Part):
+    oracle: str = ""
+    """The model whose perplexity is taken; empty: none is."""
+    unmarked: bool = True
+    """Whether unmarked texts are written by the same loop, to compare with."""
+    texts: Positive = 50
+    """Texts of each kind."""
+    answers: Annotated[int, Field(ge=0)] = 0
+    """Answers to one prompt whose diversity is measured; 0: none."""
+    prompts: Positive = 5
+    """Prompts that are answered so often."""
+
+
+class RuntimeSettings(_Part):
+    sentences: list[Positive] = []
+    """Lengths of text that detection is timed at."""
+    repeats: Positive = 3
+
+
+class Recipe(_Part):
+    title: str
+    about: str = ""
+    seed: int = 1
+    data: Data
+    llm: Llm = Llm()
+    watermark: Annotated[list[Watermark], Field(min_length=1)] = [Watermark()]
+    detection: Annotated[list[Detection], Field(min_length=1)] = [Detection()]
+    attack: list[Attack] = []
+    clean: bool = True
+    """Whether texts that nobody attacked are scored, too."""
+    fpr: list[Share] = [0.01, 0.05, 0.005, 0.001]
+    meaning: str = ""
+    """The embedder that tells how much of its meaning a text kept under attack; empty: none does."""
+    quality: QualitySettings = QualitySettings()
+    runtime: RuntimeSettings = RuntimeSettings()
+    examples: Annotated[int, Field(ge=0)] = 3
+    grid: dict[str, list[Any]] = {}
+    paper: list[str] = []
+    """Tables of the paper whose figures stand beside ours."""
+
+    @field_validator("grid")
+    @classmethod
+    def _grid_is_full(cls, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        if empty := [path for path, values in grid.items() if not values]:
+            raise ValueError(f"no value is given for {', '.join(empty)}")
+        return grid
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> Recipe:
+        for what, labels in (
+            ("watermark", [one.label for one in self.watermark]),
+            ("detection", [one.label for one in self.detection]),
+        ):
+            if len(set(labels)) < len(labels):
+                raise ValueError(f"two of [[{what}]] have the same label; give each its own")
+        return self
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A recipe at one point of its grid."""
+
+    grid: dict[str, Any]
+    recipe: Recipe
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a file, with `path=value` overrides; a value is TOML, or else taken as a text."""
+    try:
+        content = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise AlimarkError(f"{path} is not TOML: {error}") from None
+    for override in overrides:
+        where, equals, value = override.partition("=")
+        if not equals:
+            raise AlimarkError(f"--set takes PATH=VALUE, such as llm=smollm2-135m, not {override!r}")
+        content = put(content, where.strip(), _value(value.strip()))
+    return parse(content, str(path))
+
+
+def parse(content: Mapping[str, Any], where: str = "the recipe") -> Recipe:
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'recipe'}: {one['msg']}" for one in error.errors())
+        raise AlimarkError(f"{where} cannot be used: {faults}") from None
+    for variant in variants(recipe):  # every point of the grid is checked before the first is run
+        _check(variant.recipe, where)
+    return recipe
+
+
+def _check(recipe: Recipe, where: str) -> None:
+    """What only the things themselves can say about their settings."""
+    from alimark.attacks import load_attack
+    from alimark.detector import DetectionSettings
+    from alimark.llm.base import Sampling
+
+    try:
+        Sampling(**recipe.llm.sampling)
+        for detection in recipe.detection:
+            DetectionSettings(**detection_options(detection))
+        for attack in attacks(recipe):
+            load_attack(attack.name, **attack.settings)
+    except (TypeError, ValueError, AlimarkError) as error:
+        raise AlimarkError(f"{where} cannot be used: {error}") from None
+
+
+def detection_options(detection: Detection) -> dict[str, Any]:
+    """TOML has no pairs: restructure = [1, 1] is (1, 1)."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in detection.options.items()}
+
+
+@dataclass(frozen=True)
+class OneAttack:
+    """An attack with one value for each of its settings."""
+
+    name: str
+    label: str
+    settings: dict[str, Any]
+
+    @property
+    def rate(self) -> float | None:
+        rate = self.settings.get("rate")
+        return None if rate is None else float(rate)
+
+
+def attacks(recipe: Recipe) -> list[OneAttack]:
+    """All attacks of a recipe; the label names what is varied, and the rate."""
+    found = []
+    for attack in recipe.attack:
+        several = {name: value for name, value in attack.settings.items() if isinstance(value, list)}
+        shown = [name for name in attack.settings if name in several or name in ("rate", "via")]
+        for values in itertools.product(*several.values()):
+            settings = attack.settings | dict(zip(several, values, strict=True))
+            label = " ".join([attack.name, *(f"{settings[name]}" for name in shown)])
+            found.append(OneAttack(attack.name, label, settings))
+    if len({one.label for one in found}) < len(found):
+        raise AlimarkError("two attacks of the recipe have the same name and rate; vary one by a list instead")
+    return found
+
+
+def variants(recipe: Recipe) -> Iterator[Variant]:
+    """The recipe at every point of its grid."""
+    content = recipe.model_dump(exclude={"grid"})
+    for values in itertools.product(*recipe.grid.values()):
+        changed: Mapping[str, Any] = content
+        for path, value in zip(recipe.grid, values, strict=True):
+            changed = put(changed, path, value)
+        try:
+            found = Recipe.model_validate(changed)
+        except ValidationError as error:
+            raise AlimarkError(f"the grid leads to a recipe that cannot be used: {error.errors()[0]['msg']}") from None
+        yield Variant({path.rpartition(".")[2]: value for path, value in zip(recipe.grid, values, strict=True)}, found)
+
+
+_SHORT = {"llm": "llm.name"}
+
+
+def put(content: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with `value` at `path`. In a list of tables a number names one, and anything else all of them."""
+    changed = deepcopy(dict(content))
+    _put(changed, _SHORT.get(path, path).split("."), value, path)
+    return changed
+
+
+def _put(here: Any, parts: Sequence[str], value: Any, path: str) -> None:
+    first, rest = parts[0], parts[1:]
+    if isinstance(here, list):
+        if not first.isdigit():
+            for one in here:
+                _put(one, parts, value, path)
+            return
+        if int(first) >= len(here):
+            raise AlimarkError(f"{path}: there are only {len(here)} of them")
+        if rest:
+            _put(here[int(first)], rest, value, path)
+        else:
+            here[int(first)] = value
+    elif not isinstance(here, dict):
+        raise AlimarkError(f"{path}: {first} is set in something that has no settings")
+    elif rest:
+        # A recipe may leave out the list that holds one watermark, or one detection, with the defaults.
+        _put(here.setdefault(first, [{}] if first in ("watermark", "detection") else {}), rest, value, path)
+    else:
+        here[first] = value
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def to_toml(recipe: Recipe) -> str:
+    """Every setting, so that a report tells how to make it again."""
+    content = recipe.model_dump(exclude_none=True)
+    tables = {name: value for name, value in content.items() if isinstance(value, dict)}
+    lists = {name: value for name, value in content.items() if _is_tables(value)}
+    lines = [f"{name} = {_toml(value)}" for name, value in content.items() if name not in tables and name not in lists]
+    for name, table in tables.items():
+        if table:
+            lines += ["", f"[{name}]", *(f"{_name(key)} = {_toml(value)}" for key, value in table.items())]
+    for name, some in lists.items():
+        for table in some:
+            lines += ["", f"[[{name}]]", *(f"{_name(key)} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, dict):
+        inside = ", ".join(f"{_name(key)} = {_toml(one)}" for key, one in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)
+
+
+def _name(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _toml(key)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from alimark.bench.data import label, load
+from alimark.errors import AlimarkError
+
+
+def text(number: int, count: int) -> str:
+    return " ".join(f"The mayor of town {number} painted the house number {i} in spring." for i in range(count))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    rows = [
+        {"prompt": "A first prompt.", "natural_text": text(1, 8)},
+        {"text": text(2, 9)},
+        {"prompt": "A first prompt.", "natural_text": text(3, 8)},
+        {"prompt": "Another prompt.", "natural_text": text(1, 8)},
+        {"prompt": "A short one.", "natural_text": text(4, 3)},
+        {"prompt": "The last prompt.", "natural_text": text(5, 6)},
+    ]
+    (tmp_path / "some.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    return tmp_path / "some.jsonl"
+
+
+def test_prompts_and_human_texts(file: Path) -> None:
+    found = load(str(file), 6)
+    assert found.name == "some"
+    assert [item.prompt for item in found.items] == [
+        "A first prompt.",
+        "The mayor of town 2 painted the house number 0 in spring.",
+        "The last prompt.",
+    ]
+    assert [item.human.count(".") for item in found.items] == [6, 6, 6]
+    assert found.items[1].human.startswith("The mayor of town 2 painted the house number 1 ")
+    assert (found.repeats, found.short) == (2, 1)
+
+
+def test_shorter_ones_may_be_repeated(file: Path) -> None:
+    found = load(str(file), 6, human="repeat")
+    assert [item.human.count(".") for item in found.items] == [6, 6, 6, 6]
+    assert found.short == 0
+    assert found.items[2].human == f"{text(4, 3)} {text(4, 3)}"
+
+
+def test_some_of_them(file: Path) -> None:
+    assert [item.prompt for item in load(str(file), 6, most=1, skip=1).items] == [
+        "The mayor of town 2 painted the house number 0 in spring."
+    ]
+
+
+def test_what_there_is_without_a_file() -> None:
+    found = load("manual", 12, most=20)
+    assert len(found.items) == 20
+    assert len({item.prompt for item in found.items}) == 20
+
+
+def test_what_is_wrong(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(AlimarkError, match="no data set is named"):
+        load("nosuch", 12)
+    with pytest.raises(AlimarkError, match="no text of 50 sentences"):
+        load(str(file), 50)
+    (tmp_path / "odd.jsonl").write_text('{"title": "x"}\n', "utf-8")
+    with pytest.raises(AlimarkError, match="neither"):
+        load(str(tmp_path / "odd.jsonl"), 2)
+
+
+def test_labels() -> None:
+    assert label("a/b/c4.jsonl.gz") == "c4"
+    assert label("booksum") == "booksum"

@@ -1,0 +1,107 @@
+"""Recipes are checked before anything runs, and say what is wrong with them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alimark.bench.recipe import attacks, load, parse, put, to_toml, variants
+from alimark.errors import AlimarkError
+
+SMALL: dict[str, Any] = {"title": "small", "data": {"sets": ["manual"], "texts": 2}}
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
+
+
+def test_what_is_left_out_has_the_papers_defaults() -> None:
+    recipe = parse(SMALL)
+    assert recipe.data.sentences == 12
+    assert recipe.llm.sampling == {}
+    assert [one.label for one in recipe.watermark] == ["AliMark"]
+    assert recipe.fpr == [0.01, 0.05, 0.005, 0.001]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"titel": "x"}, "titel"),
+        ({"data": {"sets": ["manual"], "texts": 0}}, "data.texts"),
+        ({"data": {"sets": ["manual"], "texts": "many"}}, "data.texts"),
+        ({"data": {}}, "data.sets"),
+        ({"fpr": [1.5]}, "fpr.0"),
+        ({"attack": [{"name": "nosuch"}]}, "no attack is named"),
+        ({"attack": [{"name": "delete", "rate": 2}]}, "between 0 and 1"),
+        ({"attack": [{"name": "delete", "ratio": 0.2}]}, "ratio"),
+        ({"attack": [{"name": "delete"}, {"name": "delete"}]}, "same name"),
+        ({"detection": [{"options": {"restructure": "double"}}]}, "restructure"),
+        ({"detection": [{"options": {"nosuch": 1}}]}, "nosuch"),
+        ({"detection": [{}, {}]}, "same label"),
+        ({"watermark": []}, "watermark"),
+        ({"llm": {"temperature": -1.0}}, "temperature"),
+        ({"grid": {"data.texts": []}}, "no value"),
+        ({"grid": {"data.texts": [0]}}, "cannot be used"),
+        ({"grid": {"title.size": [1]}}, "no settings"),
+    ],
+)
+def test_what_is_wrong_is_said(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(AlimarkError, match=why):
+        parse(SMALL | change)
+
+
+def test_lists_of_settings_are_several_attacks() -> None:
+    recipe = parse(
+        SMALL | {"attack": [{"name": "delete", "rate": [0.1, 0.2]}, {"name": "translate", "via": ["pt", "fr"]}]}
+    )
+    found = attacks(recipe)
+    assert [one.label for one in found] == ["delete 0.1", "delete 0.2", "translate pt", "translate fr"]
+    assert [one.rate for one in found] == [0.1, 0.2, None, None]
+    assert found[3].settings == {"via": "fr"}
+
+
+def test_a_grid_is_every_combination() -> None:
+    recipe = parse(SMALL | {"grid": {"watermark.key.block_size": [4, 8], "data.sentences": [6, 12]}})
+    found = list(variants(recipe))
+    assert [one.grid for one in found] == [
+        {"block_size": 4, "sentences": 6},
+        {"block_size": 4, "sentences": 12},
+        {"block_size": 8, "sentences": 6},
+        {"block_size": 8, "sentences": 12},
+    ]
+    assert found[2].recipe.watermark[0].key == {"block_size": 8}
+    assert found[2].recipe.data.sentences == 6
+
+
+def test_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text(
+        'title = "x"\n[data]\nsets = ["manual"]\n[[watermark]]\nlabel = "A"\n[[watermark]]\nlabel = "B"\n', "utf-8"
+    )
+    recipe = load(
+        path, ["llm=gemma-3-270m", "data.texts=7", "watermark.1.key.block_size=16", "watermark.generate.candidates=8"]
+    )
+    assert recipe.llm.name == "gemma-3-270m"
+    assert recipe.data.texts == 7
+    assert [one.key for one in recipe.watermark] == [{}, {"block_size": 16}]
+    assert [one.generate for one in recipe.watermark] == [{"candidates": 8}] * 2
+    for wrong, why in (("llm", "PATH=VALUE"), ("watermark.5.label=x", "only 2"), ("data.nosuch=1", "nosuch")):
+        with pytest.raises(AlimarkError, match=why):
+            load(path, [wrong])
+    path.write_text("title = ", "utf-8")
+    with pytest.raises(AlimarkError, match="not TOML"):
+        load(path)
+
+
+def test_put_leaves_what_it_copies() -> None:
+    before = {"a": {"b": 1}}
+    assert put(before, "a.b", 2) == {"a": {"b": 2}}
+    assert before == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_recipe_of_the_project_can_be_used_and_written_again(path: Path) -> None:
+    recipe = load(path)
+    assert recipe.title
+    assert parse(tomllib.loads(to_toml(recipe))) == recipe
+    assert list(variants(recipe))

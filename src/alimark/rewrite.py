@@ -68,7 +68,7 @@ def turns_for(
 
 def _chat_sampling() -> Sampling:
     # Rewrites must differ from each other, and must repeat the names in the prompt, which a penalty would keep them from.
-    return Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.0, max_tokens=160, may_end=True)
+    return Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.0, max_tokens=160, may_end=True)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class RewriteSettings:
     candidates: int = 16
     closeness: float = 0.62
     """The least cosine of a rewrite to its sentence."""
-    mean_closeness: float = 0.82
+    mean_closeness: float = 0.81
     """The least mean over a text's sentences: bits are given up where they cost the most meaning."""
     waves: int = 2
     """In how many rounds the rewrites are asked for. From the second on what carries most so far is rewritten again, which

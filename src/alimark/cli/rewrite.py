@@ -39,14 +39,14 @@ def rewrite(
     closeness: Annotated[float, typer.Option(help="Least cosine of a rewritten sentence to what it was.")] = 0.62,
     mean_closeness: Annotated[
         float, typer.Option(help="Least mean cosine over the text: higher, a weaker mark.")
-    ] = 0.82,
+    ] = 0.81,
     waves: Annotated[
         int, typer.Option(help="Rounds of rewrites; from the second on, of the best so far. More, a stronger mark.")
     ] = 2,
     context: Annotated[
         bool, typer.Option("--context", help="Show the model the sentences around; small models mix them in.")
     ] = False,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature: low, and all rewrites are alike.")] = 0.8,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature: low, and all rewrites are alike.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Repeat a run: same seed, same text.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole record.")] = False,

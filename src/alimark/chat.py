@@ -13,24 +13,26 @@ Answer = list[Draw] | LLMError
 
 
 def draw_all(
-    llm: LLM, requests: Iterable[Request], sampling: Sampling, over: Over, *, least: int = 1
+    llm: LLM, requests: Iterable[Request], sampling: Sampling, over: Over, *, least: int = 1, singles: bool = False
 ) -> Iterator[tuple[int, Request, Answer]]:
     """Each request with its place and its draws, or what kept the model from it, as the answers come.
 
     Requests are taken from `requests` no sooner than they are needed, and at least `least` of them go in one call: an engine
-    that keeps what it read last reads the common start of neighbours once.
+    that keeps what it read last reads the common start of neighbours once. `singles`: each request is for one draw.
     """
+    # Engines that take more such calls at a time than others say so.
+    callers: int = getattr(llm, "singles", llm.callers) if singles else llm.callers
     chunks = _chunks(enumerate(requests), max(least, llm.together))
-    if llm.callers <= 1:
+    if callers <= 1:
         for chunk in chunks:  # in this thread, so that an interruption reaches the model at once
             yield from _answers(chunk, _draw(llm, chunk, sampling, over))
         return
-    pool = ThreadPoolExecutor(llm.callers, thread_name_prefix="alimark-asker")
+    pool = ThreadPoolExecutor(callers, thread_name_prefix="alimark-asker")
     under_way: dict[Future[list[Answer]], list[tuple[int, Request]]] = {}
     try:
         while True:
             # One more in hand for each caller, so that none waits while an answer is looked at.
-            for chunk in islice(chunks, max(0, 2 * llm.callers - len(under_way))):
+            for chunk in islice(chunks, max(0, 2 * callers - len(under_way))):
                 under_way[pool.submit(_draw, llm, chunk, sampling, over)] = chunk
             if not under_way:
                 return

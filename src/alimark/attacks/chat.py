@@ -14,7 +14,7 @@ from alimark.attacks.checks import text_flaw, without_preface
 from alimark.attacks.settings import GPT35, ChatSettings
 from alimark.chat import Answer, draw_all
 from alimark.errors import AttackError, ContextFull, LLMError
-from alimark.llm.base import LLM, Request, Sampling, Turn
+from alimark.llm.base import LLM, Request, Sampling, Turn, never
 
 SYSTEM = "You are a helpful assistant to rewrite text."
 PROMPT = """\
@@ -87,7 +87,7 @@ class Chat(ChatSettings, Attack):
         while True:
             asked: dict[int, _Job] = {}
             for number, _, answer in draw_all(
-                self._model, _requests(fresh, again, asked), self._sampling, lambda _: False
+                self._model, _requests(fresh, again, asked), self._sampling, never, singles=True
             ):
                 job = asked.pop(number)
                 in_a_row = in_a_row + 1 if _is_gone(answer) else 0

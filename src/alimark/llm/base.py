@@ -12,6 +12,12 @@ Over = Callable[[str], bool]
 One that also has `ends(texts)`, which gives for each text where its sentence ends, or 0 while it is not over, is asked for
 many at a time by engines that sample many."""
 
+
+def never(text: str) -> bool:
+    """An `Over` for whole texts: an engine that is given this very function need not look for a sentence's end."""
+    return False
+
+
 Ended = Literal["sentence", "model", "length"]
 """Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were spent."""
 

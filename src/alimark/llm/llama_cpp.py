@@ -33,7 +33,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn
+from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn, never
 from alimark.text import STOPS
 
 TOKENS_A_DRAW = 128
@@ -44,6 +44,7 @@ _FIRST_STEP = 4
 
 # Texts written at a time: enough to fill the slots that one text's last, long draws leave empty.
 _CALLERS = 4
+_SINGLES = 16  # a draw each: as many as decode together at little more than the cost of one
 
 _BROKEN = "\ufffd"
 
@@ -130,6 +131,10 @@ class LlamaCpp:
         return 1 if self._repeatable else min(_CALLERS, self._parallel)
 
     @property
+    def singles(self) -> int:
+        return 1 if self._repeatable else min(_SINGLES, self._parallel)
+
+    @property
     def together(self) -> int:
         return 1
 
@@ -184,6 +189,8 @@ class LlamaCpp:
         opened = [_Open(request.first + i) for i in range(request.count)]
         seed = (_seed_of(request.seed) + request.first) % 2**31
         body = self._body(prompt, sampling, sampling.max_tokens, seed)
+        if over is never:
+            body["stop"] = []
         answers = self._server.post("/completion", {**body, "n": request.count})
         answers = sorted(answers, key=lambda answer: answer["index"]) if request.count > 1 else [answers]
         for one, answer in zip(opened, answers, strict=True):

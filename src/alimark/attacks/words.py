@@ -182,7 +182,7 @@ def _choices_in(run: Run, names: set[str]) -> Iterator[Choice]:
             continue
         uses = _synonyms(reading.lemma, reading.part, _frames(spot))
         forms = {form: uses[lemma] for lemma in uses if (form := _form(lemma, spot))}
-        synonyms = {form: forms[form] for form in found.keys() - said if not _spelt_alike(form, word.lower)}
+        synonyms = {form: forms[form] for form in forms.keys() - said if not _spelt_alike(form, word.lower)}
         if synonyms:
             yield Choice(word, dict(sorted(synonyms.items())))
 

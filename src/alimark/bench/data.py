@@ -53,7 +53,7 @@ def load(name: str, sentences: int, *, human: str = "drop", most: int | None = N
     """The first `most` items of a set, behind the first `skip` that are sound."""
     cutter = splitter(DEFAULT_SPLITTER)
     found, seen, passed = DataSet(label(name)), set(), 0
-    for prompt, text in _pairs(name, cutter):
+    for prompt, text in _pairs(name, sentences, cutter):
         if text in seen or prompt in seen:
             found.repeats += 1
             continue
@@ -90,9 +90,11 @@ def _cut(text: str, sentences: int, cutter: Splitter, human: str) -> str:
     return ""
 
 
-def _pairs(name: str, cutter: Splitter) -> Iterator[tuple[str, str]]:
+def _pairs(name: str, sentences: int, cutter: Splitter) -> Iterator[tuple[str, str]]:
     if name == MANUAL:
-        yield from (pair for text in language_reference() if (pair := _halved(text, cutter)))
+        # It is small, so that every sentence of it is made use of.
+        parts = (part for text in language_reference() for part in _in_parts(text, sentences + 1, cutter))
+        yield from (pair for part in parts if (pair := _halved(part, cutter)))
     elif name in HUB and not Path(name).exists():
         yield from _from_hub(name, cutter)
     elif not Path(name).exists():
@@ -115,6 +117,12 @@ def _pair(record: Record, where: str, cutter: Splitter) -> Iterator[tuple[str, s
         yield prompt.strip(), text
     elif pair := _halved(text, cutter):
         yield pair
+
+
+def _in_parts(text: str, size: int, cutter: Splitter) -> Iterator[str]:
+    spans = cutter.spans(text)
+    for start in range(0, len(spans) - size + 1, size):
+        yield text[spans[start][0] : spans[start + size - 1][1]]
 
 
 def _halved(text: str, cutter: Splitter) -> tuple[str, str] | None:

@@ -72,6 +72,8 @@ class Llm(_Part):
     """The model that writes. Fields left out are those of `alimark.Sampling`."""
 
     name: str = "smollm2-135m"
+    label: str = ""
+    """Its name in tables; by default `name`."""
     temperature: float | None = None
     top_p: float | None = None
     repetition_penalty: float | None = None
@@ -82,7 +84,7 @@ class Llm(_Part):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        given = self.model_dump(exclude={"name", "options"})
+        given = self.model_dump(exclude={"name", "label", "options"})
         return {name: value for name, value in given.items() if value is not None}
 
 

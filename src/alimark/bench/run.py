@@ -7,6 +7,7 @@ are passed over, whoever wrote them. A text that fails is recorded as failed and
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermar
 from alimark.bench.workspace import Stage, Workspace, digest
 from alimark.detector import DetectionSettings, detect_batch
 from alimark.embed import Embedder
-from alimark.errors import AlimarkError, LLMError
+from alimark.errors import AlimarkError, ContextFull, LLMError
 from alimark.generate import GenerationSettings, Prompt, generate_many
 from alimark.key import DEFAULT_EMBEDDER, Key
 from alimark.llm.base import LLM, Sampling
@@ -244,18 +245,27 @@ class Run:
             key = key_for(cell.watermark, secret(cell.recipe.seed, item.prompt), self.models)
             prompts.append(Prompt(item.prompt, _seed(job.id), key if marked else None))
         made = generate_many(prompts, first if marked else None, embedder if marked else None, llm, settings)
-        in_a_row = 0
+        doubtful: list[tuple[Job, LLMError]] = []  # failed, unless it is the model that is gone
         for place, one in made:
-            if isinstance(one, AlimarkError):
-                in_a_row += isinstance(one, LLMError)
-                if in_a_row == _ERRORS_IN_A_ROW:
-                    raise one  # the model is gone; what is left is for another run
-                self.progress.fault(f"generate: {one}")
-                yield jobs[place], {"failed": True, "error": str(one)}
+            if isinstance(one, LLMError) and not isinstance(one, ContextFull):
+                doubtful.append((jobs[place], one))
+                if len(doubtful) == _ERRORS_IN_A_ROW:
+                    raise one  # what is left is for another run, these included
                 continue
-            in_a_row = 0
-            record = one.record(jobs[place].id)
-            yield jobs[place], {name: record[name] for name in record if name != "id"}
+            for job, error in doubtful:
+                yield job, self._failed("generate", error)
+            doubtful = []
+            if isinstance(one, AlimarkError):
+                yield jobs[place], self._failed("generate", one)
+            else:
+                record = one.record(jobs[place].id)
+                yield jobs[place], {name: record[name] for name in record if name != "id"}
+        if doubtful:
+            raise doubtful[0][1]
+
+    def _failed(self, what: str, error: AlimarkError) -> Record:
+        self.progress.fault(f"{what}: {error}")
+        return {"failed": True, "error": str(error)}
 
     def run_attack(self) -> None:
         jobs = [
@@ -326,8 +336,7 @@ class Run:
             key = key_for(cell.watermark, secret(cell.recipe.seed, secret_text, number), self.models)
             [answer] = detect_batch([found], key, embedder, settings, llm=llm)
             if isinstance(answer, AlimarkError):
-                self.progress.fault(f"detect: {answer}")
-                yield job, {"failed": True, "error": str(answer)}
+                yield job, self._failed("detect", answer)
             else:
                 yield job, {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
                             "sentences": len(answer.sentences)}  # fmt: skip
@@ -400,7 +409,7 @@ class Run:
             found = dict(zip((job.id for job in sound), oracle.perplexities(pairs), strict=True)) if pairs else {}
             for job in some:
                 text = texts.get(job.content[1], "")
-                if job.id in found:
+                if math.isfinite(found.get(job.id, math.nan)):
                     yield job, {"perplexity": found[job.id], "distinct": distinct(text), "repetition": repetition(text)}
                 else:
                     yield job, {"failed": True, "error": "there is no text to read"}

@@ -1,0 +1,112 @@
+"""alimark bench: the smoke recipe from end to end, and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from alimark.bench import results
+from alimark.cli import main as cli
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., tuple[int, str, str]]
+
+STAND_INS = """
+title = "Stand-ins"
+meaning = "stand-in"
+[data]
+sets = ["manual"]
+texts = 3
+sentences = 4
+human_texts = 100
+[llm]
+name = "stand-in"
+[[watermark]]
+key = { embedder = "stand-in" }
+generate = { candidates = 8 }
+[[detection]]
+options = { draws = 99 }
+[[attack]]
+name = "delete"
+rate = [0.25, 0.5]
+"""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["alimark", "bench", *map(str, words)])
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as done:
+            status = int(done.code or 0)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+@pytest.mark.weights
+def test_the_smoke_recipe_and_its_report(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    pytest.importorskip("transformers")
+    status, out, err = run("run", ROOT / "recipes" / "smoke.toml", "-o", tmp_path)
+    assert status == 0, err
+    assert "delete 0.4" in out
+    found = results.load(tmp_path / "results" / "smoke.json")
+    assert len(found["rows"]) == 2 * 5
+    assert {one["method"] for one in found["quality"]} == {"AliMark", "unmarked", "human"}
+    assert [one["sentences"] for one in found["runtime"]] == [4, 8, 4, 8]
+    assert len(found["examples"]) == 2
+    status, _, err = run("report", tmp_path)
+    assert status == 0, err
+    page = (tmp_path / "report.html").read_text("utf-8")
+    for word in ("Smoke: every stage, small", "AliMark", "delete 0.2", "reorder 0.4", "<svg", "smollm2-135m"):
+        assert word in page
+    assert "| AliMark" in (tmp_path / "report.md").read_text("utf-8")
+
+
+def test_a_run_of_stand_ins_with_overrides_and_processes(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text(STAND_INS, "utf-8")
+    status, out, err = run("run", tmp_path / "one.toml", "-o", tmp_path / "alone", "--set", "data.texts=2")
+    assert status == 0, err
+    assert "delete 0.5" in out
+    status, _, err = run(
+        "run", tmp_path / "one.toml", "-o", tmp_path / "two", "--set", "data.texts=2", "--processes", 2
+    )
+    assert status == 0, err
+    first, second = (results.load(tmp_path / name / "results" / "one.json") for name in ("alone", "two"))
+    assert first["rows"] == second["rows"]
+    assert len(list((tmp_path / "two" / "records").glob("generate-*.jsonl"))) == 2
+
+
+def test_a_dry_run_writes_nothing(run: Run, tmp_path: Path) -> None:
+    status, _, err = run("run", ROOT / "recipes" / "paper" / "main-opt.toml", "-o", tmp_path / "none", "--dry-run")
+    assert status == 0
+    assert "27 cells" in err
+    assert "gpt-3.5" in err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["run", "nosuch.toml"], "nosuch.toml"),
+        (["run", "one.toml", "--set", "data.sets=['nosuch']"], "no data set is named"),
+        (["run", "one.toml", "--set", "attack.0.rate=7"], "between 0 and 1"),
+        (["report", "."], "holds no results"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.toml").write_text(STAND_INS, "utf-8")
+    status, _, err = run(*words)
+    assert status == 2
+    assert why in err
+    assert "Traceback" not in err

@@ -1,0 +1,215 @@
+"""Runs: nothing twice, nothing lost, whatever happens to the process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alimark.bench.evaluate import evaluate
+from alimark.bench.recipe import Recipe, parse
+from alimark.bench.run import Models, Run
+from alimark.bench.workspace import Workspace, digest
+from alimark.errors import LLMError
+from alimark.testing import StandInLLM
+
+STAND_INS: dict[str, Any] = {
+    "title": "stand-ins",
+    "data": {"sets": ["manual"], "texts": 4, "sentences": 4, "human_texts": 110},
+    "llm": {"name": "stand-in"},
+    "watermark": [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 8}}],
+    "attack": [{"name": "delete", "rate": [0.25, 0.5]}, {"name": "insert", "rate": 0.5}],
+    "detection": [{"options": {"draws": 99}}],
+    "meaning": "stand-in",
+}
+
+
+def recipe(**changes: Any) -> Recipe:
+    return parse(STAND_INS | changes)
+
+
+def run(folder: Path, wanted: Recipe | None = None, **options: Any) -> Run:
+    made = Run(wanted or recipe(), Workspace(folder), **options)
+    made.run()
+    return made
+
+
+def lines(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """All records, in an order of their own and without what the clock says."""
+    found = {}
+    for path in sorted((folder / "records").glob("*.jsonl")):
+        records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        for record in records:
+            for clock in ("seconds", "elapsed"):
+                record.get("cost", {}).pop(clock, None)
+        found[path.stem.partition("-")[0]] = sorted(
+            found.get(path.stem.partition("-")[0], []) + records, key=lambda record: str(record["id"])
+        )
+    return found
+
+
+def without_time(results: Any) -> Any:
+    return {name: value for name, value in results.items() if name not in ("made", "runtime", "cost")}
+
+
+def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
+    made = run(tmp_path)
+    found = lines(tmp_path)
+    assert {stage: len(records) for stage, records in found.items()} == {
+        "generate": 4, "attack": 12, "detect": 4 + 12 + 110, "meaning": 12,
+    }  # fmt: skip
+    results = evaluate(made, "stand-ins")
+    assert [row["attack"] for row in results["rows"]] == ["none", "delete 0.25", "delete 0.5", "insert 0.5"]
+    clean, deleted = results["rows"][0], results["rows"][2]
+    assert clean["texts"] == 4
+    assert clean["negatives"] == 110
+    assert clean["auroc"]["value"] > 0.8
+    assert clean["tpr"]["0.01"] is not None
+    assert clean["tpr"]["0.005"] is None  # too few human texts
+    assert set(deleted["deltas"]) == {0.5}
+    assert deleted["cosine"] is not None
+    assert 0 < deleted["cosine"]["value"] < 1
+    assert results["human"][0]["texts"] == 110
+    assert len(results["examples"]) == 3
+    assert results["data"][0]["set"] == "manual"
+    json.dumps(results, allow_nan=False)
+
+
+def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:
+    run(tmp_path)
+    before = lines(tmp_path)
+
+    class Refusing(Models):
+        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
+            raise AssertionError("nothing is to be written")
+
+    run(tmp_path, models=Refusing())
+    assert lines(tmp_path) == before
+    run(tmp_path, recipe(detection=[{"options": {"draws": 99, "restructure": "none"}}]), models=Refusing())
+    after = lines(tmp_path)
+    assert after["generate"] == before["generate"]
+    assert after["attack"] == before["attack"]
+    assert len(after["detect"]) == 2 * len(before["detect"])
+
+
+def test_a_resumed_run_gives_what_one_that_never_stopped_gives(tmp_path: Path) -> None:
+    whole = evaluate(run(tmp_path / "whole"), "x")
+    for stage, kept in (("generate", 1), ("attack", 3), ("detect", 10), ("meaning", 5)):
+        run(tmp_path / "cut")
+        path = tmp_path / "cut" / "records" / f"{stage}.jsonl"
+        content = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(content[:kept]) + content[kept][:20])  # killed while it wrote
+        made = run(tmp_path / "cut")
+        assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+        assert without_time(evaluate(made, "x")) == without_time(whole)
+
+
+def test_several_processes_share_the_work(tmp_path: Path) -> None:
+    whole = lines(run(tmp_path / "whole").workspace.folder)
+    for stage in ("generate", "attack", "detect", "meaning"):
+        for part in range(3):
+            work = Run(recipe(), Workspace(tmp_path / "shared", part=part + 1), share=(part, 3))
+            getattr(work, f"run_{stage}")()
+    assert lines(tmp_path / "shared") == whole
+    assert len(list((tmp_path / "shared" / "records").glob("detect-*.jsonl"))) == 3
+    run(tmp_path / "shared")  # and a last one finds nothing left to do
+    assert lines(tmp_path / "shared") == whole
+
+
+def test_one_bad_text_ends_nothing(tmp_path: Path) -> None:
+    class Short(Models):
+        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
+            return StandInLLM(context_characters=150)  # some prompts leave no room
+
+    made = run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Short())
+    empty = [record for record in lines(tmp_path)["generate"] if not record.get("text")]
+    assert 0 < len(empty) < 12
+    [clean, *_] = evaluate(made, "x")["rows"]
+    assert clean["texts"] + clean["failed"] == 12
+    assert clean["failed"] == len(empty)
+
+
+def test_a_model_that_is_gone_ends_the_run_and_keeps_what_is_done(tmp_path: Path) -> None:
+    class Gone(StandInLLM):
+        def draw(self, requests: Any, sampling: Any, over: Any) -> Any:
+            if self.calls >= 3:
+                raise LLMError("the server is gone")
+            return super().draw(requests, sampling, over)
+
+    class Models2(Models):
+        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
+            return Gone()
+
+    with pytest.raises(LLMError, match="gone"):
+        run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Models2())
+    run(tmp_path)
+    made = lines(tmp_path)["generate"]
+    assert len(made) >= 4
+    assert not any(record.get("failed") for record in made)
+
+
+def test_a_grid_and_several_detections(tmp_path: Path) -> None:
+    wanted = recipe(
+        grid={"watermark.key.block_size": [4, 8]},
+        detection=[{"label": "full", "options": {"draws": 19}},
+                   {"label": "plain", "options": {"draws": 19, "restructure": "none"}}],
+        attack=[{"name": "delete", "rate": 0.25}],
+    )  # fmt: skip
+    results = evaluate(run(tmp_path, wanted), "x")
+    assert [(row["grid"]["block_size"], row["detection"], row["attack"]) for row in results["rows"]] == [
+        (size, detection, attack)
+        for size in (4, 8)
+        for detection in ("full", "plain")
+        for attack in ("none", "delete 0.25")
+    ]
+
+
+def test_human_texts_under_several_keys(tmp_path: Path) -> None:
+    wanted = recipe(data=STAND_INS["data"] | {"human_texts": 60, "human_keys": 2}, attack=[])
+    [human] = evaluate(run(tmp_path, wanted), "x")["human"]
+    assert (human["texts"], human["keys"], len(human["scores"])) == (60, 2, 120)
+
+
+def test_an_id_is_what_made_it() -> None:
+    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})
+
+
+KILLED = """
+import os, random, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_run import run, recipe
+folder = Path(sys.argv[1])
+random.seed(3)
+kills = 0
+wanted = recipe(data={{"sets": ["manual"], "texts": 12, "sentences": 4, "human_texts": 110}})
+run(folder / "warm")  # what is compiled and cached is so for all
+while kills < 20:
+    child = os.fork()
+    if child == 0:
+        run(folder / "killed", wanted)
+        os._exit(0)
+    time.sleep(random.uniform(0.02, 0.25))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    kills += os.WIFSIGNALED(status)
+    if os.WIFEXITED(status):
+        break
+print(kills)
+run(folder / "killed", wanted)
+run(folder / "whole", wanted)
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork and no SIGKILL")
+def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_path: Path) -> None:
+    script = KILLED.format(tests=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) >= 5
+    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")

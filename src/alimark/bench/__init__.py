@@ -1,0 +1,1 @@
+"""Experiments: recipes, stages, metrics, reports."""

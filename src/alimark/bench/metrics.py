@@ -121,7 +121,7 @@ def tpr_at(
     bootstrap of both samples 88%, and hardly ever where nearly all texts are found. So each draw weighs the human texts, the
     unseen one above all others for the lower end and below them for the upper end; this is the exact (Beta) law of the rates
     at order statistics, whatever the scores are and however they tie. The hits at that draw's threshold then get Clopper and
-    Pearson's Beta draw. In simulations 95% intervals cover 95 to 100% of the time, and some 94% at the worst: many marked texts,
+    Pearson's Beta draw. In simulations 95% intervals cover 95 to 100% of the time, and some 93% at worst: many marked texts,
     200 human ones, scores in coarse steps.
 
     Where the unseen text alone weighs more than `fpr`, as it often does below 3.7 / fpr texts, the threshold lies above all

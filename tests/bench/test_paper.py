@@ -13,9 +13,13 @@ from alimark.errors import AlimarkError
 METHODS = ["KGW", "EXP", "SynthID", "SIR", "SemStamp", "k-SemStamp", "SimMark", "PMark", "AliMark"]
 ATTACKS = ["none", "pegasus", "parrot", "dipper", "gpt-3.5"]
 PLACES = [
-    ("opt-1.3b", "booksum"), ("opt-1.3b", "c4"), ("opt-1.3b", "nq"),
-    ("qwen3-1.7b", "booksum"), ("qwen3-1.7b", "c4"),
-    ("gemma-3-1b-pt", "booksum"), ("gemma-3-1b-pt", "c4"),
+    ("opt-1.3b", "booksum"),
+    ("opt-1.3b", "c4"),
+    ("opt-1.3b", "nq"),
+    ("qwen3-1.7b", "booksum"),
+    ("qwen3-1.7b", "c4"),
+    ("gemma-3-1b-pt", "booksum"),
+    ("gemma-3-1b-pt", "c4"),
 ]
 
 MAIN = [
@@ -81,15 +85,22 @@ class TestWhole:
     def test_number_of_figures(self) -> None:
         counts = {name: len(paper.values(name)) for name in paper.tables()}
         assert counts == {
-            "main": (5 * 9 + 2 * 8) * 15, "embedder": 30, "candidates": 40, "restructure": 30, "sentences": 90,
-            "runtime": 18, "perplexity": 32,
+            "main": (5 * 9 + 2 * 8) * 15,
+            "embedder": 30,
+            "candidates": 40,
+            "restructure": 30,
+            "sentences": 90,
+            "runtime": 18,
+            "perplexity": 32,
         }
 
     def test_main_has_every_cell_once(self) -> None:
         cells = Counter((v["llm"], v["data"], v["method"], v["attack"], v["metric"]) for v in paper.values("main"))
         wanted = {
             (llm, data, method, attack, metric)
-            for llm, data in PLACES for method in METHODS for attack in ATTACKS
+            for llm, data in PLACES
+            for method in METHODS
+            for attack in ATTACKS
             for metric in ("auroc", "tpr@0.01", "tpr@0.05")
             if (llm, method) != ("gemma-3-1b-pt", "EXP")
         }
@@ -116,8 +127,10 @@ class TestWhole:
 
     def test_default_settings_agree_with_the_main_table(self) -> None:
         defaults: list[tuple[str, dict[str, Any]]] = [
-            ("embedder", {"embedder": "all-mpnet-base-v2"}), ("candidates", {"candidates": 64}),
-            ("restructure", {"restructure": "single"}), ("sentences", {"sentences": 12}),
+            ("embedder", {"embedder": "all-mpnet-base-v2"}),
+            ("candidates", {"candidates": 64}),
+            ("restructure", {"restructure": "single"}),
+            ("sentences", {"sentences": 12}),
         ]
         for table, grid in defaults:
             for one in paper.values(table):
@@ -125,7 +138,9 @@ class TestWhole:
                     continue
                 # The paper's own slip: one row of another LLM.
                 llm = "qwen3-1.7b" if (one["method"], one["data"]) == ("SemStamp", "c4") else one["llm"]
-                assert paper.value("main", one["method"], llm, one["data"], one["attack"], one["metric"]) == one["value"]
+                assert (
+                    paper.value("main", one["method"], llm, one["data"], one["attack"], one["metric"]) == one["value"]
+                )
 
 
 class TestMissing:

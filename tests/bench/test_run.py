@@ -40,7 +40,7 @@ def run(folder: Path, wanted: Recipe | None = None, **options: Any) -> Run:
 
 def lines(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """All records, in an order of their own and without what the clock says."""
-    found = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((folder / "records").glob("*.jsonl")):
         records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         for record in records:

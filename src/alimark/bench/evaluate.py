@@ -143,7 +143,7 @@ def _row(
     rates: dict[str, Estimate | None] = {}
     for fpr in cell.recipe.fpr:
         found = metrics.tpr_at(scores, negatives, fpr, groups=groups)
-        rates[f"{fpr:g}"] = found and _estimate(found)
+        rates[f"{fpr:g}"] = None if found is None else _estimate(found)
     cosines, deltas = _change(run, cell, attack, seen)
     return {
         **_where(cell, detection),

@@ -61,7 +61,12 @@ def _value(where: dict[str, Any], metric: str, printed: float) -> PaperValue:
     # Percent have one decimal; unrounded, a quarter of them were off in the last bit.
     share = metric == "auroc" or metric.startswith("tpr@")
     return PaperValue(
-        method=method, llm=llm, data=data, attack=attack, metric=metric, grid=grid,
+        method=method,
+        llm=llm,
+        data=data,
+        attack=attack,
+        metric=metric,
+        grid=grid,
         value=round(printed / 100, 4) if share else printed,
     )
 

@@ -147,7 +147,8 @@ class _Bars:
     """A bar for each stage on a terminal, a line now and then elsewhere."""
 
     def __init__(self, bar: Any) -> None:
-        self._bar, self._task, self._ticker = bar, None, show.Ticker()
+        self._bar, self._ticker = bar, show.Ticker()
+        self._task: Any = None
         self._name, self._total, self._done, self._faults = "", 0, 0, 0
 
     def stage(self, name: str, total: int, done: int) -> None:

@@ -87,7 +87,9 @@ def _estimate(found: metrics.Estimate) -> Estimate:
 
 
 def _mean(values: Sequence[float]) -> Estimate:
-    return _estimate(metrics.mean_interval(values))
+    """Of shares and cosines: one value alone says nothing of the mean but that it is one of these."""
+    found = _estimate(metrics.mean_interval(values))
+    return {**found, "low": max(-1.0, found["low"]), "high": min(1.0, found["high"])}
 
 
 def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
@@ -153,7 +155,7 @@ def _row(
         "texts": len(sound),
         "failed": failed,
         "negatives": len(negatives),
-        "auroc": _estimate(metrics.auroc_interval(scores, negatives)),
+        "auroc": _estimate(metrics.auroc_interval(scores, negatives, groups=groups)),
         "tpr": rates,
         "tpr_nominal": _shares(p_values),
         "cosine": _mean(cosines) if cosines else None,

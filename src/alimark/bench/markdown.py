@@ -1,0 +1,111 @@
+"""A report as Markdown: the same tables, plots as files beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from alimark.bench.plots import Plot
+from alimark.bench.results import Example
+from alimark.bench.shape import attack_label
+from alimark.bench.tables import Cell, Table
+
+if TYPE_CHECKING:
+    from alimark.bench.report import Chapter, Code, Part
+
+PLOTS = "plots"
+"""The folder of the plots, beside the file."""
+
+_ESCAPED = re.compile(r"([\\`*_\[\]|~$])")
+_LINE_START = re.compile(r"^(\s*\d*)([#+=.)-])", re.MULTILINE)
+
+
+def page(chapters: Sequence[Chapter]) -> str:
+    several = len(chapters) > 1
+    blocks = ["# Watermarks under attack"] if several or not chapters else []
+    blocks += ["\n".join(f"- [{_text(one.title)}](#{one.slug})" for one in chapters)] if several else []
+    for chapter in chapters:
+        level = "##" if several else "#"
+        blocks += [f'<a id="{chapter.slug}"></a>'] if several else []
+        blocks += [f"{level} {_text(chapter.title)}", *([_text(chapter.summary)] if chapter.summary else [])]
+        for section in chapter.sections:
+            blocks += [f"{level}# {_text(section.title)}", *(_part(part) for part in section.parts)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _text(text: str) -> str:
+    """On one line, with nothing in it that Markdown or HTML would take for its own."""
+    return _escape(" ".join(text.split()))
+
+
+def _escape(text: str) -> str:
+    text = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    return _ESCAPED.sub(r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Plot):
+        return f"![{_text(part.title)}]({PLOTS}/{part.name}.png)\n\n{_text(part.caption)}"
+    return _example(part) if isinstance(part, dict) else _code(part)
+
+
+def _table(table: Table) -> str:
+    by_group = any(line.group for line in table.lines)
+    names = [f"{column.over} {column.label}".strip() for column in table.columns]
+    rules = ["--:" if column.number else ":--" for column in table.columns]
+    rows = [[_cell(cell) for cell in line.cells] for line in table.lines]
+    if by_group:
+        names, rules = [table.grouped_by, *names], [":--", *rules]
+        rows = [[_text(line.group), *row] for line, row in zip(table.lines, rows)]
+    lines = [_row([_text(name) for name in names]), _row(rules), *(_row(row) for row in rows)]
+    notes = [_text(table.note)] + (
+        [f"Best **bold**, second _in italics_, among {_text(table.ranked)}."] if table.ranked else []
+    )
+    note = " ".join(part for part in notes if part)
+    return "\n\n".join(part for part in (f"**{_text(table.title)}**", "\n".join(lines), note) if part)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(cell: Cell) -> str:
+    text = _text(cell.text)
+    text = {"best": f"**{text}**", "second": f"_{text}_", "high": f"▲ {text}"}.get(cell.mark, text)
+    return f"{text} ({_text(cell.small)})" if cell.small else text
+
+
+def _code(code: Code) -> str:
+    fence = "`" * (2 + max((len(run) for run in re.findall(r"`+", code.text)), default=1))
+    return f"**{_text(code.title)}**\n\n{fence}toml\n{code.text.rstrip()}\n{fence}"
+
+
+def _example(example: Example) -> str:
+    hit = example["attacked"] and example["attack"]
+    title = example["method"] + (f" under {attack_label(example['attack'])}" if hit else "")
+    told = {
+        "prompt": example["prompt"],
+        "human": example["human"],
+        "marked": example["marked"],
+        "attacked": example["attacked"],
+    }
+    parts = [f"**{_text(title)}**"]
+    for kind, text in told.items():
+        if text:
+            parts.append(f"{_figures(example, kind)}:\n\n{_quote(text)}")
+    return "\n\n".join(parts)
+
+
+def _figures(example: Example, kind: str) -> str:
+    told = [f"score {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
+    told += [f"p = {example['p_values'][kind]:.3g}"] if kind in example["p_values"] else []
+    return f"{kind} ({', '.join(told)})" if told else kind
+
+
+def _quote(text: str) -> str:
+    """A line that looks like the start of a heading, a list or a rule is none."""
+    lines = (_LINE_START.sub(r"\1\\\2", line.strip()) for line in _escape(text).splitlines())
+    return "\n".join(f"> {line}" for line in lines)

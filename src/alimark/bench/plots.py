@@ -1,0 +1,566 @@
+"""The plots of a report: each as SVG, which follows the page's colours, and as PNG on white."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+
+from alimark.bench import shape
+from alimark.bench.results import Estimate, Quality, Results, Row
+from alimark.bench.shape import (
+    GREYS,
+    NO_ATTACK,
+    Group,
+    Variant,
+    attack_label,
+    family,
+    group_label,
+    grouped,
+    negatives,
+    variant,
+    variants,
+)
+from alimark.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+
+# Colours that nothing else has, so that they are found again in the SVG and given over to the page.
+INK, RULE = "#2b2c2d", "#d3d4d5"
+HUMAN = GREYS["human"]
+
+_MARKERS = "os^DvPX<>"
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.3, 1.3)), (0, (6, 1.6, 1.3, 1.6)), (0, (9, 3)), (0, (2, 4)))
+
+_DOTS = 130
+"""An inch, of a PNG."""
+
+_STYLE: dict[str, Any] = {
+    "axes.titley": 1.0,  # given, it is not looked for: a sixth of the time
+    "font.family": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 9,
+    "xtick.labelsize": 8, "ytick.labelsize": 8, "figure.titlesize": 11, "figure.titleweight": "bold",
+    "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": INK,
+    "ytick.color": INK, "axes.linewidth": 0.7, "xtick.major.width": 0.7, "ytick.major.width": 0.7,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": RULE,
+    "grid.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4.5, "legend.frameon": False,
+    "figure.facecolor": "none", "axes.facecolor": "none",
+    "svg.fonttype": "none",   # text that the page can restyle and a reader can search
+    "text.parse_math": False,  # a dollar in a label is a dollar
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plot:
+    name: str
+    """Of its file; unlike any other of the same recipe."""
+    title: str
+    caption: str
+    svg: str
+    png: bytes
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How methods are told apart, the same on every plot of a page: colour and marker by method, dashes by what is varied."""
+
+    colours: Mapping[str, str]
+
+    def line(self, own: Variant, among: Sequence[Variant], marker: bool = True) -> dict[str, Any]:
+        kin = [one for one in among if one.method == own.method]
+        place = list(self.colours).index(own.method) - len(GREYS)
+        look = {"color": self.colours[own.method], "linestyle": _DASHES[kin.index(own) % len(_DASHES)]}
+        return look | ({"marker": _MARKERS[place % len(_MARKERS)]} if marker else {})
+
+
+def require() -> None:
+    """Says what is missing before anything is computed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise MissingExtra("matplotlib", "bench") from None
+
+
+@contextmanager
+def _style(name: str) -> Iterator[None]:
+    """The look of all plots whatever the reader's own settings are; ids that are the same in every run."""
+    from matplotlib import style
+
+    with style.context(["default", _STYLE | {"svg.hashsalt": name}]):
+        yield
+
+
+# --- Sheets of panels
+
+
+class Sheet:
+    """A title, panels in rows, and one legend for all of them below."""
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        count: int,
+        *,
+        columns: int = 4,
+        height: float = 2.0,
+        sharex: bool | str = False,
+        sharey: bool | str = False,
+    ) -> None:
+        from matplotlib.figure import Figure
+
+        self.name, self.title = name, title
+        self.columns = -(-count // -(-count // columns))  # no row much shorter than the others
+        self.width = {1: 6.0, 2: 8.0}.get(self.columns, 10.4)
+        self.rows = -(-count // self.columns)
+        self._legend: dict[str, dict[str, Any]] = {}
+        panel = height * {1: 1.4, 2: 1.2}.get(self.columns, 1.0)
+        lines = textwrap.wrap(title, int(self.width * 9.2))
+        self.figure: Figure = Figure(figsize=(self.width, self.rows * (panel + 0.35) + 0.25 * len(lines) + 0.35))
+        self.figure.set_layout_engine("constrained", h_pad=0.07, w_pad=0.06)
+        grid = self.figure.subplots(self.rows, self.columns, squeeze=False, sharex=sharex, sharey=sharey)  # type: ignore[arg-type]
+        self.axes: list[Axes] = list(grid.flat)
+        for spare in self.axes[count:]:
+            spare.remove()
+        self.axes = self.axes[:count]
+        self.figure.suptitle("\n".join(lines), x=0.01, ha="left")
+
+    def head(self, axes: Axes, text: str) -> None:
+        """A panel's title, at most two lines."""
+        lines = textwrap.wrap(text, max(12, int(self.width / self.columns * 11)))
+        axes.set_title("\n".join(lines[:2]) + ("…" if len(lines) > 2 else ""), loc="left")
+
+    def name_axes(self, x: str, y: str = "") -> None:
+        """The lowest panel of each column names x; y is the same for all."""
+        for axes in self.axes[-self.columns :]:
+            axes.set_xlabel(x)
+            axes.tick_params(labelbottom=True)  # where axes are shared, only those of the last row have labels
+        if y:
+            self.figure.supylabel(y, fontsize=9)
+
+    def explain(self, label: str, handle: Any, key: str = "") -> None:
+        """An entry of the legend; what differs by `key` only shares one, which shows the first three."""
+        self._legend.setdefault(label, {}).setdefault(key, handle)
+
+    def finish(self, caption: str, *, folded: bool = False) -> Plot:
+        if self._legend:
+            self._explain_all()
+        svg, png = self._save()
+        return Plot(self.name, self.title, caption, inline(svg, self.title, self.name), png, folded)
+
+    def _explain_all(self) -> None:
+        from matplotlib.legend_handler import HandlerTuple
+
+        widest = max(len(label) for label in self._legend)
+        columns = max(1, min(len(self._legend), int(self.width * 12 / (widest + 7))))
+        entries = [tuple(some.values())[:3] for some in self._legend.values()]
+        handles: list[Any] = [entry if len(entry) > 1 else entry[0] for entry in entries]
+        labels = [f" {label}" for label in self._legend]  # one that begins with _ would be left out
+        self.figure.set_figheight(self.figure.get_figheight() + 0.2 * -(-len(labels) // columns))
+        look: dict[str, Any] = {"ncols": columns, "handler_map": {tuple: HandlerTuple(ndivide=None, pad=0.2)}}
+        self.figure.legend(handles, labels, loc="outside lower center", **look)
+
+    def _save(self) -> tuple[bytes, bytes]:
+        """Both from one layout; `savefig` would lay out twice and draw four times, which takes minutes for a long report."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+        vector, pixels = io.StringIO(), io.BytesIO()
+        drawn: Any = FigureCanvasSVG(self.figure)  # whose methods have no types
+        self.figure.set_dpi(72)
+        drawn.print_svg(vector, metadata={"Date": None, "Creator": None})
+        self.figure.set_layout_engine("none")
+        self.figure.set_dpi(_DOTS)
+        self.figure.set_facecolor("white")
+        drawn = FigureCanvasAgg(self.figure)
+        drawn.print_png(pixels, metadata={"Software": None})
+        return vector.getvalue().encode(), pixels.getvalue()
+
+
+def inline(svg: bytes, title: str, name: str) -> str:
+    """An SVG that stands within a page: its ids its own, ink and rules in the page's colours, no style of its own."""
+    root = ElementTree.fromstring(svg)
+    used = {
+        part.partition(")")[0] for one in root.iter() for value in one.attrib.values() for part in value.split("#")[1:]
+    }
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        if attributes.get("id") not in used:
+            attributes.pop("id", None)
+        element.attrib.clear()
+        element.attrib.update({key: _own(key, value, name) for key, value in attributes.items()})
+    _drop(root, {"metadata", "style"})
+    width = float(root.attrib.pop("width").removesuffix("pt")) * 4 / 3
+    root.attrib.pop("height")
+    root.attrib |= {"role": "img", "aria-label": title, "style": f"--wide: {width:.0f}px"}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _own(key: str, value: str, name: str) -> str:
+    if key == "id":
+        return f"{name}-{value}"
+    if key == "style":
+        return value.replace(INK, "currentColor").replace(RULE, "var(--rule)").replace("'DejaVu Sans'", "inherit")
+    if key == "d":
+        return " ".join(_short(part) for part in value.split())
+    return value.replace("#", f"#{name}-") if value.startswith(("#", "url(#")) else value
+
+
+def _short(number: str) -> str:
+    """A hundredth of a point is as good as a millionth, and half the size."""
+    try:
+        return f"{float(number):.2f}".rstrip("0").rstrip(".")
+    except ValueError:
+        return number
+
+
+def _drop(root: ElementTree.Element, tags: set[str]) -> None:
+    for parent in list(root.iter()):
+        for child in [child for child in parent if child.tag in tags]:
+            parent.remove(child)
+
+
+# --- What is drawn
+
+
+def draw(results: Results, colours: Mapping[str, str], prefix: str) -> dict[str, list[Plot]]:
+    """All plots that the results have something for, by the section that they stand in."""
+    looks = Looks(colours)
+    sections: dict[str, list[Plot]] = {}
+    for section, drawers in _SECTIONS.items():
+        for drawer in drawers:
+            with _style(prefix):
+                sections.setdefault(section, []).extend(drawer(results, looks, prefix))
+    return sections
+
+
+def _titled(what: str, own: Group, groups: Mapping[Group, Any]) -> str:
+    label = group_label(own, groups)
+    return f"{what}: {label}" if label else what
+
+
+def _named(prefix: str, kind: str, number: int) -> str:
+    return f"{prefix}-{kind}" + (f"-{number}" if number else "")
+
+
+def rates(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    """TPR against the rate of those attacks that have one; no attack is the rate 0."""
+    groups = grouped(results["rows"])
+    for number, (own, rows) in enumerate(groups.items()):
+        families = list(dict.fromkeys(family(row) for row in rows if row["rate"] is not None))
+        levels = [level for level in ("0.01", "0.05") if any(row["tpr"].get(level) for row in rows)]
+        if not families or not levels:
+            continue
+        title = _titled("Texts found against the rate of an attack", own, groups)
+        sheet = Sheet(_named(prefix, "rates", number), title, len(families) * len(levels), columns=len(families),
+                      sharex=True, sharey=True)  # fmt: skip
+        panels = iter(sheet.axes)
+        for level in levels:
+            for name in families:
+                _rate_panel(sheet, next(panels), rows, name, level, looks)
+        sheet.name_axes("rate of the attack", "marked texts found (%)")
+        yield sheet.finish("Bands are intervals at 95%; the rate 0 is no attack.")
+
+
+def _rate_panel(sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level: str, looks: Looks) -> None:
+    among = variants(rows)
+    for one in among:
+        points: dict[float, Estimate] = {}
+        for row in rows:
+            rate = 0.0 if row["attack"] == NO_ATTACK else row["rate"] if family(row) == name else None
+            if variant(row) == one and rate is not None and (found := row["tpr"].get(level)):
+                points[rate] = found
+        x = sorted(points)
+        look = looks.line(one, among)
+        (line,) = axes.plot(x, [100 * points[rate]["value"] for rate in x], **look)
+        low, high = ([100 * points[rate][end] for rate in x] for end in ("low", "high"))
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        sheet.explain(one.label, line)
+    axes.set_ylim(-3, 103)
+    sheet.head(axes, f"{name}, at {_level(level)} false positives")
+
+
+def _level(level: str) -> str:
+    return f"{100 * float(level):g}%"
+
+
+def settings(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    """TPR at each point of the recipe's grid, a panel for each attack."""
+    groups = grouped(results["rows"])
+    level = next((level for level in ("0.05", "0.01") if any(row["tpr"].get(level) for row in results["rows"])), None)
+    for number, (own, rows) in enumerate(groups.items()):
+        points = list(dict.fromkeys(one.grid for one in variants(rows) if one.grid))
+        if len(points) < 2 or level is None:
+            continue
+        attacks = list(dict.fromkeys(row["attack"] for row in rows))
+        what = " and ".join(name.replace("_", " ") for name, _ in points[0])
+        title = _titled(f"Texts found at {_level(level)} false positives, by {what}", own, groups)
+        sheet = Sheet(_named(prefix, "grid", number), title, len(attacks), sharex=True, sharey=True)
+        for axes, attack in zip(sheet.axes, attacks):
+            members = [row for row in rows if row["attack"] == attack]
+            _setting_panel(sheet, axes, members, points, level, looks)
+            sheet.head(axes, attack_label(attack))
+        sheet.name_axes(what, "marked texts found (%)")
+        yield sheet.finish("Bars are intervals at 95%.")
+
+
+def _setting_panel(
+    sheet: Sheet,
+    axes: Axes,
+    rows: Sequence[Row],
+    points: Sequence[tuple[tuple[str, str], ...]],
+    level: str,
+    looks: Looks,
+) -> None:
+    among = list(dict.fromkeys(Variant(one.method, one.detection, ()) for one in variants(rows)))
+    for place, one in enumerate(among):
+        found = {variant(row).grid: row["tpr"].get(level) for row in rows if _without_grid(row) == one}
+        at = [(i, estimate) for i, point in enumerate(points) if (estimate := found.get(point))]
+        values = 100 * np.array([[e["value"], e["low"], e["high"]] for _, e in at]).reshape(-1, 3)
+        x = np.array([i for i, _ in at]) + 0.06 * (place - (len(among) - 1) / 2)
+        reach = np.abs(values[:, 1:] - values[:, :1]).T
+        bars = axes.errorbar(x, values[:, 0], yerr=reach, capsize=2, elinewidth=0.9, **looks.line(one, among))
+        sheet.explain(one.label, bars)
+    labels = [", ".join(value for _, value in point) for point in points]
+    tilted = max(map(len, labels)) * len(labels) > 24
+    axes.set_xticks(range(len(points)), labels, rotation=35 if tilted else 0, ha="right" if tilted else "center")
+    axes.set_xlim(-0.4, len(points) - 0.6)
+    axes.set_ylim(-3, 103)
+
+
+def _without_grid(row: Row) -> Variant:
+    return Variant(row["method"], row["detection"], ())
+
+
+def roc(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    """A panel for each attack: first with false positives on a logarithmic axis, where the differences are."""
+    groups = grouped([row for row in results["rows"] if row["scores"] and negatives(results, row)])
+    for number, (own, rows) in enumerate(groups.items()):
+        for log in (True, False):
+            axis = "logarithmic" if log else "linear"
+            title = _titled(f"ROC curves by attack ({axis} axis)", own, groups)
+            attacks = list(dict.fromkeys(row["attack"] for row in rows))
+            name = _named(prefix, "roc-log" if log else "roc", number)
+            sheet = Sheet(name, title, len(attacks), sharex=True, sharey=True)
+            for axes, attack in zip(sheet.axes, attacks):
+                _roc_panel(sheet, axes, results, [row for row in rows if row["attack"] == attack], looks, log)
+                sheet.head(axes, attack_label(attack))
+            sheet.name_axes("human texts found (%)", "marked texts found (%)")
+            yield sheet.finish("Dotted: chance. Every point is a score taken as the threshold.", folded=not log)
+
+
+def _roc_panel(sheet: Sheet, axes: Axes, results: Results, rows: Sequence[Row], looks: Looks, log: bool) -> None:
+    among, floor = variants(results["rows"]), 1.0
+    for row in rows:
+        humans = negatives(results, row)
+        false, true = roc_curve(row["scores"], humans)
+        least = 0.5 / len(humans)
+        floor = min(floor, least)
+        look = looks.line(variant(row), among, marker=False)
+        (line,) = axes.plot(100 * np.maximum(false, least if log else 0), 100 * true, **look)
+        sheet.explain(variant(row).label, line)
+    chance = np.geomspace(floor, 1, 60) if log else np.array([0.0, 1.0])
+    axes.plot(100 * chance, 100 * chance, color=HUMAN, linestyle=":", linewidth=1)
+    if log:
+        _log_axis(axes, "x")
+    axes.set_ylim(-3, 103)
+
+
+def roc_curve(marked: Sequence[float], human: Sequence[float]) -> tuple[Floats, Floats]:
+    """Shares of human and of marked texts at or above each score, from none to all; only the corners are kept."""
+    own, others = np.sort(marked), np.sort(human)
+    levels = np.unique(np.concatenate([own, others]))[::-1]
+    true = np.append(0, 1 - np.searchsorted(own, levels) / len(own))
+    false = np.append(0, 1 - np.searchsorted(others, levels) / len(others))
+    inner = np.diff(true[:-1]) * np.diff(false[1:]) != np.diff(true[1:]) * np.diff(false[:-1])
+    corners = np.concatenate([[True], inner, [True]])
+    return false[corners], true[corners]
+
+
+def _log_axis(axes: Axes, which: str) -> None:
+    """Powers of ten as plain numbers: the usual labels are formulas, which are off."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    for name in which:
+        getattr(axes, f"set_{name}scale")("log")
+        axis = getattr(axes, f"{name}axis")
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
+
+
+def scores(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    """A row of panels for each variant, a panel for each attack: human, marked and attacked texts by score."""
+    groups = grouped([row for row in results["rows"] if row["scores"]])
+    for number, (own, rows) in enumerate(groups.items()):
+        among, panels = variants(rows), []
+        for one in among:
+            members = [row for row in rows if variant(row) == one]
+            families = list(dict.fromkeys(family(row) for row in members if row["attack"] != NO_ATTACK))
+            clean = [row for row in members if row["attack"] == NO_ATTACK]
+            hit = [[row for row in members if family(row) == name] for name in families]
+            panels += [(one, clean, attacked) for attacked in hit or [[]]]
+        widest = len(panels) // len(among)
+        title = _titled("Scores of human, marked and attacked texts", own, groups)
+        name = _named(prefix, "scores", number)
+        sheet = Sheet(name, title, len(panels), columns=widest if 2 < widest < 6 else 4, height=1.5)
+        for axes, (one, clean, attacked) in zip(sheet.axes, panels):
+            _score_panel(sheet, axes, results, clean, attacked, looks.colours[one.method])
+            about = family(attacked[0]) if attacked else "no attack"
+            sheet.head(axes, f"{one.label}: {about}" if len(among) > 1 else about)
+        sheet.name_axes("score", "share of texts (%)")
+        yield sheet.finish(
+            "Filled: before the attack. Lines: after it; where it has rates, light the lowest and dark the highest."
+        )
+
+
+def _score_panel(
+    sheet: Sheet, axes: Axes, results: Results, clean: Sequence[Row], attacked: Sequence[Row], colour: str
+) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    human = negatives(results, (*clean, *attacked)[0])
+    marked = clean[0]["scores"] if clean else []
+    edges = _edges(np.concatenate([human, marked, *(row["scores"] for row in attacked)]))
+    if human:
+        _bars(axes, human, edges, color=HUMAN, alpha=0.55, fill=True)
+        sheet.explain("human", Patch(color=HUMAN, alpha=0.55, linewidth=0))
+    if marked:
+        _bars(axes, marked, edges, color=colour, alpha=0.35, fill=True)
+        sheet.explain("marked", Patch(color=colour, alpha=0.35, linewidth=0), colour)
+    by_rate = sorted(attacked, key=lambda row: row["rate"] or 0)
+    for place in sorted({0, len(by_rate) - 1}) if by_rate else ():
+        dark = place == len(by_rate) - 1
+        _bars(axes, by_rate[place]["scores"], edges, color=colour, alpha=1 if dark else 0.5, linewidth=1.5)
+        sheet.explain("attacked", Line2D([], [], color=colour), colour)
+
+
+def _edges(values: Floats, bins: int = 24) -> Floats:
+    low, high = float(np.min(values)), float(np.max(values))
+    return np.linspace(low, high if high > low else low + 1, bins + 1)
+
+
+def _bars(axes: Axes, values: Sequence[float] | Floats, edges: Floats, **look: Any) -> Any:
+    """A histogram in percent of the values; nothing where there are none."""
+    counts, _ = np.histogram(values, edges)
+    return axes.stairs(100 * counts / max(1, len(values)), edges, **look)
+
+
+def deltas(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    """How attacks change the number of sentences."""
+    groups = grouped([row for row in results["rows"] if row["deltas"] and row["attack"] != NO_ATTACK])
+    edges = np.arange(0.25, 2.06, 0.1)  # 1 in the middle of a bar
+    for number, (own, rows) in enumerate(groups.items()):
+        attacks = list(dict.fromkeys(row["attack"] for row in rows))
+        title = _titled("Sentences after an attack, relative to before", own, groups)
+        sheet = Sheet(_named(prefix, "deltas", number), title, len(attacks), height=1.4, sharex=True, sharey=True)
+        among = _writers(rows)
+        for axes, attack in zip(sheet.axes, attacks):
+            for one in among:
+                found = [row["deltas"] for row in rows if row["attack"] == attack and _writer(row) == one]
+                if found:
+                    _delta_panel(sheet, axes, np.clip(found[0], 0.26, 2.04), edges, one, looks.line(one, among, False))
+            sheet.head(axes, attack_label(attack))
+        sheet.name_axes("sentences after / before", "share of texts (%)")
+        yield sheet.finish("What lies beyond the axis is counted at its ends.")
+
+
+def _writer(row: Row) -> Variant:
+    """Detection has no part in what an attack does to a text."""
+    return Variant(row["method"], "", variant(row).grid)
+
+
+def _writers(rows: Sequence[Row]) -> list[Variant]:
+    return list(dict.fromkeys(_writer(row) for row in rows))
+
+
+def _delta_panel(sheet: Sheet, axes: Axes, values: Floats, edges: Floats, one: Variant, look: dict[str, Any]) -> None:
+    _bars(axes, values, edges, color=look["color"], alpha=0.1, fill=True)
+    sheet.explain(one.label, _bars(axes, values, edges, linewidth=1.4, **look))
+    axes.set_xticks([0.5, 1, 1.5, 2])
+
+
+def perplexity(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    """Boxes lie, so that long names have room."""
+    groups = grouped([row for row in shape.quality(results) if row["perplexity"]])
+    if not groups:
+        return
+    most = max(len(rows) for rows in groups.values())
+    title = "Perplexity of the texts"
+    sheet = Sheet(_named(prefix, "perplexity", 0), title, len(groups), columns=2, height=0.5 + 0.24 * most, sharex=True)
+    for axes, (own, rows) in zip(sheet.axes, groups.items()):
+        _boxes(axes, rows, looks)
+        if label := group_label(own, groups):
+            sheet.head(axes, label)
+    oracles = ", ".join(dict.fromkeys(row["oracle"] for row in results["quality"] if row["oracle"]))
+    sheet.name_axes(f"perplexity by {oracles}" if oracles else "perplexity")
+    yield sheet.finish(
+        "Box: the middle half of the texts, its line the median; whiskers: all but the outermost 5% on either side."
+    )
+
+
+def _boxes(axes: Axes, rows: Sequence[Quality], looks: Looks) -> None:
+    for y, row in enumerate(rows):
+        far_low, low, middle, high, far_high = np.quantile(row["perplexity"], (0.05, 0.25, 0.5, 0.75, 0.95))
+        axes.plot([far_low, far_high], [y, y], color=INK, linewidth=0.9, marker="|", markersize=6, zorder=2)
+        look: dict[str, Any] = {"color": looks.colours[row["method"]], "edgecolor": INK, "linewidth": 0.8, "zorder": 3}
+        axes.barh(y, high - low, 0.6, left=low, **look)
+        axes.plot([middle, middle], [y - 0.3, y + 0.3], color=INK, linewidth=1.8, solid_capstyle="butt", zorder=4)
+    axes.set_yticks(range(len(rows)), ["\n".join(textwrap.wrap(variant(row).label, 24)[:2]) for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+
+
+def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    """Shades of one colour that is no method's: these are settings."""
+    sizes = sorted((size for size, values in results["null"].items() if values), key=lambda size: (len(size), size))
+    if not sizes:
+        return
+    title = "Block edit rates of human texts under random keys, by block size M"
+    sheet = Sheet(_named(prefix, "null", 0), title, len(sizes), height=1.6, sharex=True, sharey=True)
+    edges = _edges(np.concatenate([results["null"][size] for size in sizes]), 32)
+    for axes, size in zip(sheet.axes, sizes):
+        values = np.asarray(results["null"][size])
+        _bars(axes, values, edges, color=HUMAN, alpha=0.6, fill=True)
+        axes.axvline(float(values.mean()), color=INK, linewidth=1)
+        sheet.head(axes, f"M = {size}: mean {values.mean():.3f}, sd {values.std():.3f}")
+    sheet.name_axes("block edit rate", "share of texts (%)")
+    yield sheet.finish("What chance alone brings: a marked text lies to the left of this. Line: the mean.")
+
+
+def runtime(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    rows = results["runtime"]
+    if not rows:
+        return
+    sheet = Sheet(_named(prefix, "runtime", 0), "Seconds to detect one text, by its number of sentences", 1, height=2.3)
+    axes, among = sheet.axes[0], variants(rows)
+    for one in among:
+        points = sorted((row["sentences"], row["seconds"]) for row in rows if variant(row) == one)
+        (line,) = axes.plot(*zip(*points), **looks.line(one, among))
+        sheet.explain(one.label, line)
+    _log_axis(axes, "xy")
+    lengths = sorted({row["sentences"] for row in rows})
+    axes.set_xticks(lengths, [str(length) for length in lengths])
+    axes.set(xlabel="sentences N", ylabel="seconds")
+    yield sheet.finish("Both axes are logarithmic; embedding included.")
+
+
+_SECTIONS = {
+    "detection": (rates, settings, roc, scores),
+    "attacks": (deltas,),
+    "human": (null,),
+    "quality": (perplexity,),
+    "runtime": (runtime,),
+}

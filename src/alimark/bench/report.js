@@ -1,0 +1,33 @@
+// Headings sort their column within each group of lines; without this the page reads the same.
+for (const table of document.querySelectorAll("figure.table table")) {
+  const headings = [...table.querySelectorAll("th[data-column]")];
+  const key = (row, column) => {
+    const cell = row.cells[column];
+    return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);
+  };
+  const compare = (a, b) =>
+    typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
+  const sort = (heading) => {
+    const column = Number(heading.dataset.column);
+    const number = heading.classList.contains("num");
+    const down = heading.ariaSort ? heading.ariaSort === "ascending" : number;
+    headings.forEach((one) => one.removeAttribute("aria-sort"));
+    heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+    for (const body of table.tBodies) {
+      const rows = [...body.rows].filter((row) => !row.classList.contains("group"));
+      rows.sort((a, b) => (down ? -1 : 1) * compare(key(a, column), key(b, column)));
+      body.append(...rows);
+    }
+  };
+  for (const heading of headings) {
+    heading.setAttribute("role", "button");
+    heading.tabIndex = 0;
+    heading.addEventListener("click", () => sort(heading));
+    heading.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        sort(heading);
+      }
+    });
+  }
+}

@@ -147,20 +147,20 @@ class Measure:
     def line(self, label: str, pairs: Sequence[Pair]) -> str:
         done = [(pair.before, pair.after) for pair in pairs if pair.after]
         if not done:
-            return f"{label:<26} all {len(pairs)} failed"
+            return f"{label:<32} all {len(pairs)} failed"
         cosines = [self.cosine(before, after) for before, after in done]
         kept = [words_in_common(before, after) for before, after in done]
         deltas = np.array(self.deltas(pairs))
         seconds = np.mean([pair.seconds for pair in pairs])
         return (
-            f"{label:<26} {len(pairs):>5} {np.mean(cosines):>7.3f} {min(cosines):>7.3f} {np.mean(kept):>7.3f} "
+            f"{label:<32} {len(pairs):>5} {np.mean(cosines):>7.3f} {min(cosines):>7.3f} {np.mean(kept):>7.3f} "
             f"{deltas.mean():>6.2f} {deltas.std():>6.2f} {np.mean(deltas != 1):>8.0%} {len(pairs) - len(done):>7} "
             f"{f'{seconds:.2f}' if seconds else '-':>8} {self.found(pairs):>7}"
         )
 
 
 HEAD = (
-    f"{'attack':<26} {'texts':>5} {'cosine':>7} {'least':>7} {'kept':>7} {'delta':>6} {'std':>6} {'changed':>8} {'failed':>7} "
+    f"{'attack':<32} {'texts':>5} {'cosine':>7} {'least':>7} {'kept':>7} {'delta':>6} {'std':>6} {'changed':>8} {'failed':>7} "
     f"{'s/text':>8} {'found':>7}"
 )
 
@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--keys", type=Path, help="folder of keys, KEY_ID.json for each marked text")
     parser.add_argument("--output", type=Path, default=Path("attacked"))
     parser.add_argument("--figure", type=Path, help="PNG to write")
+    parser.add_argument("--no-table", action="store_true", help="draw the figure only")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
@@ -211,16 +212,18 @@ def main() -> None:
     measure = Measure(options.output, load_embedder("all-mpnet-base-v2"), small)
     deltas: dict[str, list[float]] = {}
     print(HEAD, flush=True)
-    for label in options.attacks.split(","):
+    for label in filter(None, options.attacks.split(",")):
         if label == "copy-paste 0.5" and not human:
             continue
         pairs = attacked(label, marked, human, options)
-        print(measure.line(label, pairs), flush=True)
+        if not options.no_table:
+            print(measure.line(label, pairs), flush=True)
         deltas[label] = measure.deltas(pairs)
     for path in sorted(options.pairs.glob("*.jsonl*")) if options.pairs else ():
         label = "real: " + path.name.partition(".")[0]
         pairs = real_pairs(path, options.pairs_count)
-        print(measure.line(label, pairs), flush=True)
+        if not options.no_table:
+            print(measure.line(label, pairs), flush=True)
         deltas[label] = measure.deltas(pairs)
     if options.figure:
         figure(options.figure, deltas)

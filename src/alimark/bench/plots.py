@@ -471,7 +471,11 @@ def deltas(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
             for one in among:
                 found = [row["deltas"] for row in rows if row["attack"] == attack and _writer(row) == one]
                 if found:
-                    _delta_panel(sheet, axes, np.clip(found[0], 0.26, 2.04), edges, one, looks.line(one, among, False))
+                    values, look = np.clip(found[0], 0.26, 2.04), looks.line(one, among, marker=False)
+                    if len(among) < 4:  # more would mix to grey
+                        _bars(axes, values, edges, color=look["color"], alpha=0.15, fill=True)
+                    sheet.explain(one.label, _bars(axes, values, edges, linewidth=1.4, **look))
+            axes.set_xticks([0.5, 1, 1.5, 2])
             sheet.head(axes, attack_label(attack))
         sheet.name_axes("sentences after / before", "share of texts (%)")
         yield sheet.finish("What lies beyond the axis is counted at its ends.")
@@ -484,12 +488,6 @@ def _writer(row: Row) -> Variant:
 
 def _writers(rows: Sequence[Row]) -> list[Variant]:
     return list(dict.fromkeys(_writer(row) for row in rows))
-
-
-def _delta_panel(sheet: Sheet, axes: Axes, values: Floats, edges: Floats, one: Variant, look: dict[str, Any]) -> None:
-    _bars(axes, values, edges, color=look["color"], alpha=0.1, fill=True)
-    sheet.explain(one.label, _bars(axes, values, edges, linewidth=1.4, **look))
-    axes.set_xticks([0.5, 1, 1.5, 2])
 
 
 def perplexity(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:

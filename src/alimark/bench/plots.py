@@ -526,7 +526,7 @@ def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
     sizes = sorted((size for size, values in results["null"].items() if values), key=lambda size: (len(size), size))
     if not sizes:
         return
-    title = "Block edit rates of human texts under random keys, by block size M"
+    title = "The paper's z of human texts under keys that did not write them, by block size M"
     sheet = Sheet(_named(prefix, "null", 0), title, len(sizes), height=1.6, sharex=True, sharey=True)
     edges = _edges(np.concatenate([results["null"][size] for size in sizes]), 32)
     for axes, size in zip(sheet.axes, sizes):
@@ -534,8 +534,8 @@ def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
         _bars(axes, values, edges, color=HUMAN, alpha=0.6, fill=True)
         axes.axvline(float(values.mean()), color=INK, linewidth=1)
         sheet.head(axes, f"M = {size}: mean {values.mean():.3f}, sd {values.std():.3f}")
-    sheet.name_axes("block edit rate", "share of texts (%)")
-    yield sheet.finish("What chance alone brings: a marked text lies to the left of this. Line: the mean.")
+    sheet.name_axes("z", "share of texts (%)")
+    yield sheet.finish("What chance alone brings: a marked text lies to the right of this. Line: the mean.")
 
 
 def runtime(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:

@@ -147,7 +147,7 @@ class Results(TypedDict):
     quality: list[Quality]
     runtime: list[Runtime]
     null: dict[str, list[float]]
-    """By block size: block edit rates of human texts under random keys."""
+    """By block size: the paper's z of human texts under keys that did not write them."""
     examples: list[Example]
     paper: list[PaperValue]
 

@@ -426,8 +426,11 @@ def test_wrong_settings(options: dict[str, Any]) -> None:
 
 def test_progress_counts_sentences() -> None:
     seen: list[tuple[int, int]] = []
-    rewrite(PAGE, KEY, EMBEDDER, Rewriter(), progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(done, 8) for done in range(3, 9)]  # two stay, and are done at the start
+    rewrite(PAGE, KEY, EMBEDDER, Rewriter(), seed=1, progress=lambda done, total: seen.append((done, total)))
+    # Two stay, and are done at the start; what is perfect at once takes fewer answers.
+    assert seen[0] == (3, 8)
+    assert seen[-1] == (8, 8)
+    assert seen == sorted(set(seen))
 
 
 class TestCommand:

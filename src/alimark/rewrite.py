@@ -286,6 +286,8 @@ def rewrite_many(
                 again.extend((revision, sentence, request) for sentence, request in asks)
                 if not asks:
                     ready.append(revision)
+                    if progress and revision.done < len(revision.places):  # some took fewer answers than others
+                        progress(revision.place, len(revision.places), len(revision.places))
             yield from finished()
         yield from finished()
         first = next(numbers)

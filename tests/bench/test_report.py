@@ -283,7 +283,7 @@ def test_every_table_is_there(page: Page, written: Written) -> None:
 def test_every_plot_is_there(page: Page, written: Written) -> None:
     starts = ["Texts found against the rate of an attack", "ROC curves by attack (logarithmic axis)",
               "ROC curves by attack (linear axis)", "Scores of human, marked and attacked texts",
-              "Sentences after an attack", "Perplexity of the texts", "Block edit rates of human texts",
+              "Sentences after an attack", "Perplexity of the texts", "Scores (z) of human texts",
               "Seconds to detect one text", "Texts found at 5% false positives, by block size"]  # fmt: skip
     for start in starts:
         assert [title for title in page.plots() if title.startswith(start)], start

@@ -160,9 +160,9 @@ def test_other_settings_in_the_same_file_are_refused(fake: Fake, run: Run) -> No
 
 
 @pytest.mark.weights
-def test_a_real_server(server: str) -> None:
+def test_a_real_server(fresh_server: str) -> None:
     """A model of 135 million parameters is no paraphraser: what counts is that all it says is taken or told to be flawed."""
-    attack = load_attack("chat", llm=f"openai:{server}", max_tokens=96, tries=2)
+    attack = load_attack("chat", llm=f"openai:{fresh_server}", max_tokens=96, tries=2)
     made = dict(attack.run(Target(text, i) for i, text in enumerate(TEXTS[:3])))
     assert sorted(made) == [0, 1, 2]
     for i, one in made.items():

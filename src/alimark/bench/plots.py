@@ -526,7 +526,7 @@ def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
     sizes = sorted((size for size, values in results["null"].items() if values), key=lambda size: (len(size), size))
     if not sizes:
         return
-    title = "The paper's z of human texts under keys that did not write them, by block size M"
+    title = "Scores (z) of human texts under keys that did not write them, by block size M"
     sheet = Sheet(_named(prefix, "null", 0), title, len(sizes), height=1.6, sharex=True, sharey=True)
     edges = _edges(np.concatenate([results["null"][size] for size in sizes]), 32)
     for axes, size in zip(sheet.axes, sizes):

@@ -187,7 +187,7 @@ class Run:
 
     def run(self) -> None:
         """All stages, each over what is not there yet."""
-        for name in ("generate", "attack", "detect", "meaning", "quality", "runtime"):
+        for name in ("generate", "attack", "detect", "meaning", "quality"):
             self._timed(name, getattr(self, f"run_{name}"))
 
     def _timed(self, name: str, stage: Callable[[], None]) -> None:
@@ -413,9 +413,6 @@ class Run:
                     yield job, {"perplexity": found[job.id], "distinct": distinct(text), "repetition": repetition(text)}
                 else:
                     yield job, {"failed": True, "error": "there is no text to read"}
-
-    def run_runtime(self) -> None:
-        """Detection is timed again in every run: the machine may be another one."""
 
 
 def _seed(own: str) -> int:

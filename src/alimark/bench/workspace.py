@@ -20,7 +20,7 @@ from typing import Any, Literal
 from alimark.errors import RecordError
 from alimark.records import JsonlWriter, Record, read_jsonl
 
-Stage = Literal["generate", "attack", "detect", "meaning", "quality", "runtime"]
+Stage = Literal["generate", "attack", "detect", "meaning", "quality"]
 
 
 def digest(making: Mapping[str, Any]) -> str:

@@ -18,7 +18,8 @@ from alimark import Key, load_embedder
 from alimark.alignment import LEFT, RIGHT, WHOLE, search
 from alimark.detector import DetectionSettings, detect_batch, prepare
 from alimark.llm.base import Request, Sampling
-from alimark.signals import extract, project
+from alimark.scoring import scoring
+from alimark.signals import project
 from alimark.testing import StandInLLM
 from alimark.text import splitter
 
@@ -47,7 +48,7 @@ class Bench:
     def _signals(self) -> Any:
         prepared = prepare(self.text, self.key, self.embedder, self.settings)
         projections = project(self.embedder.embed(prepared.units.texts), self.key)
-        return prepared, extract(prepared.units, projections)
+        return prepared, scoring(self.key, self.settings).signals(prepared.units, projections)
 
     def score(self) -> float:
         _, signals = self._signals()

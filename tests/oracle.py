@@ -1,4 +1,4 @@
-"""The paper's algorithms 2 and 3, written plainly: candidate by candidate, table by table, bit by bit.
+"""The paper's algorithms 2 and 3, and the likelihood of soft decisions, written plainly: candidate by candidate, bit by bit.
 
 Slow and obvious, with no array and no cleverness, so that it can be read against the paper line by line. A text is a
 number of sentences and a mapping from a run of them to its bits: `(first, last, starts_inside, ends_inside)`, where a run that
@@ -8,7 +8,8 @@ starts inside leaves out the left half of its first sentence and one that ends i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import combinations
 
 Bits = tuple[int, ...]
@@ -125,3 +126,77 @@ def local_score(
                 options.append(table[i - 1][j - 2] + halves - restructure)
             table[i][j] = max(options)
     return max(max(row) for row in table)
+
+
+def soft_likelihood(
+    whole: Sequence[Sequence[float]],
+    joined: Sequence[Sequence[float] | None],
+    chances: Mapping[str, float],
+    best: Callable[[Sequence[float]], float] = sum,
+) -> float:
+    """How much likelier a text is if it carries the blocks: over all that may become of it, or by `best=max` the likeliest.
+
+    `whole[i][j]` is the worth of sentence i for block j, `joined[i][j]` that of sentences i - 1 and i together.
+    """
+    size, gain = len(whole[0]), chances["worth"]
+    names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump")
+    usual = 1 - sum(chances[name] for name in names)
+
+    def ratio(worth: float) -> float:
+        """Of the densities of N(gain, 1) and N(0, 1)."""
+        return math.exp(gain * worth - gain * gain / 2)
+
+    def rest(i: int, j: int) -> float:
+        """Of sentences i and on, block number j (from 1) being the last one carried."""
+        if i == len(whole):
+            return 1.0
+        other = 1 - chances["moved"] + chances["moved"] * sum(map(ratio, whole[i])) / size
+        ways = [chances["foreign"] * other * ahead(i + 1, j)]
+        if j < size:
+            ways.append(chances["replaced"] * other * ahead(i + 1, j + 1))
+        starts = [(usual, j + 1), (chances["repeated"], j if j else size + 1)]
+        starts += [
+            (chances["skipped"] * (1 - chances["further"]) * chances["further"] ** (lost - 1), j + 1 + lost)
+            for lost in range(1, size)
+        ]
+        starts += [(chances["jump"] / size, to) for to in range(1, size + 1)]
+        ways += [chance * ratio(whole[i][to - 1]) * ahead(i + 1, to) for chance, to in starts if to <= size]
+        for held, name in ((2, "two"), (3, "three")):
+            if j + held <= size:
+                worth = sum(whole[i][j : j + held]) / math.sqrt(held)
+                ways.append(chances[name] * ratio(worth) * ahead(i + 1, j + held))
+        pair = joined[i + 1] if i + 1 < len(whole) else None
+        if pair is not None and j < size:
+            ways.append(chances["joined"] * ratio(pair[j]) * ahead(i + 2, j + 1))
+        return best(ways)
+
+    ahead = cache(rest)
+    return ahead(0, 0)
+
+
+def soft_local(
+    whole: Sequence[Sequence[float]], joined: Sequence[Sequence[float] | None], costs: Sequence[float]
+) -> float:
+    """The best sum of a passage, by looking at every end."""
+    theta, skip_sentence, skip_block, restructure = costs
+
+    @cache
+    def ending(i: int, j: int) -> float:
+        """The best passage that ends behind sentence i and block j, or nothing."""
+        if i == 0 or j == 0:
+            return 0.0
+        ways = [
+            0.0,
+            ending(i - 1, j - 1) + whole[i - 1][j - 1] - theta,
+            ending(i - 1, j) - skip_sentence,
+            ending(i, j - 1) - skip_block,
+        ]
+        pair = joined[i - 1]
+        if i > 1 and pair is not None:
+            ways.append(ending(i - 2, j - 1) + pair[j - 1] - theta - restructure)
+        if j > 1:
+            both = (whole[i - 1][j - 2] + whole[i - 1][j - 1]) / math.sqrt(2)
+            ways.append(ending(i - 1, j - 2) + both - theta - restructure)
+        return max(ways)
+
+    return max(ending(i, j) for i in range(len(whole) + 1) for j in range(len(whole[0]) + 1))

@@ -152,7 +152,11 @@ def test_sentences_needed() -> None:
     needed = sig.sentences_needed(8, 0.01)
     assert needed is not None
     assert 3 <= needed <= 8
-    assert sig.sentences_needed(8, 0.01, 0.6, 6) is None
+    assert sig.sentences_needed(8, 0.01, limit=1) is None
+    soft = sig.sentences_needed(32, 0.01, soft=True)
+    assert soft is not None
+    assert needed is not None
+    assert 1 < soft <= needed
     rarer = sig.sentences_needed(8, 1e-6)
     assert rarer is not None
     assert rarer > needed

@@ -48,7 +48,7 @@ def _cache_folder() -> str | None:
 
 
 _FOLDER = _cache_folder()
-_one_at_a_time = threading.Lock()  # Numba's plainest threading layer aborts when two threads launch kernels at once
+one_at_a_time = threading.Lock()  # Numba's plainest threading layer aborts when two threads launch kernels at once
 
 
 def kernel(*, parallel: bool = False) -> Callable[[Function], Function]:
@@ -304,7 +304,7 @@ def _edit_distances(left: Any, right: Any, m: Any, out: Any) -> None:
 def edit_distances(left: Packed, right: Packed, m: int) -> NDArray[np.int32]:
     """The block edit distance of each row of `left` to the same row of `right`."""
     out = np.empty(len(left), np.int32)
-    with _one_at_a_time:
+    with one_at_a_time:
         _edit_distances(left, right, m, out)
     return out
 
@@ -344,7 +344,7 @@ def search(
         a, b = starts[texts[0]], starts[texts[0] + 1]
         _score_one(units[a:b], valid[a:b], blocks[keys[0]], m, tuple(limits), tuple(rule), out[0])
     else:
-        with _one_at_a_time:
+        with one_at_a_time:
             _score_jobs(units, valid, starts, texts, keys, blocks, m, tuple(limits), tuple(rule), out)
     whole = out[:, 1:].astype(np.int64)
     return Best(out[:, 0].copy(), whole[:, 0], whole[:, 1], whole[:, 2])
@@ -364,7 +364,7 @@ def search_local(
 ) -> tuple[Floats, Ints, Ints]:
     """For each key the best local sum, and the sentence and block where it ends."""
     out = np.empty((len(blocks), 3))
-    with _one_at_a_time:
+    with one_at_a_time:
         _local_jobs(units, valid, blocks, m, tuple(costs), out)
     return out[:, 0].copy(), out[:, 1].astype(np.int64), out[:, 2].astype(np.int64)
 

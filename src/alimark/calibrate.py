@@ -10,12 +10,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark import alignment
 from alimark.alignment import Floats, Packed
 from alimark.detector import DetectionSettings
 from alimark.embed import Embedder
 from alimark.key import Key
-from alimark.signals import Units, extract, project, restructure
+from alimark.scoring import scoring
+from alimark.signals import Units, project, restructure
 from alimark.text import splitter
 
 LEVELS = (0.01, 0.05, 0.5)
@@ -32,9 +32,9 @@ class Embedded:
     embeddings: NDArray[np.float32]
 
     @classmethod
-    def of(cls, texts: Sequence[str], splitter_name: str, embedder: Embedder, settings: DetectionSettings) -> Embedded:
-        cutter = splitter(splitter_name)
-        units = [restructure(cutter.units(text), settings.limits) for text in texts]
+    def of(cls, texts: Sequence[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Embedded:
+        cutter, limits = splitter(key.splitter), scoring(key, settings).limits
+        units = [restructure(cutter.units(text), limits) for text in texts]
         starts = np.cumsum([0, *(len(one.texts) for one in units)])
         return cls(units, starts, embedder.embed([unit for one in units for unit in one.texts]))
 
@@ -51,43 +51,37 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Values:
-    """For each text: the p-value, never too small; the same with ties broken at random; the paper's z."""
+    """For each text: the p-value, never too small; the same with ties broken at random; the score itself."""
 
     p: Floats
     p_randomised: Floats
-    z: Floats
+    raw: Floats
 
 
 def p_values(texts: Embedded, key: Key, settings: DetectionSettings, seed: int = 0) -> Values:
     """All texts under one key, against the same random keys."""
     projections = project(texts.embeddings, key)
+    rule = scoring(key, settings)
     signals = [
-        extract(one, projections[a:b]) for one, a, b in zip(texts.units, texts.starts, texts.starts[1:], strict=False)
+        rule.signals(one, projections[a:b])
+        for one, a, b in zip(texts.units, texts.starts, texts.starts[1:], strict=False)
     ]
-    packed = np.concatenate([one.packed for one in signals])
-    valid = np.concatenate([one.valid for one in signals])
-    begin = np.cumsum([0, *(len(one.packed) for one in signals)])
-    rule = settings.rule(key.block_size, int(np.diff(begin).max()) + settings.limits.splits)
-    length = int(rule.most[-1])
+    length = rule.length(max(len(one.packed) for one in signals))
 
     def score(blocks: Packed) -> Floats:
         """Texts by keys."""
         jobs = np.arange(len(signals) * len(blocks))
-        found = alignment.search(
-            packed, valid, blocks, key.block_size, settings.limits, rule,
-            starts=begin, texts=jobs // len(blocks), keys=jobs % len(blocks),
-        )  # fmt: skip
-        return found.z.reshape(len(signals), len(blocks))
+        return rule.scores(signals, blocks, jobs // len(blocks), jobs % len(blocks)).reshape(len(signals), -1)
 
-    z = score(key.blocks(length)[None])[:, 0]
-    above, ties = np.zeros(len(z), np.int64), np.zeros(len(z), np.int64)
-    some = max(1, 2_000_000 // len(z))  # jobs held at a time
+    raw = score(key.blocks(length)[None])[:, 0]
+    above, ties = np.zeros(len(raw), np.int64), np.zeros(len(raw), np.int64)
+    some = max(1, 2_000_000 // len(raw))  # jobs held at a time
     for first in range(0, settings.draws, some):
         null = score(key.null_blocks(first, min(some, settings.draws - first), length))
-        above += (null > z[:, None]).sum(axis=1)
-        ties += (null == z[:, None]).sum(axis=1)
-    u = 1 - np.random.default_rng(seed).random(len(z))
-    return Values((1 + above + ties) / (settings.draws + 1), (above + u * (1 + ties)) / (settings.draws + 1), z)
+        above += (null > raw[:, None]).sum(axis=1)
+        ties += (null == raw[:, None]).sum(axis=1)
+    u = 1 - np.random.default_rng(seed).random(len(raw))
+    return Values((1 + above + ties) / (settings.draws + 1), (above + u * (1 + ties)) / (settings.draws + 1), raw)
 
 
 def fresh_keys(
@@ -99,11 +93,18 @@ def fresh_keys(
         key = _fresh(like, embedder, like.centre)
         parts.append(p_values(texts.part([i]), key, settings, seed=i))
         progress(1)
-    return Values(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("p", "p_randomised", "z")))
+    return Values(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("p", "p_randomised", "raw")))
 
 
 def _fresh(like: Key, embedder: Embedder, centre: NDArray[np.float32] | None) -> Key:
-    return Key.generate(block_size=like.block_size, embedder=embedder, splitter=like.splitter, centre=centre)
+    return Key.generate(
+        decision=like.decision,
+        block_size=like.block_size,
+        span=like.span,
+        embedder=embedder,
+        splitter=like.splitter,
+        centre=centre,
+    )
 
 
 def per_key_rates(

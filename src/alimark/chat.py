@@ -20,9 +20,8 @@ def draw_all(
     Requests are taken from `requests` no sooner than they are needed, and at least `least` of them go in one call: an engine
     that keeps what it read last reads the common start of neighbours once. `singles`: each request is for one draw.
     """
-    # Engines that take more such calls at a time than others say so.
-    callers: int = getattr(llm, "singles", llm.callers) if singles else llm.callers
-    chunks = _chunks(enumerate(requests), max(least, llm.together))
+    callers, together = llm.singles if singles else (llm.callers, llm.together)
+    chunks = _chunks(enumerate(requests), max(least, together))
     if callers <= 1:
         for chunk in chunks:  # in this thread, so that an interruption reaches the model at once
             yield from _answers(chunk, _draw(llm, chunk, sampling, over))

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
-from alimark.alignment import LEFT, MATCH, RIGHT, SKIP_BLOCK, Packed, Step
+from alimark.alignment import LEFT, MATCH, RIGHT, SKIP_BLOCK, WHOLE, Packed, Step
 from alimark.errors import AlimarkError
 from alimark.significance import draws_for, sentences_needed
+from alimark.soft import SEVERAL
 
 if TYPE_CHECKING:
     from alimark.detector import DetectionSettings
@@ -81,9 +82,11 @@ def describe(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequenc
         part: Literal["left", "right"] | None = "left" if step.cut & LEFT else "right" if step.cut & RIGHT else None
         agreed, kind = None, "skip-sentence"
         if step.kind == MATCH:
-            differ = int(packed[step.last, step.merged, step.cut]) ^ int(secret[step.block])
+            several = not step.merged and step.cut == SEVERAL  # then the unit is the sentence itself
+            differ = int(packed[step.last, step.merged, WHOLE if several else step.cut]) ^ int(secret[step.block])
             agreed = key.block_size - differ.bit_count()
-            kind = "merge" if step.merged else "split" if part else "match"
+            kind = "merge" if step.merged else "split" if step.cut else "match"
+            part = None if several else part
         text = " ".join(sentences[i] for i in run)
         block = step.block + 1 if step.kind == MATCH else None
         described.append(AlignedStep(kind, tuple(i + 1 for i in run), block, agreed, part, text))  # type: ignore[arg-type]
@@ -139,7 +142,7 @@ class Detection:
                 f"no random key of {self.draws:,} scored as high, which is too few to decide at a false-positive rate of "
                 f"{fpr:g}; detect again with draws={wanted}"
             )
-        needed = sentences_needed(self.block_size, fpr / self.keys_tried)
+        needed = sentences_needed(self.block_size, fpr / self.keys_tried, soft=self.decision == "soft")
         if needed is not None and self.settings.search == "excerpt":
             needed = math.ceil(1.5 * needed)  # the wider search costs about that much
         if needed is None or len(self.sentences) < needed:

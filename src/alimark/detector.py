@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark import alignment
-from alimark.alignment import Floats, Limits, LocalCosts, Packed, Rule
+from alimark.alignment import Floats, Limits, Packed, Rule
 from alimark.detection import Detection, Passage, describe
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, LimitError, TextError
 from alimark.key import Key
-from alimark.signals import Signals, Units, extract, extract_many, project, restructure
+from alimark.scoring import Scoring, scoring
+from alimark.signals import Signals, Units, project, project_many, restructure
 from alimark.significance import (
     ALPHA,
     BETA,
@@ -41,13 +42,10 @@ Item = TypeVar("Item")
 
 MAX_SENTENCES = 2000
 MAX_EXCERPT_SENTENCES = 200_000
+MAX_SOFT_EXCERPT_SENTENCES = 20_000
+"""Fewer, since a soft detector keeps tables of every sentence."""
 LONG_TEXT = 300
 """Beyond so many sentences the drawing of random keys stops early, since each costs N times L."""
-
-
-def local_costs(m: int) -> LocalCosts:
-    """Of the search for excerpts, in proportion to the block; benchmarks/excerpts.py tries others beside these."""
-    return LocalCosts(theta=0.35, skip_sentence=0.3 * m, skip_block=0.3 * m, restructure=0.375 * m)
 
 
 @dataclass(frozen=True)
@@ -142,14 +140,21 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
     excerpt = settings.search == "excerpt"
-    limit = MAX_EXCERPT_SENTENCES if excerpt else MAX_SENTENCES
+    limit = MAX_SENTENCES if not excerpt else MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES
     if len(sentences) > limit:
         way = "cut it into parts" if excerpt else "cut it into parts, or look for marked passages (--excerpt)"
         raise LimitError(f"the text has {len(sentences):,} sentences and the limit is {limit:,}; {way}")
     warnings = () if "en" not in embedder.languages or looks_english(text) else (
         f"the text does not look like English, the only language that {embedder.name} knows: a mark may not be found",
     )  # fmt: skip
-    return Prepared(text, restructure(sentences, settings.limits), sentences, warnings)
+    return Prepared(text, restructure(sentences, scoring(key, settings).limits), sentences, warnings)
+
+
+def units_of(texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Iterator[str]:
+    """The units that detecting the texts will embed; those of texts that cannot be answered are left out."""
+    for text in texts:
+        with suppress(AlimarkError):
+            yield from prepare(text, key, embedder, settings).unit_texts
 
 
 def _with_others(
@@ -211,10 +216,11 @@ def detect_batch(
     place = {unit: i for i, unit in enumerate(dict.fromkeys(unit for one in sound for unit in one.unit_texts))}
     projections = projections_of(list(place), key, embedder) if place else np.empty((0, key.block_size))
     clock.lap("embedding")
+    rule = scoring(key, settings)
     found = (
         detect_prepared(
             one,
-            [extract(each.units, projections[[place[unit] for unit in each.units.texts]]) for each in one.every],
+            [rule.signals(each.units, projections[[place[unit] for unit in each.units.texts]]) for each in one.every],
             key,
             embedder,
             settings,
@@ -262,7 +268,7 @@ def detect_prepared(
         sentences=tuple(prepared.sentences),
         raw=raw,
         score=(raw - found.mean) / found.std if found.std > 0 else 0.0,
-        z=raw if settings.search == "whole" else None,
+        z=raw if settings.search == "whole" and not key.soft else None,
         p_value=found.p_value,
         p_randomised=found.randomised(1 - key.uniform("ties", prepared.text)),
         p_tail=found.tail,
@@ -282,43 +288,36 @@ def _whole(
     signals: Sequence[Signals], key: Key, settings: DetectionSettings
 ) -> tuple[float, Significance, list[alignment.Step], int]:
     """The best score over the text and its others, held against the best that each random key gets over the same."""
-    limits, m = settings.limits, key.block_size
-    counts = [len(one.packed) for one in signals]
-    rule = settings.rule(m, max(counts) + limits.splits)
-    length = int(rule.most[-1])
+    rule = scoring(key, settings)
+    length = rule.length(max(len(one.packed) for one in signals))
     secret = key.blocks(length)
-    units, valid = np.concatenate([one.packed for one in signals]), np.concatenate([one.valid for one in signals])
-    starts = np.cumsum([0, *counts])
 
-    def best_of(blocks: Packed) -> alignment.Best:
-        """Of every key with every text, a row a text."""
+    def scores(blocks: Packed) -> Floats:
+        """Of every text, a row each, under every key."""
         texts, keys = np.repeat(np.arange(len(signals)), len(blocks)), np.tile(np.arange(len(blocks)), len(signals))
-        return alignment.search(units, valid, blocks, m, limits, rule, starts=starts, texts=texts, keys=keys)
+        return rule.scores(signals, blocks, texts, keys).reshape(len(signals), len(blocks))
 
     def null_scores(first: int, count: int) -> Floats:
-        scores: Floats = best_of(key.null_blocks(first, count, length)).z.reshape(len(signals), count).max(axis=0)
-        return scores
+        best: Floats = scores(key.null_blocks(first, count, length)).max(axis=0)
+        return best
 
-    own = best_of(secret[None])
-    best = int(np.argmax(own.z))
-    raw = float(own.z[best])
+    own = scores(secret[None])[:, 0]
+    best = int(np.argmax(own))
+    raw = float(own[best])
     found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
-    merges, splits, used = int(own.merges[best]), int(own.splits[best]), int(own.length[best])
-    steps = alignment.trace(signals[best].packed, signals[best].valid, secret[:used], m, merges, splits)
+    steps = rule.trace(signals[best], secret[: rule.length(len(signals[best].packed))])
     return raw, found, steps, best
 
 
 def _excerpt(
     signals: Signals, key: Key, settings: DetectionSettings
 ) -> tuple[float, Significance, list[alignment.Step], tuple[Passage, ...]]:
+    rule = scoring(key, settings)
     secret = key.blocks(settings.max_blocks)
-    raw, steps = _best_passage(signals, 0, len(signals.packed), secret, key)
+    raw, steps = _best_passage(signals, 0, len(signals.packed), secret, rule)
 
     def null_scores(first: int, count: int) -> Floats:
-        blocks = key.null_blocks(first, count, settings.max_blocks)
-        return alignment.search_local(
-            signals.packed, signals.valid, blocks, key.block_size, local_costs(key.block_size)
-        )[0]
+        return rule.local_scores(signals, key.null_blocks(first, count, settings.max_blocks))
 
     found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
     passages = []
@@ -329,7 +328,7 @@ def _excerpt(
     # Further passages are held against the best that random keys find in the whole text, so the search is paid for.
     while rest and not found.stopped_early:
         start, stop = rest.pop()
-        score, more = _best_passage(signals, start, stop, secret, key)
+        score, more = _best_passage(signals, start, stop, secret, rule)
         p_value = (1 + int((found.scores >= score).sum())) / (found.draws + 1)
         if more and p_value <= settings.passage_fpr:
             passages.append(passage := Passage.of(score, p_value, more))
@@ -340,14 +339,11 @@ def _excerpt(
 
 
 def _best_passage(
-    signals: Signals, start: int, stop: int, secret: Packed, key: Key
+    signals: Signals, start: int, stop: int, secret: Packed, rule: Scoring
 ) -> tuple[float, list[alignment.Step]]:
     if stop <= start:
         return 0.0, []
-    valid = signals.valid[start:stop].copy()
-    valid[0, 1:] = False  # a merge with the sentence before would leave the range
-    costs = local_costs(key.block_size)
-    score, steps = alignment.trace_local(signals.packed[start:stop], valid, secret, key.block_size, costs)
+    score, steps = rule.trace_local(signals.part(start, stop), secret)
     return score, [step._replace(last=step.last + start) for step in steps]
 
 
@@ -371,6 +367,8 @@ def detect_keys(
         raise AlimarkError("keys of several embedders or splitters cannot share one embedding; ask for each apart")
     for key in keys:
         key.check(embedder)
+    if len({key.soft for key in keys}) > 1:
+        raise AlimarkError("hard and soft keys have scores of different kinds; ask for each kind apart")
     [prepared] = _with_others([prepare(text, keys[0], embedder, settings)], keys[0], embedder, settings, llm)
     embeddings = [embedder.embed(one.units.texts) for one in prepared.every]
     pairs = list(zip(prepared.every, embeddings, strict=True))
@@ -382,7 +380,7 @@ def detect_keys(
     found = [
         detect_prepared(
             prepared,
-            [extract(one.units, project(vectors, keys[k])) for one, vectors in pairs],
+            [scoring(keys[k], settings).signals(one.units, project(vectors, keys[k])) for one, vectors in pairs],
             keys[k],
             embedder,
             settings,
@@ -413,35 +411,28 @@ def _corrected(one: Detection, keys: int) -> Detection:
 def _score_keys(
     units: Units, embeddings: NDArray[np.float32], keys: Sequence[Key], settings: DetectionSettings
 ) -> list[float]:
-    """The raw score of each key, in parts of keys that share block size and centre."""
+    """The raw score of each key, in parts of keys that are alike."""
     scores = [0.0] * len(keys)
-    groups: dict[tuple[int, bytes], list[int]] = {}
+    groups: dict[tuple[int, int | None, int, bytes], list[int]] = {}
     for number, key in enumerate(keys):
         centre = b"" if key.centre is None else key.centre.tobytes()
-        groups.setdefault((key.block_size, centre), []).append(number)
-    for (m, _), members in groups.items():
-        rule = settings.rule(m, units.count + settings.limits.splits)
+        groups.setdefault((key.block_size, key.span, key.soft_version, centre), []).append(number)
+    for members in groups.values():
         for part in _parts(members, 256):
-            some = [keys[number] for number in part]
-            packed = extract_many(units, embeddings, some)
-            for number, score in zip(part, _score_part(packed, units, some, rule, settings), strict=True):
-                # A local sum grows with the block, a z-score does not.
-                scores[number] = float(score) / (m if settings.search == "excerpt" else 1)
+            found = _score_part(units, embeddings, [keys[number] for number in part], settings)
+            for number, score in zip(part, found, strict=True):
+                scores[number] = float(score)
     return scores
 
 
-def _score_part(packed: Packed, units: Units, keys: list[Key], rule: Rule, settings: DetectionSettings) -> Floats:
-    valid, m = units.index >= 0, keys[0].block_size
+def _score_part(
+    units: Units, embeddings: NDArray[np.float32], keys: list[Key], settings: DetectionSettings
+) -> Floats | list[float]:
+    rule = scoring(keys[0], settings)
+    signals = [rule.signals(units, projections) for projections in project_many(embeddings, keys)]
     if settings.search == "excerpt":
-        blocks = np.stack([key.blocks(settings.max_blocks) for key in keys])
-        one = [
-            alignment.search_local(own, valid, block[None], m, local_costs(m))[0][0]
-            for own, block in zip(packed, blocks, strict=True)
-        ]
-        return np.array(one)
-    blocks = np.stack([key.blocks(int(rule.most[-1])) for key in keys])
+        blocks = [key.blocks(settings.max_blocks)[None] for key in keys]
+        found = (rule.local_scores(own, block)[0] for own, block in zip(signals, blocks, strict=True))
+        return [score / rule.local_unit for score in found]
     jobs = np.arange(len(keys))
-    return alignment.search(
-        packed.reshape(-1, *packed.shape[2:]), np.tile(valid, (len(keys), 1, 1)), blocks, m, settings.limits, rule,
-        starts=np.arange(0, len(keys) * units.count + 1, units.count), texts=jobs, keys=jobs,
-    ).z  # fmt: skip
+    return rule.scores(signals, np.stack([key.blocks(rule.length(units.count)) for key in keys]), jobs, jobs)

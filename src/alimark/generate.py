@@ -1,6 +1,6 @@
 """Algorithm 1: sample candidates for the next sentence, keep the one that carries the block, repeat.
 
-A `Writing` is one text in progress. It asks for a wave of draws, takes them, learns the bits of what was new, and
+A `Writing` is one text in progress. It asks for a wave of draws, takes them, learns the projections of what was new, and
 chooses; what it writes depends on its prompt, key, settings and seed alone, whoever else is being served. `generate_many`
 and `Scheduler` serve many at a time: a *round* samples a wave for each of some texts in one call of the model and embeds
 what it brought in one call of the embedder. A model that takes several callers gets several rounds at a time, so that
@@ -24,13 +24,16 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
+import numpy as np
+
 from alimark._workers import First
+from alimark.alignment import Floats
 from alimark.candidate import Candidate, FirstSentence, Text
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull
 from alimark.key import Key
 from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn
-from alimark.signals import project, to_bits
+from alimark.signals import Carried, carried, project, targets
 from alimark.text import DEFAULT_SPLITTER, splitter
 
 Ended = Literal["complete", "model ended", "model repeats itself", "context full"]
@@ -52,7 +55,7 @@ class GenerationSettings:
     sampling: Sampling = field(default_factory=Sampling)
     wave: int | None = None
     """Candidates sampled together; sampling stops at the wave that holds a full match. None: few where full matches are
-    likely, all where they are rare, since an engine is fastest with many at once."""
+    likely, all where they are rare, since an engine is fastest with many at once. A soft decision has no full match."""
     prompt_style: PromptStyle = "continue"
 
     def __post_init__(self) -> None:
@@ -63,9 +66,11 @@ class GenerationSettings:
         if self.prompt_style not in ("continue", "chat"):
             raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
 
-    def wave_for(self, block_size: int) -> int:
+    def wave_for(self, key: Key) -> int:
+        if key.soft:
+            return self.wave or self.candidates
         # One draw in 2**M matches in full by chance; a quarter of that many leaves most texts a wave to save.
-        return self.wave or max(16, min(64, 2 ** min(block_size, 10) // 4))
+        return self.wave or max(16, min(64, 2 ** min(key.block_size, 10) // 4))
 
 
 @dataclass(frozen=True)
@@ -167,8 +172,8 @@ class Writing:
         self.seconds = 0.0
         self._progress = progress
         self._started: float | None = None
-        self._blocks = key.blocks(settings.sentences).tolist() if key else []
-        self._bits: dict[str, int] = {}
+        self._targets = targets(key, settings.sentences) if key else np.empty((0, 0))
+        self._projections: dict[str, Floats] = {}
         self._matches: list[int] = []
         self._cost: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
@@ -177,6 +182,7 @@ class Writing:
 
     def _begin_sentence(self) -> None:
         self._drawn: list[Candidate] = []
+        self._carries: dict[str, Carried] = {}  # of the block to come
 
     @property
     def context(self) -> str:
@@ -199,11 +205,11 @@ class Writing:
             # Far from the numbers of candidates, and each wave of a block its own.
             return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=turns)
         left = self.settings.candidates - len(self._drawn)
-        wave = self.settings.wave_for(self.key.block_size) if self.key else 1
+        wave = self.settings.wave_for(self.key) if self.key else 1
         return Request(self.context, min(wave, left), seed, first=len(self._drawn), turns=turns)
 
     def take(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:
-        """Add a wave's draws, of which the first sentences may be known; the units whose bits `settle` wants."""
+        """Add a wave's draws, of which the first sentences may be known; the units whose projections `settle` wants."""
         self._cost.update(waves=1, candidates=len(draws), tokens=sum(draw.tokens for draw in draws))
         if self.text.in_code:
             self._code_waves += 1
@@ -225,20 +231,24 @@ class Writing:
         wanted = [candidate.unit for candidate in wave if not candidate.flaw]
         if len(self._drawn) >= self.settings.candidates and all(candidate.flaw for candidate in self._drawn):
             wanted = [candidate.unit for candidate in self._drawn if candidate.flaw == "unfinished"]
-        return [unit for unit in dict.fromkeys(wanted) if unit not in self._bits]
+        return [unit for unit in dict.fromkeys(wanted) if unit not in self._projections]
 
-    def settle(self, bits: dict[str, int]) -> None:
-        """Choose, or leave it to the next wave. `bits`: of the units that `take` named.
+    def settle(self, projections: dict[str, Floats]) -> None:
+        """Choose, or leave it to the next wave. `projections`: of the units that `take` named.
 
         Draws are independent, so the first full match in draw order is distributed like a random one among all full
-        matches; without one, a random draw among the best is taken, and a sentence drawn twice counts twice.
+        matches; without one, a random draw among the best is taken, and a sentence drawn twice counts twice. A soft
+        decision has no full match: it takes the draw that lies furthest along the block's direction.
         """
-        self._bits |= bits
-        self._cost["embedded"] += len(bits)
+        self._projections |= projections
+        self._cost["embedded"] += len(projections)
         if self.ended or not self._drawn:
             return
-        full = self.key.block_size if self.key else 0
-        chosen = self._first([one for one in self._usable() if self._count(one) == full])
+        self._weigh()
+        chosen = None
+        if self.key is None or not self.key.soft:
+            full = self.key.block_size if self.key else 0
+            chosen = self._first([one for one in self._usable() if self._worth(one) == full])
         if chosen is None:
             if len(self._drawn) < self.settings.candidates:
                 return
@@ -248,12 +258,15 @@ class Writing:
             return
         self._add(chosen)
 
-    def _count(self, candidate: Candidate) -> int:
-        """Bits that a candidate matches of the block to come."""
-        if self.key is None:
-            return 0
-        block: int = self._blocks[len(self._matches)]
-        return self.key.block_size - (self._bits[candidate.unit] ^ block).bit_count()
+    def _weigh(self) -> None:
+        """Finds out how much the new candidates carry of the block to come."""
+        units = {one.unit for one in self._drawn} & self._projections.keys() - self._carries.keys()
+        if self.key and units:
+            rows = np.stack([self._projections[unit] for unit in units])
+            self._carries |= zip(units, carried(rows, self._targets[len(self._matches)], self.key), strict=True)
+
+    def _worth(self, candidate: Candidate) -> float:
+        return self._carries[candidate.unit].worth if self.key else 0.0
 
     def _first(self, candidates: Iterable[Candidate]) -> Candidate | None:
         """The first that a detector will find again. Splitting is dear, so it is asked of few."""
@@ -271,18 +284,18 @@ class Writing:
         """A random one of those that match best, as long as one of them splits again."""
         usable = self._usable()
         random.Random(f"{self.seed}/{len(self.text.units)}").shuffle(usable)
-        return self._first(sorted(usable, key=self._count, reverse=True))
+        return self._first(sorted(usable, key=self._worth, reverse=True))
 
     def _makeshift(self) -> Candidate | None:
         """A sentence that will be split otherwise, or that is cut off, is better than none."""
         for flaw in ("resplit", "unfinished"):
             if some := [candidate for candidate in self._drawn if candidate.flaw == flaw]:
-                return max(some, key=self._count)
+                return max(some, key=self._worth)
         return None
 
     def _add(self, chosen: Candidate) -> None:
         if self.key:
-            self._matches.append(self._count(chosen))
+            self._matches.append(self._carries[chosen.unit].bits)
         self.text.add(chosen)
         self._begin_sentence()
         self._code_waves = 0
@@ -344,8 +357,7 @@ class _Rounds:
                 else:
                     known = None if firsts is None else list(islice(firsts, len(draws)))
                     wanted.append((one, one.take(draws, known)))
-        bits = self._bits(wanted)
-        for (one, _), found in zip(wanted, bits, strict=True):
+        for (one, _), found in zip(wanted, self._projections(wanted), strict=True):
             one.settle(found)
         took = time.perf_counter() - started
         for one in live:
@@ -385,7 +397,7 @@ class _Rounds:
                 )
         return list(draws)
 
-    def _bits(self, wanted: Sequence[tuple[Writing, list[str]]]) -> list[dict[str, int]]:
+    def _projections(self, wanted: Sequence[tuple[Writing, list[str]]]) -> list[dict[str, Floats]]:
         """All new units of the round, embedded in one call; texts of several keys may be written together."""
         units = list(dict.fromkeys(unit for _, some in wanted for unit in some))
         if not units:
@@ -397,7 +409,7 @@ class _Rounds:
         for one, some in wanted:
             assert one.key is not None
             rows = vectors[[at[unit] for unit in some]]
-            found.append(dict(zip(some, to_bits(project(rows, one.key)).tolist(), strict=True)) if some else {})
+            found.append(dict(zip(some, project(rows, one.key), strict=True)) if some else {})
         return found
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from alimark.directions import directions, known
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.records import write_whole
 from alimark.text import DEFAULT_SPLITTER
@@ -33,6 +34,9 @@ Blocks = NDArray[np.uint64]
 Law = Literal["uniform", "shuffle"]
 
 VERSION = 1
+SOFT_VERSION = 1
+"""Of how soft decisions are made and found, the newest; alimark.scoring keeps them all."""
+SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 MAX_BLOCK_SIZE = 64
 _KEYS_A_CHUNK = 1024  # null keys drawn by one hash call
@@ -62,6 +66,8 @@ class Key:
         "fingerprint",
         "law",
         "scheme",
+        "soft_version",
+        "span",
         "splitter",
     )  # fmt: skip
 
@@ -76,20 +82,33 @@ class Key:
         scheme: str = "alimark",
         splitter: str = DEFAULT_SPLITTER,
         centre: NDArray[np.float32] | None = None,
+        span: int | None = None,
+        soft_version: int = SOFT_VERSION,
         law: Law = "uniform",
     ) -> None:
         if len(secret) != 32:
             raise KeyFileError("a secret has 32 bytes")
         if scheme != "alimark":
             raise KeyFileError(f"scheme {scheme!r} is not known to this release; known: alimark")
-        if decision != "hard":
-            raise KeyFileError(f"decision {decision!r} is not known to this release; known: hard")
+        if decision not in ("hard", "soft"):
+            raise KeyFileError(f"decision {decision!r} is not known to this release; known: hard, soft")
         if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK_SIZE:
             raise KeyFileError(f"block_size must be a whole number from 1 to {MAX_BLOCK_SIZE}, not {block_size!r}")
         if centre is not None and (centre.ndim != 1 or not np.isfinite(centre).all()):
             raise KeyFileError("centre must be one finite number for each dimension of the embedder")
+        if span is not None and not (isinstance(span, int) and block_size <= span <= known(fingerprint)):
+            raise KeyFileError(
+                f"span must be a number of directions from block_size ({block_size}) to those known of {embedder} "
+                f"({known(fingerprint)}), not {span!r}"
+            )
+        if decision == "soft" and soft_version not in range(1, SOFT_VERSION + 1):
+            raise KeyFileError(
+                f"soft decisions of version {soft_version!r} are not known to this release; upgrade alimark"
+            )
         self._secret = secret
+        self.soft_version = soft_version
         self.scheme = scheme
+        self.span = span
         self.decision = decision
         self.block_size = block_size
         self.embedder = embedder
@@ -113,18 +132,28 @@ class Key:
         embedder: str | Embedder = DEFAULT_EMBEDDER,
         splitter: str = DEFAULT_SPLITTER,
         centre: ArrayLike | None = None,
+        span: int | None = None,
     ) -> Key:
-        """A fresh key. `centre` is a corpus mean of the embedder, subtracted from every embedding on both sides."""
+        """A fresh key. `centre` is a corpus mean of the embedder, subtracted from every embedding on both sides.
+
+        `span`: the number of directions of the embedding space that the vectors are taken from, those along which the sentences
+        of a text differ most. By default soft keys take as many as fit them best, and hard ones, as the paper, the whole space.
+        """
         name, fingerprint = _identify(embedder)
+        default = SOFT_BLOCK_SIZE if decision == "soft" else 8
+        m = default if block_size is None else block_size
+        if span is None and decision == "soft" and max(m, SOFT_SPAN) <= known(fingerprint):
+            span = max(m, SOFT_SPAN)
         return cls(
             secrets.token_bytes(32),
             embedder=name,
             fingerprint=fingerprint,
-            block_size=8 if block_size is None else block_size,
+            block_size=m,
             decision=decision,
             scheme=scheme,
             splitter=splitter,
             centre=None if centre is None else np.asarray(centre, np.float32),
+            span=span,
         )
 
     @classmethod
@@ -234,6 +263,11 @@ class Key:
 
     # Who it is
 
+    @property
+    def soft(self) -> bool:
+        """Whether sentences are chosen and found by how far they lie along a block's direction, not by bits."""
+        return self.decision == "soft"
+
     def public(self) -> dict[str, Any]:
         """The parameters that may be shown."""
         public = {
@@ -245,6 +279,10 @@ class Key:
             "fingerprint": self.fingerprint,
             "splitter": self.splitter,
         }
+        if self.soft:
+            public["soft_version"] = self.soft_version
+        if self.span is not None:
+            public["span"] = self.span
         if self.centre is not None:
             public["centre"] = base64.b64encode(self.centre.astype("<f4").tobytes()).decode()
         if self.law != "uniform":
@@ -354,6 +392,8 @@ def _build(content: Mapping[str, Any]) -> Key:
         scheme=content["scheme"],
         splitter=str(content["splitter"]),
         centre=None if centre is None else np.frombuffer(base64.b64decode(centre, validate=True), "<f4"),
+        span=content.get("span"),
+        soft_version=content.get("soft_version", SOFT_VERSION),
         law=content.get("law", "uniform"),
     )
     if "bits" in content:
@@ -396,10 +436,19 @@ def pack_bits(bits: NDArray[np.uint8]) -> Blocks:
 
 
 def many_vectors(keys: list[Key], dimension: int) -> NDArray[np.float64]:
-    """The secret vectors of many keys of one block size, (keys, M, dimension)."""
+    """The secret vectors of many keys of one block size, span and embedder, (keys, M, dimension)."""
     if any(key._given_vectors is not None for key in keys):
         return np.stack([key.vectors(dimension) for key in keys])
-    return _orthonormal(np.stack([key._directions(dimension) for key in keys]))
+    span = keys[0].span
+    if span is None:
+        return _orthonormal(np.stack([key._directions(dimension) for key in keys]))
+    within = _orthonormal(np.stack([key._directions(span) for key in keys]))
+    # What ships has few digits, and so is made orthonormal again.
+    basis = _orthonormal(directions(keys[0].fingerprint, span)[None])[0]
+    rotated = np.zeros((len(keys), within.shape[1], dimension))
+    for k in range(span):  # in a fixed order, as everything here
+        rotated += within[:, :, k, None] * basis[k]
+    return rotated
 
 
 def _orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:

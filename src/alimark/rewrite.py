@@ -28,7 +28,7 @@ from alimark.errors import AlimarkError, ContextFull, LimitError, TextError
 from alimark.judging import Known, fixed_parts, judge
 from alimark.key import Key
 from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
-from alimark.signals import project, to_bits
+from alimark.signals import carried, project, targets
 from alimark.text import Splitter, clean, keep_on_one_line, looks_english, pieces, splitter, with_full_stop
 
 Outcome = Literal["rewritten", "best as it was", "no rewrite fits", "too short", "heading"]
@@ -317,6 +317,7 @@ class _Option:
     body: str
     unit: str
     matches: int = 0
+    worth: float = 0.0
     cosine: float = 1.0
 
 
@@ -363,8 +364,9 @@ class _Revision:
 
     def _best(self, embedder: Embedder) -> list[str]:
         """Of each sentence what carries most; nothing where it carries all."""
-        best = [max(some, key=lambda one: (one.matches, one.cosine)) for some in self._options(embedder)]
-        return ["" if one.matches == self.key.block_size else one.body for one in best]
+        best = [max(some, key=lambda one: (one.worth, one.cosine)) for some in self._options(embedder)]
+        full = not self.key.soft and self.key.block_size
+        return ["" if one.matches == full else one.body for one in best]
 
     def _asks(self, number: int, body: str, ways: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Request]]:
         one = self.places[number]
@@ -462,15 +464,15 @@ class _Revision:
         units = list(self._vectors)
         at = {unit: i for i, unit in enumerate(units)}
         vectors = np.stack(list(self._vectors.values()))
-        bits = to_bits(project(vectors, self.key)).tolist()
+        projections = project(vectors, self.key)
         options, too_far = [], 0
-        for one, some, block in zip(self.places, bodies, self.key.blocks(len(bodies)).tolist(), strict=True):
+        for one, some, target in zip(self.places, bodies, targets(self.key, len(bodies)), strict=True):
             row = []
-            for unit, body in some.items():
+            carries = carried(projections[[at[unit] for unit in some]], target, self.key)
+            for (unit, body), carry in zip(some.items(), carries, strict=True):
                 cosine = float(np.dot(vectors[at[one.unit]], vectors[at[unit]])) if unit != one.unit else 1.0
                 if cosine >= self.settings.closeness or unit == one.unit:
-                    matches = self.key.block_size - (bits[at[unit]] ^ block).bit_count()
-                    row.append(_Option(body, unit, matches, min(1.0, cosine)))
+                    row.append(_Option(body, unit, *carry, min(1.0, cosine)))
                 else:
                     too_far += 1
             options.append(row)
@@ -478,9 +480,9 @@ class _Revision:
         return options
 
     def _choose(self, options: Sequence[Sequence[_Option]]) -> list[_Option]:
-        """The most bits that can be had for the mean closeness asked for.
+        """The most of the mark that can be had for the mean closeness asked for.
 
-        The cosine gets a weight, in bits, and every sentence takes what is best at that weight: that makes the sum of bits
+        The cosine gets a weight, and every sentence takes what is best at that weight: that makes the sum of worths
         greatest under a bound on the sum of cosines. The least weight that holds the bound is looked for.
         """
         known: dict[tuple[int, str], bool] = {}
@@ -509,7 +511,7 @@ class _Revision:
     ) -> list[_Option]:
         chosen: list[_Option] = []
         for number, some in enumerate(options):
-            best_first = sorted(some, key=lambda one: (one.matches + weight * one.cosine, one.cosine), reverse=True)
+            best_first = sorted(some, key=lambda one: (one.worth + weight * one.cosine, one.cosine), reverse=True)
             # The original always fits: it was found between its neighbours when the sentence before was chosen.
             fitting = (one for one in best_first if one is some[0] or self._splits_again(number, one, chosen, known))
             chosen.append(next(fitting))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, Packed
+from alimark.alignment import LEFT, RIGHT, WHOLE, Floats, Limits, Packed
+from alimark.directions import mean
 from alimark.key import Key, many_vectors, pack_bits
+from alimark.soft import worth_tables
 from alimark.text import halve, merge
 
 
@@ -62,9 +66,28 @@ class Signals:
     """What the alignment sees of a text under one key."""
 
     packed: Packed
+    """The bits of every unit, as `Units.index` orders them."""
     valid: NDArray[np.bool_]
-    near_flips: int
+    near_flips: int = 0
     """Bits of whole sentences whose projection lies within 1e-4 of zero, where another backend might flip them."""
+    soft: Floats | None = None
+    """Of soft keys: the projections of each sentence and of each with the one before, (N, 1 or 2, M)."""
+
+    @cached_property
+    def tables(self) -> Floats:
+        assert self.soft is not None
+        return worth_tables(self.soft)
+
+    @property
+    def joinable(self) -> NDArray[np.bool_]:
+        """Whether a sentence has a unit together with the one before."""
+        return np.ascontiguousarray(self.valid[:, 1, WHOLE])
+
+    def part(self, start: int, stop: int) -> Signals:
+        """Of some of the sentences; a merge with the sentence before would leave the range."""
+        valid = self.valid[start:stop].copy()
+        valid[0, 1:] = False
+        return Signals(self.packed[start:stop], valid, soft=None if self.soft is None else self.soft[start:stop])
 
 
 def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
@@ -74,7 +97,34 @@ def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
 
 def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
     wide = embeddings.astype(np.float64)
-    return wide if key.centre is None else wide - key.centre
+    centre: NDArray[np.floating] | None = key.centre
+    if centre is None and key.soft:
+        centre = mean(key.fingerprint)
+    return wide if centre is None else wide - centre
+
+
+def targets(key: Key, count: int) -> Floats:
+    """The first `count` blocks as directions, +1 for a one and -1 for a zero, each row of length 1."""
+    m = np.uint64(key.block_size)
+    shifts = np.arange(m, dtype=np.uint64)[::-1]
+    signs = (key.blocks(count)[:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
+    directions: Floats = signs / np.sqrt(float(m))
+    return directions
+
+
+class Carried(NamedTuple):
+    """What a unit carries of a block: bits that agree, and what selection goes by."""
+
+    bits: int
+    worth: float
+    """The bits that agree, or for a soft decision how far the unit lies along the block's direction."""
+
+
+def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
+    """Of each unit, a row of projections, and the block whose direction is `target`."""
+    bits = ((projections >= 0) == (target > 0)).sum(axis=1)
+    worths = projections @ target if key.soft else bits
+    return list(map(Carried, bits.tolist(), worths.tolist()))
 
 
 def to_bits(projections: NDArray[np.float64]) -> Packed:
@@ -83,15 +133,8 @@ def to_bits(projections: NDArray[np.float64]) -> Packed:
     return pack_bits(flat.astype(np.uint8)).reshape(projections.shape[:-1])
 
 
-def extract(units: Units, projections: NDArray[np.float64]) -> Signals:
-    """The signals of a text from the projections of its units."""
-    sentences = projections[units.index[:, 0, WHOLE]]
-    packed = to_bits(projections)[units.index]
-    return Signals(packed, units.index >= 0, int((np.abs(sentences) < 1e-4).sum()))
-
-
-def extract_many(units: Units, embeddings: NDArray[np.float32], keys: list[Key]) -> Packed:
-    """The packed units under each of many keys of one block size and one centre, (keys, N, runs, 4)."""
+def project_many(embeddings: NDArray[np.float32], keys: list[Key]) -> Floats:
+    """The projections under each of many keys of one block size, span and centre, (keys, n, M)."""
     vectors = many_vectors(keys, embeddings.shape[1])
-    bits = to_bits(np.einsum("ud,kmd->kum", _centred(embeddings, keys[0]), vectors, optimize=True))
-    return bits[:, units.index]
+    found: Floats = np.einsum("ud,kmd->kum", _centred(embeddings, keys[0]), vectors, optimize=True)
+    return found

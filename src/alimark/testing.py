@@ -75,6 +75,7 @@ class StandInLLM:
     ) -> None:
         self.name = name
         self.callers, self.together = callers, together
+        self.singles = callers, together
         self.limits: tuple[str, ...] = ()
         self.calls = 0
         self._seed = seed

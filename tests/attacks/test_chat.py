@@ -33,6 +33,7 @@ class Teller:
 
     def __init__(self, tell: Tell, *, callers: int = 1, together: int = 1, ended: Ended = "model") -> None:
         self.tell, self.callers, self.together, self.ended = tell, callers, together, ended
+        self.singles = callers, together
         self.asked: list[Request] = []
         self.sampling: Sampling | None = None
 

@@ -92,6 +92,7 @@ class Promises:
         assert llm.name
         assert llm.callers >= 1
         assert llm.together >= 1
+        assert min(llm.singles) >= 1
         assert llm.limits == self.limits
 
     limits: tuple[str, ...] = ()

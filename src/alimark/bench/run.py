@@ -20,7 +20,7 @@ from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, detection_options, variants
 from alimark.bench.workspace import Stage, Workspace, digest
-from alimark.detector import DetectionSettings, detect_batch
+from alimark.detector import DetectionSettings, detect_batch, units_of
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull, LLMError
 from alimark.generate import GenerationSettings, Prompt, generate_many
@@ -32,6 +32,7 @@ _SCORES = 1
 """Counts up when detection changes so that scores do: records of older releases are then left alone."""
 
 _ERRORS_IN_A_ROW = 3
+_EMBEDDED_TOGETHER = 32  # texts, for batches that are full
 _POOLED = ("insert", "copy-paste")  # attacks that take sentences of other texts
 
 
@@ -325,21 +326,29 @@ class Run:
         llm = self.models.llm(detection.llm) if detection.llm else None
         embedder = self.models.embedder(cell.watermark.key.get("embedder", DEFAULT_EMBEDDER))
         texts = self._texts([job.content[2] for job in jobs])
-        for job in jobs:
-            cell, _, source, secret_text, number = job.content
-            found = texts.get(source)
-            if found is None:
-                continue  # another process is at it, or the run was stopped before; a later run scores it
-            if not found:
-                yield job, {"failed": True, "error": "there is no text to score"}
-                continue
-            key = key_for(cell.watermark, secret(cell.recipe.seed, secret_text, number), self.models)
-            [answer] = detect_batch([found], key, embedder, settings, llm=llm)
-            if isinstance(answer, AlimarkError):
-                yield job, self._failed("detect", answer)
-            else:
-                yield job, {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
-                            "sentences": len(answer.sentences)}  # fmt: skip
+        # A text that is not there yet: another process is at it, or the run was stopped; a later run scores it.
+        there = [job for job in jobs if job.content[2] in texts]
+        with self.workspace.kept_vectors(embedder) as vectors:
+            for start in range(0, len(there), _EMBEDDED_TOGETHER):
+                some = there[start : start + _EMBEDDED_TOGETHER]
+                sound = [texts[job.content[2]] for job in some if texts[job.content[2]]]
+                vectors.embed(list(dict.fromkeys(units_of(sound, self._key(some[0]), vectors, settings))))
+                for job in some:
+                    yield job, self._scored(texts[job.content[2]], job, vectors, settings, llm)
+
+    def _key(self, job: Job) -> Key:
+        """That of a job of detection."""
+        cell, _, _, secret_text, number = job.content
+        return key_for(cell.watermark, secret(cell.recipe.seed, secret_text, number), self.models)
+
+    def _scored(self, text: str, job: Job, embedder: Embedder, settings: DetectionSettings, llm: LLM | None) -> Record:
+        if not text:
+            return {"failed": True, "error": "there is no text to score"}
+        [answer] = detect_batch([text], self._key(job), embedder, settings, llm=llm)
+        if isinstance(answer, AlimarkError):
+            return self._failed("detect", answer)
+        return {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
+                "sentences": len(answer.sentences)}  # fmt: skip
 
     def _texts(self, sources: Sequence[str]) -> dict[str, str]:
         """Of each source its text; empty where making it failed."""

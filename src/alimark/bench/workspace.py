@@ -3,6 +3,7 @@
     DIR/records/STAGE.jsonl         one line a record, appended as it is finished
     DIR/records/STAGE-2.jsonl       the same, by the second of several processes
     DIR/results/RECIPE.json         what the recipe's records amount to
+    DIR/vectors/FINGERPRINT.bin     embeddings, so that scoring again takes little; may be deleted at any time
 
 A record's id is the hash of all that made it. So a killed run goes on where it stopped, two recipes share what they share, a
 changed setting makes new records and leaves the old ones alone, and nothing is made twice.
@@ -17,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from alimark.bench.vectors import KeptVectors
+from alimark.embed import Embedder
 from alimark.errors import RecordError
 from alimark.records import JsonlWriter, Record, read_jsonl
 
@@ -53,6 +56,10 @@ class Workspace:
     def writer(self, stage: Stage) -> Iterator[JsonlWriter]:
         with JsonlWriter(self._file(stage)) as writer:
             yield writer
+
+    def kept_vectors(self, embedder: Embedder) -> KeptVectors:
+        """The embedder with the vectors that were computed here before."""
+        return KeptVectors(embedder, self.folder / "vectors", self.part)
 
     def _file(self, stage: Stage) -> Path:
         return self.folder / "records" / (f"{stage}.jsonl" if self.part == 0 else f"{stage}-{self.part}.jsonl")

@@ -92,7 +92,7 @@ def _measure(job: _Job, texts: list[str], length: int, centre_out: Path | None) 
     if len(kept) < 20:
         raise AlimarkError(f"only {len(kept)} distinct texts have {length} sentences; at least 20 are needed")
     show.note(f"{length} sentences: {len(kept)} texts, {short} too short, {repeats} repeats; embedding")
-    embedded = measure.Embedded.of(kept, job.key.splitter, job.embedder, job.settings)
+    embedded = measure.Embedded.of(kept, job.key, job.embedder, job.settings)
     if centre_out is not None:
         _write_centre(centre_out, embedded, job.embedder)
     own = measure.p_values(embedded, job.key, job.settings)
@@ -105,8 +105,9 @@ def _measure(job: _Job, texts: list[str], length: int, centre_out: Path | None) 
         "levels": list(measure.LEVELS),
         "interval_99": [measure.binomial_interval(len(kept), level) for level in measure.LEVELS],
         "this_key": {"p": measure.shares(own.p), "p_randomised": measure.shares(own.p_randomised)},
-        "z_as_normal": measure.z_shares(own.z),
     }
+    if not job.key.soft:
+        result["z_as_normal"] = measure.z_shares(own.raw)
     with show.progress() as bar:
         if job.fresh:
             task = bar.add_task("one key a text", total=len(kept))
@@ -115,7 +116,8 @@ def _measure(job: _Job, texts: list[str], length: int, centre_out: Path | None) 
                 "p": measure.shares(values.p),
                 "p_randomised": measure.shares(values.p_randomised),
             }
-            result["fresh_z_as_normal"] = measure.z_shares(values.z)
+            if not job.key.soft:
+                result["fresh_z_as_normal"] = measure.z_shares(values.raw)
         if job.keys:
             result["spread"] = _spread(job, embedded, bar)
     return result

@@ -96,6 +96,11 @@ class LLM(Protocol):
         return 1
 
     @property
+    def singles(self) -> tuple[int, int]:
+        """`callers` and `together` where every request is for one draw, as a chat model's are."""
+        return self.callers, self.together
+
+    @property
     def limits(self) -> tuple[str, ...]:
         """What of `Sampling` and `Request` this engine cannot honour, in words for the record of a text."""
         return ()

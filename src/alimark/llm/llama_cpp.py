@@ -131,8 +131,8 @@ class LlamaCpp:
         return 1 if self._repeatable else min(_CALLERS, self._parallel)
 
     @property
-    def singles(self) -> int:
-        return 1 if self._repeatable else min(_SINGLES, self._parallel)
+    def singles(self) -> tuple[int, int]:
+        return 1 if self._repeatable else min(_SINGLES, self._parallel), 1
 
     @property
     def together(self) -> int:

@@ -118,6 +118,10 @@ class OpenAI:
         return 1
 
     @property
+    def singles(self) -> tuple[int, int]:
+        return self.callers, self.together
+
+    @property
     def limits(self) -> tuple[str, ...]:
         """What this server cannot do, as far as its answers have shown by now."""
         guessed = ("the server does not tell how many tokens it sampled; they are estimated from the text",)

@@ -116,6 +116,11 @@ class Transformers:
         return 32 if self._device.type == "cuda" else 4
 
     @property
+    def singles(self) -> tuple[int, int]:
+        # A row for each request: it takes many to fill a GPU, and one call of them fills it.
+        return (1, min(256, self._rows)) if self._device.type == "cuda" else (1, self.together)
+
+    @property
     def limits(self) -> tuple[str, ...]:
         return ()
 

@@ -87,6 +87,10 @@ class VLLM:
         return 16
 
     @property
+    def singles(self) -> tuple[int, int]:
+        return self.callers, self.together
+
+    @property
     def limits(self) -> tuple[str, ...]:
         return ()
 

@@ -1,0 +1,118 @@
+"""Two watermarks of a bench recipe on the same prompts: TPR of each, and the difference with a paired interval.
+
+    python benchmarks/paired.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m
+
+Thresholds are the empirical quantiles of the recipe's human texts under fresh keys, each watermark's own. The interval of the
+difference comes from resampling prompts and human texts together, 4000 times. Attacks that failed are counted apart: "sound"
+leaves a prompt out where the attack failed on either text, "all" counts failures as misses.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.bench.recipe import OneAttack, attacks, load
+from alimark.bench.run import Cell, Run
+from alimark.bench.workspace import Workspace
+from alimark.records import Record
+
+Floats = NDArray[np.float64]
+REPEATS = 4000
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Of one watermark: scores of human texts, and for each attack the score of each prompt's text, NaN where it failed."""
+
+    label: str
+    human: Floats
+    texts: dict[str, Floats]
+
+
+def scored(run: Run, label: str) -> Scored:
+    cells = [cell for cell in run.cells if cell.watermark.label == label]
+    [detection] = run.recipe.detection
+    records = run.workspace.records("detect", {job.id for job in run.detect_jobs()})
+
+    def score(cell: Cell, source: str, prompt: str) -> float:
+        return _score(records.get(run.detect_job(cell, detection, source, prompt).id))
+
+    def of(attack: OneAttack | None) -> Floats:
+        return np.array(
+            [
+                score(cell, _source(run, cell, item, attack), item.prompt)
+                for cell in cells
+                for item in cell.items
+            ]
+        )  # fmt: skip
+
+    human = [_score(records.get(job.id)) for cell in cells for _, job in run.human_jobs(cell, detection)]
+    every = {"none": of(None)} | {attack.label: of(attack) for attack in attacks(run.recipe)}
+    return Scored(label, np.array([one for one in human if not np.isnan(one)]), every)
+
+
+def _source(run: Run, cell: Cell, item: object, attack: OneAttack | None) -> str:
+    return run.generate_job(cell, item).id if attack is None else run.attack_job(cell, item, attack).id  # type: ignore[arg-type]
+
+
+def _score(record: Record | None) -> float:
+    return float(record["score"]) if record and "score" in record else float("nan")
+
+
+def rate(scores: Floats, human: Floats, fpr: float) -> float:
+    return float(np.nanmean(scores > np.quantile(human, 1 - fpr, method="higher")))
+
+
+def difference(one: Scored, two: Scored, attack: str, fpr: float, rng: np.random.Generator) -> tuple[float, float]:
+    """The 95% interval of the second's rate less the first's, on prompts that both came through."""
+    a, b = one.texts[attack], two.texts[attack]
+    sound = ~np.isnan(a) & ~np.isnan(b)
+    a, b = a[sound], b[sound]
+    found = []
+    for _ in range(REPEATS):
+        prompts = rng.integers(0, len(a), len(a))
+        humans = [rng.choice(own.human, len(own.human)) for own in (one, two)]
+        found.append(rate(b[prompts], humans[1], fpr) - rate(a[prompts], humans[0], fpr))
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def row(one: Scored, two: Scored, attack: str, rng: np.random.Generator) -> str:
+    a, b = one.texts[attack], two.texts[attack]
+    sound = ~np.isnan(a) & ~np.isnan(b)
+    cells = [attack, str(int(sound.sum())), f"{int(np.isnan(a).sum())}, {int(np.isnan(b).sum())}"]
+    for fpr in (0.01, 0.05):
+        rates = [rate(x[sound], own.human, fpr) for x, own in ((a, one), (b, two))]
+        low, high = difference(one, two, attack, fpr, rng)
+        cells += [f"{100 * r:.0f}" for r in rates]
+        cells += [f"{100 * (rates[1] - rates[0]):+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"]
+    # A comparison with NaN is false: a failed attack counts as a miss.
+    missed = [float((x > np.quantile(own.human, 0.99, method="higher")).mean()) for x, own in ((a, one), (b, two))]
+    return "| " + " | ".join([*cells, ", ".join(f"{100 * m:.0f}" for m in missed)]) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    args = parser.parse_args()
+    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
+    one, two = (scored(run, watermark.label) for watermark in run.recipe.watermark[:2])
+    print(f"{one.label}, {two.label}; {len(one.human)} and {len(two.human)} human texts")
+    names = [f"{own.label} TPR@{level}" for level in ("1%", "5%") for own in (one, two)]
+    head = ["attack", "sound", "failed", *names[:2], "difference", *names[2:], "difference", "@1%, all"]
+    print("| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|")
+    rng = np.random.default_rng(1)
+    for attack in one.texts:
+        if not (np.isnan(one.texts[attack]).all() or np.isnan(two.texts[attack]).all()):
+            print(row(one, two, attack, rng), flush=True)
+
+
+if __name__ == "__main__":
+    main()

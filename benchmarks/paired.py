@@ -96,11 +96,34 @@ def row(one: Scored, two: Scored, attack: str, rng: np.random.Generator) -> str:
     return "| " + " | ".join([*cells, ", ".join(f"{100 * m:.0f}" for m in missed)]) + " |"
 
 
+def draw(path: Path, one: Scored, two: Scored) -> None:
+    """A line an attack, from the first watermark's rate to the second's."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = list(one.texts)[::-1]
+    rates = [[100 * rate(own.texts[name], own.human, 0.01) for name in names] for own in (one, two)]
+    figure, axes = plt.subplots(figsize=(7.5, 0.28 * len(names) + 1.2), layout="constrained")
+    axes.hlines(range(len(names)), rates[0], rates[1], color="#c8ccd4", linewidth=2, zorder=1)
+    for own, found, colour in ((one, rates[0], "#8a94a6"), (two, rates[1], "#0b6e4f")):
+        axes.scatter(found, range(len(names)), color=colour, s=34, label=own.label, zorder=2)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlim(0, 103)
+    axes.set_xlabel("texts found at a false-positive rate of 1% (%)")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", color="#eceef2", zorder=0)
+    axes.legend(loc="lower left", frameon=False)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    parser.add_argument("--plot", type=Path, help="draw the rates at 1%% as a picture, too")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
     one, two = (scored(run, watermark.label) for watermark in run.recipe.watermark[:2])
@@ -108,6 +131,8 @@ def main() -> None:
     names = [f"{own.label} TPR@{level}" for level in ("1%", "5%") for own in (one, two)]
     head = ["attack", "sound", "failed", *names[:2], "difference", *names[2:], "difference", "@1%, all"]
     print("| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|")
+    if args.plot:
+        draw(args.plot, one, two)
     rng = np.random.default_rng(1)
     for attack in one.texts:
         if not (np.isnan(one.texts[attack]).all() or np.isnan(two.texts[attack]).all()):

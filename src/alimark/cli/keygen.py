@@ -14,8 +14,15 @@ from alimark.errors import AlimarkError
 def keygen(
     output: Annotated[Path, typer.Option("-o", "--output", help="The key file to write; never overwritten.")],
     scheme: Annotated[str, typer.Option(help="The watermark.")] = "alimark",
-    decision: Annotated[str, typer.Option(help="How a sentence is read: hard bits, as in the paper.")] = "hard",
-    block_size: Annotated[int | None, typer.Option(help="Bits a sentence carries, 1 to 64 (default 8).")] = None,
+    decision: Annotated[
+        str,
+        typer.Option(
+            help="hard: bits, as in the paper; soft: margins, of which a rewritten text keeps more (docs/soft.md)."
+        ),
+    ] = "hard",
+    block_size: Annotated[
+        int | None, typer.Option(help="Secret bits for each sentence, 1 to 64 (default 8; 32 for soft keys).")
+    ] = None,
     embedder: Annotated[
         str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")
     ] = "all-MiniLM-L6-v2",

@@ -20,7 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, Packed, Rule, best_z, edit_row, kernel, search
+from alimark.key import SOFT_VERSION
+from alimark.scoring import SOFT_VERSIONS
 from alimark.significance import paper_rule
+from alimark.soft import search_soft, worth_tables
 
 M = 8
 
@@ -102,6 +105,27 @@ def many_keys(repeats: int) -> None:
         print(f"10,000 random keys, 12 sentences, restructure {name}: {spent:.4f} s")
 
 
+def soft_keys(repeats: int) -> None:
+    """The soft detector's part for one text: tables, and the likelihood under 1,000 random keys."""
+    rng = np.random.default_rng(2)
+    rule = SOFT_VERSIONS[SOFT_VERSION]
+    for count in (12, 128):
+        units, joinable = rng.normal(size=(count, 2, 32)), np.arange(count) > 0
+        length = math.ceil(rule.blocks * count)
+        blocks = rng.integers(0, 1 << 32, (1000, length)).astype(np.uint64)
+        jobs = np.arange(1000)
+
+        def score() -> object:
+            tables = worth_tables(units)  # noqa: B023
+            return search_soft(
+                tables, joinable, blocks, np.array([length]), rule.rule,  # noqa: B023
+                starts=np.array([0, count]), texts=0 * jobs, keys=jobs,  # noqa: B023
+            )  # fmt: skip
+
+        score()
+        print(f"soft, 1,000 random keys, {count} sentences, M=32: {timed(score, repeats):.4f} s")
+
+
 FIRST_CALL = """
 import time
 start = time.perf_counter()
@@ -129,6 +153,7 @@ def main() -> None:
     options = parser.parse_args()
     compare(options.repeats)
     many_keys(max(3, options.repeats // 10))
+    soft_keys(max(3, options.repeats // 5))
     first_call()
 
 

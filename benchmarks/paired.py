@@ -51,9 +51,13 @@ def scored(run: Run, label: str) -> Scored:
             ]
         )  # fmt: skip
 
-    human = [_score(records.get(job.id)) for cell in cells for _, job in run.human_jobs(cell, detection)]
+    human = np.array([_score(records.get(job.id)) for cell in cells for _, job in run.human_jobs(cell, detection)])
+    if np.isnan(human).any():
+        raise SystemExit(
+            f"{int(np.isnan(human).sum())} human texts are not scored yet: finish `alimark bench run` first"
+        )
     every = {"none": of(None)} | {attack.label: of(attack) for attack in attacks(run.recipe)}
-    return Scored(label, np.array([one for one in human if not np.isnan(one)]), every)
+    return Scored(label, human, every)
 
 
 def _source(run: Run, cell: Cell, item: object, attack: OneAttack | None) -> str:
@@ -65,7 +69,9 @@ def _score(record: Record | None) -> float:
 
 
 def rate(scores: Floats, human: Floats, fpr: float) -> float:
-    return float(np.nanmean(scores > np.quantile(human, 1 - fpr, method="higher")))
+    """Of the texts that were attacked with success."""
+    sound = scores[~np.isnan(scores)]
+    return float((sound > np.quantile(human, 1 - fpr, method="higher")).mean())
 
 
 def difference(one: Scored, two: Scored, attack: str, fpr: float, rng: np.random.Generator) -> tuple[float, float]:
@@ -76,8 +82,8 @@ def difference(one: Scored, two: Scored, attack: str, fpr: float, rng: np.random
     found = []
     for _ in range(REPEATS):
         prompts = rng.integers(0, len(a), len(a))
-        humans = [rng.choice(own.human, len(own.human)) for own in (one, two)]
-        found.append(rate(b[prompts], humans[1], fpr) - rate(a[prompts], humans[0], fpr))
+        humans = rng.integers(0, len(one.human), len(one.human))
+        found.append(rate(b[prompts], two.human[humans], fpr) - rate(a[prompts], one.human[humans], fpr))
     low, high = np.quantile(found, (0.025, 0.975))
     return float(low), float(high)
 

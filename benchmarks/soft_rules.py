@@ -73,7 +73,8 @@ def by(rule: Soft) -> Score:
 def likeliest(text: Text, blocks: Any) -> Floats:
     rule = Soft(NOW, restructure=True)
     signals = rule.signals(text.units, project(text.vectors, text.key))
-    return np.array([trace_soft(signals.tables, signals.joinable, row, NOW.rule)[0] for row in blocks])
+    rows = blocks[:, : rule.length(text.units.count)]
+    return np.array([trace_soft(signals.tables, signals.joinable, row, NOW.rule)[0] for row in rows])
 
 
 @kernel()

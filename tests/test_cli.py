@@ -86,7 +86,7 @@ class TestKeygen:
 
     @pytest.mark.parametrize(
         "options",
-        [["--block-size", "65"], ["--decision", "soft"], ["--scheme", "kgw"], ["--splitter", "none"]],
+        [["--block-size", "65"], ["--decision", "firm"], ["--scheme", "kgw"], ["--splitter", "none"]],
     )
     def test_wrong_options(self, run: Any, tmp_path: Path, options: list[str]) -> None:
         done = run("keygen", "-o", tmp_path / "k.json", *options)

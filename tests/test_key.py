@@ -148,7 +148,10 @@ class TestFile:
             (lambda text: text.replace('"block_size": 8', '"block_size": "8"'), "from 1 to 64"),
             (lambda text: text.replace('"secret"', '"other"'), "missing or malformed"),
             (lambda text: text.replace('"alimark"', '"kgw"'), "not known to this release"),
-            (lambda text: text.replace('"hard"', '"soft"'), "not known to this release"),
+            (lambda text: text.replace('"hard"', '"firm"'), "not known to this release"),
+            (lambda text: text.replace('"hard"', '"soft"'), "was changed"),
+            (lambda text: text.replace('"version"', '"soft_version": [1], "version"'), "soft decisions of version"),
+            (lambda text: text.replace('"version"', '"span": true, "version"'), "span must be"),
         ],
     )
     def test_bad_files_are_told(self, tmp_path: Path, change: object, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import oracle
-from alimark import AliMark, Key, detect, directions
+from alimark import AliMark, DetectionSettings, Key, calibrate, detect, directions
 from alimark.alignment import MATCH, LocalCosts
-from alimark.errors import AlimarkError, KeyFileError, LimitError
+from alimark.errors import AlimarkError, KeyFileError, LimitError, ModelError
 from alimark.generate import GenerationSettings, generate
 from alimark.key import SOFT_VERSION
 from alimark.models import store
@@ -165,7 +166,7 @@ def test_the_furthest_candidate_is_chosen(mark: AliMark) -> None:
     drawn = list(dict.fromkeys(one.text.strip() for one in seen[0][0]))
     worths = project(EMBEDDER.embed(drawn), mark.key) @ targets(mark.key, 1)[0]
     order = [drawn[i] for i in np.argsort(-worths)]
-    assert next(text for text in order if text.startswith(made.sentences[0])) in order[:3]  # a few may be unfit
+    assert order[0].startswith(made.sentences[0])
 
 
 def test_the_mark_is_found_and_not_without_the_key(mark: AliMark, sentences: list[str]) -> None:
@@ -296,3 +297,53 @@ def test_old_versions_stay() -> None:
     version = SOFT_VERSIONS[1]
     assert version.rule == SoftRule(1.3, 0.12, 0.1, 0.8, 0.05, 0.1, 0.6, 0.06, 0.02, 0.04, 0.02)
     assert (version.shrink, version.blocks) == (5.0, 2.0)
+
+
+def test_what_ships_is_never_changed() -> None:
+    """Keys rest on these numbers; new ones are for a new version, under names of their own."""
+    with np.load(directions.FILE) as content:
+        shipped = {
+            name[7:15] + name[71:]: hashlib.sha256(array.tobytes()).hexdigest()[:16] for name, array in content.items()
+        }
+    assert shipped == SHIPPED
+
+
+SHIPPED = {
+    "53aa5117": "de8fbc8ef0db5fd9",
+    "53aa5117/mean": "96a0c7e377f1bdc9",
+    "78c0197b": "d14bf1f9c4bffa62",
+    "78c0197b/mean": "88d0b034cccc4405",
+}
+
+
+def test_vectors_without_numbers_are_refused(mark: AliMark) -> None:
+    class Broken(StandInEmbedder):
+        def embed(self, texts: Any) -> Any:
+            return super().embed(texts) * np.float32("nan")
+
+    with pytest.raises(ModelError, match="no numbers"):
+        AliMark(mark.key, embedder=Broken()).detect("One sentence. And two.")
+
+
+def test_the_public_codes_rule_is_refused(mark: AliMark) -> None:
+    with pytest.raises(AlimarkError, match="hard bits"):
+        mark.detect("One sentence. And two.", null="reference")
+
+
+def test_a_soft_key_is_calibrated() -> None:
+    texts = [" ".join(written(None, 4, seed=seed)) for seed in range(30)]
+    chosen = DetectionSettings(draws=99)
+    key = soft_key(0)
+    embedded = calibrate.Embedded.of(texts, key, EMBEDDER, chosen)
+    values = calibrate.fresh_keys(embedded, key, EMBEDDER, chosen, lambda n: None)
+    assert stats.kstest(values.p_randomised, "uniform").pvalue > 0.001
+    alone = AliMark(key, embedder=EMBEDDER).detect(texts[0], settings=chosen)
+    assert calibrate.p_values(embedded, key, chosen).p[0] == pytest.approx(alone.p_value)
+
+
+def test_many_keys_of_a_long_text_are_scored_in_parts(sentences: list[str]) -> None:
+    text = " ".join(sentences * 8)
+    keys = [soft_key(number) for number in range(30)]
+    best = detect(text, keys, embedder=EMBEDDER, best=30, search="excerpt", draws=99)
+    alone = {key.id: AliMark(key, embedder=EMBEDDER).detect(text, search="excerpt", draws=99).raw for key in keys[:3]}
+    assert {one.key_id: one.raw for one in best if one.key_id in alone} == pytest.approx(alone)

@@ -5,7 +5,7 @@ run starts in the middle of its first sentence (1) or ends in the middle of its 
 sentence i, `units[i, 1, 0]` the merge of i-1 and i, `units[i, 0, 2]` the left and `units[i, 0, 1]` the right half of i.
 `valid` has the same shape and says which of them exist.
 
-All kernels stand in this one file, because Numba's cache watches no other file than the function's own.
+All kernels of hard bits stand in this one file, because Numba's cache watches no other file than the function's own.
 """
 
 from __future__ import annotations

@@ -418,21 +418,26 @@ def _score_keys(
         centre = b"" if key.centre is None else key.centre.tobytes()
         groups.setdefault((key.block_size, key.span, key.soft_version, centre), []).append(number)
     for members in groups.values():
-        for part in _parts(members, 256):
+        for part in _parts(members, _keys_together(units, keys[members[0]])):
             found = _score_part(units, embeddings, [keys[number] for number in part], settings)
             for number, score in zip(part, found, strict=True):
                 scores[number] = float(score)
     return scores
 
 
+def _keys_together(units: Units, key: Key) -> int:
+    """Keys scored in one go: soft ones keep tables of every sentence, of which 64 MB at a time are enough."""
+    return max(1, 4_000_000 // (units.count * key.block_size * 64)) if key.soft else 256
+
+
 def _score_part(
     units: Units, embeddings: NDArray[np.float32], keys: list[Key], settings: DetectionSettings
 ) -> Floats | list[float]:
     rule = scoring(keys[0], settings)
-    signals = [rule.signals(units, projections) for projections in project_many(embeddings, keys)]
+    every = (rule.signals(units, projections) for projections in project_many(embeddings, keys))
     if settings.search == "excerpt":
-        blocks = [key.blocks(settings.max_blocks)[None] for key in keys]
-        found = (rule.local_scores(own, block)[0] for own, block in zip(signals, blocks, strict=True))
+        blocks = (key.blocks(settings.max_blocks)[None] for key in keys)
+        found = (rule.local_scores(own, block)[0] for own, block in zip(every, blocks, strict=True))
         return [score / rule.local_unit for score in found]
     jobs = np.arange(len(keys))
-    return rule.scores(signals, np.stack([key.blocks(rule.length(units.count)) for key in keys]), jobs, jobs)
+    return rule.scores(list(every), np.stack([key.blocks(rule.length(units.count)) for key in keys]), jobs, jobs)

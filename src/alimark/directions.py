@@ -31,7 +31,8 @@ def mean_of(fingerprint: str) -> str:
 
 def known(fingerprint: str) -> int:
     """How many directions there are of the embedder with this fingerprint."""
-    return len(_all().get(fingerprint, ()))
+    found = _all().get(fingerprint)
+    return 0 if found is None or found.ndim != 2 else len(found)
 
 
 def directions(fingerprint: str, count: int) -> NDArray[np.float64]:

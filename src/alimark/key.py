@@ -96,12 +96,12 @@ class Key:
             raise KeyFileError(f"block_size must be a whole number from 1 to {MAX_BLOCK_SIZE}, not {block_size!r}")
         if centre is not None and (centre.ndim != 1 or not np.isfinite(centre).all()):
             raise KeyFileError("centre must be one finite number for each dimension of the embedder")
-        if span is not None and not (isinstance(span, int) and block_size <= span <= known(fingerprint)):
+        if span is not None and not (type(span) is int and block_size <= span <= known(fingerprint)):
             raise KeyFileError(
                 f"span must be a number of directions from block_size ({block_size}) to those known of {embedder} "
                 f"({known(fingerprint)}), not {span!r}"
             )
-        if decision == "soft" and soft_version not in range(1, SOFT_VERSION + 1):
+        if type(soft_version) is not int or not 1 <= soft_version <= SOFT_VERSION:
             raise KeyFileError(
                 f"soft decisions of version {soft_version!r} are not known to this release; upgrade alimark"
             )
@@ -140,10 +140,7 @@ class Key:
         of a text differ most. By default soft keys take as many as fit them best, and hard ones, as the paper, the whole space.
         """
         name, fingerprint = _identify(embedder)
-        default = SOFT_BLOCK_SIZE if decision == "soft" else 8
-        m = default if block_size is None else block_size
-        if span is None and decision == "soft" and max(m, SOFT_SPAN) <= known(fingerprint):
-            span = max(m, SOFT_SPAN)
+        m, span = shape_of(decision, fingerprint, block_size, span)
         return cls(
             secrets.token_bytes(32),
             embedder=name,
@@ -393,7 +390,7 @@ def _build(content: Mapping[str, Any]) -> Key:
         splitter=str(content["splitter"]),
         centre=None if centre is None else np.frombuffer(base64.b64decode(centre, validate=True), "<f4"),
         span=content.get("span"),
-        soft_version=content.get("soft_version", SOFT_VERSION),
+        soft_version=content.get("soft_version", 1),
         law=content.get("law", "uniform"),
     )
     if "bits" in content:
@@ -425,6 +422,18 @@ def _identify(embedder: str | Embedder) -> tuple[str, str]:
 
     loaded = load_embedder(embedder)
     return loaded.name, loaded.fingerprint
+
+
+def shape_of(
+    decision: str, fingerprint: str, block_size: int | None = None, span: int | None = None
+) -> tuple[int, int | None]:
+    """The block size and the span of a key, where they are not given those that fit its decision and its embedder."""
+    if decision != "soft":
+        return 8 if block_size is None else block_size, span
+    m = SOFT_BLOCK_SIZE if block_size is None else block_size
+    if span is None and isinstance(m, int) and max(m, SOFT_SPAN) <= known(fingerprint):
+        span = max(m, SOFT_SPAN)
+    return m, span
 
 
 def pack_bits(bits: NDArray[np.uint8]) -> Blocks:

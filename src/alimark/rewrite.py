@@ -365,7 +365,7 @@ class _Revision:
     def _best(self, embedder: Embedder) -> list[str]:
         """Of each sentence what carries most; nothing where it carries all."""
         best = [max(some, key=lambda one: (one.worth, one.cosine)) for some in self._options(embedder)]
-        full = not self.key.soft and self.key.block_size
+        full = None if self.key.soft else self.key.block_size
         return ["" if one.matches == full else one.body for one in best]
 
     def _asks(self, number: int, body: str, ways: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Request]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from alimark import alignment, soft
 from alimark.alignment import WHOLE, Floats, Limits, LocalCosts, Packed, Rule, Step
+from alimark.errors import AlimarkError
 from alimark.key import Key
 from alimark.signals import Signals, Units, to_bits
 
@@ -53,7 +54,7 @@ class Scoring(Protocol):
 
     @property
     def local_unit(self) -> float:
-        """What a passage's score grows with, whatever it says: scores under keys of several kinds are compared less that."""
+        """What a passage's score is divided by where keys of several block sizes are compared."""
         ...
 
 
@@ -153,6 +154,8 @@ class Soft:
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Soft:
+        if settings.null != "paper":
+            raise AlimarkError("the public code's rule is one for hard bits; a soft key has none of its kind")
         return cls(SOFT_VERSIONS[key.soft_version], settings.limits.total > 0)
 
     @property

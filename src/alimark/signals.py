@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from alimark.alignment import LEFT, RIGHT, WHOLE, Floats, Limits, Packed
 from alimark.directions import mean
+from alimark.errors import ModelError
 from alimark.key import Key, many_vectors, pack_bits
 from alimark.soft import worth_tables
 from alimark.text import halve, merge
@@ -97,6 +98,8 @@ def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
 
 def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
     wide = embeddings.astype(np.float64)
+    if not np.isfinite(wide).all():
+        raise ModelError("the embedder gave vectors that hold no numbers; its weights may be damaged")
     centre: NDArray[np.floating] | None = key.centre
     if centre is None and key.soft:
         centre = mean(key.fingerprint)

@@ -282,7 +282,7 @@ def benjamini_hochberg(p_values: Sequence[float], rate: float) -> tuple[NDArray[
 TYPICAL_AGREEMENT = 0.82
 """Share of bits that agree in unattacked text marked with 64 candidates; benchmarks/marked_texts.py measures it."""
 TYPICAL_WORTH = 1.9
-"""The same for soft keys: how far a sentence lies along its block's direction, in deviations; also measured there."""
+"""The same for soft keys: how far a sentence lies along its block's direction, in deviations of one that carries nothing."""
 
 _needed_lock = threading.Lock()
 
@@ -291,11 +291,12 @@ _needed_lock = threading.Lock()
 def sentences_needed(m: int, fpr: float, *, soft: bool = False, limit: int = 40) -> int | None:
     """The fewest sentences of unattacked marked text that are found nine times in ten at this rate; None beyond `limit`.
 
-    By simulation with random bits under the default search. Rates below 1e-4 are read off a straight line in log rate.
+    By simulation with random bits under the default search. Rates below 1e-4 (soft: 1e-3) are read off a line in log rate.
     """
-    if fpr < 1e-4:
-        base = sentences_needed(m, 1e-4, soft=soft, limit=limit)
-        return None if base is None else math.ceil(base * math.log(1 / fpr) / math.log(1e4))
+    least = 1e-3 if soft else 1e-4  # a soft score takes longer
+    if fpr < least:
+        base = sentences_needed(m, least, soft=soft, limit=limit)
+        return None if base is None else math.ceil(base * math.log(fpr) / math.log(least))
     power = _soft_power if soft else _power
     with _needed_lock:
         for count in range(1, limit + 1):

@@ -87,9 +87,9 @@ def worth_tables(units: Floats) -> Floats:
 def _worths(tables: Any, blocks: Any, out: Any) -> None:
     """out[i, r, j]: the worth of each unit for each block."""
     count, runs, size = tables.shape[0], tables.shape[1], tables.shape[2]
-    for j in range(len(blocks)):
-        for i in range(count):
-            for r in range(runs):
+    for i in range(count):
+        for r in range(runs):
+            for j in range(len(blocks)):
                 worth = 0.0
                 for b in range(size):
                     worth += tables[i, r, b, (blocks[j] >> np.uint64(8 * b)) & np.uint64(255)]

@@ -92,7 +92,7 @@ class Watermark(_Part):
     label: str = "AliMark"
     scheme: str = "alimark"
     key: dict[str, Any] = {}
-    """Public parameters of the keys: block_size, embedder, decision, splitter. Each text has a key of its own."""
+    """Public parameters of the keys: block_size, embedder, decision, span, splitter. Each text has a key of its own."""
     generate: dict[str, Any] = {}
     """candidates, wave, prompt_style."""
 

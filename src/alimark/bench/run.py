@@ -24,7 +24,7 @@ from alimark.detector import DetectionSettings, detect_batch, units_of
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull, LLMError
 from alimark.generate import GenerationSettings, Prompt, generate_many
-from alimark.key import DEFAULT_EMBEDDER, Key
+from alimark.key import DEFAULT_EMBEDDER, Key, shape_of
 from alimark.llm.base import LLM, Sampling
 from alimark.records import Record
 
@@ -93,6 +93,9 @@ def secret(seed: int, text: str, number: int = 0) -> bytes:
 def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
     public = dict(watermark.key)
     embedder = models.embedder(public.pop("embedder", DEFAULT_EMBEDDER))
+    decision = public.get("decision", "hard")
+    m, span = shape_of(decision, embedder.fingerprint, public.get("block_size"), public.get("span"))
+    public |= {"block_size": m, "span": span}
     return Key(
         secret_bytes, scheme=watermark.scheme, embedder=embedder.name, fingerprint=embedder.fingerprint, **public
     )

@@ -1,6 +1,6 @@
 """Embeddings that a run computes once: attacks leave most sentences as they are, and a new detector asks for the same ones.
 
-    DIR/vectors/FINGERPRINT.bin     a row a unit: 16 bytes of its hash, then the vector
+    DIR/vectors/v1-FINGERPRINT.bin   a row a unit: 16 bytes of its hash, then the vector
 
 A row is written in one go and read only where it is whole, so a killed run leaves nothing that misleads the next.
 """
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from alimark.embed import Embedder
 
 _KEY_BYTES = 16
+_FORM = 1
+"""Counts up when a release embeds so that vectors differ: older ones are then left alone."""
 
 
 class KeptVectors:
@@ -31,7 +33,7 @@ class KeptVectors:
         self._row = np.dtype([("key", f"V{_KEY_BYTES}"), ("vector", "<f4", (self.dimension,))])
         self._at: dict[bytes, NDArray[np.float32]] = {}
         folder.mkdir(exist_ok=True)
-        stem = self.fingerprint.rpartition(":")[2][:16]
+        stem = f"v{_FORM}-{self.fingerprint.rpartition(':')[2][:16]}"
         for path in sorted(folder.glob(f"{stem}*.bin")):
             self._read(path)
         own = folder / (f"{stem}.bin" if part == 0 else f"{stem}-{part}.bin")

@@ -3,7 +3,7 @@
     DIR/records/STAGE.jsonl         one line a record, appended as it is finished
     DIR/records/STAGE-2.jsonl       the same, by the second of several processes
     DIR/results/RECIPE.json         what the recipe's records amount to
-    DIR/vectors/FINGERPRINT.bin     embeddings, so that scoring again takes little; may be deleted at any time
+    DIR/vectors/v1-FINGERPRINT.bin   embeddings, so that scoring again takes little; may be deleted at any time
 
 A record's id is the hash of all that made it. So a killed run goes on where it stopped, two recipes share what they share, a
 changed setting makes new records and leaves the old ones alone, and nothing is made twice.

@@ -179,11 +179,13 @@ def _print(result: dict[str, Any]) -> None:
     table.add_row("99% interval of a sound test", *(f"{100 * a:.2f}-{100 * b:.2f}%" for a, b in result["interval_99"]))
     row("this key, ties broken at random", result["this_key"]["p_randomised"])
     row("this key, p-value as reported", result["this_key"]["p"])
-    row("this key, z read as a normal deviate", result["z_as_normal"])
+    if "z_as_normal" in result:
+        row("this key, z read as a normal deviate", result["z_as_normal"])
     if "fresh_keys" in result:
         row("one fresh key a text, ties broken at random", result["fresh_keys"]["p_randomised"])
         row("one fresh key a text, p-value as reported", result["fresh_keys"]["p"])
-        row("one fresh key a text, z as a normal deviate", result["fresh_z_as_normal"])
+        if "fresh_z_as_normal" in result:
+            row("one fresh key a text, z as a normal deviate", result["fresh_z_as_normal"])
     for name, values in result.get("spread", {}).items():
         if isinstance(values, dict):
             for statistic in ("mean", "std", "least", "most"):

@@ -279,10 +279,15 @@ def test_vectors_lie_in_the_directions_of_their_embedder() -> None:
 PINNED = [-0.05325479686007179, 0.056260087496271524, -0.014375107306856547]
 
 
-@pytest.mark.parametrize(("span", "m"), [(8, 16), (65, 16), (0, 16)])
+@pytest.mark.parametrize(("span", "m"), [(8, 16), (65, 16), (-1, 16)])
 def test_a_span_that_does_not_fit_is_refused(span: int, m: int) -> None:
     with pytest.raises(KeyFileError, match="span"):
         Key.generate(decision="soft", block_size=m, span=span)
+
+
+def test_the_whole_space_can_be_asked_for() -> None:
+    assert Key.generate(decision="soft", span=0).span is None
+    assert Key.generate(decision="soft", span=0).block_size == 32
 
 
 def test_an_embedder_without_directions_is_used_whole() -> None:

@@ -137,7 +137,8 @@ class Key:
         """A fresh key. `centre` is a corpus mean of the embedder, subtracted from every embedding on both sides.
 
         `span`: the number of directions of the embedding space that the vectors are taken from, those along which the sentences
-        of a text differ most. By default soft keys take as many as fit them best, and hard ones, as the paper, the whole space.
+        of a text differ most. By default soft keys take as many as fit them best, and hard ones, as the paper, the whole space;
+        0 asks for that.
         """
         name, fingerprint = _identify(embedder)
         m, span = shape_of(decision, fingerprint, block_size, span)
@@ -427,9 +428,13 @@ def _identify(embedder: str | Embedder) -> tuple[str, str]:
 def shape_of(
     decision: str, fingerprint: str, block_size: int | None = None, span: int | None = None
 ) -> tuple[int, int | None]:
-    """The block size and the span of a key, where they are not given those that fit its decision and its embedder."""
-    if decision != "soft":
-        return 8 if block_size is None else block_size, span
+    """The block size and the span of a key, where they are not given those that fit its decision and its embedder.
+
+    A span of 0 asks for the whole space, which is what None means to a key.
+    """
+    if decision != "soft" or span == 0:
+        default = SOFT_BLOCK_SIZE if decision == "soft" else 8
+        return default if block_size is None else block_size, span or None
     m = SOFT_BLOCK_SIZE if block_size is None else block_size
     if span is None and isinstance(m, int) and max(m, SOFT_SPAN) <= known(fingerprint):
         span = max(m, SOFT_SPAN)

@@ -216,3 +216,20 @@ def test_pickled_weights_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
     torch.save({}, tmp_path / "pytorch_model.bin")
     with pytest.raises(LLMError, match="cannot load"):
         adapter.Transformers(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0.5, 30.0, 1000.0])
+def test_fused_norms_compute_what_the_models_own_do(size: float) -> None:
+    """Also with weights so large that one more or less hardly shows, as gemma's are."""
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    norms = torch.nn.ModuleList([LlamaRMSNorm(64), Gemma3RMSNorm(64)])
+    values = torch.randn((5, 64), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for norm in norms:
+            norm.weight.copy_(size * torch.rand(64, generator=torch.Generator().manual_seed(2)))
+        expected = [norm(values) for norm in norms]
+        _lanes.fuse(norms)
+        for norm, wanted in zip(norms, expected, strict=True):
+            torch.testing.assert_close(norm(values), wanted, rtol=1e-5, atol=1e-5)

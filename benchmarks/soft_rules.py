@@ -3,7 +3,7 @@
     python benchmarks/soft_rules.py recipes/local/soft.toml work --set data.texts=40 --set llm=transformers:smollm2-135m
 
 Shares of texts with p <= 0.01 / p <= 0.05 by random keys, which need no human text. The recipe's soft watermarks are scored one
-by one; attacks that failed are left out. Meant for prompts that no test uses. "method.md" is the starting point: the best
+by one; attacks that failed are left out. Meant for prompts that no test uses. "starting point" is the best
 alignment of raw worths, with halves for split sentences, costs 0.5 for a skipped sentence and 1.5 for all else.
 """
 
@@ -79,7 +79,7 @@ def likeliest(text: Text, blocks: Any) -> Floats:
 
 @kernel()
 def _align(worths: Any, valid: Any, least: int) -> Any:
-    """Of units whole, joined, left and right; method.md's costs."""
+    """Of units whole, joined, left and right; the costs of the starting point."""
     count, size = worths.shape[1], worths.shape[2]
     table = np.full((count + 1, size + 1), -1e18)
     table[0, 0] = 0.0
@@ -121,7 +121,7 @@ def variants() -> dict[str, Score]:
         return by(Soft(NOW._replace(**settings), restructure=True))
 
     return {
-        "method.md": starting_point,
+        "starting point": starting_point,
         "version 1": by(Soft(NOW, restructure=True)),
         "the likeliest alignment alone": likeliest,
         "no restructuring": by(Soft(NOW, restructure=False)),

@@ -31,6 +31,8 @@ class Scored:
 
     label: str
     human: Floats
+    p_values: Floats
+    """Of the human texts."""
     texts: dict[str, Floats]
 
 
@@ -51,13 +53,14 @@ def scored(run: Run, label: str) -> Scored:
             ]
         )  # fmt: skip
 
-    human = np.array([_score(records.get(job.id)) for cell in cells for _, job in run.human_jobs(cell, detection)])
+    own = [records.get(job.id) for cell in cells for _, job in run.human_jobs(cell, detection)]
+    human = np.array([_score(record) for record in own])
     if np.isnan(human).any():
         raise SystemExit(
             f"{int(np.isnan(human).sum())} human texts are not scored yet: finish `alimark bench run` first"
         )
     every = {"none": of(None)} | {attack.label: of(attack) for attack in attacks(run.recipe)}
-    return Scored(label, human, every)
+    return Scored(label, human, np.array([float(record["p_value"]) for record in own if record]), every)
 
 
 def _source(run: Run, cell: Cell, item: object, attack: OneAttack | None) -> str:
@@ -133,7 +136,9 @@ def main() -> None:
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
     one, two = (scored(run, watermark.label) for watermark in run.recipe.watermark[:2])
-    print(f"{one.label}, {two.label}; {len(one.human)} and {len(two.human)} human texts")
+    for own in (one, two):
+        found = ", ".join(f"{100 * (own.p_values <= level).mean():.1f}% at p <= {level}" for level in (0.01, 0.05))
+        print(f"{own.label}: {len(own.human)} human texts, of which found: {found}")
     names = [f"{own.label} TPR@{level}" for level in ("1%", "5%") for own in (one, two)]
     head = ["attack", "sound", "failed", *names[:2], "difference", *names[2:], "difference", "@1%, all"]
     print("| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|")

@@ -45,15 +45,14 @@ class Running:
 
     def client(self, role: str | None) -> httpx.Client:
         headers = {} if role is None else {"authorization": f"Bearer {self.tokens[role]}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False, verify=False)
 
 
 @contextmanager
 def serving(data: Path, **settings: Any) -> Iterator[Running]:
     """A service in a thread of this process."""
+    tokens = set_up(data, **settings)
     service = stand_in_service(data, **settings)
-    service.ring.create(StandInEmbedder())
-    tokens = {role: service.tokens.create([role], name=role)[1] for role in ("generate", "detect", "admin")}
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(create_app(service), port=port, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -66,12 +65,13 @@ def serving(data: Path, **settings: Any) -> Iterator[Running]:
 
 def wait_for(url: str, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if httpx.get(f"{url}/healthz", trust_env=False).status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.05)
+    with httpx.Client(trust_env=False, verify=False) as client:  # without certificates, whose loading takes longer
+        while time.monotonic() < until:
+            try:
+                if client.get(f"{url}/healthz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
     raise TimeoutError(url)
 
 
@@ -94,3 +94,12 @@ def start_process(data: Path, log: Path, **settings: Any) -> Process:
         )  # fmt: skip
     wait_for(f"http://127.0.0.1:{port}")
     return Process(f"http://127.0.0.1:{port}", running, log)
+
+
+def set_up(data: Path, **settings: Any) -> dict[str, str]:
+    """A key and a token of each role, as an operator makes them before the service runs."""
+    service = stand_in_service(data, **settings)
+    service.ring.create(StandInEmbedder())
+    tokens = {role: service.tokens.create([role], name=role)[1] for role in ("generate", "detect", "admin")}
+    service.close()
+    return tokens

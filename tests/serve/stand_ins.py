@@ -6,6 +6,7 @@ python stand_ins.py DATA PORT [name=value ...]
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -43,7 +44,12 @@ class EchoLLM(StandInLLM):
 
 def stand_in_service(data: Path, *, pause: float = 0.0, **settings: Any) -> Service:
     """Candidates are few, so that a text is written in a blink; twelve sentences are still found."""
-    known = {"candidates": 24, "embedder": "stand-in", "llm": "stand-in", "rewrite_llm": "echo"} | settings
+    known: dict[str, Any] = {
+        "candidates": 24,
+        "embedder": "stand-in",
+        "llm": "stand-in",
+        "rewrite_llm": "echo",
+    } | settings
     llms = {"stand-in": SlowLLM(pause) if pause else StandInLLM(), "echo": EchoLLM()}
     return Service(Settings(data=data, **known), llm=llms.__getitem__, embedder=lambda _: StandInEmbedder())
 
@@ -51,9 +57,22 @@ def stand_in_service(data: Path, *, pause: float = 0.0, **settings: Any) -> Serv
 def main() -> None:
     from alimark.serve.app import run
 
-    given = dict(word.split("=", 1) for word in sys.argv[3:])
-    settings = {name: value if name == "database" else json.loads(value) for name, value in given.items()}
-    run(stand_in_service(Path(sys.argv[1]), port=int(sys.argv[2]), **settings))
+    given: dict[str, str] = dict(word.split("=", 1) for word in sys.argv[3:])
+    settings: dict[str, Any] = {
+        name: value if name == "database" else json.loads(value) for name, value in given.items()
+    }
+    lives = settings.pop("lives", 1)
+    for life in range(lives):
+        # All but the last live in a child, so that a killed one is there again at once, its libraries loaded.
+        child = os.fork() if life < lives - 1 else 0
+        if child:
+            Path(sys.argv[1], "pid").write_text(str(child))
+            os.waitpid(child, 0)
+            continue
+        if lives > 1:
+            Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+        run(stand_in_service(Path(sys.argv[1]), port=int(sys.argv[2]), **settings))
+        return
 
 
 if __name__ == "__main__":

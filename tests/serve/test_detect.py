@@ -97,7 +97,7 @@ def test_passages_of_a_longer_text(running: Running, texts: list[str]) -> None:
             "results"
         ]
     assert got["verdict"] == "found"
-    assert any(20 <= one["first"] <= 24 and 28 <= one["last"] <= 33 for one in got["passages"])
+    assert any(one["first"] <= 32 and one["last"] >= 21 for one in got["passages"])
 
 
 class Watched(StandInEmbedder):

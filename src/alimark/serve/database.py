@@ -171,7 +171,7 @@ class Store:
         self._connection = connect(url)
         try:
             migrate(self._connection)
-        except DatabaseError:
+        except BaseException:
             self._connection.close()
             raise
         self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]] | None] = queue.SimpleQueue()

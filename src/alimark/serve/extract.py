@@ -68,12 +68,12 @@ class _Html(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._hidden += tag in _HIDDEN
         if tag in _BLOCKS:
-            self.parts.append("\n")
+            self.parts.append("\n\n")
 
     def handle_endtag(self, tag: str) -> None:
         self._hidden = max(0, self._hidden - (tag in _HIDDEN))
         if tag in _BLOCKS:
-            self.parts.append("\n")
+            self.parts.append("\n\n")
 
     def handle_data(self, data: str) -> None:
         if not self._hidden:

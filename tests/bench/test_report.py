@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from alimark.bench import paper, plots, report, tables
 from alimark.bench.results import Estimate, Example, Human, Results, Row, Where, load, save
 from alimark.bench.shape import PALETTE, Paper, colours
 from alimark.errors import MissingExtra
+from browsers import browser
 
 HOSTILE = '<script>alert("x")</script> & <b>bold</b> | `code` *stars* <img src=http://x.example/a.png>'
 
@@ -686,13 +686,6 @@ def test_roc_curve_against_a_count() -> None:
 
 
 # --- In a browser
-
-
-def browser() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("no chromium, chromium-browser or google-chrome on this machine to open the page in")
 
 
 def test_in_a_browser(written: Written, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class _Texts:
         self.key: Key = service.ring.marking(token.tenant, service.llm.name)
         settings = self._settings()
         self._loop = asyncio.get_running_loop()
-        self._news: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
+        self._news: asyncio.Queue[tuple[int, str, int]] = asyncio.Queue()
         seed = secrets.randbits(47) if asked.seed is None else asked.seed
         self._writings = [
             Writing(prompt, self.key, settings, seed=seed + place, turns=turns, progress=self._teller(place))
@@ -129,18 +129,18 @@ class _Texts:
             # White space at the end waits for what follows, for it may be the end. Code between sentences comes along.
             text = str(self._writings[place].text).rstrip()
             self._matches[place].append(sentence.matches)
-            self._wake(place, text)
+            self._wake(place, text, sentence.matches)
 
         return tell
 
-    def _wake(self, place: int, text: str) -> None:
+    def _wake(self, place: int, text: str, matches: int) -> None:
         with suppress(RuntimeError):  # the server is gone
-            self._loop.call_soon_threadsafe(self._news.put_nowait, (place, text))
+            self._loop.call_soon_threadsafe(self._news.put_nowait, (place, text, matches))
 
     async def start(self) -> None:
         self._futures: list[Future[Generation]] = await asyncio.to_thread(self.service.writers.write, self._writings)
         for place, future in enumerate(self._futures):
-            future.add_done_callback(lambda _, place=place: self._wake(place, ""))  # type: ignore[misc]
+            future.add_done_callback(lambda _, place=place: self._wake(place, "", 0))  # type: ignore[misc]
 
     # Plain
 
@@ -189,9 +189,11 @@ class _Texts:
             if self._chat:
                 yield self._event([{"index": i, "delta": {"role": "assistant", "content": ""}} for i in open_places])
             while open_places:
-                place, text = await asyncio.wait_for(self._news.get(), until - self._loop.time())
+                place, text, matches = await asyncio.wait_for(self._news.get(), until - self._loop.time())
                 if text and place in open_places:
-                    yield self._event([self._delta(place, self._fresh(place, text))])
+                    carried = {"matches": matches, "block_size": self.key.block_size}
+                    mark = {"key_id": self.key.id, "sentence": carried}
+                    yield self._event([self._delta(place, self._fresh(place, text))], mark)
                 elif place in open_places:
                     made = self._futures[place].result()
                     event = await self._end(place, made)

@@ -23,8 +23,7 @@ from fake_server import KEY, Answer, Fake, Reply, Seen, fake, waits
 
 pytest.importorskip("httpx")
 
-from alimark.llm import _http
-from alimark.llm import openai as adapter
+from alimark.llm import _dialects, _http
 from alimark.llm.openai import OpenAI
 
 __all__ = ["fake", "waits"]  # fixtures, used by name
@@ -781,7 +780,7 @@ class TestRealServer:
     def test_it_is_recognised(self, server: str) -> None:
         llm: Any = load_llm(f"openai:{server}")
         with llm:
-            assert isinstance(llm._dialect, adapter._LlamaCpp)
+            assert isinstance(llm._dialect, _dialects.LlamaCpp)
             assert llm._dialect._context == 512
             assert llm.name.endswith(".gguf")
 
@@ -812,7 +811,7 @@ class TestRealServer:
         context = "He met Mrs. John, he met Mrs. John, he met Mrs. John, he met"
         sampling = Sampling(max_tokens=12, repetition_penalty=1.0, **GREEDY)
         [[stopped]] = served.draw([Request(context, 1, 1)], sampling, never_over)
-        monkeypatch.setattr(adapter, "WARY_STOPS", [])
+        monkeypatch.setattr(_dialects, "WARY_STOPS", [])
         [[free]] = served.draw([Request(context, 1, 1)], sampling, never_over)
         assert stopped == free
         assert free.text.startswith(" Mrs. John")

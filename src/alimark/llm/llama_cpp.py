@@ -17,12 +17,10 @@ starts from an empty cache: its draws then do not depend on what was asked befor
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
 import secrets
-import string
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -33,8 +31,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
+from alimark.llm._rounds import BROKEN, WARY_STOPS, seed_of
 from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn, never
-from alimark.text import STOPS
 
 TOKENS_A_DRAW = 128
 """Cache cells set aside for each parallel draw; longer draws run fewer at a time."""
@@ -45,26 +43,6 @@ _FIRST_STEP = 4
 # Texts written at a time: enough to fill the slots that one text's last, long draws leave empty.
 _CALLERS = 4
 _SINGLES = 16  # a draw each: as many as decode together at little more than the cost of one
-
-_BROKEN = "\ufffd"
-
-
-def _wary_stops() -> Iterator[str]:
-    """The stops, less the likeliest false alarms, since going on after one has its price.
-
-    A full stop and a space count only behind two letters or digits of one kind ("end. ", "NASA. ", "1999. ", but not
-    "Dr. ", "U.S. ", "J. ", "1. "), a blank line only behind something. A draw that passes an end unseen merely samples
-    on to the next.
-    """
-    kinds = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
-    pairs = [*(a + b for kind in kinds for a in kind for b in kind), *"%)]\"'”’"]
-    visible = string.ascii_letters + string.digits + string.punctuation
-    for stop in STOPS:
-        before = {". ": pairs, "\n\n": visible}.get(stop, [""])
-        yield from (some + stop for some in before)
-
-
-WARY_STOPS = tuple(_wary_stops())
 
 
 @dataclass(slots=True)
@@ -187,7 +165,7 @@ class LlamaCpp:
         if self._repeatable:
             self._server.forget()
         opened = [_Open(request.first + i) for i in range(request.count)]
-        seed = (_seed_of(request.seed) + request.first) % 2**31
+        seed = (seed_of(request.seed) + request.first) % 2**31
         body = self._body(prompt, sampling, sampling.max_tokens, seed)
         if over is never:
             body["stop"] = []
@@ -230,7 +208,7 @@ class LlamaCpp:
         left = sampling.max_tokens - len(one.ids)
         # The first sentence may be over a word later; before its first word it is not.
         step = min(left, _FIRST_STEP << one.rounds - 1) if one.text.strip() else left
-        return self._body(prompt + one.ids, sampling, step, _seed_of(seed, one.number, one.rounds))
+        return self._body(prompt + one.ids, sampling, step, seed_of(seed, one.number, one.rounds))
 
     def _take(self, one: _Open, answer: dict[str, Any], sampling: Sampling, over: Over) -> None:
         """Add what was sampled to the draw and see whether it has ended."""
@@ -254,9 +232,9 @@ class LlamaCpp:
         """The text of sampled tokens, of which `said` is what the server made of them piece by piece."""
         whole: str = self._server.post("/detokenize", {"tokens": ids})["content"]
         # A character cut in two by the last token is no part of the text yet.
-        whole, said = whole.rstrip(_BROKEN), said.rstrip(_BROKEN)
+        whole, said = whole.rstrip(BROKEN), said.rstrip(BROKEN)
         # A control token shows in `whole` only; then the server's word is the better one.
-        return whole if _BROKEN in said or whole.startswith(said) else said
+        return whole if BROKEN in said or whole.startswith(said) else said
 
 
 class _Room:
@@ -297,12 +275,6 @@ class _Room:
         fit = min(most, share, self._slots, (self._cells - prompt) // tokens)
         alone = self._cells == self._all_cells  # then one draw always fits, since a context does
         return max(0, fit) or int(alone)
-
-
-def _seed_of(*numbers: int) -> int:
-    """A seed of 31 bits: with a draw added it stays below 2**32 - 1, which means "any seed" to llama.cpp."""
-    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 def free_cores(seconds: float = 0.2) -> int:

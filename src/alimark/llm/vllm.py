@@ -17,16 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
+from alimark.llm._rounds import BROKEN, COMMON_STOPS, SHORT_ROUNDS, seed_of, stop_ends
 from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn
-from alimark.llm.openai import COMMON_STOPS, seed_of, stop_ends
-
-# Rounds of a draw that may be cut short; the next takes all tokens that are left, so that a whole answer takes few.
-_SHORT_ROUNDS = 3
 
 # Tokens of the prompt decoded along with a draw: a tokenizer may write a first word without its space.
 _CONTEXT_IDS = 8
-
-_BROKEN = "\ufffd"
 
 
 @dataclass(slots=True)
@@ -158,7 +153,7 @@ class VLLM:
             repetition_penalty=sampling.repetition_penalty,
             max_tokens=sampling.max_tokens - len(one.ids),
             ignore_eos=not sampling.may_end,
-            stop=list(COMMON_STOPS) if one.rounds < _SHORT_ROUNDS else [],
+            stop=list(COMMON_STOPS) if one.rounds < SHORT_ROUNDS else [],
             **held,
         )
 
@@ -190,7 +185,7 @@ class VLLM:
         before = one.prompt[-_CONTEXT_IDS:]
         skipped = len(self._decode(before))
         # A character cut in two by the last token is no part of the text yet.
-        return self._decode(before + one.ids)[skipped:].rstrip(_BROKEN)
+        return self._decode(before + one.ids)[skipped:].rstrip(BROKEN)
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)

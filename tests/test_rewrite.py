@@ -22,7 +22,8 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.judging import Known, fixed_parts, judge
 from alimark.llm.base import LLM, Draw, Ended, Over, Request
-from alimark.rewrite import WAYS, Original, RewriteSettings, rewrite, rewrite_many
+from alimark.rewrite import rewrite, rewrite_many
+from alimark.rewriting import WAYS, Original, RewriteSettings
 from alimark.signals import project, to_bits
 from alimark.testing import StandInEmbedder
 from alimark.text import splitter, without_marker

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from alimark.bench import paper, plots, report, tables
+from alimark.bench import paper, plots, report, sheet, tables
 from alimark.bench.results import Estimate, Example, Human, Results, Row, Where, load, save
 from alimark.bench.shape import PALETTE, Paper, colours
 from alimark.errors import MissingExtra
@@ -662,8 +662,8 @@ def test_a_method_has_one_colour_throughout(written: Written) -> None:
 
 
 def test_the_page_gives_plots_their_ink(written: Written) -> None:
-    assert plots.INK not in written.html
-    assert plots.RULE not in written.html
+    assert sheet.INK not in written.html
+    assert sheet.RULE not in written.html
     assert "currentColor" in written.html
 
 

@@ -10,9 +10,9 @@ from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from alimark.bench.plots import Plot
 from alimark.bench.results import Example
 from alimark.bench.shape import attack_label
+from alimark.bench.sheet import Plot
 from alimark.bench.tables import PAPER, Cell, Column, Table
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from alimark.bench.plots import Plot
 from alimark.bench.results import Example
 from alimark.bench.shape import attack_label
+from alimark.bench.sheet import Plot
 from alimark.bench.tables import Cell, Table
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from alimark.bench import html, markdown, plots, tables
-from alimark.bench.plots import Plot
 from alimark.bench.results import Example, Results
 from alimark.bench.shape import colours
+from alimark.bench.sheet import Plot
 from alimark.bench.tables import Table
 from alimark.records import write_whole
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from alimark.bench import paper, plots, report, sheet, tables
+from alimark.bench import cells, paper, plots, rates, report, sheet, tables
 from alimark.bench.results import Estimate, Example, Human, Results, Row, Where, load, save
 from alimark.bench.shape import PALETTE, Paper, colours
 from alimark.errors import MissingExtra
@@ -368,12 +368,12 @@ def test_texts_and_failures_are_counted(page: Page) -> None:
 
 def test_rates_that_no_row_has_are_left_out() -> None:
     results = lone_results()
-    titles = [metric.title for metric in tables.metrics(results["rows"])]
+    titles = [metric.title for metric in rates.metrics(results["rows"])]
     assert titles == ["TPR@1%", "TPR@5%", "AUROC", "TPR@0.5%", "p ≤ 0.01", "p ≤ 0.05"]
 
 
-def cells(*texts: str) -> list[tables.Cell]:
-    return [tables.Cell(text, value=float(text) if text[:1].isdigit() else None) for text in texts]
+def shown_as(*texts: str) -> list[cells.Cell]:
+    return [cells.Cell(text, value=float(text) if text[:1].isdigit() else None) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -388,12 +388,12 @@ def cells(*texts: str) -> list[tables.Cell]:
     ],
 )
 def test_best_and_second(texts: str, marks: list[str]) -> None:
-    shown = cells(*texts.split())
-    assert [cell.mark for cell in tables.marked(shown, [0] * len(shown))] == marks
+    shown = shown_as(*texts.split())
+    assert [cell.mark for cell in cells.marked(shown, [0] * len(shown))] == marks
 
 
 def test_best_and_second_within_each_set() -> None:
-    found = tables.marked(cells("90.0", "80.0", "10.0", "20.0"), ["a", "a", "b", "b"])
+    found = cells.marked(shown_as("90.0", "80.0", "10.0", "20.0"), ["a", "a", "b", "b"])
     assert [cell.mark for cell in found] == ["best", "second", "second", "best"]
 
 
@@ -405,7 +405,7 @@ def test_one_method_is_ranked_over_the_grid_and_several_within(page: Page) -> No
     for sentences in (4, 12):
         for method, strength in (("PMark", 2.0), ("AliMark", 6.0)):
             made.watermark(method, strength * sentences / 12, {}, grid={"sentences": sentences})
-    several = tables.overview(made.results)[0]
+    several = rates.overview(made.results)[0]
     assert several.ranked == "methods at the same settings"
     marks = [(line.cells[0].text, line.cells[1].text, line.cells[2].mark) for line in several.lines]
     assert marks == [
@@ -519,14 +519,14 @@ def test_the_summary() -> None:
     made.watermark("AliMark", 5.0, {"chat": 0.5, "pegasus": 0.9})
     for row, value in zip(made.results["rows"], (1.0, 0.4, 0.9)):
         row["tpr"]["0.01"] = estimate(value)
-    assert tables.summary(made.results) == (
+    assert rates.summary(made.results) == (
         "Texts by opt-1.3b to prompts of booksum. TPR@1% without attack: 100.0%. Under attack 65.0% on average; least under "
         "chat (40.0%)."
     )
     made.watermark("PMark", 5.0, {"chat": 0.5})
     for row, value in zip(made.results["rows"][3:], (0.98, 0.5)):
         row["tpr"]["0.01"] = estimate(value)
-    assert tables.summary(made.results) == (
+    assert rates.summary(made.results) == (
         "Texts by opt-1.3b to prompts of booksum. TPR@1% without attack: 98.0% to 100.0%. Under attack, PMark is found most, "
         "on average in 50.0% of the texts; next comes AliMark (40.0%)."  # of the attack that both met
     )

@@ -9,7 +9,9 @@ import hashlib
 import re
 import string
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+from alimark.llm.base import Draw, Ended
 from alimark.text import STOPS
 
 SHORT_ROUNDS = 3
@@ -43,6 +45,23 @@ def _wary_stops() -> Iterator[str]:
 WARY_STOPS = tuple(_wary_stops())
 
 _ANY_STOP = re.compile("|".join(map(re.escape, STOPS)))
+
+
+@dataclass(slots=True)
+class OpenDraw:
+    """A draw in progress, of an engine that tells its tokens: these, their text, and how often it was taken up again."""
+
+    prompt: list[int]
+    seed: int
+    number: int
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    rounds: int = 0
+    ended: Ended | None = None
+
+    def draw(self) -> Draw:
+        assert self.ended is not None
+        return Draw(self.text, len(self.ids), self.ended)
 
 
 def stop_ends(text: str, known: int) -> Iterator[int]:

@@ -25,14 +25,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm._rounds import BROKEN, WARY_STOPS, seed_of
-from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn, never
+from alimark.llm._rounds import BROKEN, WARY_STOPS, OpenDraw, seed_of
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn, never
 
 TOKENS_A_DRAW = 128
 """Cache cells set aside for each parallel draw; longer draws run fewer at a time."""
@@ -45,22 +45,7 @@ _CALLERS = 4
 _SINGLES = 16  # a draw each: as many as decode together at little more than the cost of one
 
 
-@dataclass(slots=True)
-class _Open:
-    """A draw in progress: its tokens, the text they make, and how often it was taken up again."""
-
-    number: int
-    ids: list[int] = field(default_factory=list)
-    text: str = ""
-    rounds: int = 0
-    ended: Ended | None = None
-
-    def draw(self) -> Draw:
-        assert self.ended is not None
-        return Draw(self.text, len(self.ids), self.ended)
-
-
-class LlamaCpp:
+class LlamaCpp(LLM):
     """A GGUF model. Calls from several threads share the slots; with `repeatable` they run one after the other.
 
     context_tokens: the most tokens that prompt and text may have together.
@@ -112,14 +97,6 @@ class LlamaCpp:
     def singles(self) -> tuple[int, int]:
         return 1 if self._repeatable else min(_SINGLES, self._parallel), 1
 
-    @property
-    def together(self) -> int:
-        return 1
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        return ()
-
     def __repr__(self) -> str:
         return f"<LlamaCpp {self.name}>"
 
@@ -164,7 +141,7 @@ class LlamaCpp:
         """All draws of a request that needs no more than the slots and cells there are."""
         if self._repeatable:
             self._server.forget()
-        opened = [_Open(request.first + i) for i in range(request.count)]
+        opened = [OpenDraw(prompt, request.seed, request.first + i) for i in range(request.count)]
         seed = (seed_of(request.seed) + request.first) % 2**31
         body = self._body(prompt, sampling, sampling.max_tokens, seed)
         if over is never:
@@ -178,7 +155,7 @@ class LlamaCpp:
         slot = answers[0]["id_slot"]
         for one in opened:
             while one.ended is None:
-                body = self._next_body(one, request.seed, prompt, sampling)
+                body = self._next_body(one, sampling)
                 body |= {"id_slot": slot, "cache_prompt": True}
                 self._take(one, self._server.post("/completion", body), sampling, over)
         return [one.draw() for one in opened]
@@ -203,14 +180,14 @@ class LlamaCpp:
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "id_slot"],
         }
 
-    def _next_body(self, one: _Open, seed: int, prompt: list[int], sampling: Sampling) -> dict[str, Any]:
+    def _next_body(self, one: OpenDraw, sampling: Sampling) -> dict[str, Any]:
         one.rounds += 1
         left = sampling.max_tokens - len(one.ids)
         # The first sentence may be over a word later; before its first word it is not.
         step = min(left, _FIRST_STEP << one.rounds - 1) if one.text.strip() else left
-        return self._body(prompt + one.ids, sampling, step, seed_of(seed, one.number, one.rounds))
+        return self._body(one.prompt + one.ids, sampling, step, seed_of(one.seed, one.number, one.rounds))
 
-    def _take(self, one: _Open, answer: dict[str, Any], sampling: Sampling, over: Over) -> None:
+    def _take(self, one: OpenDraw, answer: dict[str, Any], sampling: Sampling, over: Over) -> None:
         """Add what was sampled to the draw and see whether it has ended."""
         one.ids += answer["tokens"]
         said = one.text + answer["content"]

@@ -15,12 +15,12 @@ from alimark.errors import LLMError
 from alimark.llm._dialects import V1, Api, Dialect, DialectName, Job, LlamaCpp, Open, Piece
 from alimark.llm._http import Http, Refused, all_of, checked, key_for, need, short
 from alimark.llm._rounds import seed_of, stop_ends
-from alimark.llm.base import Draw, Over, Request, Sampling
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling
 
 _OWNERS: dict[str, DialectName] = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
 
-class OpenAI:
+class OpenAI(LLM):
     """A model on a server. Threads share its connections; requests beyond `concurrency` wait.
 
     model: needed only where the server has several.
@@ -74,14 +74,6 @@ class OpenAI:
     @property
     def callers(self) -> int:
         return self._callers
-
-    @property
-    def together(self) -> int:
-        return 1
-
-    @property
-    def singles(self) -> tuple[int, int]:
-        return self.callers, self.together
 
     @property
     def limits(self) -> tuple[str, ...]:

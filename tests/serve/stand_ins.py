@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from alimark.llm.base import Draw, Over, Request, Sampling
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling
 from alimark.serve.service import Service
 from alimark.serve.settings import Settings
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -42,7 +42,7 @@ class EchoLLM(StandInLLM):
         return Draw(f"{words[(number + request.seed) % 8]}, {sentence[0].lower()}{sentence[1:]}", 9, "model")
 
 
-def stand_in_service(data: Path, *, pause: float = 0.0, **settings: Any) -> Service:
+def stand_in_service(data: Path, *, pause: float = 0.0, writer: LLM | None = None, **settings: Any) -> Service:
     """Candidates are few, so that a text is written in a blink; twelve sentences are still found."""
     known: dict[str, Any] = {
         "candidates": 24,
@@ -50,7 +50,7 @@ def stand_in_service(data: Path, *, pause: float = 0.0, **settings: Any) -> Serv
         "llm": "stand-in",
         "rewrite_llm": "echo",
     } | settings
-    llms = {"stand-in": SlowLLM(pause) if pause else StandInLLM(), "echo": EchoLLM()}
+    llms: dict[str, LLM] = {"stand-in": writer or (SlowLLM(pause) if pause else StandInLLM()), "echo": EchoLLM()}
     return Service(Settings(data=data, **known), llm=llms.__getitem__, embedder=lambda _: StandInEmbedder())
 
 

@@ -20,7 +20,7 @@ function shape(name, attributes = {}, ...children) {
   return made;
 }
 
-export const number = (value) => (value < 0.001 ? value.toExponential(1) : value.toPrecision(2));
+export const number = (value) => (value < 0.0001 ? value.toExponential(1) : value.toPrecision(2));
 
 // Chance is half of the bits: below that is red, above it green.
 export function shade(agreed, bits) {
@@ -146,8 +146,9 @@ function line(step, bits, boxes, leftY, rightY) {
     group.append(shape("path", { d: `M${boxes.left + 4} ${ends[0]} h8 V${ends[ends.length - 1]} h-8` }));
   if (step.part) // and one at the half of what was split
     group.append(shape("path", { d: `M${boxes.left + 4} ${from - 4} h6 v8 h-6` }));
+  const start = boxes.left + (ends.length > 1 || step.part ? 13 : 2);
   group.append(
-    shape("path", { d: `M${boxes.left + 13} ${from} C ${boxes.left + 50} ${from}, ${boxes.right - 50} ${to}, ${boxes.right - 2} ${to}` }),
+    shape("path", { d: `M${start} ${from} C ${boxes.left + 50} ${from}, ${boxes.right - 50} ${to}, ${boxes.right - 2} ${to}` }),
     shape("text", { x: boxes.right + 74, y: to + 4, class: "bits" }, `${step.agreed}/${bits}`));
   return group;
 }

@@ -100,6 +100,15 @@ def test_passages_of_a_longer_text(running: Running, texts: list[str]) -> None:
     assert any(one["first"] <= 32 and one["last"] >= 21 for one in got["passages"])
 
 
+@pytest.mark.parametrize("search", ["whole", "excerpt"])
+def test_odd_texts_have_answers(running: Running, search: str) -> None:
+    odd = ["x", "...", "a" * 5000, "\u200f\u05d0.", "```\ncode\n```", "😀 😀!", "\0", "1. 2. 3.", "One.\r\nTwo."]
+    with running.client("detect") as client:
+        answer = client.post("/v1/detect", json={"input": odd, "search": search, "evidence": True})
+    assert answer.status_code == 200, answer.text
+    assert all("error" in one or 0 < one["p_value"] <= 1 for one in answer.json()["results"])
+
+
 class Watched(StandInEmbedder):
     """Holds the first batch until told, and remembers what it was asked."""
 

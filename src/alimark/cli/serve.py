@@ -55,6 +55,8 @@ def serve(
     if not service.tokens.all():
         service.close()
         raise AlimarkError(f"nobody could use the service yet; run: alimark serve init{_at(data)}")
+    if settings.host not in ("127.0.0.1", "::1", "localhost"):
+        show.note(f"note: {settings.host} is not loopback, and this is plain HTTP; put a proxy with TLS in front")
     show.note(f"serving at http://{settings.host}:{settings.port}")
     run(service)
 

@@ -167,8 +167,11 @@ async def create_key(asked: schemas.NewKey, service: Serving, token: Administers
 @router.post("/v1/keys/{key_id}/rotate", tags=["administration"], response_model=schemas.KeyLabel, status_code=201)
 async def rotate_key(key_id: KeyId, asked: schemas.EndOfKey, service: Serving, token: Administers) -> dict[str, Any]:
     """A new key for the same purpose; the old one marks no more and is looked for until it ends."""
-    embedder = service.embedder(service.settings.embedder)
-    return _label(await asyncio.to_thread(service.ring.rotate, key_id, embedder, ends=asked.ends))
+
+    def work() -> Label:
+        return service.ring.rotate(key_id, service.embedder(service.settings.embedder), ends=asked.ends)
+
+    return _label(await asyncio.to_thread(work))
 
 
 @router.post("/v1/keys/{key_id}/retire", tags=["administration"], response_model=schemas.KeyLabel)

@@ -28,7 +28,7 @@ from alimark.serve.auth import Allowance, Token, Tokens
 from alimark.serve.checking import QueueFull
 from alimark.serve.database import DatabaseError
 from alimark.serve.metrics import Metrics
-from alimark.serve.ring import NoKey
+from alimark.serve.ring import NoKey, UnknownKey
 from alimark.serve.settings import Settings
 
 log = logging.getLogger("alimark.serve")
@@ -78,6 +78,7 @@ class Refused(Exception):
 _STATUS: tuple[tuple[type[AlimarkError], int, str], ...] = (
     (QueueFull, 429, "queue_full"),
     (NoKey, 409, "no_key"),
+    (UnknownKey, 404, "no_such_key"),
     (DatabaseError, 503, "database"),
     (LimitError, 413, "too_much"),
     (TextError, 422, "text"),

@@ -237,5 +237,6 @@ class _Texts:
                     self.token.id, self.token.tenant, llm=self.service.llm.name, ended="broken off", request=self._id)
             for place in places if self._sent[place]
         ]  # fmt: skip
-        if records:
-            self.service.store.submit(self.service.book.writing(records))
+        with suppress(AlimarkError):  # a database that takes no more, which the reader was told
+            if records:
+                self.service.store.submit(self.service.book.writing(records))

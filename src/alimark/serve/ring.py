@@ -25,6 +25,10 @@ class NoKey(AlimarkError):
     """No key is there for what was asked."""
 
 
+class UnknownKey(AlimarkError):
+    """There never was such a key."""
+
+
 @dataclass(frozen=True)
 class Label:
     """What a key is for. An empty tenant or model: any."""
@@ -184,7 +188,7 @@ class Ring:
 
     def _label(self, name: str) -> Label:
         if name not in self._labels:
-            raise NoKey(f"there is no key {name}")
+            raise UnknownKey(f"there is no key {name}")
         return self._labels[name]
 
     def _labelled(self, key: Key, tenant: str, model: str, starts: float | None, ends: float | None) -> Label:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 
 from alimark.embed import Embedder, load_embedder
+from alimark.errors import AlimarkError
 from alimark.key import Key
 from alimark.llm import load_llm
 from alimark.llm.base import LLM
@@ -25,6 +27,8 @@ from alimark.serve.settings import Settings
 from alimark.serve.writing import Writers
 
 Result = TypeVar("Result")
+
+log = logging.getLogger("alimark.serve")
 
 _REFRESH = 5.0
 """Seconds until a token or a key that another process changed is known here."""
@@ -43,7 +47,7 @@ class Service:
     ) -> None:
         self.settings = settings
         self._load_llm, self._load_embedder = llm, embedder
-        self._loading = threading.Lock()
+        self._loading, self._loading_llm = threading.Lock(), threading.Lock()
         self._embedders: dict[str, Embedder] = {}
         self._rewrite_llm: LLM | None = None
         self.store = Store(settings.database_url)
@@ -75,7 +79,7 @@ class Service:
         name = self.settings.rewrite_llm
         if not name or name == self.settings.llm:
             return self.llm
-        with self._loading:
+        with self._loading_llm:
             if self._rewrite_llm is None:
                 self._rewrite_llm = self._load_llm(name)
             return self._rewrite_llm
@@ -91,12 +95,16 @@ class Service:
         """Reads now and then what other processes changed, and deletes records that are too old."""
         loop, pruned = asyncio.get_running_loop(), float("-inf")
         while True:
-            if self.settings.retention_days and loop.time() - pruned > _PRUNE:
-                await asyncio.to_thread(self.book.prune, self.settings.retention_days)
-                pruned = loop.time()
-            await asyncio.sleep(_REFRESH)
-            await asyncio.to_thread(self.tokens.reload)
-            await asyncio.to_thread(self.ring.reload)
+            try:
+                if self.settings.retention_days and loop.time() - pruned > _PRUNE:
+                    await asyncio.to_thread(self.book.prune, self.settings.retention_days)
+                    pruned = loop.time()
+                await asyncio.sleep(_REFRESH)
+                await asyncio.to_thread(self.tokens.reload)
+                await asyncio.to_thread(self.ring.reload)
+            except AlimarkError:  # of a database that is away for a while; what was known last holds until then
+                log.warning("the database does not answer")
+                await asyncio.sleep(_REFRESH)
 
     async def write_down(self, records: Sequence[Record]) -> None:
         """Returns when they are safe: nobody is answered before."""

@@ -4,8 +4,8 @@
     python benchmarks/serving.py --texts 200 --reference 200          # small
     python benchmarks/serving.py --embedder stand-in                  # what HTTP, queue and records cost by themselves
 
-The rival is `detect_batch` on the first `--reference` texts in one call, in a process of its own, before and after. The server's
-model is a stand-in: nothing is written here. At the end ten times the queue is sent at once.
+The rival is `detect_batch` on the first `--reference` texts in one call, in a process of its own, before and after. The
+server's model is a stand-in: nothing is written here. At the end ten times the queue is sent at once.
 """
 
 from __future__ import annotations

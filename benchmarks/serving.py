@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import os
 import random
 import socket
 import subprocess
@@ -47,14 +48,14 @@ def embedder_of(name: str) -> Embedder:
 
 
 def library(name: str, key_file: str, texts: list[str], out: Any) -> None:
-    """Texts a second, everything loaded and warm."""
+    """Texts a second and CPU seconds a text, everything loaded and warm."""
     from alimark.detector import DetectionSettings, detect_batch
 
     key, embedder = Key.load(key_file), embedder_of(name)
     detect_batch(texts[:4], key, embedder, DetectionSettings())
-    started = time.perf_counter()
+    started, spent = time.perf_counter(), time.process_time()
     detect_batch(texts, key, embedder, DetectionSettings())
-    out.put(len(texts) / (time.perf_counter() - started))
+    out.put((len(texts) / (time.perf_counter() - started), (time.process_time() - spent) / len(texts)))
 
 
 def serve(data: str, port: int, name: str, queue: int) -> None:
@@ -82,6 +83,12 @@ def memory(pid: int) -> float:
     """MiB that a process holds."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def cpu(pid: int) -> float:
+    """Seconds that a process has computed, in all of its threads."""
+    spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
 
 
 async def load(
@@ -125,9 +132,10 @@ async def drive(given: argparse.Namespace, url: str, token: str, key: str, texts
             except httpx.TransportError:
                 await asyncio.sleep(0.2)
         await load(client, texts[:8], key, 4, pid)
-        started = time.perf_counter()
+        started, before = time.perf_counter(), cpu(pid)
         statuses, times, held = await load(client, texts, key, given.at_once, pid)
-        rate = len(texts) / (time.perf_counter() - started)
+        rate, spent = len(texts) / (time.perf_counter() - started), (cpu(pid) - before) / len(texts)
+        print(f"CPU of the server: {spent:.4f} s a text")
         p50, p99 = np.percentile(times, [50, 99])
         print(f"service: {len(texts):,} texts, {given.at_once} at a time, answers {dict(statuses)}, {rate:.2f} texts/s")
         print(f"time of a request: p50 {p50:.3f} s, p99 {p99:.3f} s")
@@ -164,9 +172,10 @@ def main() -> None:
             some = texts[: given.reference or len(texts)]
             rival = spawn.Process(target=library, args=(given.embedder, str(key_file), some, out))
             rival.start()
-            measured.append(out.get())
+            rate, spent = out.get()
+            measured.append(rate)
             rival.join()
-            print(f"library, one batch of {len(some):,} texts: {measured[-1]:.2f} texts/s")
+            print(f"library, one batch of {len(some):,} texts: {rate:.2f} texts/s, CPU {spent:.4f} s a text")
 
         measure()
         free.bind(("127.0.0.1", 0))

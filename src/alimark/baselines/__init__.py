@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from alimark.key import Key
     from alimark.rules import Rule
 
-_HOME: dict[str, str] = {}
+_HOME = {
+    "semstamp": "semstamp.SemStamp",
+    "k-semstamp": "k_semstamp.KSemStamp",
+    "simmark": "simmark.SimMark",
+    "pmark": "pmark.PMark",
+}
 """Where each scheme is: its module here, and the class."""
 
 

@@ -61,6 +61,12 @@ def scheme(name: str) -> type[Scheme]:
     return found
 
 
+def asks_llm(key: Key) -> bool:
+    """Whether detection is only whole with the model that wrote the text, as where PMark samples its medians."""
+    asks = None if key.scheme == "alimark" else getattr(scheme(key.scheme), "asks_llm", None)
+    return bool(asks is not None and asks(key))
+
+
 def sentence_rule(key: Key) -> Rule:
     """What a sentence-level scheme adds to the loop that writes."""
     kind: Any = scheme(key.scheme)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ def test_hashes_are_the_same_in_numpy_torch_and_plain_python() -> None:
     torch = pytest.importorskip("torch")
     a, b = np.arange(7) * 9973, np.array([0, 1, 49151, 2**31])[:, None]
     found = _prf.hashed(SECRETS[0], a, b)
-    plain = [[oracle.hashed(SECRETS[0], x, y) for x in a] for y in b[:, 0]]
+    plain = [[oracle.hashed(SECRETS[0], x, y) for x in a.tolist()] for y in b[:, 0].tolist()]
     assert found.tolist() == plain
     tensors = _prf.torch_hashed(_prf.on("cpu", SECRETS[0]), torch.from_numpy(a), torch.from_numpy(b))
     assert tensors.numpy().view(np.uint64).tolist() == plain
-    assert int(_prf.hashed_pair(*SECRETS[0], np.uint64(a[3]), np.uint64(b[2, 0]))) == plain[2][3]
+    assert int(_prf.hashed_pair(SECRETS[0, 0], SECRETS[0, 1], np.uint64(a[3]), np.uint64(b[2, 0]))) == plain[2][3]
     units = _prf.torch_unit(tensors).numpy()
     assert (units == _prf.unit(found)).all()
     assert units[0, 0] == oracle.uniform(SECRETS[0], 0, 0)
@@ -101,13 +102,13 @@ def test_tails_equal_scipys(green: int, total: int, gamma: float) -> None:
 @settings(max_examples=40, deadline=None)
 def test_cost_equals_the_plain_edit_distance(ids: Any, length: int, gap: float) -> None:
     found = exp.costs(ids[:16], SECRETS[:2], length, gap)
-    plain = [oracle.edit_cost(ids[:16].tolist(), lambda i, v, s=s: oracle.uniform(s, i, v), length, gap) for s in SECRETS[:2]]
+    plain = [oracle.edit_cost(ids[:16].tolist(), partial(oracle.uniform, one), length, gap) for one in SECRETS[:2]]
     assert found == pytest.approx(plain, rel=1e-5, abs=1e-5)
 
 
 def test_more_shifts_than_lanes_are_all_tried() -> None:
     ids = np.random.default_rng(1).integers(0, 500, 9)
-    plain = oracle.edit_cost(ids.tolist(), lambda i, v: oracle.uniform(SECRETS[2], i, v), 150, 0.4)
+    plain = oracle.edit_cost(ids.tolist(), partial(oracle.uniform, SECRETS[2]), 150, 0.4)
     assert exp.costs(ids, SECRETS[2:3], 150, 0.4)[0] == pytest.approx(plain, rel=1e-5)
 
 

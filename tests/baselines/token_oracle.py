@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 _MASK = 2**64 - 1
 
@@ -14,14 +15,14 @@ def splitmix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def hashed(secret: Sequence[int], *coordinates: int) -> int:
+def hashed(secret: Any, *coordinates: int) -> int:
     found = int(secret[0])
     for place in coordinates:
         found = splitmix((found + (int(place) + 1) * 0x9E3779B97F4A7C15) & _MASK)
     return splitmix(found ^ int(secret[1]))
 
 
-def uniform(secret: Sequence[int], *coordinates: int) -> float:
+def uniform(secret: Any, *coordinates: int) -> float:
     return ((hashed(secret, *coordinates) >> 11) + 0.5) / 2**53
 
 

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from alimark.key import Key
     from alimark.rules import Rule
 
-_HOME: dict[str, str] = {}
+_HOME: dict[str, str] = {
+    "kgw": "kgw.KGW",
+    "exp": "exp.EXP",
+    "synthid": "synthid.SynthID",
+    "sir": "sir.SIR",
+}
 """Where each scheme is: its module here, and the class."""
 
 

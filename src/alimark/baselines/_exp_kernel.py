@@ -28,7 +28,7 @@ def least_costs(
         costs = _costs(distinct, secrets[key, 0], secrets[key, 1], length, tokens)
         least = np.float32(np.inf)
         for start in range(0, length, _LANES):
-            least = min(least, _least(costs, places, start, min(_LANES, length - start), np.float32(gap)))
+            least = min(least, _least(costs, places, start, min(_LANES, length - start), np.float32(gap)))  # type: ignore[arg-type]
         found[key] = least
     return found
 

@@ -217,7 +217,8 @@ def _plain(model: Any) -> Any:
 
 def seeded(seed: int) -> _prf.Words:
     """The words behind a text's random numbers."""
-    return _prf.words(hashlib.blake2b(f"alimark/tokens/{seed}".encode(), digest_size=16).digest())[0]
+    drawn: _prf.Words = _prf.words(hashlib.blake2b(f"alimark/tokens/{seed}".encode(), digest_size=16).digest())[0]
+    return drawn
 
 
 def write(
@@ -298,11 +299,13 @@ class _Batch:
 
     def _penalised(self, logits: torch.Tensor) -> torch.Tensor:
         """A token that prompt or text hold already is made less likely, once."""
+        import torch
+
         penalty = self._sampling.repetition_penalty
         if penalty == 1:
             return logits.clone()
         # What fills a prompt up is its own first token, which is penalised anyway.
-        seen = self._own.new_zeros(logits.shape, dtype=bool).scatter_(1, self._ids, True).scatter_(1, self._own, True)
+        seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, self._ids, True).scatter_(1, self._own, True)
         return logits.where(~seen, (logits / penalty).where(logits > 0, logits * penalty))
 
     def _take(self, tokens: torch.Tensor) -> None:

@@ -35,7 +35,7 @@ MOST_TOKENS = 1024
 
 
 @dataclass(frozen=True)
-class Parameters:
+class EXPParameters:
     length: int = 256
     """Of the key sequence."""
     gap: float = 0.0
@@ -61,20 +61,21 @@ class EXP(TokenLevel):
     """Marks and detects under one key."""
 
     scheme: ClassVar[str] = "exp"
-    Parameters: ClassVar[type[Any]] = Parameters
+    Parameters: ClassVar[type[Any]] = EXPParameters
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
     settings: ClassVar[Any] = Permutations
-    parameters: Parameters
+    parameters: EXPParameters
 
     @property
     def secret(self) -> _prf.Words:
-        return _prf.words(self.key.stream("exp", 16))[0]
+        secret: _prf.Words = _prf.words(self.key.stream("exp", 16))[0]
+        return secret
 
     def marker(self, seeds: list[int], llm: CausalLM) -> ExponentialMinimum:
         return ExponentialMinimum(self.secret, self.parameters, starts(seeds, self.parameters.length), llm.device)
 
     def find(self, ids: Ids) -> Found:
-        warnings = ()
+        warnings: tuple[str, ...] = ()
         if len(ids) > MOST_TOKENS:
             warnings = (f"of {len(ids):,} tokens the first {MOST_TOKENS:,} were looked at",)
             ids = ids[:MOST_TOKENS]
@@ -105,7 +106,7 @@ def starts(seeds: list[int], length: int) -> list[int]:
 class ExponentialMinimum:
     """Takes the token of least -log(xi) / probability."""
 
-    def __init__(self, secret: _prf.Words, parameters: Parameters, first: list[int], device: Any) -> None:
+    def __init__(self, secret: _prf.Words, parameters: EXPParameters, first: list[int], device: Any) -> None:
         import torch
 
         self._secret, self._length = _prf.on(device, secret), parameters.length

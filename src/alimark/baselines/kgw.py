@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parameters:
+class KGWParameters:
     gamma: float = 0.5
     """The share of the vocabulary that is green."""
     delta: float = 2.0
@@ -55,13 +55,14 @@ class KGW(TokenLevel):
     """Marks and detects under one key."""
 
     scheme: ClassVar[str] = "kgw"
-    Parameters: ClassVar[type[Any]] = Parameters
+    Parameters: ClassVar[type[Any]] = KGWParameters
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "transformers": {"gamma": 0.25}}
-    parameters: Parameters
+    parameters: KGWParameters
 
     @property
     def secret(self) -> _prf.Words:
-        return _prf.words(self.key.stream("kgw", 16))[0]
+        secret: _prf.Words = _prf.words(self.key.stream("kgw", 16))[0]
+        return secret
 
     def marker(self, seeds: list[int], llm: CausalLM) -> GreenBias:
         return GreenBias(self.secret, self.parameters, llm.device)
@@ -75,7 +76,7 @@ class KGW(TokenLevel):
 
         def null(first: int, count: int) -> Floats:
             secrets = null_secrets(self.key, "null-kgw", first, count)
-            return green_tokens(secrets[:, None], grams, own.gamma).sum(axis=1).astype(np.float64)
+            return np.asarray(green_tokens(secrets[:, None], grams, own.gamma).sum(axis=1), np.float64)
 
         evidence = {
             "green": green,
@@ -125,15 +126,19 @@ def binomial_tail(green: int, total: int, gamma: float) -> float:
 class GreenBias:
     """Adds delta to the green tokens of the nucleus. The first tokens of a text, which have no context, stay as they are."""
 
-    def __init__(self, secret: _prf.Words, parameters: Parameters, device: Any) -> None:
+    def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: Any) -> None:
         self._secret, self._own = _prf.on(device, secret), parameters
 
     def choose(self, step: Step) -> torch.Tensor:
+        return step.sampled(self.biased(step))
+
+    def biased(self, step: Step) -> torch.Tensor:
+        """The log-probabilities, not made to add up to one again."""
         if step.number < self._own.context:
-            return step.sampled(step.logs)
+            return step.logs
         context = step.own[:, -self._own.context :]
         green = torch_green(self._secret, context, step.tokens, self._own.gamma)
-        return step.sampled(step.logs + self._own.delta * green)
+        return step.logs + self._own.delta * green
 
     def keep(self, rows: torch.Tensor) -> None:
         pass
@@ -147,7 +152,7 @@ def torch_green(secret: torch.Tensor, context: torch.Tensor, tokens: torch.Tenso
     return (bits ^ -(2**63)) < threshold
 
 
-def _processor(secret: _prf.Words, parameters: Parameters, vocabulary: int, device: Any) -> Any:
+def _processor(secret: _prf.Words, parameters: KGWParameters, vocabulary: int, device: Any) -> Any:
     import torch
     from transformers import WatermarkLogitsProcessor
 

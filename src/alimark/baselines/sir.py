@@ -40,13 +40,13 @@ Array = NDArray[np.float32]
 _HIDDEN, _BLOCKS = 256, 2
 _SHARPNESS = 1000.0  # the paper's k2: tanh of so much is a sign
 _STRETCH = 20.0  # k1
-# Lambda 1 and lambda 2, of losses that are means where the paper has sums. Much more on the first, and all texts get one output.
+# Lambda 1 and 2, of losses that are means where the paper has sums. Much more on the first, and all texts get one output.
 _FLATNESS, _SIMILARITY = 1.0, 1.0
 _LEAST_PASSAGES = 64
 
 
 @dataclass(frozen=True)
-class Parameters:
+class SIRParameters:
     delta: float = 1.0
     """What is added to, or taken from, the logits."""
     chunk: int = 10
@@ -71,11 +71,11 @@ class SIR(TokenLevel):
     """Marks and detects under one key."""
 
     scheme: ClassVar[str] = "sir"
-    Parameters: ClassVar[type[Any]] = Parameters
+    Parameters: ClassVar[type[Any]] = SIRParameters
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
     embeds: ClassVar[bool] = True
     learns: ClassVar[bool] = True
-    parameters: Parameters
+    parameters: SIRParameters
 
     @classmethod
     def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
@@ -85,7 +85,8 @@ class SIR(TokenLevel):
 
     @property
     def secret(self) -> _prf.Words:
-        return _prf.words(self.key.stream("sir", 16))[0]
+        secret: _prf.Words = _prf.words(self.key.stream("sir", 16))[0]
+        return secret
 
     @property
     def network(self) -> Network:
@@ -114,7 +115,9 @@ class SIR(TokenLevel):
         def scores(secrets: _prf.Words) -> Floats:
             if not len(tokens):
                 return np.zeros(len(secrets))
-            return biases[rows, assigned(secrets[:, None], tokens, own.dimension)].mean(axis=1, dtype=np.float64)
+            return np.asarray(
+                biases[rows, assigned(secrets[:, None], tokens, own.dimension)].mean(axis=1, dtype=np.float64)
+            )
 
         def null(first: int, count: int) -> Floats:
             return scores(null_secrets(self.key, "null-sir", first, count))
@@ -183,7 +186,7 @@ class Network:
         return np.asarray(x @ last.T + shift)
 
     def signs(self, vectors: Array) -> Array:
-        return np.tanh(_SHARPNESS * self(vectors))
+        return np.asarray(np.tanh(_SHARPNESS * self(vectors)))
 
 
 class MeaningBias:
@@ -247,7 +250,7 @@ def train(
     optimiser = torch.optim.Adam(parts.values(), lr=rate)
     similarity = normalisation = torch.zeros(())
     for _ in range(epochs):
-        for rows in torch.randperm(len(data), generator=order).split(batch):
+        for rows in torch.randperm(len(data), generator=order).split(batch):  # type: ignore[no-untyped-call]
             if len(rows) < 2:
                 continue
             made = _forward(parts, data[rows])

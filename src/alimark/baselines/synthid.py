@@ -38,7 +38,7 @@ _KEYS_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
-class Parameters:
+class SynthIDParameters:
     ngram: int = 5
     """Tokens that the g-values of the last of them depend on."""
     depth: int = 30
@@ -65,16 +65,18 @@ class SynthID(TokenLevel):
     """Marks and detects under one key."""
 
     scheme: ClassVar[str] = "synthid"
-    Parameters: ClassVar[type[Any]] = Parameters
+    Parameters: ClassVar[type[Any]] = SynthIDParameters
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
-    parameters: Parameters
+    parameters: SynthIDParameters
 
     @classmethod
     def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
         if parameters.score != "bayesian":
             return
         if fitted is None:
-            raise KeyFileError("the bayesian score needs a trained detector: a safetensors file, as transformers saves it")
+            raise KeyFileError(
+                "the bayesian score needs a trained detector: a safetensors file, as transformers saves it"
+            )
         Bayesian.of(fitted, parameters.depth)
 
     @property
@@ -167,7 +169,7 @@ def ngram_hashes(ids: Ids, n: int) -> NDArray[np.uint64]:
 def g_values(hashes: NDArray[np.uint64], keys: NDArray[np.uint64], table: Bits) -> Bits:
     """(n-grams, layers) of bits; keys with a first axis of their own give one such table each."""
     found = _accumulated(hashes[:, None], keys)
-    return table[found % np.uint64(len(table))]
+    return np.asarray(table[found % np.uint64(len(table))])
 
 
 def fresh_contexts(ids: Ids, n: int, history: int) -> NDArray[np.bool_]:
@@ -217,6 +219,10 @@ class Tournament:
         self._seen: Any = None
 
     def choose(self, step: Step) -> torch.Tensor:
+        return step.sampled(self.played(step))
+
+    def played(self, step: Step) -> torch.Tensor:
+        """The log-probabilities behind the tournament; those before it where the context came before."""
         import torch
 
         ours = self._processor
@@ -230,7 +236,7 @@ class Tournament:
         marked = ours.update_scores(step.logs, ours.sample_g_values(hashes).to(step.logs.dtype))
         again = (self._seen == context[:, None]).any(dim=1, keepdim=True)
         self._seen = torch.cat([context[:, None], self._seen[:, :-1]], dim=1)
-        return step.sampled(torch.where(again, step.logs, marked))
+        return torch.where(again, step.logs, marked)
 
     def keep(self, rows: torch.Tensor) -> None:
         if self._context is not None:

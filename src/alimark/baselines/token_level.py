@@ -12,7 +12,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -128,7 +128,7 @@ class TokenLevel:
         """
         from alimark.generate import Prompt
         from alimark.llm.base import Sampling
-        from alimark.watermark import in_order
+        from alimark.watermark import _in_order
         from alimark.writing import GenerationSettings
 
         settings = GenerationSettings(
@@ -137,7 +137,7 @@ class TokenLevel:
         texts = [prompt] if isinstance(prompt, str) else prompt
         prompts = [Prompt(text, None if seed is None else seed + i) for i, text in enumerate(texts)]
         step = None if progress is None else (lambda _, sentence: progress(sentence))
-        made = in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
+        made = _in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
         return made[0] if isinstance(prompt, str) else made
 
     def generate_many(
@@ -200,7 +200,7 @@ class TokenLevel:
             except (TextError, LimitError) as error:
                 answers.append(error)
         if times is not None:
-            times["scoring"] += time.perf_counter() - started
+            times["scoring"] += time.perf_counter() - started  # type: ignore[assignment]
         return answers
 
     def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
@@ -213,9 +213,7 @@ class TokenLevel:
         if not sentences or not len(ids):
             raise TextError("the text is blank; there is nothing to detect in it")
         found = self.find(ids)
-        judged = significance(
-            found.raw, found.null, settings.draws, stop_after=settings.stop_after, tail=settings.tail
-        )
+        judged = significance(found.raw, found.null, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
         return Detection(
             key_id=self.key.id,
             scheme=self.scheme,

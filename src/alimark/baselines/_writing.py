@@ -266,7 +266,7 @@ class _Batch:
     def run(self) -> list[Written]:
         from transformers import DynamicCache
 
-        cache = DynamicCache()
+        cache = DynamicCache(config=self._llm.model.config)
         logits = self._forward(self._ids, cache)
         while True:
             tokens = self._marker.choose(self._step(logits))

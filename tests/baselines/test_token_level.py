@@ -14,7 +14,6 @@ from scipy import stats
 import alimark
 from alimark.baselines import _writing, kgw, sir, synthid
 from alimark.baselines.sir import SIR
-from alimark.baselines.token_level import TokenLevel
 from alimark.baselines.tokens import load_tokenizer
 from alimark.errors import KeyFileError, KeyMismatch, LLMError, TextError
 from alimark.fitted import Fitted
@@ -137,8 +136,25 @@ def test_the_model_is_shared_and_its_logits_are_its_own(folder: Path, llm: Any) 
     assert len(llm.draw([Request("It was", 1, 1)], Sampling(max_tokens=4), lambda _: False)[0]) == 1
 
 
+def test_what_alimark_does_to_a_model_for_a_gpu_is_undone_in_the_copy() -> None:
+    from alimark.llm import _fusing, _lanes
+
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.inference_mode():
+        expected = model(ids).logits
+        _lanes.install(model)
+        _fusing.fuse(model, object())
+        assert torch.allclose(_writing._plain(model)(ids).logits, expected, atol=1e-5)
+    assert "forward" in vars(model.model.layers[0].self_attn)
+
+
 def _load(folder: Path) -> Any:
-    from alimark.llm.transformers import load
+    from alimark.llm._weights import load
 
     return load(folder, torch.float32)
 
@@ -283,7 +299,7 @@ def test_keys_come_back_from_their_files(scheme: str, folder: Path, tmp_path: Pa
     again = Key.load(tmp_path / "key.json")
     assert (again.id, dict(again.parameters)) == (key.id, dict(key.parameters))
     text = prose(1, 5)
-    mark: TokenLevel = mark_of(scheme, folder, **own)
+    mark = mark_of(scheme, folder, **own)
     other: Any = alimark.load(again, embedder=EMBEDDER if scheme == "sir" else None)
     assert other.detect(text).to_dict() == mark.detect(text).to_dict()
     assert key._secret.hex() not in repr(mark)

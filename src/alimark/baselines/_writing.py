@@ -211,6 +211,8 @@ def _plain(model: Any) -> Any:
     """The same layers and the very same weights with transformers' attention: a copy that takes next to no memory."""
     shared = {id(part): part for part in (*model.parameters(), *model.buffers())}
     plain = copy.deepcopy(model, shared)
+    for module in plain.modules():
+        vars(module).pop("forward", None)  # what alimark put in a layer's place speaks of the layer it was put into
     plain.set_attn_implementation("sdpa")
     return plain
 

@@ -98,9 +98,9 @@ def _resolved(name: str) -> Path:
     found = store.resolve_tokenizer(name)
     if found.suffix != ".gguf":
         return found
-    from alimark.llm.transformers import _converted  # which writes the tokenizer beside the weights
+    from alimark.llm._weights import converted  # which writes the tokenizer beside the weights
 
-    return _converted(found)
+    return converted(found)
 
 
 def check_tokenizer(tokenizer: TextTokenizer, vocabulary: str, key_id: str) -> None:

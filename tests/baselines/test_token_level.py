@@ -12,7 +12,7 @@ import token_models
 from scipy import stats
 
 import alimark
-from alimark.baselines import _writing, kgw, sir, synthid
+from alimark.baselines import _engines, _writing, kgw, sir, synthid
 from alimark.baselines.sir import SIR
 from alimark.baselines.tokens import load_tokenizer
 from alimark.errors import KeyFileError, KeyMismatch, LLMError, TextError
@@ -126,8 +126,8 @@ def test_temperature_is_honoured(folder: Path, llm: Any) -> None:
 
 
 def test_the_model_is_shared_and_its_logits_are_its_own(folder: Path, llm: Any) -> None:
-    engine = _writing.causal(llm)
-    assert engine is _writing.causal(llm)
+    engine: Any = _engines.engine_of(llm)
+    assert engine is _engines.engine_of(llm)
     assert engine.model.lm_head.weight is llm._model.lm_head.weight
     _, plain = _load(folder)
     ids = torch.tensor([[5, 6, 7, 8]])
@@ -149,7 +149,7 @@ def test_what_alimark_does_to_a_model_for_a_gpu_is_undone_in_the_copy() -> None:
         expected = model(ids).logits
         _lanes.install(model)
         _fusing.fuse(model, object())
-        assert torch.allclose(_writing._plain(model)(ids).logits, expected, atol=1e-5)
+        assert torch.allclose(_engines._plain(model)(ids).logits, expected, atol=1e-5)
     assert "forward" in vars(model.model.layers[0].self_attn)
 
 
@@ -162,7 +162,7 @@ def _load(folder: Path) -> Any:
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 1.0])
 def test_nucleus_is_that_of_transformers(top_p: float) -> None:
     logits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(1)) * 2
-    tokens, logs = _writing.nucleus(logits, top_p)
+    tokens, logs = _engines.nucleus(logits, top_p)
     warped = transformers.TopPLogitsWarper(top_p)(None, logits).log_softmax(dim=1)
     ours = torch.full_like(logits, -torch.inf).scatter(1, tokens, logs)
     assert (torch.isfinite(ours) == torch.isfinite(warped)).all()
@@ -170,15 +170,15 @@ def test_nucleus_is_that_of_transformers(top_p: float) -> None:
 
 
 def test_repetition_is_penalised_as_in_transformers(folder: Path, llm: Any) -> None:
-    engine = _writing.causal(llm)
-    prompts = [[5, 6, 7], [9]]
-    batch = _writing._Batch(prompts, [1, 2], engine, _writing.Unmarked(), _writing.Length(None, 4), Sampling(), 4)
-    batch._own = torch.tensor([[11, 12], [13, 9]])
+    engine: Any = _engines.engine_of(llm)
+    source = _engines.TorchSource(engine, [[5, 6, 7], [9]], Sampling())
+    for tokens in ([11, 13], [12, 9]):
+        source.take(torch.tensor(tokens))
     logits = torch.randn(2, 500, generator=torch.Generator().manual_seed(2))
     processor = transformers.RepetitionPenaltyLogitsProcessor(1.15)
     for row, seen in enumerate(([5, 6, 7, 11, 12], [9, 13, 9])):
         expected = processor(torch.tensor([seen]), logits[row : row + 1].clone())[0]
-        assert torch.allclose(batch._penalised(logits)[row], expected)
+        assert torch.allclose(source.penalised(logits)[row], expected)
 
 
 def test_draws_follow_the_probabilities() -> None:
@@ -191,7 +191,7 @@ def test_draws_follow_the_probabilities() -> None:
 
 
 def _step(own: Any, logits: Any) -> _writing.Step:
-    tokens, logs = _writing.nucleus(logits, 1.0)
+    tokens, logs = _engines.nucleus(logits, 1.0)
     return _writing.Step(tokens, logs, own, torch.full((len(own),), 0.5, dtype=torch.float64))
 
 
@@ -303,6 +303,21 @@ def test_keys_come_back_from_their_files(scheme: str, folder: Path, tmp_path: Pa
     other: Any = alimark.load(again, embedder=EMBEDDER if scheme == "sir" else None)
     assert other.detect(text).to_dict() == mark.detect(text).to_dict()
     assert key._secret.hex() not in repr(mark)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("scheme", ["kgw", "exp"])
+def test_llama_cpp_writes_marked_text_a_request_for_each_token(scheme: str) -> None:
+    pytest.importorskip("xllamacpp")
+    written = load_llm("llama.cpp:smollm2-135m", parallel=2, context_tokens=256, threads=1)
+    mark: Any = alimark.load(Key.generate(scheme=scheme, secret=bytes(32)))
+    made = mark.generate(PROMPTS[:2], written, tokens=50, seed=3, sampling=Sampling(temperature=1.2))
+    assert [one.tokens for one in made] == [50, 50]
+    assert min(mark.detect(one.text, draws=100).p_value for one in made) < 0.05
+    with pytest.raises(LLMError, match="may_end"):
+        mark.generate("It was late.", written, tokens=5, sampling=Sampling(may_end=True))
+    with pytest.raises(alimark.AlimarkError, match="leave no room"):
+        mark.generate("It was late.", written, tokens=500)
 
 
 def test_what_does_not_fit_is_refused(folder: Path, llm: Any, tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from alimark.significance import RandomKeys
 if TYPE_CHECKING:
     import torch
 
-    from alimark.baselines._writing import CausalLM, Step
+    from alimark.baselines._engines import Engine
+    from alimark.baselines._writing import Step
 
 MOST_TOKENS = 1024
 """Of a text that are aligned; the cost grows with their square."""
@@ -71,8 +72,8 @@ class EXP(TokenLevel):
         secret: _prf.Words = _prf.words(self.key.stream("exp", 16))[0]
         return secret
 
-    def marker(self, seeds: list[int], llm: CausalLM) -> ExponentialMinimum:
-        return ExponentialMinimum(self.secret, self.parameters, starts(seeds, self.parameters.length), llm.device)
+    def marker(self, seeds: list[int], engine: Engine) -> ExponentialMinimum:
+        return ExponentialMinimum(self.secret, self.parameters, starts(seeds, self.parameters.length), engine.device)
 
     def find(self, ids: Ids) -> Found:
         warnings: tuple[str, ...] = ()

@@ -27,7 +27,8 @@ from alimark.errors import KeyFileError
 if TYPE_CHECKING:
     import torch
 
-    from alimark.baselines._writing import CausalLM, Step
+    from alimark.baselines._engines import Engine
+    from alimark.baselines._writing import Step
     from alimark.key import Key
 
 
@@ -64,8 +65,8 @@ class KGW(TokenLevel):
         secret: _prf.Words = _prf.words(self.key.stream("kgw", 16))[0]
         return secret
 
-    def marker(self, seeds: list[int], llm: CausalLM) -> GreenBias:
-        return GreenBias(self.secret, self.parameters, llm.device)
+    def marker(self, seeds: list[int], engine: Engine) -> GreenBias:
+        return GreenBias(self.secret, self.parameters, engine.device)
 
     def find(self, ids: Ids) -> Found:
         grams = distinct_ngrams(ids, self.parameters.context + 1)

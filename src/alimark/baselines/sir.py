@@ -32,7 +32,8 @@ from alimark.text import DEFAULT_SPLITTER, splitter
 if TYPE_CHECKING:
     import torch
 
-    from alimark.baselines._writing import CausalLM, Step
+    from alimark.baselines._engines import Engine
+    from alimark.baselines._writing import Step
     from alimark.embed import Embedder
 
 Array = NDArray[np.float32]
@@ -102,8 +103,8 @@ class SIR(TokenLevel):
         for text in texts:
             yield from contexts_of(self.tokenizer.ids(text.strip()), own.chunk, own.window, self.tokenizer)
 
-    def marker(self, seeds: list[int], llm: CausalLM) -> MeaningBias:
-        return MeaningBias(self, llm.device)
+    def marker(self, seeds: list[int], engine: Engine) -> MeaningBias:
+        return MeaningBias(self, engine.device)
 
     def find(self, ids: Ids) -> Found:
         own = self.parameters

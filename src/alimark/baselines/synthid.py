@@ -26,7 +26,8 @@ from alimark.errors import KeyFileError
 if TYPE_CHECKING:
     import torch
 
-    from alimark.baselines._writing import CausalLM, Step
+    from alimark.baselines._engines import Engine
+    from alimark.baselines._writing import Step
     from alimark.fitted import Fitted
 
 Bits = NDArray[np.uint8]
@@ -91,8 +92,8 @@ class SynthID(TokenLevel):
     def table(self) -> Bits:
         return np.unpackbits(np.frombuffer(self.key.stream("synthid-table", self.parameters.table // 8), np.uint8))
 
-    def marker(self, seeds: list[int], llm: CausalLM) -> Tournament:
-        return Tournament(self.logits_processor(llm.device), self.parameters.history)
+    def marker(self, seeds: list[int], engine: Engine) -> Tournament:
+        return Tournament(self.logits_processor(engine.device), self.parameters.history)
 
     def logits_processor(self, device: Any = "cpu") -> Any:
         """transformers' own, with these keys and this table, for its `generate` and its detectors."""

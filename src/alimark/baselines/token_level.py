@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from alimark.baselines.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer, vocabulary_of
+from alimark.baselines.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 from alimark.detection import Detection
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.significance import NullScores, RandomKeys, significance
@@ -24,7 +24,8 @@ from alimark.text import splitter
 from alimark.writing import Generation
 
 if TYPE_CHECKING:
-    from alimark.baselines._writing import CausalLM, Length, Marker
+    from alimark.baselines._engines import Engine
+    from alimark.baselines._writing import Length, Marker
     from alimark.embed import Embedder
     from alimark.fitted import Fitted
     from alimark.generate import Prompt
@@ -98,7 +99,7 @@ class TokenLevel:
 
     # What a scheme is
 
-    def marker(self, seeds: list[int], llm: CausalLM) -> Marker:
+    def marker(self, seeds: list[int], llm: Engine) -> Marker:
         """Of one batch of texts."""
         raise NotImplementedError
 
@@ -153,10 +154,10 @@ class TokenLevel:
 
         What is written does not depend on the batch, up to the rounding of its logits.
         """
-        from alimark.baselines._writing import causal
+        from alimark.baselines._engines import engine_of
 
-        engine = causal(llm)
-        size = _BATCH if batch is None else batch
+        engine = engine_of(llm)
+        size = min(engine.most, _BATCH if batch is None else batch)
         if size < 1:
             raise AlimarkError("batch must be at least 1")
         marks = {self.key.id: self}
@@ -249,7 +250,7 @@ class _Job:
     mark: TokenLevel
 
 
-def _job(place: int, prompt: Prompt, mark: TokenLevel, engine: CausalLM, settings: GenerationSettings) -> _Job:
+def _job(place: int, prompt: Prompt, mark: TokenLevel, engine: Engine, settings: GenerationSettings) -> _Job:
     check_engine(mark, engine)
     ids = engine.prompt(prompt.text, settings.prompt_style == "chat")
     engine.check_room(ids, _length(settings, mark.key).most(settings.sampling))
@@ -263,13 +264,9 @@ def _length(settings: GenerationSettings, key: Key) -> Length:
     return Length(None if settings.tokens else settings.sentences, settings.tokens, key.splitter)
 
 
-def check_engine(mark: TokenLevel, engine: CausalLM) -> None:
+def check_engine(mark: TokenLevel, engine: Engine) -> None:
     """Raises KeyMismatch where a model has other tokens than the key's detector will look for."""
-    beneath = getattr(engine.tokenizer, "backend_tokenizer", None)
-    if beneath is None:
-        raise KeyMismatch(f"{engine.name} has no fast tokenizer, which a token-level watermark needs to be detected")
-    known = engine.__dict__.setdefault("_vocabulary", vocabulary_of(beneath.to_str()))
-    if known != mark.tokenizer.fingerprint:
+    if not engine.writes(mark.tokenizer):
         raise KeyMismatch(
             f"key {mark.key.id} was made for the tokenizer of {mark.tokenizer.name}, and {engine.name} has another; make a key "
             "for it: alimark keygen --scheme NAME --set tokenizer=MODEL"
@@ -277,7 +274,7 @@ def check_engine(mark: TokenLevel, engine: CausalLM) -> None:
 
 
 def _write(
-    jobs: Sequence[_Job], engine: CausalLM, settings: GenerationSettings,
+    jobs: Sequence[_Job], engine: Engine, settings: GenerationSettings,
     progress: Callable[[int, MarkedSentence], None] | None,
 ) -> Iterator[tuple[int, Generation]]:  # fmt: skip
     from alimark.baselines._writing import PerKey, write

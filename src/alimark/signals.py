@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from alimark.alignment import LEFT, RIGHT, WHOLE, Floats, Limits, Packed
 from alimark.directions import mean
 from alimark.errors import ModelError
-from alimark.key import Key, many_vectors, pack_bits
+from alimark.exact import pack_bits
+from alimark.key import Key, many_vectors
 from alimark.soft import worth_tables
 from alimark.text import halve, merge
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from alimark import alignment
 from alimark.alignment import Floats, Limits, Rule
 from alimark.errors import AlimarkError
-from alimark.key import pack_bits
+from alimark.exact import pack_bits
 from alimark.models.store import home
 from alimark.records import write_whole
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -97,11 +98,15 @@ def fresh_keys(
 
 
 def _fresh(like: Key, embedder: Embedder, centre: NDArray[np.float32] | None) -> Key:
-    return Key.generate(
+    return Key(
+        secrets.token_bytes(32),
+        embedder=embedder.name,
+        fingerprint=embedder.fingerprint,
         decision=like.decision,
         block_size=like.block_size,
         span=like.span,
-        embedder=embedder,
+        soft_version=like.soft_version,
+        offsets=like.offsets,
         splitter=like.splitter,
         centre=centre,
     )

@@ -129,6 +129,8 @@ class Detection:
     near_flips: int
     warnings: tuple[str, ...]
     keys_tried: int = 1
+    offsets: int = 1
+    """Blocks that the text may begin with; the search over them is paid for in the p-value."""
     restructured: Restructured | None = None
     """What a chat model made of the text, where it was asked; then the alignment may be of one of its answers."""
 
@@ -142,7 +144,8 @@ class Detection:
                 f"no random key of {self.draws:,} scored as high, which is too few to decide at a false-positive rate of "
                 f"{fpr:g}; detect again with draws={wanted}"
             )
-        needed = sentences_needed(self.block_size, fpr / self.keys_tried, soft=self.decision == "soft")
+        # At worst the offsets cost as much as so many keys.
+        needed = sentences_needed(self.block_size, fpr / self.keys_tried / self.offsets, soft=self.decision == "soft")
         if needed is not None and self.settings.search == "excerpt":
             needed = math.ceil(1.5 * needed)  # the wider search costs about that much
         if needed is None or len(self.sentences) < needed:

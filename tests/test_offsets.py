@@ -1,4 +1,4 @@
-"""A secret start for each text: the search against the oracles, its price in the p-value, and keys that have none as they were."""
+"""A secret start for each text: the search against the oracles, its price in the p-value, keys that have none as they were."""
 
 from __future__ import annotations
 

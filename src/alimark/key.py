@@ -146,8 +146,8 @@ class Key:
 
         `span`: the number of directions of the embedding space that the vectors are taken from, those along which the sentences
         of a text differ most. By default soft keys take as many as fit them best, and hard ones, as the paper, the whole space;
-        0 asks for that. `offsets`: the number of blocks that a text may begin with, in secret (docs/security.md). These belong to
-        AliMark. A rival has `parameters` of its own, the defaults of its own paper, or with `preset="paper"` those that
+        0 asks for that. `offsets`: the number of blocks that a text may begin with, in secret (docs/security.md). These belong
+        to AliMark. A rival has `parameters` of its own, the defaults of its own paper, or with `preset="paper"` those that
         AliMark's ran it with, and `fitted`, what it learned from text, where it learns. `secret` is for experiments that are
         to be repeated; elsewhere it is drawn.
         """

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from alimark import alignment
 from alimark.alignment import Floats, Limits, Packed, Rule
-from alimark.detection import Detection, Passage, describe
+from alimark.detection import AlignedDetection, Passage, describe
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, LimitError, TextError
 from alimark.key import Key
@@ -25,8 +25,8 @@ from alimark.signals import Signals, Units, project, project_many, restructure
 from alimark.significance import (
     ALPHA,
     BETA,
-    DEFAULT_DRAWS,
     MAX_DRAWS,
+    RandomKeys,
     Significance,
     paper_rule,
     reference_rule,
@@ -49,8 +49,8 @@ LONG_TEXT = 300
 
 
 @dataclass(frozen=True)
-class DetectionSettings:
-    """How a text is searched. The defaults are the paper's."""
+class DetectionSettings(RandomKeys):
+    """How AliMark searches a text. The defaults are the paper's."""
 
     restructure: str | tuple[int, int] = "single"
     """"none", "single" (one merge or one split), or at most (merges, splits) together; "learned": the text and what a chat
@@ -63,12 +63,6 @@ class DetectionSettings:
     """Where z takes its mean and deviation from: the paper's rule or the public code's."""
     null_file: Path | None = None
     """A table in the public code's form, for null="reference"."""
-    draws: int = DEFAULT_DRAWS
-    """Random keys behind the p-value."""
-    stop_after: int | None = None
-    """Stop drawing after so many random keys scored as high (Besag and Clifford)."""
-    tail: bool = False
-    """Also estimate the p-value below 1 / draws from a fitted tail."""
     search: Literal["whole", "excerpt"] = "whole"
     """Align the whole text, or look for a marked passage anywhere in it."""
     passage_fpr: float = 0.01
@@ -78,8 +72,9 @@ class DetectionSettings:
     begin with, where the key has offsets, come on top."""
 
     def __post_init__(self) -> None:
-        if min(self.draws, self.max_blocks, self.variants) < 1 or (self.stop_after is not None and self.stop_after < 1):
-            raise AlimarkError("draws, stop_after, max_blocks and variants must be at least 1")
+        super().__post_init__()
+        if min(self.max_blocks, self.variants) < 1:
+            raise AlimarkError("max_blocks and variants must be at least 1")
         if self.null not in ("paper", "reference"):
             raise AlimarkError(f"null must be 'paper' or 'reference', not {self.null!r}")
         if self.null_file is not None and self.null != "reference":
@@ -197,7 +192,7 @@ def detect_batch(
     *,
     llm: LLM | None = None,
     times: Counter[str] | None = None,
-) -> list[Detection | AlimarkError]:
+) -> list[AlignedDetection | AlimarkError]:
     """One answer a text, in order; a text that cannot be answered gives its error. All units go in one embedding batch.
 
     `llm`: the chat model of learned restructuring. The seconds spent on each stage are added to `times`.
@@ -245,7 +240,7 @@ class _Clock:
 
 def detect_prepared(
     prepared: Prepared, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
-) -> Detection:
+) -> AlignedDetection:
     """The alignment part: everything after the embedding. `signals`: of the text and of each of its others."""
     if settings.stop_after is None and len(prepared.sentences) > LONG_TEXT:
         settings = replace(settings, stop_after=50)
@@ -255,7 +250,7 @@ def detect_prepared(
     else:
         raw, found, aligned, best = _whole(signals, key, settings)
         passages = ()
-    return Detection(
+    return AlignedDetection(
         key_id=key.id,
         scheme=key.scheme,
         decision=key.decision,
@@ -358,7 +353,7 @@ def detect_keys(
     *,
     best: int = 3,
     llm: LLM | None = None,
-) -> list[Detection]:
+) -> list[AlignedDetection]:
     """Whose key it was: the best few of many keys, each p-value corrected for the number of keys tried.
 
     All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
@@ -390,25 +385,7 @@ def detect_keys(
         )
         for k in order
     ]
-    return sorted((_corrected(one, len(keys)) for one in found), key=lambda one: (one.p_value, -one.score))
-
-
-def _corrected(one: Detection, keys: int) -> Detection:
-    """Every p-value multiplied by the number of keys tried."""
-
-    def times(p: float) -> float:
-        return min(1.0, keys * p)
-
-    passages = tuple(replace(passage, p_value=times(passage.p_value)) for passage in one.passages)
-    tail = None if one.p_tail is None else times(one.p_tail)
-    return replace(
-        one,
-        p_value=times(one.p_value),
-        p_randomised=times(one.p_randomised),
-        p_tail=tail,
-        passages=passages,
-        keys_tried=keys,
-    )
+    return sorted((one.corrected(len(keys)) for one in found), key=lambda one: (one.p_value, -one.score))
 
 
 def _score_keys(

@@ -69,7 +69,8 @@ class Pool:
     def candidates(self, rng: np.random.Generator, count: int = SENTENCES) -> Ints:
         """For each sentence of a text about something."""
         near = self.near[rng.integers(len(self.near))]
-        return near[np.stack([rng.choice(len(near), CANDIDATES, replace=False) for _ in range(count)])]
+        drawn = np.stack([rng.choice(len(near), CANDIDATES, replace=False) for _ in range(count)])
+        return np.asarray(near[drawn])
 
 
 def marked(pool: Pool, key: Key, projections: Floats, start: int, rng: np.random.Generator) -> Ints:

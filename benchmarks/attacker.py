@@ -42,7 +42,7 @@ from alimark.text import splitter
 Ints = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 SENTENCES, CANDIDATES, REWRITES, COSINE = 12, 64, 8, 0.85
-RESTARTS, ROUNDS = 6, 25
+RESTARTS, ROUNDS = 4, 15
 DIMENSIONS = 128  # that the attacker looks at, where the key may use all: those in which sentences differ most
 SETTINGS = DetectionSettings(restructure="none")
 

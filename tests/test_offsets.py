@@ -129,10 +129,6 @@ def test_p_values_pay_for_the_search(decision: str) -> None:
         [calibrate.fresh_keys(embedded, key, EMBEDDER, chosen, lambda n: None).p_randomised for _ in range(20)]
     )
     assert stats.kstest(values, "uniform").pvalue > 0.001
-    # Unpaid, the best of eight starts would be held against random keys with one start each, and this would fail.
-    alone = key_of(0, decision, 1)
-    best = calibrate.p_values(embedded, key, chosen).raw
-    assert (best >= calibrate.p_values(embedded, alone, chosen).raw - math.log(8) - 1e-9).all()
 
 
 @pytest.mark.parametrize("decision", ["hard", "soft"])

@@ -67,12 +67,13 @@ def calibrate(
     loaded = Key.load(key)
     texts = _texts(human)
     job = _Job(loaded, show.load_embedder(loaded.embedder), DetectionSettings(draws=draws), fresh, keys, centring)
-    results = [_measure(job, texts, length, centre_out if length == lengths[0] else None) for length in lengths]
+    results = []
+    for length in lengths:
+        results.append(_measure(job, texts, length, centre_out if length == lengths[0] else None))
+        if not as_json:
+            _print(results[-1])  # as soon as it is known: the next length may take long
     if as_json:
         show.print_json(results)
-    else:
-        for result in results:
-            _print(result)
 
 
 def _texts(human: list[Path] | None) -> list[str]:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,15 @@ from numpy.typing import NDArray
 from alimark.alignment import Floats, Packed
 from alimark.detector import DetectionSettings
 from alimark.embed import Embedder
+from alimark.errors import AlimarkError
 from alimark.key import Key
 from alimark.scoring import scoring
 from alimark.signals import Units, project, restructure
+from alimark.significance import RandomKeys
 from alimark.text import splitter
+
+if TYPE_CHECKING:
+    from alimark.watermark import Watermark
 
 LEVELS = (0.01, 0.05, 0.5)
 Progress = Callable[[int], None]
@@ -87,6 +93,32 @@ def p_values(texts: Embedded, key: Key, settings: DetectionSettings, seed: int =
         ties += (scores == raw[:, None]).sum(axis=1)
     u = 1 - np.random.default_rng(seed).random(len(raw))
     return Values((1 + above + ties) / (settings.draws + 1), (above + u * (1 + ties)) / (settings.draws + 1), raw)
+
+
+def another(key: Key) -> Key:
+    """A rival's key with the same parameters and another secret."""
+    return Key(
+        secrets.token_bytes(32),
+        scheme=key.scheme,
+        embedder=key.embedder,
+        fingerprint=key.fingerprint,
+        splitter=key.splitter,
+        parameters=key.parameters,
+        fitted=key.fitted,
+    )
+
+
+def values_of(mark: Watermark, texts: Sequence[str], settings: RandomKeys) -> Values:
+    """All texts under one key of any scheme."""
+    found = []
+    for answer in mark.detect_batch(texts, settings):
+        if isinstance(answer, AlimarkError):
+            raise answer
+        found.append(answer)
+    p, randomised, raw = (
+        np.array([getattr(one, name) for one in found]) for name in ("p_value", "p_randomised", "raw")
+    )
+    return Values(p, randomised, raw)
 
 
 def fresh_keys(

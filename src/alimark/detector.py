@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,8 +180,14 @@ def _parts(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
 
 
 def projections_of(texts: Sequence[str], key: Key, embedder: Embedder) -> NDArray[np.float64]:
-    """Embedded in parts, so that the vectors of a long text are never all in memory."""
-    return np.concatenate([project(embedder.embed(part), key) for part in _parts(texts, 8192)])
+    return projections_by(texts, embedder, lambda vectors: project(vectors, key))
+
+
+def projections_by(
+    texts: Sequence[str], embedder: Embedder, see: Callable[[NDArray[np.float32]], Floats]
+) -> NDArray[np.float64]:
+    """Embedded in parts, so that the vectors of a long text are never all in memory; `see` says what is kept of them."""
+    return np.concatenate([see(embedder.embed(part)) for part in _parts(texts, 8192)])
 
 
 def detect_batch(

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from alimark.key import Key
     from alimark.rules import Rule
 
-_HOME: dict[str, str] = {}
+_HOME = {
+    "semstamp": "semstamp.SemStamp",
+    "k-semstamp": "k_semstamp.KSemStamp",
+    "simmark": "simmark.SimMark",
+    "pmark": "pmark.PMark",
+}
 """Where each scheme is: its module here, and the class."""
 
 
@@ -54,6 +59,12 @@ def scheme(name: str) -> type[Scheme]:
     module, _, attribute = _HOME[name].partition(".")
     found: type[Scheme] = getattr(import_module(f"alimark.baselines.{module}"), attribute)
     return found
+
+
+def asks_llm(key: Key) -> bool:
+    """Whether detection is only whole with the model that wrote the text, as where PMark samples its medians."""
+    asks = None if key.scheme == "alimark" else getattr(scheme(key.scheme), "asks_llm", None)
+    return bool(asks is not None and asks(key))
 
 
 def sentence_rule(key: Key) -> Rule:

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from alimark.attacks import Target, load_attack, seed_for
-from alimark.baselines import scheme
+from alimark.baselines import asks_llm, scheme
 from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, detection_options, variants
@@ -360,6 +360,8 @@ class Run:
         cell, detection, *_ = jobs[0].content
         settings = settings_for(cell.watermark, detection)
         llm = self.models.llm(detection.llm) if detection.llm else None
+        if asks_llm(self._key(jobs[0])):
+            llm = self.models.llm(cell.recipe.llm.name, cell.recipe.llm.options)
         embedder = embedder_for(cell.watermark, self.models)
         texts = self._texts([job.content[2] for job in jobs])
         # A text that is not there yet: another process is at it, or the run was stopped; a later run scores it.

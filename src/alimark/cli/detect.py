@@ -40,7 +40,7 @@ def detect(
     ] = "single",
     llm: Annotated[
         str | None,
-        typer.Option(help="Chat model for learned restructuring; it reads the text, so mind where it runs."),
+        typer.Option(help="Chat model for learned restructuring, or the model that PMark samples; it reads the text."),
     ] = None,
     variants: Annotated[int, typer.Option(help="Restructurings asked of the chat model.")] = 4,
     draws: Annotated[
@@ -143,10 +143,12 @@ def _settings(
 
 def _for_keys(keys: list[Key], settings: DetectionSettings, has_llm: bool) -> RandomKeys:
     """The settings, or for keys of rivals those that all have; the options of AliMark's search are then refused."""
+    from alimark.baselines import asks_llm
     from alimark.detector import DetectionSettings
     from alimark.significance import RandomKeys
 
-    if settings.learned != has_llm:
+    asked = any(map(asks_llm, keys))
+    if settings.learned != has_llm and not (has_llm and asked):
         raise AlimarkError("--restructure learned and --llm go together")
     if all(key.scheme == "alimark" for key in keys):
         return settings

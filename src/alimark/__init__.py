@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from alimark.detection import AlignedDetection as AlignedDetection
     from alimark.detection import AlignedStep as AlignedStep
     from alimark.detection import Detection as Detection
     from alimark.detection import Passage as Passage
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AliMark": "watermark",
+    "AlignedDetection": "detection",
     "AlignedStep": "detection",
     "AlimarkError": "errors",
     "Detection": "detection",

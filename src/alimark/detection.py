@@ -6,13 +6,13 @@ import html
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from alimark.alignment import LEFT, MATCH, RIGHT, SKIP_BLOCK, WHOLE, Packed, Step
 from alimark.errors import AlimarkError
-from alimark.significance import draws_for, sentences_needed
+from alimark.significance import RandomKeys, draws_for, sentences_needed
 from alimark.soft import SEVERAL
 
 if TYPE_CHECKING:
@@ -93,81 +93,71 @@ def describe(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequenc
     return tuple(described)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Detection:
-    """The answer for one text and one key (or the best of many, see `keys_tried`)."""
+    """The answer for one text and one key (or the best of many, see `keys_tried`), whatever the scheme."""
 
     key_id: str
     scheme: str
-    decision: str
-    block_size: int
-    embedder: str
-    backend: str
-    fingerprint: str
+    embedder: str = ""
+    backend: str = ""
+    fingerprint: str = ""
     splitter: str
-    settings: DetectionSettings
+    settings: RandomKeys
     text_sha256: str
     sentences: tuple[str, ...]
     raw: float
     """The statistic itself."""
     score: float
-    """The statistic in standard deviations above its mean over random keys."""
+    """The statistic in standard deviations above its mean over random keys; of a scheme without random keys its own z."""
     z: float | None
-    """The paper's z-score; None where the statistic is another."""
+    """The z-score of the scheme's own paper; None where the statistic is another."""
     p_value: float
     """The share of random keys that score as high, never too small; corrected where many keys were tried."""
     p_randomised: float
     """The same with ties broken at random: exactly uniform for unmarked text over keys, unless it stopped early."""
-    p_tail: float | None
+    p_tail: float | None = None
     """An estimate below 1 / draws from a fitted tail; None unless asked for."""
     draws: int
-    above: int
-    ties: int
-    stopped_early: bool
-    alignment: tuple[AlignedStep, ...]
-    passages: tuple[Passage, ...]
-    near_flips: int
-    warnings: tuple[str, ...]
+    """Random keys drawn; 0 where the p-value is that of the scheme's own null."""
+    above: int = 0
+    ties: int = 0
+    stopped_early: bool = False
+    warnings: tuple[str, ...] = ()
     keys_tried: int = 1
-    restructured: Restructured | None = None
-    """What a chat model made of the text, where it was asked; then the alignment may be of one of its answers."""
+    p_least: float = 0.0
+    """The least p-value that so short a text could have had, where the scheme knows it."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    """What the scheme counted, in its own words, ready for JSON."""
 
     def verdict(self, fpr: float = 0.01) -> Verdict:
         """The answer in a word, at most `fpr` of unmarked texts being called found."""
         wanted = draws_for(fpr) * self.keys_tried
         if self.p_value <= fpr:
             return Verdict("found")
-        if self.above + self.ties == 0:
+        if self.draws and self.above + self.ties == 0:
             raise AlimarkError(
                 f"no random key of {self.draws:,} scored as high, which is too few to decide at a false-positive rate of "
                 f"{fpr:g}; detect again with draws={wanted}"
             )
-        needed = sentences_needed(self.block_size, fpr / self.keys_tried, soft=self.decision == "soft")
-        if needed is not None and self.settings.search == "excerpt":
-            needed = math.ceil(1.5 * needed)  # the wider search costs about that much
-        if needed is None or len(self.sentences) < needed:
-            return Verdict("too short to tell", needed)
-        return Verdict("not found", needed)
+        return self._not_found(fpr)
+
+    def _not_found(self, fpr: float) -> Verdict:
+        return Verdict("too short to tell" if self.p_least * self.keys_tried > fpr else "not found")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
-        content = asdict(self)
-        content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
-        return content
+        return asdict(self)
 
     def record(self) -> dict[str, Any]:
         """The few fields that a batch audit writes for each document."""
-        fields = ("key_id", "scheme", "score", "z", "p_value", "draws", "near_flips")
-        content: dict[str, Any] = {name: getattr(self, name) for name in fields}
+        content: dict[str, Any] = {name: getattr(self, name) for name in self._recorded}
         content["sentence_count"] = len(self.sentences)
-        if self.passages:
-            content["passages"] = [asdict(passage) for passage in self.passages]
-        if self.restructured:
-            made = asdict(self.restructured)
-            content["restructured"] = made | {"texts": len(self.restructured.texts)}
         if self.warnings:
             content["warnings"] = list(self.warnings)
         return content
+
+    _recorded: ClassVar[tuple[str, ...]] = ("key_id", "scheme", "score", "z", "p_value", "draws")
 
     def report(self, fpr: float = 0.01) -> dict[str, Any]:
         """The evidence: enough for another person with the key to repeat the test and get the same p-value."""
@@ -183,17 +173,82 @@ class Detection:
             "sentences_needed": verdict.needed,
             "versions": versions,
             "machine": platform.machine(),
-            "bits": len(self.sentences) * self.block_size,
             **self.to_dict(),
         }
 
+    def corrected(self, keys: int) -> Self:
+        """Every p-value multiplied by the number of keys tried."""
+
+        def times(p: float) -> float:
+            return min(1.0, keys * p)
+
+        tail = None if self.p_tail is None else times(self.p_tail)
+        return replace(
+            self, p_value=times(self.p_value), p_randomised=times(self.p_randomised), p_tail=tail, keys_tried=keys
+        )
+
     def _repr_html_(self) -> str:
-        rows = "".join(_html_row(step, self.block_size) for step in self.alignment)
         z = "" if self.z is None else f", z {self.z:.2f}"
         return (
             f"<p><b>{self.verdict()}</b>: p = {self.p_value:.4g}, score {self.score:.2f}{z}, "
             f"{len(self.sentences)} sentences, key {self.key_id}</p>"
-            "<table><thead><tr><th>block</th><th>sentence</th><th>move</th><th>bits agreed</th><th>text</th></tr></thead>"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedDetection(Detection):
+    """AliMark's answer: with the alignment behind it."""
+
+    decision: str
+    block_size: int
+    settings: DetectionSettings
+    alignment: tuple[AlignedStep, ...]
+    passages: tuple[Passage, ...]
+    near_flips: int
+    offsets: int = 1
+    """Blocks that the text may begin with; the search over them is paid for in the p-value."""
+    restructured: Restructured | None = None
+    """What a chat model made of the text, where it was asked; then the alignment may be of one of its answers."""
+
+    _recorded = (*Detection._recorded, "near_flips")
+
+    def _not_found(self, fpr: float) -> Verdict:
+        # At worst the offsets cost as much as so many keys.
+        needed = sentences_needed(self.block_size, fpr / self.keys_tried / self.offsets, soft=self.decision == "soft")
+        if needed is not None and self.settings.search == "excerpt":
+            needed = math.ceil(1.5 * needed)  # the wider search costs about that much
+        if needed is None or len(self.sentences) < needed:
+            return Verdict("too short to tell", needed)
+        return Verdict("not found", needed)
+
+    def to_dict(self) -> dict[str, Any]:
+        content = asdict(self)
+        content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
+        return content
+
+    def record(self) -> dict[str, Any]:
+        content = super().record()
+        warnings = content.pop("warnings", None)
+        if self.passages:
+            content["passages"] = [asdict(passage) for passage in self.passages]
+        if self.restructured:
+            made = asdict(self.restructured)
+            content["restructured"] = made | {"texts": len(self.restructured.texts)}
+        return content | ({"warnings": warnings} if warnings else {})
+
+    def report(self, fpr: float = 0.01) -> dict[str, Any]:
+        return super().report(fpr) | {"bits": len(self.sentences) * self.block_size}
+
+    def corrected(self, keys: int) -> Self:
+        one = super().corrected(keys)
+        passages = tuple(replace(passage, p_value=min(1.0, keys * passage.p_value)) for passage in one.passages)
+        return replace(one, passages=passages)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_html_row(step, self.block_size) for step in self.alignment)
+        return (
+            super()._repr_html_()
+            + "<table><thead><tr><th>block</th><th>sentence</th><th>move</th><th>bits agreed</th><th>text</th></tr></thead>"
             f"<tbody>{rows}</tbody></table>"
         )
 

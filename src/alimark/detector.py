@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from alimark import alignment
 from alimark.alignment import Floats, Limits, Packed, Rule
-from alimark.detection import Detection, Passage, describe
+from alimark.detection import AlignedDetection, Passage, describe
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, LimitError, TextError
 from alimark.key import Key
@@ -25,8 +25,8 @@ from alimark.signals import Signals, Units, project, project_many, restructure
 from alimark.significance import (
     ALPHA,
     BETA,
-    DEFAULT_DRAWS,
     MAX_DRAWS,
+    RandomKeys,
     Significance,
     paper_rule,
     reference_rule,
@@ -49,8 +49,8 @@ LONG_TEXT = 300
 
 
 @dataclass(frozen=True)
-class DetectionSettings:
-    """How a text is searched. The defaults are the paper's."""
+class DetectionSettings(RandomKeys):
+    """How AliMark searches a text. The defaults are the paper's."""
 
     restructure: str | tuple[int, int] = "single"
     """"none", "single" (one merge or one split), or at most (merges, splits) together; "learned": the text and what a chat
@@ -63,22 +63,18 @@ class DetectionSettings:
     """Where z takes its mean and deviation from: the paper's rule or the public code's."""
     null_file: Path | None = None
     """A table in the public code's form, for null="reference"."""
-    draws: int = DEFAULT_DRAWS
-    """Random keys behind the p-value."""
-    stop_after: int | None = None
-    """Stop drawing after so many random keys scored as high (Besag and Clifford)."""
-    tail: bool = False
-    """Also estimate the p-value below 1 / draws from a fitted tail."""
     search: Literal["whole", "excerpt"] = "whole"
     """Align the whole text, or look for a marked passage anywhere in it."""
     passage_fpr: float = 0.01
     """Passages with a p-value above this are not named."""
     max_blocks: int = 100
-    """An excerpt is looked for in so many blocks of the key: the length of the longest text ever marked."""
+    """An excerpt is looked for in so many blocks of the key: the length of the longest text ever marked. Those that a text may
+    begin with, where the key has offsets, come on top."""
 
     def __post_init__(self) -> None:
-        if min(self.draws, self.max_blocks, self.variants) < 1 or (self.stop_after is not None and self.stop_after < 1):
-            raise AlimarkError("draws, stop_after, max_blocks and variants must be at least 1")
+        super().__post_init__()
+        if min(self.max_blocks, self.variants) < 1:
+            raise AlimarkError("max_blocks and variants must be at least 1")
         if self.null not in ("paper", "reference"):
             raise AlimarkError(f"null must be 'paper' or 'reference', not {self.null!r}")
         if self.null_file is not None and self.null != "reference":
@@ -184,8 +180,14 @@ def _parts(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
 
 
 def projections_of(texts: Sequence[str], key: Key, embedder: Embedder) -> NDArray[np.float64]:
-    """Embedded in parts, so that the vectors of a long text are never all in memory."""
-    return np.concatenate([project(embedder.embed(part), key) for part in _parts(texts, 8192)])
+    return projections_by(texts, embedder, lambda vectors: project(vectors, key))
+
+
+def projections_by(
+    texts: Sequence[str], embedder: Embedder, see: Callable[[NDArray[np.float32]], Floats]
+) -> NDArray[np.float64]:
+    """Embedded in parts, so that the vectors of a long text are never all in memory; `see` says what is kept of them."""
+    return np.concatenate([see(embedder.embed(part)) for part in _parts(texts, 8192)])
 
 
 def detect_batch(
@@ -196,7 +198,7 @@ def detect_batch(
     *,
     llm: LLM | None = None,
     times: Counter[str] | None = None,
-) -> list[Detection | AlimarkError]:
+) -> list[AlignedDetection | AlimarkError]:
     """One answer a text, in order; a text that cannot be answered gives its error. All units go in one embedding batch.
 
     `llm`: the chat model of learned restructuring. The seconds spent on each stage are added to `times`.
@@ -244,7 +246,7 @@ class _Clock:
 
 def detect_prepared(
     prepared: Prepared, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
-) -> Detection:
+) -> AlignedDetection:
     """The alignment part: everything after the embedding. `signals`: of the text and of each of its others."""
     if settings.stop_after is None and len(prepared.sentences) > LONG_TEXT:
         settings = replace(settings, stop_after=50)
@@ -254,7 +256,7 @@ def detect_prepared(
     else:
         raw, found, aligned, best = _whole(signals, key, settings)
         passages = ()
-    return Detection(
+    return AlignedDetection(
         key_id=key.id,
         scheme=key.scheme,
         decision=key.decision,
@@ -280,6 +282,7 @@ def detect_prepared(
         passages=passages,
         near_flips=signals[best].near_flips,
         warnings=prepared.warnings,
+        offsets=key.offsets,
         restructured=prepared.restructured and replace(prepared.restructured, best=best),
     )
 
@@ -313,11 +316,12 @@ def _excerpt(
     signals: Signals, key: Key, settings: DetectionSettings
 ) -> tuple[float, Significance, list[alignment.Step], tuple[Passage, ...]]:
     rule = scoring(key, settings)
-    secret = key.blocks(settings.max_blocks)
+    length = settings.max_blocks + key.offsets - 1
+    secret = key.blocks(length)
     raw, steps = _best_passage(signals, 0, len(signals.packed), secret, rule)
 
     def null_scores(first: int, count: int) -> Floats:
-        return rule.local_scores(signals, key.null_blocks(first, count, settings.max_blocks))
+        return rule.local_scores(signals, key.null_blocks(first, count, length))
 
     found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
     passages = []
@@ -355,7 +359,7 @@ def detect_keys(
     *,
     best: int = 3,
     llm: LLM | None = None,
-) -> list[Detection]:
+) -> list[AlignedDetection]:
     """Whose key it was: the best few of many keys, each p-value corrected for the number of keys tried.
 
     All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
@@ -387,25 +391,7 @@ def detect_keys(
         )
         for k in order
     ]
-    return sorted((_corrected(one, len(keys)) for one in found), key=lambda one: (one.p_value, -one.score))
-
-
-def _corrected(one: Detection, keys: int) -> Detection:
-    """Every p-value multiplied by the number of keys tried."""
-
-    def times(p: float) -> float:
-        return min(1.0, keys * p)
-
-    passages = tuple(replace(passage, p_value=times(passage.p_value)) for passage in one.passages)
-    tail = None if one.p_tail is None else times(one.p_tail)
-    return replace(
-        one,
-        p_value=times(one.p_value),
-        p_randomised=times(one.p_randomised),
-        p_tail=tail,
-        passages=passages,
-        keys_tried=keys,
-    )
+    return sorted((one.corrected(len(keys)) for one in found), key=lambda one: (one.p_value, -one.score))
 
 
 def _score_keys(
@@ -413,10 +399,10 @@ def _score_keys(
 ) -> list[float]:
     """The raw score of each key, in parts of keys that are alike."""
     scores = [0.0] * len(keys)
-    groups: dict[tuple[int, int | None, int, bytes], list[int]] = {}
+    groups: dict[tuple[int, int | None, int, int, bytes], list[int]] = {}
     for number, key in enumerate(keys):
         centre = b"" if key.centre is None else key.centre.tobytes()
-        groups.setdefault((key.block_size, key.span, key.soft_version, centre), []).append(number)
+        groups.setdefault((key.block_size, key.span, key.soft_version, key.offsets, centre), []).append(number)
     for members in groups.values():
         for part in _parts(members, _keys_together(units, keys[members[0]])):
             found = _score_part(units, embeddings, [keys[number] for number in part], settings)
@@ -436,7 +422,7 @@ def _score_part(
     rule = scoring(keys[0], settings)
     every = (rule.signals(units, projections) for projections in project_many(embeddings, keys))
     if settings.search == "excerpt":
-        blocks = (key.blocks(settings.max_blocks)[None] for key in keys)
+        blocks = (key.blocks(settings.max_blocks + key.offsets - 1)[None] for key in keys)
         found = (rule.local_scores(own, block)[0] for own, block in zip(every, blocks, strict=True))
         return [score / rule.local_unit for score in found]
     jobs = np.arange(len(keys))

@@ -8,15 +8,12 @@ detector needs the whole secret.
 from __future__ import annotations
 
 import base64
-import binascii
-import errno
 import hashlib
 import json
 import secrets
-import stat
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import numpy as np
@@ -24,13 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from alimark.directions import directions, known
 from alimark.errors import KeyFileError, KeyMismatch
-from alimark.records import write_whole
+from alimark.exact import BYTES_A_NORMAL, Blocks, normals, orthonormal, pack_bits, uniforms
+from alimark.fitted import Fitted
 from alimark.text import DEFAULT_SPLITTER
 
 if TYPE_CHECKING:
     from alimark.embed import Embedder
 
-Blocks = NDArray[np.uint64]
 Law = Literal["uniform", "shuffle"]
 
 VERSION = 1
@@ -39,6 +36,7 @@ SOFT_VERSION = 1
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 MAX_BLOCK_SIZE = 64
+MAX_OFFSETS = 1024
 _KEYS_A_CHUNK = 1024  # null keys drawn by one hash call
 
 
@@ -52,7 +50,11 @@ class Named(Protocol):
 
 
 class Key:
-    """A secret and the public parameters that marking and detecting must share."""
+    """A secret and the public parameters that marking and detecting must share.
+
+    A key of AliMark has a block size, a decision and what goes with them; one of a rival has `parameters`, read-only, and
+    `fitted` where its scheme learns from text.
+    """
 
     __slots__ = (
         "_given_bits",
@@ -64,7 +66,10 @@ class Key:
         "decision",
         "embedder",
         "fingerprint",
+        "fitted",
         "law",
+        "offsets",
+        "parameters",
         "scheme",
         "soft_version",
         "span",
@@ -75,8 +80,8 @@ class Key:
         self,
         secret: bytes,
         *,
-        embedder: str,
-        fingerprint: str,
+        embedder: str = "",
+        fingerprint: str = "",
         block_size: int = 8,
         decision: str = "hard",
         scheme: str = "alimark",
@@ -85,37 +90,35 @@ class Key:
         span: int | None = None,
         soft_version: int = SOFT_VERSION,
         law: Law = "uniform",
+        offsets: int = 1,
+        parameters: Mapping[str, Any] | None = None,
+        fitted: Fitted | None = None,
     ) -> None:
         if len(secret) != 32:
             raise KeyFileError("a secret has 32 bytes")
-        if scheme != "alimark":
-            raise KeyFileError(f"scheme {scheme!r} is not known to this release; known: alimark")
-        if decision not in ("hard", "soft"):
-            raise KeyFileError(f"decision {decision!r} is not known to this release; known: hard, soft")
-        if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK_SIZE:
-            raise KeyFileError(f"block_size must be a whole number from 1 to {MAX_BLOCK_SIZE}, not {block_size!r}")
-        if centre is not None and (centre.ndim != 1 or not np.isfinite(centre).all()):
-            raise KeyFileError("centre must be one finite number for each dimension of the embedder")
-        if span is not None and not (type(span) is int and block_size <= span <= known(fingerprint)):
-            raise KeyFileError(
-                f"span must be a number of directions from block_size ({block_size}) to those known of {embedder} "
-                f"({known(fingerprint)}), not {span!r}"
-            )
-        if type(soft_version) is not int or not 1 <= soft_version <= SOFT_VERSION:
-            raise KeyFileError(
-                f"soft decisions of version {soft_version!r} are not known to this release; upgrade alimark"
-            )
         self._secret = secret
-        self.soft_version = soft_version
         self.scheme = scheme
-        self.span = span
-        self.decision = decision
-        self.block_size = block_size
         self.embedder = embedder
         self.fingerprint = fingerprint
         self.splitter = splitter
+        self.fitted = fitted
+        self.parameters: Mapping[str, Any] = MappingProxyType({})
+        if scheme == "alimark":
+            _check(embedder, fingerprint, block_size, decision, centre, span, soft_version)
+            if type(offsets) is not int or not 1 <= offsets <= MAX_OFFSETS:
+                raise KeyFileError(f"offsets must be a whole number from 1 to {MAX_OFFSETS}, not {offsets!r}")
+            if parameters or fitted is not None:
+                raise KeyFileError("an AliMark key has no parameters of another scheme and nothing learned from text")
+        else:
+            self.parameters = MappingProxyType(_rival(scheme, embedder, fingerprint, parameters or {}, fitted))
+            block_size, decision, centre, span, offsets = 0, "", None, None, 1
+        self.soft_version = soft_version
+        self.span = span
+        self.decision = decision
+        self.block_size = block_size
         self.centre = centre
         self.law: Law = law
+        self.offsets = offsets
         self._vectors: dict[int, NDArray[np.float64]] = {}
         self._given_bits: NDArray[np.uint8] | None = None
         self._given_vectors: NDArray[np.float64] | None = None
@@ -129,29 +132,64 @@ class Key:
         scheme: str = "alimark",
         decision: str = "hard",
         block_size: int | None = None,
-        embedder: str | Embedder = DEFAULT_EMBEDDER,
+        embedder: str | Embedder | None = None,
         splitter: str = DEFAULT_SPLITTER,
         centre: ArrayLike | None = None,
         span: int | None = None,
+        offsets: int = 1,
+        preset: str | None = None,
+        fitted: Fitted | None = None,
+        secret: bytes | None = None,
+        **parameters: Any,
     ) -> Key:
         """A fresh key. `centre` is a corpus mean of the embedder, subtracted from every embedding on both sides.
 
         `span`: the number of directions of the embedding space that the vectors are taken from, those along which the sentences
         of a text differ most. By default soft keys take as many as fit them best, and hard ones, as the paper, the whole space;
-        0 asks for that.
+        0 asks for that. `offsets`: the number of blocks that a text may begin with, in secret (docs/security.md). These belong
+        to AliMark. A rival has `parameters` of its own, the defaults of its own paper, or with `preset="paper"` those that
+        AliMark's ran it with, and `fitted`, what it learned from text, where it learns. `secret` is for experiments that are
+        to be repeated; elsewhere it is drawn.
         """
-        name, fingerprint = _identify(embedder)
-        m, span = shape_of(decision, fingerprint, block_size, span)
+        secret = secrets.token_bytes(32) if secret is None else secret
+        if scheme == "alimark":
+            if preset is not None or parameters:
+                named = ", ".join(["preset"] * (preset is not None) + sorted(parameters))
+                raise KeyFileError(
+                    f"an AliMark key has no {named}; its parameters are block_size, decision, centre, span and offsets"
+                )
+            name, fingerprint = _identify(embedder or DEFAULT_EMBEDDER)
+            m, span = shape_of(decision, fingerprint, block_size, span)
+            return cls(
+                secret,
+                embedder=name,
+                fingerprint=fingerprint,
+                block_size=m,
+                decision=decision,
+                splitter=splitter,
+                centre=None if centre is None else np.asarray(centre, np.float32),
+                span=span,
+                offsets=offsets,
+                fitted=fitted,
+            )
+        if decision != "hard" or block_size is not None or centre is not None or span is not None or offsets != 1:
+            raise KeyFileError(
+                f"decision, block_size, centre, span and offsets are AliMark's; {scheme} has parameters of its own"
+            )
+        from alimark.baselines import parameters as complete
+        from alimark.baselines import scheme as known_scheme
+
+        embeds = known_scheme(scheme).embeds
+        name, fingerprint = _identify(embedder or DEFAULT_EMBEDDER) if embeds else ("", "")
+        whole = complete(scheme, parameters, preset)
         return cls(
-            secrets.token_bytes(32),
+            secret,
+            scheme=scheme,
             embedder=name,
             fingerprint=fingerprint,
-            block_size=m,
-            decision=decision,
-            scheme=scheme,
             splitter=splitter,
-            centre=None if centre is None else np.asarray(centre, np.float32),
-            span=span,
+            parameters=whole,
+            fitted=fitted,
         )
 
     @classmethod
@@ -193,9 +231,18 @@ class Key:
 
     # What follows from the secret
 
-    def _stream(self, label: str, size: int, *index: int) -> bytes:
+    def stream(self, label: str, size: int, *index: int) -> bytes:
+        """Secret bytes, endless and the same on every machine; each use has a label of its own."""
         numbers = b"".join(i.to_bytes(8, "big") for i in index)
         return hashlib.shake_256(self._secret + b"alimark/1/" + label.encode() + b"\0" + numbers).digest(size)
+
+    def normals(self, label: str, rows: int, columns: int, *index: int) -> NDArray[np.float64]:
+        """Secret random rows of a normal look, of no particular length."""
+        return normals(self.stream(label, rows * columns * BYTES_A_NORMAL, *index), rows, columns)
+
+    def uniforms(self, label: str, count: int, *index: int) -> NDArray[np.float64]:
+        """Secret numbers in [0, 1)."""
+        return uniforms(self.stream(label, 8 * count, *index))
 
     def blocks(self, count: int) -> Blocks:
         """The first `count` blocks of the secret bits, each packed into an integer, first bit highest."""
@@ -203,7 +250,7 @@ class Key:
         if self._given_bits is not None:
             rows = np.resize(self._given_bits, (count, m))
             return pack_bits(rows)
-        data = np.frombuffer(self._stream("bits", -(-count * m // 8)), np.uint8)
+        data = np.frombuffer(self.stream("bits", -(-count * m // 8)), np.uint8)
         return pack_bits(np.unpackbits(data)[: count * m].reshape(count, m))
 
     def null_blocks(self, first: int, count: int, length: int) -> Blocks:
@@ -219,7 +266,7 @@ class Key:
         m = self.block_size
         # Given bits repeat, and so must those of keys that are to follow the same law.
         own = length if self._given_bits is None else min(length, len(self._given_bits))
-        columns = [self._stream("null", _KEYS_A_CHUNK * m // 8, chunk, j) for j in range(own)]
+        columns = [self.stream("null", _KEYS_A_CHUNK * m // 8, chunk, j) for j in range(own)]
         data = np.frombuffer(b"".join(columns), np.uint8)
         if m in (8, 16, 32, 64):
             packed = data.view(f">u{m // 8}").astype(np.uint64)
@@ -230,7 +277,7 @@ class Key:
     def _shuffled_chunk(self, chunk: int, length: int) -> Blocks:
         assert self._given_bits is not None
         given = pack_bits(self._given_bits)
-        ranks = np.frombuffer(self._stream("null-shuffle", _KEYS_A_CHUNK * len(given) * 8, chunk), ">u8")
+        ranks = np.frombuffer(self.stream("null-shuffle", _KEYS_A_CHUNK * len(given) * 8, chunk), ">u8")
         order = np.argsort(ranks.reshape(_KEYS_A_CHUNK, len(given)), axis=1, kind="stable")
         repeats = -(-length // len(given))
         return np.tile(given[order], (1, repeats))[:, :length]
@@ -238,8 +285,12 @@ class Key:
     def uniform(self, label: str, text: str) -> float:
         """A number in [0, 1) that depends on the secret and the text alone, for breaking ties."""
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        number = int.from_bytes(self._stream(label, 8, int.from_bytes(digest[:8], "big")), "big")
+        number = int.from_bytes(self.stream(label, 8, int.from_bytes(digest[:8], "big")), "big")
         return (number >> 11) / 2**53
+
+    def start(self, text: str) -> int:
+        """The block, from 0, that a text begins with: one of `offsets`, by the secret and what tells the text from others."""
+        return int(self.offsets * self.uniform("start", text))
 
     def vectors(self, dimension: int) -> NDArray[np.float64]:
         """The M orthonormal secret vectors, one a row."""
@@ -252,12 +303,9 @@ class Key:
         return self._vectors[dimension]
 
     def _directions(self, dimension: int) -> NDArray[np.float64]:
-        """Random integers that are normal to the eye: sums of twelve uniform ones, exact in float64."""
         if self.block_size > dimension:
             raise KeyMismatch(f"{self.block_size} orthonormal vectors do not fit into {dimension} dimensions")
-        data = self._stream("vectors", self.block_size * dimension * 24, dimension)
-        numbers = np.frombuffer(data, ">u2").reshape(self.block_size, dimension, 12)
-        return np.asarray(numbers.sum(axis=2, dtype=np.int64) - 6 * 65535, np.float64)
+        return self.normals("vectors", self.block_size, dimension, dimension)
 
     # Who it is
 
@@ -268,6 +316,8 @@ class Key:
 
     def public(self) -> dict[str, Any]:
         """The parameters that may be shown."""
+        if self.scheme != "alimark":
+            return self._public_of_rival()
         public = {
             "version": VERSION,
             "scheme": self.scheme,
@@ -285,17 +335,29 @@ class Key:
             public["centre"] = base64.b64encode(self.centre.astype("<f4").tobytes()).decode()
         if self.law != "uniform":
             public["law"] = self.law
+        if self.offsets != 1:
+            public["offsets"] = self.offsets
+        return public
+
+    def _public_of_rival(self) -> dict[str, Any]:
+        public: dict[str, Any] = {"version": VERSION, "scheme": self.scheme, "parameters": dict(self.parameters)}
+        if self.embedder:
+            public |= {"embedder": self.embedder, "fingerprint": self.fingerprint}
+        public["splitter"] = self.splitter
+        if self.fitted is not None:
+            public["fitted"] = self.fitted.public()
         return public
 
     @property
     def id(self) -> str:
         """A name for the key that tells nothing of the secret."""
-        commitment = self._stream("commitment", 32)
+        commitment = self.stream("commitment", 32)
         public = json.dumps(self.public(), sort_keys=True).encode()
         return "ak" + hashlib.sha256(public + commitment).hexdigest()[:18]
 
     def __repr__(self) -> str:
-        return f"<Key {self.id} {self.scheme} {self.decision} M={self.block_size} {self.embedder}>"
+        own = f"{self.decision} M={self.block_size} " if self.scheme == "alimark" else ""
+        return f"<Key {self.id} {self.scheme} {own}{self.embedder}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Key) and self.id == other.id
@@ -308,7 +370,7 @@ class Key:
 
     def check(self, embedder: Named) -> None:
         """Raises KeyMismatch where `embedder` is not the one this key was made for."""
-        if embedder.fingerprint != self.fingerprint:
+        if self.embedder and embedder.fingerprint != self.fingerprint:
             raise KeyMismatch(
                 f"key {self.id} was made for embedder {self.embedder} ({self.fingerprint[:19]}...), "
                 f"not {embedder.name} ({embedder.fingerprint[:19]}...); use the embedder that the key names"
@@ -320,89 +382,62 @@ class Key:
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> None:
         """Writes the key, whole or not at all, readable by its owner alone."""
-        content = self.public() | {"id": self.id, "secret": base64.b64encode(self._secret).decode()}
-        if self._given_bits is not None and self._given_vectors is not None:
-            content["bits"] = self._given_bits.tolist()
-            content["vectors"] = base64.b64encode(self._given_vectors.astype("<f8").tobytes()).decode()
-        data = json.dumps(content, indent=2).encode() + b"\n"
-        try:
-            write_whole(path, data, mode=0o600, overwrite=overwrite)
-        except FileExistsError:
-            raise KeyFileError(f"{path} exists; a key is not overwritten, choose another name") from None
-        except OSError as error:
-            reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
-            raise KeyFileError(f"cannot write {path}: {reason}") from None
+        from alimark.keyfile import save
+
+        save(self, path, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: Path | str) -> Key:
         """Reads a key file; warns where others than its owner can read it."""
-        path = Path(path)
-        try:
-            if path.stat().st_size > 64 * 2**20:
-                raise KeyFileError(f"{path} is too large for a key file")
-            data = path.read_bytes()
-            mode = path.stat().st_mode
-        except FileNotFoundError:
-            raise KeyFileError(
-                f"there is no key file {path}; check the path, or make a new key: alimark keygen -o {path}"
-            ) from None
-        except OSError as error:
-            raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
-        if stat.S_IMODE(mode) & 0o077:
-            warnings.warn(f"others can read the key file {path}; run: chmod 600 {path}", stacklevel=2)
-        # The cause is not chained: a parser's message may quote the file.
-        return _parse(data, str(path))
+        from alimark.keyfile import load
+
+        return load(path)
 
 
-def _parse(data: bytes, where: str) -> Key:
-    if not data.strip():
-        raise KeyFileError(f"{where} is empty; restore it from a copy or make a new key")
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise KeyFileError(f"{where} is no key file, or only part of one; restore it from a copy")
-    version = content.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise KeyFileError(f"{where} has version {version}, newer than this release knows ({VERSION}); upgrade alimark")
-    try:
-        if version != VERSION:
-            raise ValueError
-        key = _build(content)
-    except KeyFileError as error:
-        raise KeyFileError(f"{where}: {error}") from None
-    except (KeyError, ValueError, TypeError, AttributeError, binascii.Error):
-        raise KeyFileError(f"{where} is no valid key file: a field is missing or malformed") from None
-    if content.get("id", key.id) != key.id:
-        raise KeyFileError(f"{where} was changed: its id does not belong to its content; restore it from a copy")
-    return key
+def _check(
+    embedder: str,
+    fingerprint: str,
+    block_size: int,
+    decision: str,
+    centre: NDArray[np.float32] | None,
+    span: int | None,
+    soft_version: int,
+) -> None:
+    """What an AliMark key can be."""
+    if decision not in ("hard", "soft"):
+        raise KeyFileError(f"decision {decision!r} is not known to this release; known: hard, soft")
+    if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK_SIZE:
+        raise KeyFileError(f"block_size must be a whole number from 1 to {MAX_BLOCK_SIZE}, not {block_size!r}")
+    if centre is not None and (centre.ndim != 1 or not np.isfinite(centre).all()):
+        raise KeyFileError("centre must be one finite number for each dimension of the embedder")
+    if span is not None and not (type(span) is int and block_size <= span <= known(fingerprint)):
+        raise KeyFileError(
+            f"span must be a number of directions from block_size ({block_size}) to those known of {embedder} "
+            f"({known(fingerprint)}), not {span!r}"
+        )
+    if type(soft_version) is not int or not 1 <= soft_version <= SOFT_VERSION:
+        raise KeyFileError(f"soft decisions of version {soft_version!r} are not known to this release; upgrade alimark")
 
 
-def _build(content: Mapping[str, Any]) -> Key:
-    centre = content.get("centre")
-    key = Key(
-        base64.b64decode(content["secret"], validate=True),
-        embedder=str(content["embedder"]),
-        fingerprint=str(content["fingerprint"]),
-        block_size=content["block_size"],
-        decision=content["decision"],
-        scheme=content["scheme"],
-        splitter=str(content["splitter"]),
-        centre=None if centre is None else np.frombuffer(base64.b64decode(centre, validate=True), "<f4"),
-        span=content.get("span"),
-        soft_version=content.get("soft_version", 1),
-        law=content.get("law", "uniform"),
-    )
-    if "bits" in content:
-        bits = np.array(content["bits"], np.uint8)
-        vectors = np.frombuffer(base64.b64decode(content["vectors"], validate=True), "<f8").reshape(len(bits[0]), -1)
-        if bits.shape[1] != key.block_size or _secret_of(bits, vectors) != key._secret:
-            raise KeyFileError("its bits or vectors were changed; restore it from a copy")
-        key._given_bits, key._given_vectors = bits, vectors
-    elif key.law != "uniform":
-        raise KeyFileError("a key without given bits has the law 'uniform'")
-    return key
+def _rival(
+    scheme: str, embedder: str, fingerprint: str, given: Mapping[str, Any], fitted: Fitted | None
+) -> dict[str, Any]:
+    """The parameters of a rival's key, all of them, as its scheme has checked them."""
+    from alimark.baselines import parameters
+    from alimark.baselines import scheme as known_scheme
+
+    whole = parameters(scheme, given)
+    kind = known_scheme(scheme)
+    if kind.embeds != bool(embedder):
+        raise KeyFileError(f"a {scheme} key names {'an' if kind.embeds else 'no'} embedder")
+    if fitted is not None and fitted.scheme != scheme:
+        raise KeyFileError(f"what was learned for {fitted.scheme} is of no use to {scheme}")
+    if fitted is not None and embedder and fitted.origin.get("fingerprint") != fingerprint:
+        raise KeyFileError(
+            f"what was learned from text was learned with the embedder {fitted.origin.get('embedder')}, not {embedder}"
+        )
+    kind.check_fitted(kind.Parameters(**whole), fitted)
+    return whole
 
 
 def _secret_of(bits: NDArray[np.uint8], vectors: NDArray[np.float64]) -> bytes:
@@ -441,51 +476,17 @@ def shape_of(
     return m, span
 
 
-def pack_bits(bits: NDArray[np.uint8]) -> Blocks:
-    """Rows of bits as integers, the first bit highest."""
-    packed = np.zeros(len(bits), np.uint64)
-    for column in bits.T:
-        packed = (packed << np.uint64(1)) | column.astype(np.uint64)
-    return packed
-
-
 def many_vectors(keys: list[Key], dimension: int) -> NDArray[np.float64]:
     """The secret vectors of many keys of one block size, span and embedder, (keys, M, dimension)."""
     if any(key._given_vectors is not None for key in keys):
         return np.stack([key.vectors(dimension) for key in keys])
     span = keys[0].span
     if span is None:
-        return _orthonormal(np.stack([key._directions(dimension) for key in keys]))
-    within = _orthonormal(np.stack([key._directions(span) for key in keys]))
+        return orthonormal(np.stack([key._directions(dimension) for key in keys]))
+    within = orthonormal(np.stack([key._directions(span) for key in keys]))
     # What ships has few digits, and so is made orthonormal again.
-    basis = _orthonormal(directions(keys[0].fingerprint, span)[None])[0]
+    basis = orthonormal(directions(keys[0].fingerprint, span)[None])[0]
     rotated = np.zeros((len(keys), within.shape[1], dimension))
     for k in range(span):  # in a fixed order, as everything here
         rotated += within[:, :, k, None] * basis[k]
     return rotated
-
-
-def _orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Gram-Schmidt, each vector projected twice, by elementwise operations in a fixed order.
-
-    BLAS and LAPACK sum in an order of their own on each machine; here the result is the same to the last bit everywhere.
-    """
-    done = np.empty_like(rows)
-    for m in range(rows.shape[1]):
-        row = rows[:, m]
-        for _ in range(2 if m else 0):
-            for earlier in range(m):
-                row = row - _sum(row * done[:, earlier])[:, None] * done[:, earlier]
-        done[:, m] = row / np.sqrt(_sum(row * row))[:, None]
-    return done
-
-
-def _sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums along the last axis by halving."""
-    width = 1 << (values.shape[-1] - 1).bit_length()
-    if width != values.shape[-1]:
-        values = np.concatenate([values, np.zeros((*values.shape[:-1], width - values.shape[-1]))], axis=-1)
-    while width > 1:
-        width //= 2
-        values = values[..., :width] + values[..., width:]
-    return np.asarray(values[..., 0])

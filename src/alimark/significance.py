@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from alimark import alignment
 from alimark.alignment import Floats, Limits, Rule
 from alimark.errors import AlimarkError
-from alimark.key import pack_bits
+from alimark.exact import pack_bits
 from alimark.models.store import home
 from alimark.records import write_whole
 
@@ -157,6 +157,23 @@ def reference_rule(
 
 
 # p-values by random keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomKeys:
+    """The random keys behind a p-value: what detection by any scheme can be asked for."""
+
+    draws: int = DEFAULT_DRAWS
+    """Random keys behind the p-value."""
+    stop_after: int | None = None
+    """Stop drawing after so many random keys scored as high (Besag and Clifford)."""
+    tail: bool = False
+    """Also estimate the p-value below 1 / draws from a fitted tail."""
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or (self.stop_after is not None and self.stop_after < 1):
+            raise AlimarkError("draws and stop_after must be at least 1")
+
 
 NullScores = Callable[[int, int], Floats]
 """The scores of random keys number `first` to `first + count - 1`."""

@@ -1,39 +1,80 @@
-"""The Watermark protocol, and AliMark, which ties key, embedder, generation and detection together."""
+"""The Watermark protocol; what all sentence-level schemes share; AliMark, which ties key, embedder, loop and detector."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, overload
 
-from alimark.detection import Detection
-from alimark.detector import DetectionSettings, detect_batch, detect_keys
+from alimark.detection import AlignedDetection, Detection
+from alimark.detector import DetectionSettings, detect_batch, detect_keys, units_of
 from alimark.embed import Embedder, load_embedder
-from alimark.errors import AlimarkError, KeyFileError
+from alimark.errors import AlimarkError
 from alimark.key import Key
+from alimark.significance import MAX_DRAWS, RandomKeys
 
 if TYPE_CHECKING:
-    from alimark.generate import Generation, Progress, PromptStyle, Scheduler
+    from alimark.generate import (
+        Generation,
+        GenerationSettings,
+        MarkedSentence,
+        Progress,
+        Prompt,
+        PromptStyle,
+        Scheduler,
+    )
     from alimark.llm.base import LLM, Sampling
     from alimark.rewrite import Rewriting
 
 Made = TypeVar("Made")
+Found = TypeVar("Found", bound=Detection)
+Progresses = Callable[[int, "MarkedSentence"], None]
 
 
 class Watermark(Protocol):
-    """What every scheme offers, AliMark and its rivals alike."""
+    """What every scheme offers, AliMark and its rivals alike. Those that learn from text also have `fit`."""
 
-    @property
-    def scheme(self) -> str: ...
+    scheme: ClassVar[str]
+    candidates: ClassVar[int]
+    """Draws for each sentence, at most, where nothing else is asked for."""
+    settings: ClassVar[Any]
+    """What its detection can be asked for."""
 
     @property
     def key(self) -> Key: ...
 
-    def generate(self, prompt: Any, llm: LLM, *, sentences: int = 12, seed: int | None = None) -> Any: ...
+    def generate(self, prompt: Any, llm: LLM, *args: Any, **options: Any) -> Any:
+        """A Generation, or of a list of prompts a list; `sentences`, `seed` and `sampling` are options of all."""
+        ...
 
-    def detect(self, text: Any) -> Any: ...
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        llm: LLM,
+        settings: GenerationSettings,
+        *,
+        batch: int | None = None,
+        progress: Progresses | None = None,
+    ) -> Iterator[tuple[int, Generation | AlimarkError]]:
+        """Each text with its prompt's place as soon as it is finished; a prompt may have a key of its own, of the scheme."""
+        ...
+
+    def detect(self, text: Any, *args: Any, **options: Any) -> Any:
+        """A Detection, or of a list of texts a list."""
+        ...
+
+    def detect_batch(
+        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+    ) -> Sequence[Detection | AlimarkError]:
+        """One answer a text, in order; a text that cannot be answered gives its error."""
+        ...
+
+    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
+        """What detecting the texts will embed."""
+        ...
 
 
 @lru_cache(maxsize=4)
@@ -44,10 +85,15 @@ def _embedder(name: str) -> Embedder:
 _loading = threading.Lock()
 
 
-class AliMark:
-    """Marks and detects under one key. The embedder that the key names is loaded on first use; safe to share by threads."""
+class SentenceWatermark(Generic[Found]):
+    """What all that mark sentence by sentence share. A scheme adds its key, its rule and how it detects.
 
-    scheme = "alimark"
+    The embedder that the key names is loaded on first use; safe to share by threads.
+    """
+
+    scheme: ClassVar[str]
+    candidates: ClassVar[int] = 64
+    settings: ClassVar[Any] = RandomKeys
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         if embedder is not None:
@@ -66,15 +112,15 @@ class AliMark:
         return self._given
 
     def __repr__(self) -> str:
-        return f"AliMark({self.key!r})"
+        return f"{type(self).__name__}({self.key!r})"
 
     @overload
-    def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., candidates: int = ..., seed: int | None = ...,
+    def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., candidates: int | None = ..., seed: int | None = ...,
                  sampling: Sampling | None = ..., prompt_style: PromptStyle = ..., batch: int | None = ...,
                  progress: Progress | None = ...) -> Generation: ...  # fmt: skip
 
     @overload
-    def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., candidates: int = ...,
+    def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., candidates: int | None = ...,
                  seed: int | None = ..., sampling: Sampling | None = ..., prompt_style: PromptStyle = ...,
                  batch: int | None = ..., progress: Progress | None = ...) -> list[Generation]: ...  # fmt: skip
 
@@ -84,7 +130,7 @@ class AliMark:
         llm: LLM,
         *,
         sentences: int = 12,
-        candidates: int = 64,
+        candidates: int | None = None,
         seed: int | None = None,
         sampling: Sampling | None = None,
         prompt_style: PromptStyle = "continue",
@@ -93,18 +139,40 @@ class AliMark:
     ) -> Generation | list[Generation]:
         """Writes marked text after a prompt, or after each of several, `batch` of them at a time.
 
-        `progress` is called with each sentence as it is chosen. The i-th of several prompts has the seed `seed + i`.
+        `candidates`: draws for each sentence, at most; the scheme's own number by default. `progress` is called with each
+        sentence as it is chosen. The i-th of several prompts has the seed `seed + i`.
         """
-        from alimark.generate import GenerationSettings, Prompt, generate, generate_many
-        from alimark.llm.base import Sampling
+        from alimark.generate import Prompt, generate
 
-        settings = GenerationSettings(sentences, candidates, sampling or Sampling(), prompt_style=prompt_style)
+        settings = self._generation_settings(sentences, candidates, sampling, prompt_style)
         if isinstance(prompt, str):
             return generate(prompt, self.key, self.embedder, llm, settings, seed=seed, progress=progress)
         step = None if progress is None else (lambda _, sentence: progress(sentence))
         prompts = [Prompt(one, None if seed is None else seed + i) for i, one in enumerate(prompt)]
-        made = generate_many(prompts, self.key, self.embedder, llm, settings, batch=batch, progress=step)
-        return _in_order(made)
+        return _in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
+
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        llm: LLM,
+        settings: GenerationSettings,
+        *,
+        batch: int | None = None,
+        progress: Progresses | None = None,
+    ) -> Iterator[tuple[int, Generation | AlimarkError]]:
+        """Yields each text with its prompt's place as soon as it is finished, or the error that ended it."""
+        from alimark.generate import generate_many
+
+        return generate_many(prompts, self.key, self.embedder, llm, settings, batch=batch, progress=progress)
+
+    def _generation_settings(
+        self, sentences: int, candidates: int | None, sampling: Sampling | None, prompt_style: PromptStyle
+    ) -> GenerationSettings:
+        from alimark.generate import GenerationSettings
+        from alimark.llm.base import Sampling
+
+        count = self.candidates if candidates is None else candidates
+        return GenerationSettings(sentences, count, sampling or Sampling(), prompt_style=prompt_style)
 
     async def agenerate(
         self,
@@ -112,7 +180,7 @@ class AliMark:
         llm: LLM,
         *,
         sentences: int = 12,
-        candidates: int = 64,
+        candidates: int | None = None,
         seed: int | None = None,
         sampling: Sampling | None = None,
         prompt_style: PromptStyle = "continue",
@@ -124,10 +192,9 @@ class AliMark:
         """
         import asyncio
 
-        from alimark.generate import GenerationSettings, Writing
-        from alimark.llm.base import Sampling
+        from alimark.generate import Writing
 
-        settings = GenerationSettings(sentences, candidates, sampling or Sampling(), prompt_style=prompt_style)
+        settings = self._generation_settings(sentences, candidates, sampling, prompt_style)
         scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
         writing = Writing(prompt, self.key, settings, seed=seed, progress=progress)
         return await asyncio.wrap_future(scheduler.submit(writing))
@@ -140,6 +207,54 @@ class AliMark:
         with _loading:
             # A scheduler holds its model, so the model's id stays its own.
             return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
+
+    @overload
+    def detect(
+        self, text: str, *, settings: RandomKeys | None = ..., llm: LLM | None = ..., **options: Any
+    ) -> Found: ...
+
+    @overload
+    def detect(
+        self, text: list[str], *, settings: RandomKeys | None = ..., llm: LLM | None = ..., **options: Any
+    ) -> list[Found]: ...
+
+    def detect(
+        self,
+        text: str | list[str],
+        *,
+        settings: RandomKeys | None = None,
+        llm: LLM | None = None,
+        **options: Any,
+    ) -> Found | list[Found]:
+        """Looks for the mark in a text or in each of several. Options are the fields of the scheme's settings.
+
+        `llm`: the chat model that AliMark's learned restructuring asks.
+        """
+        chosen = detection_settings(self, settings, options)
+        answers: list[Found] = []
+        texts = [text] if isinstance(text, str) else text
+        for answer in self.detect_batch(texts, chosen, llm=llm):
+            if isinstance(answer, AlimarkError):
+                raise answer
+            answers.append(answer)
+        return answers[0] if isinstance(text, str) else answers
+
+    def detect_batch(
+        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+    ) -> list[Found | AlimarkError]:
+        """One answer a text, in order; a text that cannot be answered gives its error."""
+        raise NotImplementedError
+
+    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
+        """What detecting the texts will embed."""
+        raise NotImplementedError
+
+
+class AliMark(SentenceWatermark[AlignedDetection]):
+    """Marks and detects under one key of AliMark."""
+
+    scheme = "alimark"
+    settings = DetectionSettings
 
     @overload
     def rewrite(self, text: str, llm: LLM, *, seed: int | None = ..., **options: Any) -> Rewriting: ...
@@ -163,36 +278,13 @@ class AliMark:
         originals = [Original(one, None if seed is None else seed + i) for i, one in enumerate(text)]
         return _in_order(rewrite_many(originals, self.key, self.embedder, llm, settings))
 
-    @overload
-    def detect(
-        self, text: str, *, settings: DetectionSettings | None = ..., llm: LLM | None = ..., **options: Any
-    ) -> Detection: ...
+    def detect_batch(
+        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+    ) -> list[AlignedDetection | AlimarkError]:
+        return detect_batch(texts, self.key, self.embedder, settings or DetectionSettings(), llm=llm, times=times)
 
-    @overload
-    def detect(
-        self, text: list[str], *, settings: DetectionSettings | None = ..., llm: LLM | None = ..., **options: Any
-    ) -> list[Detection]: ...
-
-    def detect(
-        self,
-        text: str | list[str],
-        *,
-        settings: DetectionSettings | None = None,
-        llm: LLM | None = None,
-        **options: Any,
-    ) -> Detection | list[Detection]:
-        """Looks for the mark in a text or in each of several. Options are the fields of DetectionSettings.
-
-        `llm`: the chat model that learned restructuring asks.
-        """
-        chosen = _settings(settings, options)
-        answers = []
-        texts = [text] if isinstance(text, str) else text
-        for answer in detect_batch(texts, self.key, self.embedder, chosen, llm=llm):
-            if isinstance(answer, AlimarkError):
-                raise answer
-            answers.append(answer)
-        return answers[0] if isinstance(text, str) else answers
+    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
+        return units_of(texts, self.key, self.embedder, settings or DetectionSettings())
 
 
 def _in_order(made: Iterable[tuple[int, Made | AlimarkError]]) -> list[Made]:
@@ -205,9 +297,13 @@ def _in_order(made: Iterable[tuple[int, Made | AlimarkError]]) -> list[Made]:
     return [found[i] for i in sorted(found)]
 
 
-def _settings(settings: DetectionSettings | None, options: dict[str, Any]) -> DetectionSettings:
-    _check_names("detection", options, DetectionSettings)
-    return replace(settings or DetectionSettings(), **options)
+def detection_settings(mark: Watermark, settings: Any = None, options: dict[str, Any] | None = None) -> Any:
+    """The scheme's settings with some of their fields changed."""
+    kind, options = type(mark).settings, options or {}
+    if settings is not None and not isinstance(settings, kind):
+        raise AlimarkError(f"{mark.scheme} takes {kind.__name__}, not {type(settings).__name__}")
+    _check_names("detection", options, kind)
+    return replace(settings or kind(), **options)
 
 
 def _check_names(what: str, options: dict[str, Any], settings: Any) -> None:
@@ -216,11 +312,14 @@ def _check_names(what: str, options: dict[str, Any], settings: Any) -> None:
         raise AlimarkError(f"unknown {what} option {', '.join(sorted(unknown))}; known: {', '.join(known)}")
 
 
-def load(key: Key) -> AliMark:
+def load(key: Key, *, embedder: Embedder | None = None) -> Watermark:
     """The watermark of the scheme that a key names."""
-    if key.scheme != "alimark":
-        raise KeyFileError(f"scheme {key.scheme!r} is not known to this release")
-    return AliMark(key)
+    if key.scheme == "alimark":
+        return AliMark(key, embedder=embedder)
+    from alimark.baselines import scheme
+
+    kind: Any = scheme(key.scheme)
+    return cast(Watermark, kind(key, embedder=embedder))
 
 
 def detect(
@@ -229,12 +328,30 @@ def detect(
     *,
     embedder: Embedder | None = None,
     best: int = 3,
-    settings: DetectionSettings | None = None,
+    settings: RandomKeys | None = None,
     llm: LLM | None = None,
     **options: Any,
-) -> list[Detection]:
+) -> list[Any]:
     """Whose key it was: the best few of `keys`, best first, p-values corrected for the number of keys tried."""
     if not keys:
         raise AlimarkError("no keys were given")
-    chosen = _settings(settings, options)
+    if any(key.scheme != "alimark" for key in keys):
+        return _detect_each(text, keys, embedder, best, settings, options)
+    chosen = detection_settings(AliMark(keys[0]), settings, options)
     return detect_keys(text, keys, embedder or AliMark(keys[0]).embedder, chosen, best=best, llm=llm)
+
+
+def _detect_each(
+    text: str, keys: Sequence[Key], embedder: Embedder | None, best: int, settings: Any, options: dict[str, Any]
+) -> list[Detection]:
+    """Keys of rivals, or of several schemes: each is asked, with as many random keys as it takes to tell them apart."""
+    found: list[Detection] = []
+    for key in keys:
+        mark = load(key, embedder=embedder)
+        chosen = detection_settings(mark, settings, options)
+        chosen = replace(chosen, draws=min(MAX_DRAWS, max(chosen.draws, chosen.draws * len(keys) // 5)))
+        [answer] = mark.detect_batch([text], chosen)
+        if isinstance(answer, AlimarkError):
+            raise answer
+        found.append(answer.corrected(len(keys)))
+    return sorted(found, key=lambda one: (one.p_value, -one.score))[:best]

@@ -6,18 +6,20 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from alimark.bench import metrics, paper
-from alimark.bench.recipe import Detection, OneAttack, attacks, detection_options, to_toml
+from alimark.bench.recipe import Detection, OneAttack, attacks, to_toml
 from alimark.bench.results import Cost, Estimate, Example, Human, Quality, Results, Row, Runtime, Where
-from alimark.bench.run import Cell, Run, key_for, secret
-from alimark.detector import DetectionSettings, detect_batch
+from alimark.bench.run import Cell, Run, embedder_for, key_for, secret, settings_for
+from alimark.key import DEFAULT_EMBEDDER
 from alimark.records import Record
 from alimark.text import DEFAULT_SPLITTER, splitter
+from alimark.watermark import load
 
 _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "transformers", "xllamacpp")
 _NOMINAL = (0.01, 0.05)
@@ -218,13 +220,13 @@ def _diversity(run: Run, cell: Cell, kind: str, seen: _Seen) -> Estimate | None:
     wanted = cell.recipe.quality
     if not wanted.answers or kind == "human":
         return None
-    key = key_for(cell.watermark, bytes(32), run.models)
+    embedder = embedder_for(cell.watermark, run.models) or run.models.embedder(DEFAULT_EMBEDDER)
     found = []
     for item in cell.items[: wanted.prompts]:
         jobs = [run.generate_job(cell, item, marked=kind != "unmarked", answer=i) for i in range(wanted.answers)]
         texts = [text for job in jobs if (text := seen.text(job.id))]
         if len(texts) > 1:
-            found.append(diversity(run.models.embedder(key.embedder).embed(texts)))
+            found.append(diversity(embedder.embed(texts)))
     return _mean(found) if found else None
 
 
@@ -235,16 +237,16 @@ def _runtime(run: Run) -> Iterator[Runtime]:
         cutter = splitter(DEFAULT_SPLITTER)
         units = [unit for text in cell.data.human for unit in cutter.units(text)]
         for detection in cell.recipe.detection:
-            settings = DetectionSettings(**detection_options(detection) | {"draws": 1})
+            settings = replace(settings_for(cell.watermark, detection), draws=1)
             llm = run.models.llm(detection.llm) if detection.llm else None
             for count in wanted.sentences:
                 text = " ".join((units * (1 + count // len(units)))[:count])
                 key = key_for(cell.watermark, secret(1, text), run.models)
-                embedder = run.models.embedder(key.embedder)
+                mark = load(key, embedder=embedder_for(cell.watermark, run.models))
                 times = []
                 for _ in range(wanted.repeats + 1):  # the first compiles
                     started = time.perf_counter()
-                    detect_batch([text], key, embedder, settings, llm=llm)
+                    mark.detect_batch([text], settings, llm=llm)
                     times.append(time.perf_counter() - started)
                 yield {"method": cell.watermark.label, "detection": detection.label, "sentences": count,
                        "seconds": min(times[1:])}  # fmt: skip
@@ -252,7 +254,7 @@ def _runtime(run: Run) -> Iterator[Runtime]:
 
 def _null(run: Run, cell: Cell, seen: _Seen, null: dict[str, list[float]]) -> None:
     """The statistic of human texts under keys that did not write them, by block size."""
-    for detection in cell.recipe.detection[:1]:
+    for detection in cell.recipe.detection[:1] if cell.watermark.scheme == "alimark" else ():
         records = [seen.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
         values = [float(record["z"]) for record in records if record.get("z") is not None]
         if values:

@@ -88,19 +88,28 @@ class Llm(_Part):
         return {name: value for name, value in given.items() if value is not None}
 
 
+_OF_EVERY_KEY = ("embedder", "splitter", "preset", "fitted")
+
+
 class Watermark(_Part):
     label: str = "AliMark"
     scheme: str = "alimark"
     key: dict[str, Any] = {}
-    """Public parameters of the keys: block_size, embedder, decision, span, splitter. Each text has a key of its own."""
+    """Public parameters of the keys: embedder, splitter, and AliMark's block_size, decision and span, or a rival's preset,
+    fitted (a file of `alimark fit`) and own parameters. Each text has a key of its own."""
     generate: dict[str, Any] = {}
-    """candidates, wave, prompt_style."""
+    """candidates (by default the scheme's own number), wave, prompt_style."""
+
+    @property
+    def own_parameters(self) -> dict[str, Any]:
+        """Those of the scheme alone."""
+        return {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
 
 
 class Detection(_Part):
     label: str = ""
     options: dict[str, Any] = {}
-    """Fields of `alimark.DetectionSettings`."""
+    """Fields of `alimark.DetectionSettings`; a rival takes those of them that it has: draws, stop_after, tail."""
     llm: str = ""
     """The chat model of learned restructuring."""
 
@@ -210,6 +219,7 @@ def parse(content: Mapping[str, Any], where: str = "the recipe") -> Recipe:
 def _check(recipe: Recipe, where: str) -> None:
     """What only the things themselves can say about their settings."""
     from alimark.attacks import load_attack
+    from alimark.baselines import names, parameters
     from alimark.detector import DetectionSettings
     from alimark.llm.base import Sampling
 
@@ -217,6 +227,9 @@ def _check(recipe: Recipe, where: str) -> None:
         Sampling(**recipe.llm.sampling)
         for detection in recipe.detection:
             DetectionSettings(**detection_options(detection))
+        for watermark in recipe.watermark:
+            if watermark.scheme in names()[1:]:  # one that this release does not know stops the run, not the reading
+                parameters(watermark.scheme, watermark.own_parameters, watermark.key.get("preset"))
         for attack in attacks(recipe):
             load_attack(attack.name, **attack.settings)
     except (TypeError, ValueError, AlimarkError) as error:

@@ -11,22 +11,27 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 from alimark.attacks import Target, load_attack, seed_for
+from alimark.baselines import asks_llm, scheme
 from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, detection_options, variants
 from alimark.bench.workspace import Stage, Workspace, digest
-from alimark.detector import DetectionSettings, detect_batch, units_of
+from alimark.detector import DetectionSettings
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull, LLMError
+from alimark.fitted import Fitted
 from alimark.generate import GenerationSettings, Prompt, generate_many
-from alimark.key import DEFAULT_EMBEDDER, Key, shape_of
+from alimark.key import DEFAULT_EMBEDDER, Key
 from alimark.llm.base import LLM, Sampling
 from alimark.records import Record
+from alimark.significance import RandomKeys
+from alimark.watermark import load
 
 _SCORES = 1
 """Counts up when detection changes so that scores do: records of older releases are then left alone."""
@@ -65,6 +70,13 @@ class Models:
     def __init__(self) -> None:
         self._llms: dict[str, LLM] = {}
         self._embedders: dict[str, Embedder] = {}
+        self._fitted: dict[str, Fitted] = {}
+
+    def fitted(self, path: str) -> Fitted:
+        """What a rival learned from text."""
+        if path not in self._fitted:
+            self._fitted[path] = Fitted.load(path)
+        return self._fitted[path]
 
     def llm(self, name: str, options: dict[str, Any] | None = None) -> LLM:
         which = digest({"name": name, "options": options or {}})
@@ -92,13 +104,29 @@ def secret(seed: int, text: str, number: int = 0) -> bytes:
 
 def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
     public = dict(watermark.key)
-    embedder = models.embedder(public.pop("embedder", DEFAULT_EMBEDDER))
-    decision = public.get("decision", "hard")
-    m, span = shape_of(decision, embedder.fingerprint, public.get("block_size"), public.get("span"))
-    public |= {"block_size": m, "span": span}
-    return Key(
-        secret_bytes, scheme=watermark.scheme, embedder=embedder.name, fingerprint=embedder.fingerprint, **public
-    )
+    embedder = embedder_for(watermark, models)
+    public.pop("embedder", None)
+    if "fitted" in public:
+        public["fitted"] = models.fitted(str(public["fitted"]))
+    return Key.generate(secret=secret_bytes, scheme=watermark.scheme, embedder=embedder, **public)
+
+
+def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
+    """The embedder of a watermark's keys, where they have one."""
+    if watermark.scheme != "alimark" and not scheme(watermark.scheme).embeds:
+        return None
+    return models.embedder(watermark.key.get("embedder", DEFAULT_EMBEDDER))
+
+
+def settings_for(watermark: Watermark, detection: Detection) -> RandomKeys:
+    """What a scheme takes of a recipe's detection: a rival has nothing of AliMark's search."""
+    options = detection_options(detection)
+    if watermark.scheme == "alimark":
+        return DetectionSettings(**options)
+    kind: Any = getattr(scheme(watermark.scheme), "settings", RandomKeys)
+    known = kind.__dataclass_fields__
+    found: RandomKeys = kind(**{name: value for name, value in options.items() if name in known})
+    return found
 
 
 @dataclass(frozen=True)
@@ -157,6 +185,8 @@ class Run:
 
     def generate_job(self, cell: Cell, item: Item, *, marked: bool = True, answer: int = 0) -> Job:
         recipe, options = cell.recipe, dict(cell.watermark.generate)
+        if marked and cell.watermark.scheme != "alimark":
+            options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
         settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
         making = {
             "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": asdict(settings),
@@ -168,6 +198,7 @@ class Run:
             digest(recipe.llm.options),
             digest(asdict(settings)),
             digest(cell.watermark.key),
+            cell.watermark.scheme,
             marked,
         )
         return Job(digest(making), group, (cell, item, settings, marked, answer))
@@ -184,7 +215,7 @@ class Run:
         making = {"stage": "detect", "source": source, "key": cell.watermark.key, "scheme": cell.watermark.scheme,
                   "secret": secret_text, "number": number, "seed": cell.recipe.seed,
                   "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
-        group = (digest(cell.watermark.key), digest(detection.options), detection.llm)
+        group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)
         return Job(digest(making), group, (cell, detection, source, secret_text, number))
 
     # Stages
@@ -242,13 +273,15 @@ class Run:
         cell, _, settings, marked, _ = jobs[0].content
         llm = self.models.llm(cell.recipe.llm.name, cell.recipe.llm.options)
         first = key_for(cell.watermark, bytes(32), self.models)
-        embedder = self.models.embedder(first.embedder)
         prompts = []
         for job in jobs:
             cell, item, _, marked, _ = job.content
             key = key_for(cell.watermark, secret(cell.recipe.seed, item.prompt), self.models)
             prompts.append(Prompt(item.prompt, _seed(job.id), key if marked else None))
-        made = generate_many(prompts, first if marked else None, embedder if marked else None, llm, settings)
+        if marked:
+            made = load(first, embedder=embedder_for(cell.watermark, self.models)).generate_many(prompts, llm, settings)
+        else:
+            made = generate_many(prompts, None, None, llm, settings)
         doubtful: list[tuple[Job, LLMError]] = []  # failed, unless it is the model that is gone
         for place, one in made:
             if isinstance(one, LLMError) and not isinstance(one, ContextFull):
@@ -325,17 +358,21 @@ class Run:
 
     def _detected(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Record]]:
         cell, detection, *_ = jobs[0].content
-        settings = DetectionSettings(**detection_options(detection))
+        settings = settings_for(cell.watermark, detection)
         llm = self.models.llm(detection.llm) if detection.llm else None
-        embedder = self.models.embedder(cell.watermark.key.get("embedder", DEFAULT_EMBEDDER))
+        if asks_llm(self._key(jobs[0])):
+            llm = self.models.llm(cell.recipe.llm.name, cell.recipe.llm.options)
+        embedder = embedder_for(cell.watermark, self.models)
         texts = self._texts([job.content[2] for job in jobs])
         # A text that is not there yet: another process is at it, or the run was stopped; a later run scores it.
         there = [job for job in jobs if job.content[2] in texts]
-        with self.workspace.kept_vectors(embedder) as vectors:
+        with self.workspace.kept_vectors(embedder) if embedder else nullcontext() as vectors:
             for start in range(0, len(there), _EMBEDDED_TOGETHER):
                 some = there[start : start + _EMBEDDED_TOGETHER]
                 sound = [texts[job.content[2]] for job in some if texts[job.content[2]]]
-                vectors.embed(list(dict.fromkeys(units_of(sound, self._key(some[0]), vectors, settings))))
+                if vectors is not None:
+                    units = load(self._key(some[0]), embedder=vectors).units(sound, settings)
+                    vectors.embed(list(dict.fromkeys(units)))
                 for job in some:
                     yield job, self._scored(texts[job.content[2]], job, vectors, settings, llm)
 
@@ -344,10 +381,10 @@ class Run:
         cell, _, _, secret_text, number = job.content
         return key_for(cell.watermark, secret(cell.recipe.seed, secret_text, number), self.models)
 
-    def _scored(self, text: str, job: Job, embedder: Embedder, settings: DetectionSettings, llm: LLM | None) -> Record:
+    def _scored(self, text: str, job: Job, embedder: Embedder | None, settings: RandomKeys, llm: LLM | None) -> Record:
         if not text:
             return {"failed": True, "error": "there is no text to score"}
-        [answer] = detect_batch([text], self._key(job), embedder, settings, llm=llm)
+        [answer] = load(self._key(job), embedder=embedder).detect_batch([text], settings, llm=llm)
         if isinstance(answer, AlimarkError):
             return self._failed("detect", answer)
         return {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
@@ -406,8 +443,13 @@ class Run:
             if wanted.unmarked:
                 sources["unmarked"] = self.generate_job(cell, item, marked=False).id
             for kind, source in sources.items():
-                making = {"stage": "quality", "source": source, "prompt": item.prompt, "oracle": wanted.oracle}
-                yield kind, source, Job(digest(making), (wanted.oracle,), (item.prompt, source))
+                yield kind, source, self.reading_job(cell, item, source)
+
+    def reading_job(self, cell: Cell, item: Item, source: str) -> Job:
+        """The perplexity of a text behind its prompt."""
+        oracle = cell.recipe.quality.oracle
+        making = {"stage": "quality", "source": source, "prompt": item.prompt, "oracle": oracle}
+        return Job(digest(making), (oracle,), (item.prompt, source))
 
     def _read(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Record]]:
         from alimark.bench.quality import Oracle, distinct, repetition

@@ -16,11 +16,11 @@ from alimark.errors import AlimarkError, RecordError, TextError
 
 if TYPE_CHECKING:
     from alimark.detection import Detection
-    from alimark.detector import DetectionSettings
-    from alimark.embed import Embedder
     from alimark.key import Key
     from alimark.llm.base import LLM
     from alimark.records import Record
+    from alimark.significance import RandomKeys
+    from alimark.watermark import Watermark
 
 BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
 BATCH_DOCUMENTS = 64
@@ -32,7 +32,7 @@ def audit(
     key: Key,
     source: Path,
     output: Path,
-    settings: DetectionSettings,
+    settings: RandomKeys,
     fpr: float,
     fdr: float,
     as_json: bool,
@@ -47,7 +47,7 @@ def audit(
         raise AlimarkError("--output must be another file than --input")
     total = sum(1 for _ in read_jsonl(source))
     settings = _for_many(settings, total, fdr)
-    embedder = show.load_embedder(key.embedder)
+    mark = show.load_mark(key)
     llm = None if llm_name is None else show.load_llm(llm_name)
     times: Counter[str] = Counter()
     started, done = time.perf_counter(), 0
@@ -56,7 +56,7 @@ def audit(
         ticker = show.Ticker()
         for skipped, batch in _batches(source, writer.done):
             bar.advance(task, skipped)
-            for record in _answer(batch, key, embedder, settings, times, llm):
+            for record in _answer(batch, mark, settings, times, llm):
                 writer.write(record)
             done += len(batch)
             rate = done / (time.perf_counter() - started)
@@ -76,7 +76,7 @@ def audit(
         _print(summary)
 
 
-def _for_many(settings: DetectionSettings, documents: int, fdr: float) -> DetectionSettings:
+def _for_many(settings: RandomKeys, documents: int, fdr: float) -> RandomKeys:
     """Enough random keys that one marked document among all can be discovered, and early stopping to pay for them."""
     wanted = math.ceil(documents / fdr)
     if wanted > MOST_DRAWS:
@@ -114,9 +114,8 @@ def _batches(source: Path, done: set[str]) -> Iterator[tuple[int, list[Document]
 
 def _answer(
     batch: list[Document],
-    key: Key,
-    embedder: Embedder,
-    settings: DetectionSettings,
+    mark: Watermark,
+    settings: RandomKeys,
     times: Counter[str],
     llm: LLM | None,
 ) -> Iterator[Record]:
@@ -124,13 +123,13 @@ def _answer(
         (own, record["text"]) for own, record in batch if not isinstance(record, RecordError) and not _flaw(record)
     ]
     answers: dict[str, Detection | AlimarkError] = {own: flaw for own, record in batch if (flaw := _flaw(record))}
-    found = _detect([text for _, text in sound], key, embedder, settings, times, llm)
+    found = _detect([text for _, text in sound], mark, settings, times, llm)
     answers |= dict(zip((own for own, _ in sound), found, strict=True))
     for own, record in batch:
         answer = answers[own]
         kept = {} if isinstance(record, RecordError) else {k: v for k, v in record.items() if k not in _NOT_KEPT}
         if isinstance(answer, AlimarkError):
-            yield kept | {"id": own, "key_id": key.id, "failed": True, "error": str(answer)}
+            yield kept | {"id": own, "key_id": mark.key.id, "failed": True, "error": str(answer)}
         else:
             yield kept | {"id": own, **answer.record()}
 
@@ -146,22 +145,19 @@ def _flaw(record: Record | RecordError) -> RecordError | None:
 
 def _detect(
     texts: list[str],
-    key: Key,
-    embedder: Embedder,
-    settings: DetectionSettings,
+    mark: Watermark,
+    settings: RandomKeys,
     times: Counter[str],
     llm: LLM | None,
 ) -> list[Detection | AlimarkError]:
-    from alimark.detector import detect_batch
-
     try:
-        return detect_batch(texts, key, embedder, settings, llm=llm, times=times)
+        return list(mark.detect_batch(texts, settings, llm=llm, times=times))
     except AlimarkError:
         raise
     except Exception as error:  # one document that nobody thought of must not end an audit of millions
         if len(texts) == 1:
             return [TextError(f"unexpected {type(error).__name__}: {error}")]
-        return [answer for text in texts for answer in _detect([text], key, embedder, settings, times, llm)]
+        return [answer for text in texts for answer in _detect([text], mark, settings, times, llm)]
 
 
 def summarise(output: Path, fpr: float, fdr: float) -> dict[str, Any]:

@@ -66,13 +66,60 @@ def calibrate(
         raise AlimarkError("--sentences takes whole numbers such as 12,8,4") from None
     loaded = Key.load(key)
     texts = _texts(human)
+    if loaded.scheme != "alimark":
+        if centring or centre_out is not None:
+            raise AlimarkError(
+                "a corpus mean centres the projections of AliMark alone; leave --centring and --centre-out out"
+            )
+        _tell((_measure_rival(loaded, texts, length, draws, fresh, keys) for length in lengths), as_json)
+        return
     job = _Job(loaded, show.load_embedder(loaded.embedder), DetectionSettings(draws=draws), fresh, keys, centring)
-    results = [_measure(job, texts, length, centre_out if length == lengths[0] else None) for length in lengths]
+    _tell((_measure(job, texts, length, centre_out if length == lengths[0] else None) for length in lengths), as_json)
+
+
+def _tell(results: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """Tables come as soon as they are known: the next length may take long."""
     if as_json:
-        show.print_json(results)
+        show.print_json(list(results))
     else:
         for result in results:
             _print(result)
+
+
+def _measure_rival(key: Key, texts: list[str], length: int, draws: int, fresh: bool, keys: int) -> dict[str, Any]:
+    """By detecting every text, which any scheme can do."""
+    import numpy as np
+
+    from alimark import calibrate as measure
+    from alimark import corpus
+    from alimark.significance import RandomKeys
+    from alimark.watermark import load
+
+    kept, short, repeats = corpus.cut(texts, length, key.splitter)
+    if len(kept) < 20:
+        raise AlimarkError(f"only {len(kept)} distinct texts have {length} sentences; at least 20 are needed")
+    mark, settings = show.load_mark(key), RandomKeys(draws=draws)
+    own = measure.values_of(mark, kept, settings)
+    result: dict[str, Any] = {
+        "sentences": length, "texts": len(kept), "too_short": short, "repeats": repeats, "key_id": key.id,
+        "levels": list(measure.LEVELS),
+        "interval_99": [measure.binomial_interval(len(kept), level) for level in measure.LEVELS],
+        "this_key": {"p": measure.shares(own.p), "p_randomised": measure.shares(own.p_randomised)},
+        "z_as_normal": measure.z_shares(own.raw),
+    }  # fmt: skip
+    embedder = getattr(mark, "embedder", None)
+    if fresh:
+        each = [measure.values_of(load(measure.another(key), embedder=embedder), [text], settings) for text in kept]
+        p, randomised, raw = (
+            np.concatenate([getattr(one, name) for one in each]) for name in ("p", "p_randomised", "raw")
+        )
+        result["fresh_keys"] = {"p": measure.shares(p), "p_randomised": measure.shares(randomised)}
+        result["fresh_z_as_normal"] = measure.z_shares(raw)
+    if keys:
+        some = (measure.values_of(load(measure.another(key), embedder=embedder), kept, settings) for _ in range(keys))
+        rates = np.array([measure.shares(one.p_randomised) for one in some])
+        result["spread"] = {"keys": keys, "texts": len(kept), "as is": _summary(rates)}
+    return result
 
 
 def _texts(human: list[Path] | None) -> list[str]:
@@ -142,14 +189,16 @@ def _spread(job: _Job, embedded: Embedded, bar: Any) -> dict[str, Any]:
             bar.advance(task, n)
 
         rates = measure.per_key_rates(test, job.key, job.embedder, job.settings, job.keys, step, centre=centre)
-        spread[name] = {
-            statistic: [round(float(x), 4) for x in values]
-            for statistic, values in (
-                ("mean", rates.mean(axis=0)), ("std", rates.std(axis=0)), ("least", rates.min(axis=0)),
-                ("most", rates.max(axis=0)),
-            )
-        }  # fmt: skip
+        spread[name] = _summary(rates)
     return spread
+
+
+def _summary(rates: Any) -> dict[str, list[float]]:
+    """Of per-key rates, (keys, levels)."""
+    statistics = (
+        ("mean", rates.mean(axis=0)), ("std", rates.std(axis=0)), ("least", rates.min(axis=0)), ("most", rates.max(axis=0)),
+    )  # fmt: skip
+    return {name: [round(float(x), 4) for x in values] for name, values in statistics}
 
 
 def _write_centre(path: Path, embedded: Embedded, embedder: Embedder) -> None:

@@ -10,7 +10,7 @@ import typer
 from alimark.cli import show
 
 if TYPE_CHECKING:
-    from alimark.detection import Detection
+    from alimark.detection import AlignedDetection
 
 PROMPT = "The old lighthouse at the edge of the bay had been dark for thirty years."
 
@@ -33,7 +33,7 @@ HUMAN = (
 @dataclass(frozen=True)
 class Row:
     name: str
-    found: Detection
+    found: AlignedDetection
 
 
 def demo(
@@ -60,7 +60,7 @@ def demo(
     mark = AliMark(key, embedder=embedder)
     settings = GenerationSettings(sentences=12, candidates=candidates)
     title = f"12 marked sentences, {candidates} candidates each"
-    made = write_one(key, embedder, model, prompt, settings, seed, title)
+    made = write_one(mark, model, prompt, settings, seed, title)
     texts = {
         "marked": made.text,
         "marked, then merged, split and cut": changed(list(made.sentences)),

@@ -15,9 +15,10 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, KeyMismatch, RecordError
 
 if TYPE_CHECKING:
-    from alimark.detection import Detection, Verdict
+    from alimark.detection import AlignedDetection, Detection, Verdict
     from alimark.detector import DetectionSettings
     from alimark.key import Key
+    from alimark.significance import RandomKeys
 
 Files = Annotated[list[str] | None, typer.Argument(help="Text files; - reads standard input.")]
 
@@ -39,7 +40,7 @@ def detect(
     ] = "single",
     llm: Annotated[
         str | None,
-        typer.Option(help="Chat model for learned restructuring; it reads the text, so mind where it runs."),
+        typer.Option(help="Chat model for learned restructuring, or the model that PMark samples; it reads the text."),
     ] = None,
     variants: Annotated[int, typer.Option(help="Restructurings asked of the chat model.")] = 4,
     draws: Annotated[
@@ -77,10 +78,10 @@ def detect(
     Exit status: 0 found in all, 1 not found in some, 2 error. A batch audit
     exits with 0 once every document has its line, found or not.
     """
-    settings = _settings(restructure, variants, null, null_file, draws, tail, excerpt, max_blocks, fpr)
-    if settings.learned != (llm is not None):
-        raise AlimarkError("--restructure learned and --llm go together")
     keys = _load_keys(key)
+    settings = _for_keys(
+        keys, _settings(restructure, variants, null, null_file, draws, tail, excerpt, max_blocks, fpr), llm is not None
+    )
     if input_file is not None or output is not None:
         if input_file is None or output is None or files or report is not None:
             raise AlimarkError("a batch audit takes --input and --output, and neither files nor --report")
@@ -140,6 +141,25 @@ def _settings(
     )  # fmt: skip
 
 
+def _for_keys(keys: list[Key], settings: DetectionSettings, has_llm: bool) -> RandomKeys:
+    """The settings, or for keys of rivals those that all have; the options of AliMark's search are then refused."""
+    from alimark.baselines import asks_llm
+    from alimark.detector import DetectionSettings
+    from alimark.significance import RandomKeys
+
+    asked = any(map(asks_llm, keys))
+    if settings.learned != has_llm and not (has_llm and asked):
+        raise AlimarkError("--restructure learned and --llm go together")
+    if all(key.scheme == "alimark" for key in keys):
+        return settings
+    common = {name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__}
+    if settings != DetectionSettings(**common, passage_fpr=settings.passage_fpr):
+        raise AlimarkError(
+            "--excerpt, --restructure, --null and --max-blocks belong to AliMark's search; leave them out"
+        )
+    return RandomKeys(**common)
+
+
 def _load_keys(paths: list[Path]) -> list[Key]:
     from alimark.key import Key
 
@@ -152,24 +172,26 @@ def _load_keys(paths: list[Path]) -> list[Key]:
 Answers = dict[str, "list[Detection] | AlimarkError"]
 
 
-def _answers(names: list[str], keys: list[Key], settings: DetectionSettings, llm_name: str | None) -> Answers:
+def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> Answers:
     """For each file its detections, best first (one for one key, the best few for many), or what is wrong with it."""
     from alimark.alignment import warm_up
-    from alimark.detector import detect_batch, detect_keys
     from alimark.records import read_text
+    from alimark.watermark import detect as detect_keys
 
     answers: Answers = {}
-    # Half a second of loading kernels fits into the time that the embedder takes.
-    threading.Thread(target=warm_up, daemon=True).start()
-    embedder = show.load_embedder(keys[0].embedder)
+    if keys[0].scheme == "alimark":
+        # Half a second of loading kernels fits into the time that the embedder takes.
+        threading.Thread(target=warm_up, daemon=True).start()
+    mark = show.load_mark(keys[0])
     llm = None if llm_name is None else show.load_llm(llm_name)
     for name in names:
         try:
             text = show.read_stdin() if name == "-" else read_text(name)
             if len(keys) > 1:
-                answers[name] = detect_keys(text, keys, embedder, settings, llm=llm)
+                embedder = getattr(mark, "embedder", None)
+                answers[name] = detect_keys(text, keys, embedder=embedder, settings=settings, llm=llm)
                 continue
-            [found] = detect_batch([text], keys[0], embedder, settings, llm=llm)
+            [found] = mark.detect_batch([text], settings, llm=llm)
             answers[name] = found if isinstance(found, AlimarkError) else [found]
         except KeyMismatch:
             raise
@@ -195,6 +217,8 @@ def _print_json(answers: Answers, fpr: float) -> None:
 def _show(answers: dict[str, list[Detection]], fpr: float) -> None:
     from rich.markup import escape
 
+    from alimark.detection import AlignedDetection
+
     console = show.stdout()
     for name, found in answers.items():
         best = found[0]
@@ -205,19 +229,33 @@ def _show(answers: dict[str, list[Detection]], fpr: float) -> None:
         console.print(f"{escape(name)}: [{colour}]{verdict}[/]")
         for line in _lines(found, verdict, fpr):
             console.print(f"  {line}")
-        if len(answers) == 1:
+        if len(answers) == 1 and isinstance(best, AlignedDetection):
             console.print(show.alignment_table(best))
 
 
 def _lines(found: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str]:
     """What stands below the verdict."""
+    from alimark.detection import AlignedDetection
+
     best = found[0]
     z = "" if best.z is None else f", z {best.z:.2f}"
     keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
     yield f"p {show.p_text(best)}, score {best.score:.2f}{z}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
     if verdict == "too short to tell":
-        need = f"about {verdict.needed}" if verdict.needed else "more than 40"
-        yield f"{need} sentences would be needed at a false-positive rate of {fpr:g}"
+        if isinstance(best, AlignedDetection):
+            need = f"about {verdict.needed}" if verdict.needed else "more than 40"
+            yield f"{need} sentences would be needed at a false-positive rate of {fpr:g}"
+        else:
+            yield f"a text of this length has a p-value of {best.p_least:.2g} at the least"
+    for name, value in best.evidence.items():
+        yield f"{name.replace('_', ' ')}: {value}"
+    for other in found[1:]:
+        yield f"next: key {other.key_id}, p {show.p_text(other)}, score {other.score:.2f}"
+    if isinstance(best, AlignedDetection):
+        yield from _aligned_lines(best)
+
+
+def _aligned_lines(best: AlignedDetection) -> Iterator[str]:
     if made := best.restructured:
         dropped = ", ".join(f"{count} {why}" for why, count in made.dropped.items())
         of = f"restructuring {made.best}" if made.best else "the text as it is"
@@ -225,7 +263,5 @@ def _lines(found: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str
     for passage in best.passages:
         where = f"sentences {passage.first} to {passage.last}, blocks {passage.first_block} to {passage.last_block}"
         yield f"passage: {where}, p {passage.p_value:.3g}"
-    for other in found[1:]:
-        yield f"next: key {other.key_id}, p {show.p_text(other)}, score {other.score:.2f}"
     if best.near_flips:
         yield f"{best.near_flips} bits lie within 1e-4 of a flip"

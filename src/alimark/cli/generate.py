@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +15,10 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
-    from alimark.embed import Embedder
-    from alimark.generate import Generation, GenerationSettings, MarkedSentence
-    from alimark.key import Key
+    from alimark.generate import Generation, GenerationSettings, MarkedSentence, Prompt
     from alimark.llm.base import LLM
     from alimark.records import JsonlWriter
+    from alimark.watermark import Watermark
 
 _FAULTS = 3  # so many in a row, and the model is gone, not the prompts bad
 
@@ -42,7 +41,16 @@ def generate(
         ),
     ] = "smollm2-135m",
     sentences: Annotated[int, typer.Option(help="Sentences to write.")] = 12,
-    candidates: Annotated[int, typer.Option(help="Candidates sampled for each sentence: more, a stronger mark.")] = 64,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens to write instead, for the schemes that mark tokens (docs/token-rivals.md)."),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            help="Candidates sampled for each sentence, at most: more, a stronger mark (default 64; rivals: theirs)."
+        ),
+    ] = None,
     prompt_style: Annotated[
         str,
         typer.Option(
@@ -91,18 +99,19 @@ def generate(
         sampling = Sampling(temperature, top_p, repetition_penalty, may_end=may_end)
     except ValueError as error:
         raise AlimarkError(str(error)) from None
-    settings = GenerationSettings(sentences, candidates, sampling, prompt_style=prompt_style)  # type: ignore[arg-type]
+    GenerationSettings(sentences, candidates or 64, sampling, prompt_style=prompt_style)  # type: ignore[arg-type]
     if batch is not None and batch < 1:
         raise AlimarkError("batch must be at least 1")
-    loaded = None if key is None else Key.load(key)
-    embedder = None if loaded is None else show.load_embedder(loaded.embedder)
+    mark = None if key is None else show.load_mark(Key.load(key))
+    count = candidates if candidates is not None else mark.candidates if mark else 64
+    settings = GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
     if input_file is not None and output is not None:
-        _many(loaded, embedder, llm, input_file, output, settings, batch, seed, as_json)
+        _many(mark, llm, input_file, output, settings, batch, seed, as_json)
         return
     text = show.read_stdin() if prompt == "-" else prompt or ""
     if not text.strip():
         raise AlimarkError("the prompt is empty; give at least a word to continue")
-    made = write_one(loaded, embedder, show.load_llm(llm), text, settings, seed)
+    made = write_one(mark, show.load_llm(llm), text, settings, seed)
     if as_json:
         show.print_json(made.record("prompt"))
     else:
@@ -111,8 +120,7 @@ def generate(
 
 
 def write_one(
-    key: Key | None,
-    embedder: Embedder | None,
+    mark: Watermark | None,
     llm: LLM,
     prompt: str,
     settings: GenerationSettings,
@@ -120,27 +128,45 @@ def write_one(
     title: str = "writing",
 ) -> Generation:
     """One text, with a bar that moves at each sentence."""
-    from alimark.generate import generate
+    from alimark.generate import Prompt
 
     with show.progress() as bar:
         task = bar.add_task(title, total=settings.sentences)
         ticker = show.Ticker()
+        size = mark.key.block_size if mark else 0
 
-        def step(sentence: MarkedSentence) -> None:
+        def step(_: int, sentence: MarkedSentence) -> None:
             ticker.tick(f"{title}: sentence {sentence.number} of {settings.sentences}")
-            bits = f"{sentence.matches}/{key.block_size} bits, " if key else ""
+            bits = f"{sentence.matches}/{size} bits, " if size else ""
             bar.update(task, completed=sentence.number, description=f"{title} ({bits}{sentence.tokens} tokens)")
 
-        return generate(prompt, key, embedder, llm, settings, seed=seed, progress=step)
+        [(_, made)] = written(mark, [Prompt(prompt, seed)], llm, settings, progress=step)
+    if isinstance(made, AlimarkError):
+        raise made
+    return made
+
+
+def written(
+    mark: Watermark | None, prompts: Iterable[Prompt], llm: LLM, settings: GenerationSettings, **options: Any
+) -> Iterator[tuple[int, Generation | AlimarkError]]:
+    """Texts as they are finished, marked or, without a mark, plain."""
+    from alimark.generate import generate_many
+
+    if mark is None:
+        return generate_many(prompts, None, None, llm, settings, **options)
+    return mark.generate_many(prompts, llm, settings, **options)
 
 
 def _say(made: Generation) -> None:
     per_sentence = sum(made.matches) / max(1, len(made.matches))
-    bits = f"{per_sentence:.1f} of {made.block_size} bits each, " if made.marked else "unmarked, "
+    what = "bits each, " if made.scheme == "alimark" else f"matched each ({made.scheme}), "
+    bits = f"{per_sentence:.1f} of {made.block_size} {what}" if made.marked else "unmarked, "
     show.note(
         f"{len(made.sentences)} sentences, {bits}"
         f"{made.candidates} candidates, {made.tokens} tokens, {made.elapsed:.0f} s, seed {made.seed}"
     )
+    if made.unmet:
+        show.note(f"note: {made.unmet} sentences do not meet the rule: no candidate did, so the best was taken")
     for limit in made.limits:
         show.note(f"note: {limit}")
     if made.ended != "complete":
@@ -203,8 +229,7 @@ class _Bar:
 
 
 def _many(
-    key: Key | None,
-    embedder: Embedder | None,
+    mark: Watermark | None,
     llm_name: str,
     source: Path,
     output: Path,
@@ -216,13 +241,13 @@ def _many(
     from alimark.records import JsonlWriter
 
     counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
-    with JsonlWriter(output, key_id=key.id if key else None) as writer:
+    with JsonlWriter(output, key_id=mark.key.id if mark else None) as writer:
         jobs, order = _jobs(source, writer, seed, counts)
         if jobs:
             llm = show.load_llm(llm_name)
             with show.progress() as shown:
                 bar = _Bar(shown, len(jobs))
-                for job, made in _written(jobs, key, embedder, llm, settings, batch, bar):
+                for job, made in _written(jobs, mark, llm, settings, batch, bar):
                     bar.text()
                     if isinstance(made, AlimarkError):
                         show.note(f"warning: {source}:{job.line}: {made}; passed over")
@@ -244,19 +269,18 @@ def _many(
 
 def _written(
     jobs: list[_Job],
-    key: Key | None,
-    embedder: Embedder | None,
+    mark: Watermark | None,
     llm: LLM,
     settings: GenerationSettings,
     batch: int | None,
     bar: _Bar,
 ) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
     """Texts as they are finished. An error that came often in a row is raised: then it is the model's."""
-    from alimark.generate import Prompt, generate_many
+    from alimark.generate import Prompt
 
     prompts = (Prompt(str(job.record["prompt"]), job.seed) for job in jobs)
     faults: list[AlimarkError] = []
-    for i, made in generate_many(prompts, key, embedder, llm, settings, batch=batch, progress=bar.sentence):
+    for i, made in written(mark, prompts, llm, settings, batch=batch, progress=bar.sentence):
         if not isinstance(made, AlimarkError):
             faults.clear()
         elif not any(made is fault for fault in faults):  # one fault may end several texts

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from alimark.cli import attack, bench, calibrate, demo, detect, generate, keygen, models, rewrite, serve
+from alimark.cli import attack, bench, calibrate, demo, detect, fit, generate, keygen, models, rewrite, serve
 from alimark.errors import AlimarkError
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(attack.attack)
+app.command("fit")(fit.fit)
 app.command("calibrate")(calibrate.calibrate)
 app.command("demo")(demo.demo)
 app.add_typer(models.app, name="models")

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-    from alimark.detection import AlignedStep, Detection
+    from alimark.detection import AlignedDetection, AlignedStep, Detection
     from alimark.embed import Embedder
+    from alimark.key import Key
     from alimark.llm.base import LLM
+    from alimark.watermark import Watermark
 
 
 def print_json(content: Any) -> None:
@@ -105,13 +107,20 @@ def load_embedder(name: str) -> Embedder:
     return load_embedder(name)
 
 
+def load_mark(key: Key) -> Watermark:
+    """The watermark of a key, with its embedder loaded."""
+    from alimark.watermark import load
+
+    return load(key, embedder=load_embedder(key.embedder) if key.embedder else None)
+
+
 def p_text(found: Detection) -> str:
-    floor = 1 / (found.draws + 1) * found.keys_tried
+    floor = found.keys_tried / (found.draws + 1) if found.draws else 0.0
     text = f"{found.p_value:.3g}" if found.p_value > floor or found.stopped_early else f"<= {found.p_value:.2g}"
     return text if found.p_tail is None else f"{text} (tail estimate {found.p_tail:.1g})"
 
 
-def alignment_table(found: Detection) -> Table:
+def alignment_table(found: AlignedDetection) -> Table:
     """Which sentence met which block, and how many bits agreed."""
     from rich.table import Table
     from rich.text import Text

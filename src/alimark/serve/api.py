@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from alimark.detection import Detection
+from alimark.detection import AlignedDetection
 from alimark.detector import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.key import Key
@@ -82,7 +82,7 @@ async def _look(
     return answers
 
 
-def _found(found: Detection, asked: schemas.Detect, record: Record) -> dict[str, Any]:
+def _found(found: AlignedDetection, asked: schemas.Detect, record: Record) -> dict[str, Any]:
     verdict = found.verdict(asked.fpr)
     content = {
         "verdict": str(verdict), "p_value": found.p_value, "score": found.score, "statistic": found.raw,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.detection import Detection
+from alimark.detection import AlignedDetection
 from alimark.detector import DetectionSettings, detect_batch, detect_keys, prepare
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, LimitError
@@ -45,7 +45,7 @@ class Check:
     """Keys that are tried on this text in all, those of other checks included."""
 
 
-Answer = list[Detection]
+Answer = list[AlignedDetection]
 """Best first: one of one key, the best few of many."""
 
 
@@ -168,7 +168,7 @@ def _units(check: Check, key: Key, embedder: Embedder) -> list[str]:
     prepared = prepare(check.text, key, embedder, check.settings)
     count = len(prepared.sentences)
     blocks = check.settings.max_blocks if check.settings.search == "excerpt" else 1.5 * count
-    if count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
+    if key.offsets * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
         raise LimitError(
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "
             "at a time; cut the text into parts, name the key, or take a larger rate"
@@ -202,11 +202,11 @@ def _of_many_keys(check: Check, known: _Known) -> Answer | AlimarkError:
     return best_first(found)
 
 
-def best_first(found: list[Detection]) -> Answer:
+def best_first(found: list[AlignedDetection]) -> Answer:
     return sorted(found, key=lambda one: (one.p_value, -one.score))[:3]
 
 
-def _corrected(one: Detection, factor: float, total: int) -> Detection:
+def _corrected(one: AlignedDetection, factor: float, total: int) -> AlignedDetection:
     passages = tuple(replace(passage, p_value=min(1.0, factor * passage.p_value)) for passage in one.passages)
     return replace(
         one, p_value=min(1.0, factor * one.p_value), p_randomised=min(1.0, factor * one.p_randomised),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from alimark.detection import Detection
+from alimark.detection import AlignedDetection
 from alimark.serve.database import Connection, Job, Store
 
 _PAGE = 1000
@@ -40,7 +40,7 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def of_detection(found: Detection, text: str, who: str, tenant: str) -> Record:
+def of_detection(found: AlignedDetection, text: str, who: str, tenant: str) -> Record:
     details = {"score": found.score, "sentences": len(found.sentences), "keys_tried": found.keys_tried,
                "draws": found.draws, "search": found.settings.search}  # fmt: skip
     return Record("detect", who, tenant, found.key_id, found.text_sha256, found.raw, found.p_value, details, text)

@@ -123,12 +123,11 @@ class Ring:
     # Changes
 
     def create(
-        self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = "hard",
+        self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = "hard", offsets: int = 1,
         starts: float | None = None, ends: float | None = None,
     ) -> Label:  # fmt: skip
-        return self.add(
-            Key.generate(embedder=embedder, decision=decision), tenant=tenant, model=model, starts=starts, ends=ends
-        )
+        key = Key.generate(embedder=embedder, decision=decision, offsets=offsets)
+        return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
         self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None
@@ -150,9 +149,11 @@ class Ring:
         if old.successor is not None:
             raise KeyFileError(f"key {name} was rotated before; its successor is {old.successor}")
         was = self._keys.get(name)
-        key = Key.generate(
-            embedder=embedder, decision=was.decision if was else "hard", block_size=was.block_size if was else None
-        )
+        key = (
+            Key.generate(embedder=embedder) if was is None
+            else Key.generate(embedder=embedder, decision=was.decision, block_size=was.block_size, centre=was.centre,
+                              offsets=was.offsets)
+        )  # fmt: skip
         label = self._labelled(key, old.tenant, old.model, None, None)
         _check_end(ends, old.starts)
         self._save(key)

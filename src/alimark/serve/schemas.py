@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from alimark.key import MAX_OFFSETS
 from alimark.serve.auth import LABEL
 
 Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]
@@ -185,6 +186,7 @@ class NewKey(Strict):
     tenant: Label = ""
     model: Label = ""
     decision: Literal["hard", "soft"] = "hard"
+    offsets: int = Field(1, ge=1, le=MAX_OFFSETS, description="Blocks that a text may begin with, in secret.")
     starts: Time | None = None
     ends: Time | None = None
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "hard"}]})

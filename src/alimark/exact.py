@@ -1,0 +1,58 @@
+"""Numbers that are the same to the last bit on every machine: bits packed, hashes made normal, vectors made orthonormal.
+
+BLAS and LAPACK sum in an order of their own on each machine; what a key means may not depend on that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Blocks = NDArray[np.uint64]
+
+BYTES_A_NORMAL = 24
+
+
+def pack_bits(bits: NDArray[np.uint8]) -> Blocks:
+    """Rows of bits as integers, the first bit highest."""
+    packed = np.zeros(len(bits), np.uint64)
+    for column in bits.T:
+        packed = (packed << np.uint64(1)) | column.astype(np.uint64)
+    return packed
+
+
+def normals(data: bytes, rows: int, columns: int) -> NDArray[np.float64]:
+    """Random integers that are normal to the eye: sums of twelve uniform ones, exact in float64."""
+    numbers = np.frombuffer(data, ">u2").reshape(rows, columns, 12)
+    return np.asarray(numbers.sum(axis=2, dtype=np.int64) - 6 * 65535, np.float64)
+
+
+def uniforms(data: bytes) -> NDArray[np.float64]:
+    """Numbers in [0, 1), one for each eight bytes."""
+    return np.asarray((np.frombuffer(data, ">u8") >> np.uint64(11)).astype(np.float64) / 2**53)
+
+
+def orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Gram-Schmidt, each vector projected twice, by elementwise operations in a fixed order.
+
+    BLAS and LAPACK sum in an order of their own on each machine; here the result is the same to the last bit everywhere.
+    """
+    done = np.empty_like(rows)
+    for m in range(rows.shape[1]):
+        row = rows[:, m]
+        for _ in range(2 if m else 0):
+            for earlier in range(m):
+                row = row - halving_sum(row * done[:, earlier])[:, None] * done[:, earlier]
+        done[:, m] = row / np.sqrt(halving_sum(row * row))[:, None]
+    return done
+
+
+def halving_sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums along the last axis by halving."""
+    width = 1 << (values.shape[-1] - 1).bit_length()
+    if width != values.shape[-1]:
+        values = np.concatenate([values, np.zeros((*values.shape[:-1], width - values.shape[-1]))], axis=-1)
+    while width > 1:
+        width //= 2
+        values = values[..., :width] + values[..., width:]
+    return np.asarray(values[..., 0])

@@ -78,6 +78,8 @@ def test_what_is_not_there_is_not_told_apart_without_a_token(running: Running) -
         assert client.get("/v1").status_code == 401
         assert client.get("/V1/keys").status_code == 404
         assert client.get("//v1/keys").status_code == 404
+        assert client.get("/%76%31/keys").status_code == 401
+        assert client.get("/v1/keys/").status_code == 401
         assert client.get("/page/../auth.py").status_code == 404
         assert client.get("/page/%2e%2e/auth.py").status_code == 404
 

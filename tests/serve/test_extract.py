@@ -63,8 +63,10 @@ BOMB = '<!DOCTYPE w [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a
     ("data", "kind", "error"),
     [(b"\xff\xfe\x00", "txt", TextError), (b" \n", "txt", TextError), (b"no zip", "docx", TextError),
      (docx("&b;", head=BOMB), "docx", TextError), (docx("a" * 70_000_000), "docx", TextError), (docx(), "docx", TextError),
-     (b"%PDF-1.4 broken", "pdf", TextError), (b"<p>" * 1000, "html", TextError), (b"a" * 200_000, "txt", LimitError)],
-    ids=["not UTF-8", "blank", "no docx", "entities", "unpacks to 70 MB", "empty docx", "no pdf", "no words", "too long"],
+     (b"%PDF-1.4 broken", "pdf", TextError), (b"<p>" * 1000, "html", TextError), (b"a" * 200_000, "txt", LimitError),
+     (docx("a" * 200_000), "docx", LimitError)],
+    ids=["not UTF-8", "blank", "no docx", "entities", "unpacks to 70 MB", "empty docx", "no pdf", "no words", "too long",
+         "docx too long"],
 )  # fmt: skip
 def test_what_is_refused(data: bytes, kind: str, error: type[AlimarkError]) -> None:
     with pytest.raises(error):
@@ -85,7 +87,9 @@ def test_the_endpoint(running: Running) -> None:
 
 
 def test_rewrite_and_attacks(running: Running, tmp_path: Path) -> None:
-    text = "The mayor opened the old bridge. A stranger watched from the hill. The children slept at home."
+    text = " ".join(
+        f"The mayor opened the {kind} bridge near the hill." for kind in "old new red long low wide dark grey".split()
+    )
     with running.client("generate") as client:
         made = client.post(
             "/v1/rewrite", json={"input": text, "seed": 1, "closeness": 0.5, "mean_closeness": 0.5}

@@ -51,6 +51,7 @@ def create_app(service: Service) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # those pages load scripts from other hosts
         redoc_url=None,
+        redirect_slashes=False,
         responses={status: {"model": schemas.Failure, "description": about} for status, about in _ERRORS.items()},
     )
     app.state.service = service

@@ -6,6 +6,7 @@ A docx is a folder of XML in a zip, which Python reads by itself; a pdf takes py
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -28,18 +29,22 @@ _HIDDEN = frozenset("script style head template noscript title".split())
 
 def extract(data: bytes, kind: str, most: int) -> str:
     """The text of a file; TextError where it is not what it is said to be."""
-    text = _decoded(data) if kind in ("txt", "md") else _apart(data, kind)
+    text = _decoded(data) if kind in ("txt", "md") else _apart(data, kind, most)
     if not text.strip():
         raise TextError("the file holds no text" + (" (a scan, perhaps)" if kind == "pdf" else ""))
     if len(text) > most:
-        raise LimitError(f"the file's text has {len(text):,} characters and the limit is {most:,}")
+        raise LimitError(f"the file's text has more than the {most:,} characters that a text may have")
     return text
 
 
-def _apart(data: bytes, kind: str) -> str:
-    command = [sys.executable, "-m", "alimark.serve.extract", kind]
+def _apart(data: bytes, kind: str, most: int) -> str:
+    command = [sys.executable, "-B", "-m", "alimark.serve.extract", kind, str(most)]
+    # The server's environment may hold a database's password or an API key, which are no business of a file's reader.
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
     try:
-        done = subprocess.run(command, input=data, capture_output=True, timeout=2 * _SECONDS, check=False)
+        done = subprocess.run(
+            command, input=data, capture_output=True, timeout=2 * _SECONDS, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         raise TextError(f"the {kind} file took too long to read") from None
     if done.returncode == 3:
@@ -112,11 +117,12 @@ def _pdf(data: bytes) -> str:
     return re.sub(r"(?<![\n])\n(?!\n)", " ", "\n\n".join(pages)).strip()
 
 
-def _main(kind: str) -> int:
+def _main(kind: str, most: int) -> int:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     data = sys.stdin.buffer.read()
     readers = {"html": _html, "docx": _docx, "pdf": _pdf}
     try:
@@ -125,9 +131,9 @@ def _main(kind: str) -> int:
         return 3
     except Exception:  # hostile or broken, the answer is the same
         return 1
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.buffer.write(text[: most + 1].encode("utf-8", "replace"))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1]))
+    sys.exit(_main(sys.argv[1], int(sys.argv[2])))

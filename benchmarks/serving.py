@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import multiprocessing
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -33,14 +32,12 @@ from alimark.key import Key
 from alimark.testing import StandInEmbedder, StandInLLM
 from detection import sentences
 
-MOST_DISTINCT = 4000
-
 
 def texts_of(count: int, length: int) -> list[str]:
-    """Distinct texts of sentences that are drawn again and again, as no two texts share neighbours often."""
-    pool = sentences(min(MOST_DISTINCT, 2 * count * length))
-    chance = random.Random(1)
-    return [" ".join(chance.sample(pool, length)) for _ in range(count)]
+    """No sentence twice: a large batch embeds what its texts share once, and would be flattered by it."""
+    all_of_them = sentences(count * length)
+    assert len(all_of_them) == count * length
+    return [" ".join(all_of_them[start : start + length]) for start in range(0, count * length, length)]
 
 
 def embedder_of(name: str) -> Embedder:

@@ -35,7 +35,7 @@ def test_no_request_breaks_the_service(running: Running, mode: Any) -> None:
 
         @given(operation.as_strategy(generation_mode=mode))
         @settings(
-            max_examples=10, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
+            max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.generate],
         )  # fmt: skip
         def send(case: Any) -> None:

@@ -123,7 +123,7 @@ def starting_point(text: Text, blocks: Any) -> Floats:
 def _stretches(worths: Any, rule: Any, begin: float, leave: float, stay: float, resume: float) -> Any:
     """As the version's likelihood, without joined sentences, and the text may leave the blocks for a while.
 
-    `begin`: that it starts outside; `leave`, `stay`: that it goes and remains there; `resume`: that it comes back where it left.
+    `begin`: that it starts outside; `leave`, `stay`: that it goes and remains there; `resume`: that it comes back where it was.
     """
     gain, foreign, replaced, moved, repeated, skipped, further, two, three, _, jump = rule
     count, size = worths.shape[0], worths.shape[2]

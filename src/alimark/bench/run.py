@@ -97,6 +97,12 @@ class Models:
         return self._embedders[name]
 
 
+def _told(settings: GenerationSettings) -> dict[str, Any]:
+    """What an id says of settings. A field that came later counts only where it is used, so that older records keep theirs."""
+    content = asdict(settings)
+    return {name: value for name, value in content.items() if name != "tokens" or value is not None}
+
+
 def secret(seed: int, text: str, number: int = 0) -> bytes:
     """A key for each text, the same in every run: an experiment's keys protect nothing."""
     return hashlib.sha256(f"alimark/bench/key/{seed}/{number}/{text}".encode("utf-8", "surrogatepass")).digest()
@@ -189,7 +195,7 @@ class Run:
             options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
         settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
         making = {
-            "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": asdict(settings),
+            "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": _told(settings),
             "seed": recipe.seed, "answer": answer,
             **({"scheme": cell.watermark.scheme, "key": cell.watermark.key} if marked else {}),
         }  # fmt: skip

@@ -178,7 +178,8 @@ def test_human_texts_under_several_keys(tmp_path: Path) -> None:
 def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
     """A field that settings gain must not change the ids of texts that do without it."""
     wanted = parse({"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"block_size": 8}}]})
-    cell = Cell(variants(wanted)[0], wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
+    [variant] = variants(wanted)
+    cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
     made = Run(wanted, Workspace(tmp_path))
     found = [made.generate_job(cell, cell.items[0], marked=marked).id for marked in (True, False)]
     assert found == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]

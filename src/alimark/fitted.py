@@ -55,7 +55,7 @@ class Fitted:
         if path.stat().st_size > _MOST_BYTES:
             raise KeyFileError(f"{path} is too large for what a scheme learns")
         try:
-            with np.load(path, allow_pickle=False) as found:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
                 about = json.loads(str(found["about"]))
                 arrays = {name: found[name] for name in found.files if name != "about"}
             return cls(str(about["scheme"]), arrays, dict(about["origin"]))

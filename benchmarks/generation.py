@@ -91,11 +91,11 @@ def own_generate(name: str, device: str) -> Continue:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from alimark.llm.transformers import _converted
+    from alimark.llm._weights import converted
     from alimark.models import store
 
     path = store.resolve(name.removeprefix("transformers:"))
-    folder = _converted(path) if path.suffix == ".gguf" else path
+    folder = converted(path) if path.suffix == ".gguf" else path
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     kind = torch.bfloat16 if device == "cuda" else torch.float32
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=kind).to(device).eval()

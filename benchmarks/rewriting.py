@@ -27,7 +27,8 @@ from alimark.corpus import cut, read_texts
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError
 from alimark.records import JsonlWriter, read_jsonl
-from alimark.rewrite import Original, RewriteSettings, Rewriting, rewrite_many
+from alimark.rewrite import rewrite_many
+from alimark.rewriting import Original, RewriteSettings, Rewriting
 from alimark.text import DEFAULT_SPLITTER
 
 Record = dict[str, Any]

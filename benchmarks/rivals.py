@@ -1,15 +1,16 @@
-"""AliMark and the sentence-level rivals on the same prompts: what each finds before and after deletion and reordering, and what
-each costs.
+"""AliMark and the rivals on the same prompts: what each finds before and after deletion and reordering, and what each
+costs.
 
-    python benchmarks/rivals.py fit      --data booksum.jsonl --output rivals      # what k-SemStamp and SimMark learn
+    python benchmarks/rivals.py fit      --data booksum.jsonl --output rivals      # what some of them learn
     python benchmarks/rivals.py generate --data booksum.jsonl --output rivals --texts 40 [--device cuda]
     python benchmarks/rivals.py score    --data booksum.jsonl --output rivals [--attacked more.jsonl]
 
 `--data` is a JSONL file of `prompt` and `natural_text`, or a name that the bench knows. The first texts of it are continued,
 human texts from the start on are the negatives, and learning sees the last ones alone, which are never scored. Every text has
 a key of its own, which follows from its method, its prompt and `--seed`: an experiment's keys protect nothing. `generate`
-appends to rivals/texts.jsonl and goes on where it stopped; `score` needs no language model. A method's statistic is the z of
-its own paper, of soft AliMark its score. `--attacked` takes what `alimark attack --input rivals/texts.jsonl` wrote.
+appends to rivals/texts.jsonl and goes on where it stopped; the token-level methods write with `--llm transformers:NAME` alone.
+`score` needs no language model. A method's statistic is the z of its own paper, of soft AliMark, EXP and SIR the score.
+`--attacked` takes what `alimark attack --input rivals/texts.jsonl` wrote.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "k-SemStamp": {"scheme": "k-semstamp"},
     "SimMark": {"scheme": "simmark"},
     "PMark": {"scheme": "pmark"},
+    "KGW": {"scheme": "kgw"},
+    "EXP": {"scheme": "exp"},
+    "SynthID": {"scheme": "synthid"},
+    "SIR": {"scheme": "sir"},
 }
-LEARN = ("k-semstamp", "simmark")
+LEARN = ("k-semstamp", "simmark", "sir")
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Job:
         wanted = METHODS[method]
         name = wanted.get("scheme", "alimark")
         secret = hashlib.sha256(f"rivals/{self.options.seed}/{method}/{text}".encode("utf-8", "surrogatepass")).digest()
-        more: dict[str, Any] = {"fitted": Fitted.load(self.folder / f"{name}.npz")} if name in LEARN else {}
+        more: dict[str, Any] = {"fitted": learned(self.folder / f"{name}.npz")} if name in LEARN else {}
         return Key.generate(**wanted, **more, embedder=self.embedder, secret=secret)
 
     @property
@@ -83,17 +89,25 @@ class Job:
         return texts
 
 
+@cache
+def learned(path: Path) -> Fitted:
+    return Fitted.load(path)
+
+
 def fit(job: Job) -> None:
+    """What the methods that are asked for learn, where it was not learned before."""
+    asked = {METHODS[method].get("scheme") for method in job.options.methods}
     for name in LEARN:
-        learned = scheme(name).fit(job.learning, job.embedder)  # type: ignore[attr-defined]
-        learned.save(job.folder / f"{name}.npz")
-        print(f"{name}: {dict(learned.origin)}")
+        path = job.folder / f"{name}.npz"
+        if name in asked and not path.exists():
+            made = scheme(name).fit(job.learning, job.embedder)  # type: ignore[attr-defined]
+            made.save(path)
+            print(f"{name}: {dict(made.origin)}")
 
 
 def generate(job: Job) -> None:
     options = job.options
-    if not all((job.folder / f"{name}.npz").exists() for name in LEARN):
-        fit(job)
+    fit(job)
     llm = load_llm(options.llm) if options.device is None else load_llm(options.llm, device=options.device)
     prompts = [item.prompt for item in job.data.items[: options.texts]]
     with JsonlWriter(job.folder / "texts.jsonl") as writer:

@@ -25,6 +25,17 @@ class Reply:
     """The Content-Length, if it shall be a lie."""
 
 
+FAULTS = {
+    "broken off": Reply(b'{"choices": [', announced=9999),
+    "busy": Reply({"error": "slow down"}, 429, {"Retry-After": "1"}),
+    "failing": Reply({"error": "oops"}, 500),
+    "rubbish": Reply(b"<html>not me</html>"),
+    "no choices": Reply({"choices": []}),
+    "another shape": Reply({"choices": "none"}),
+}
+"""What a run must outlive if it passes."""
+
+
 @dataclass
 class Seen:
     path: str
@@ -33,6 +44,19 @@ class Seen:
 
 
 Answer = Callable[[Seen], Reply]
+
+
+def fails_once(fault: Reply, answer: Answer) -> Answer:
+    """Every question fails once: which calls fail by turns would depend on which caller comes first."""
+    met: set[str] = set()
+
+    def reply(seen: Seen) -> Reply:
+        question = json.dumps(seen.body, sort_keys=True)
+        first = question not in met
+        met.add(question)
+        return fault if first else answer(seen)
+
+    return reply
 
 
 class Fake:

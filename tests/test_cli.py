@@ -24,33 +24,19 @@ from alimark.errors import AlimarkError
 from alimark.generate import GenerationSettings, generate
 from alimark.records import JsonlWriter
 from alimark.testing import StandInEmbedder, StandInLLM
+from commands import Run, command
+
+__all__ = ["command"]  # a fixture, used by name
 
 EMBEDDER = StandInEmbedder()
 
 
-class Result:
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
-    """Runs a command in this process, with the stand-ins in place of weights."""
+def run(command: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command with the stand-ins in place of weights."""
     monkeypatch.setattr(alimark.embed, "load_embedder", lambda name, **_: EMBEDDER)
     monkeypatch.setattr(alimark.llm, "load_llm", lambda name, **_: StandInLLM())
-
-    def call(*words: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["alimark", *map(str, words)])
-        capfdbinary.readouterr()
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as done:
-            status = int(done.code or 0)
-        said = capfdbinary.readouterr()
-        return Result(status, said.out.decode(), said.err.decode())
-
-    return call
+    return command
 
 
 @pytest.fixture
@@ -75,7 +61,7 @@ def human_file(tmp_path: Path, text: str = HUMAN) -> Path:
 
 
 class TestKeygen:
-    def test_makes_a_key_and_prints_its_id(self, run: Any, tmp_path: Path) -> None:
+    def test_makes_a_key_and_prints_its_id(self, run: Run, tmp_path: Path) -> None:
         done = run("keygen", "-o", tmp_path / "k.json")
         assert done.status == 0
         assert done.out.strip() == Key.load(tmp_path / "k.json").id
@@ -88,34 +74,34 @@ class TestKeygen:
         "options",
         [["--block-size", "65"], ["--decision", "firm"], ["--scheme", "kgw"], ["--splitter", "none"]],
     )
-    def test_wrong_options(self, run: Any, tmp_path: Path, options: list[str]) -> None:
+    def test_wrong_options(self, run: Run, tmp_path: Path, options: list[str]) -> None:
         done = run("keygen", "-o", tmp_path / "k.json", *options)
         assert done.status == 2
         assert done.err.startswith("error: ")
         assert done.err.count("\n") == 1
         assert not (tmp_path / "k.json").exists()
 
-    def test_never_overwrites(self, run: Any, key_file: Path) -> None:
+    def test_never_overwrites(self, run: Run, key_file: Path) -> None:
         before = key_file.read_bytes()
         assert run("keygen", "-o", key_file).status == 2
         assert key_file.read_bytes() == before
 
 
 class TestDetect:
-    def test_found_is_0_and_shows_the_alignment(self, run: Any, key_file: Path, marked_file: Path) -> None:
+    def test_found_is_0_and_shows_the_alignment(self, run: Run, key_file: Path, marked_file: Path) -> None:
         done = run("detect", "-k", key_file, marked_file)
         assert done.status == 0
         assert ": found" in done.out
         assert done.out.count("match") >= 8
         assert done.err == ""
 
-    def test_not_found_is_1(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    def test_not_found_is_1(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         done = run("detect", "-k", key_file, marked_file, human_file(tmp_path, "One short text."))
         assert done.status == 1
         assert "too short to tell" in done.out
         assert "sentences would be needed" in done.out
 
-    def test_json_and_report(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    def test_json_and_report(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         done = run("detect", "-k", key_file, marked_file, "--json", "--report", tmp_path / "r.json", "--draws", 300)
         shown, report = json.loads(done.out), json.loads((tmp_path / "r.json").read_text())
         assert shown["verdict"] == report["verdict"] == "found"
@@ -123,16 +109,16 @@ class TestDetect:
         assert report["key_id"] == Key.load(key_file).id
         assert base_secret(key_file) not in (tmp_path / "r.json").read_text() + done.out
 
-    def test_standard_input(self, key_file: Path, marked_file: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_standard_input(self, key_file: Path, marked_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         with open(marked_file) as file:
             monkeypatch.setattr(sys, "stdin", file)
             assert run("detect", "-k", key_file, "-").status == 0
 
-    def test_a_strict_rate_raises_the_draws(self, run: Any, key_file: Path, marked_file: Path) -> None:
+    def test_a_strict_rate_raises_the_draws(self, run: Run, key_file: Path, marked_file: Path) -> None:
         done = run("detect", "-k", key_file, marked_file, "--fpr", "1e-4", "--json")
         assert json.loads(done.out)["draws"] == 100_000
 
-    def test_whose_key(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    def test_whose_key(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         folder = tmp_path / "keys"
         folder.mkdir()
         for number in range(5):
@@ -143,7 +129,7 @@ class TestDetect:
         assert found["keys_tried"] == 6
         assert len(found["next_best"]) == 2
 
-    def test_excerpt(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    def test_excerpt(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         mixed = human_file(tmp_path, HUMAN + " " + marked_file.read_text() + " " + HUMAN)
         done = run("detect", "-k", key_file, mixed, "--excerpt")
         assert done.status == 0
@@ -158,7 +144,7 @@ class TestDetect:
             (b"\xef\xbb\xbf", "no sentence"),
         ],
     )
-    def test_bad_files(self, run: Any, key_file: Path, tmp_path: Path, content: bytes, told: str) -> None:
+    def test_bad_files(self, run: Run, key_file: Path, tmp_path: Path, content: bytes, told: str) -> None:
         (tmp_path / "bad.txt").write_bytes(content)
         done = run("detect", "-k", key_file, tmp_path / "bad.txt")
         assert done.status == 2
@@ -166,7 +152,7 @@ class TestDetect:
         assert done.err.count("\n") == 1
 
     def test_missing_files_and_contradictions(
-        self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path
+        self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path
     ) -> None:
         for words in (
             ["-k", key_file, tmp_path / "none.txt"],
@@ -185,7 +171,7 @@ class TestDetect:
             assert done.err.startswith("error: "), words
             assert "Traceback" not in done.err
 
-    def test_one_bad_file_of_several(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    def test_one_bad_file_of_several(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         (tmp_path / "empty[b].txt").write_text("")
         done = run("detect", "-k", key_file, marked_file, tmp_path / "empty[b].txt")
         assert done.status == 2
@@ -196,7 +182,7 @@ class TestDetect:
         assert "a[draft].txt: found" in run("detect", "-k", key_file, odd).out.replace("\n", "")
 
     def test_the_unexpected_is_an_error_and_not_a_verdict(
-        self, run: Any, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
+        self, run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(*_: object) -> None:
             raise ZeroDivisionError("oh")
@@ -208,23 +194,23 @@ class TestDetect:
         assert run("detect", "--no-such-option").status == 2
         assert run("detect", "-k", key_file, marked_file, "--draws", 50).status == 2
 
-    def test_debug_shows_the_traceback(self, run: Any) -> None:
+    def test_debug_shows_the_traceback(self, run: Run) -> None:
         assert "Traceback" in run("detect", "--debug", "-k", "no-such-key", "x.txt").err
         assert "Traceback" not in run("detect", "-k", "no-such-key", "x.txt").err
 
-    def test_a_readable_key_is_warned_of(self, run: Any, key_file: Path, marked_file: Path) -> None:
+    def test_a_readable_key_is_warned_of(self, run: Run, key_file: Path, marked_file: Path) -> None:
         key_file.chmod(0o644)
         done = run("detect", "-k", key_file, marked_file)
         assert done.status == 0
         assert done.err.startswith("warning: others can read")
 
-    def test_a_key_of_another_embedder(self, run: Any, tmp_path: Path, marked_file: Path) -> None:
+    def test_a_key_of_another_embedder(self, run: Run, tmp_path: Path, marked_file: Path) -> None:
         Key.generate(embedder=StandInEmbedder(32)).save(tmp_path / "other.json")
         done = run("detect", "-k", tmp_path / "other.json", marked_file)
         assert done.status == 2
         assert "use the embedder that the key names" in done.err
 
-    def test_windows_line_ends(self, run: Any, key_file: Path, marked_file: Path) -> None:
+    def test_windows_line_ends(self, run: Run, key_file: Path, marked_file: Path) -> None:
         lines = marked_file.read_text().replace(". ", ".\r\n")
         marked_file.write_bytes(lines.encode())
         assert run("detect", "-k", key_file, marked_file).status == 0
@@ -252,7 +238,7 @@ class TestAudit:
         path.write_text("\n".join([*lines[:2], "{broken", *lines[2:], "[]"]) + "\n")
         return path
 
-    def test_every_document_is_answered_once(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    def test_every_document_is_answered_once(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
         done = run("detect", "-k", key_file, "--input", source, "--output", output, "--json")
         assert done.status == 0
@@ -271,7 +257,7 @@ class TestAudit:
         assert output.read_bytes() == before
 
     def test_resumes_behind_a_half_written_line(
-        self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path
+        self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path
     ) -> None:
         source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
         run("detect", "-k", key_file, "--input", source, "--output", output)
@@ -280,7 +266,7 @@ class TestAudit:
         run("detect", "-k", key_file, "--input", source, "--output", output)
         assert output.read_bytes() == whole
 
-    def test_repeated_ids_and_odd_numbers(self, run: Any, key_file: Path, tmp_path: Path) -> None:
+    def test_repeated_ids_and_odd_numbers(self, run: Run, key_file: Path, tmp_path: Path) -> None:
         source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
         lines = [
             '{"id": 1, "text": "One here."}',
@@ -299,7 +285,7 @@ class TestAudit:
         assert len(set(ids)) == 5
 
     def test_enough_draws_for_one_marked_document_among_many(
-        self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path
+        self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path
     ) -> None:
         source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
         texts = [marked_file.read_text(), *(f"Here is text {i}. It has {i} words." for i in range(150))]
@@ -308,7 +294,7 @@ class TestAudit:
         assert json.loads(done.out)["found_at_fdr"] >= 1
 
     def test_an_unexpected_fault_is_one_documents_fault(
-        self, run: Any, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, run: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         real = alimark.detector.prepare
 
@@ -325,7 +311,7 @@ class TestAudit:
         assert failed == [False, True, False]
 
     def test_another_key_or_the_input_itself_as_output(
-        self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path
+        self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path
     ) -> None:
         source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
         run("detect", "-k", key_file, "--input", source, "--output", output)
@@ -337,7 +323,7 @@ class TestAudit:
         assert run("detect", "-k", key_file, "--input", source, "--output", tmp_path / "x.jsonl.gz").status == 2
         assert source.read_bytes() == before
 
-    def test_foreign_output_is_left_alone(self, run: Any, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    def test_foreign_output_is_left_alone(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         output = tmp_path / "notes.txt"
         for notes in ("my notes\n", "my notes without an end", '{"a": 1}\n', '{"a": 1}', "{not json}\n"):
             output.write_text(notes)
@@ -359,7 +345,7 @@ class TestAudit:
 
 
 class TestGenerate:
-    def test_one_prompt(self, run: Any, key_file: Path) -> None:
+    def test_one_prompt(self, run: Run, key_file: Path) -> None:
         options = ["-k", key_file, "-p", "A day.", "--sentences", 3, "--candidates", 8, "--seed", 4]
         done = run("generate", *options)
         assert done.status == 0
@@ -370,7 +356,7 @@ class TestGenerate:
         assert record["seed"] == 4
         assert record["cost"]["candidates"] == 24
 
-    def test_many_prompts_resume_by_id(self, run: Any, key_file: Path, tmp_path: Path) -> None:
+    def test_many_prompts_resume_by_id(self, run: Run, key_file: Path, tmp_path: Path) -> None:
         source, output = tmp_path / "prompts.jsonl", tmp_path / "texts.jsonl"
         lines = [
             {"id": 1, "prompt": "One day."},
@@ -407,7 +393,7 @@ class TestGenerate:
         [[], ["-p", " "], ["-p", "x", "--input", "y"], ["--input", "y"], ["-p", "x", "--temperature", "0"],
          ["-p", "x", "--sentences", "0"]],
     )  # fmt: skip
-    def test_wrong_options(self, run: Any, key_file: Path, words: list[str]) -> None:
+    def test_wrong_options(self, run: Run, key_file: Path, words: list[str]) -> None:
         done = run("generate", "-k", key_file, *words)
         assert done.status == 2
         assert done.err.startswith("error: ")
@@ -473,7 +459,7 @@ def test_interrupting_generation_keeps_every_finished_text(
 
 
 class TestCalibrate:
-    def test_rates_and_centre(self, run: Any, key_file: Path, tmp_path: Path) -> None:
+    def test_rates_and_centre(self, run: Run, key_file: Path, tmp_path: Path) -> None:
         human = tmp_path / "human.jsonl"
         texts = [generate("S.", Key.generate(embedder=EMBEDDER), EMBEDDER, StandInLLM(), GenerationSettings(4, 1), seed=i).text
                  for i in range(40)]  # fmt: skip
@@ -492,12 +478,12 @@ class TestCalibrate:
         assert made.status == 0, made.err
         assert Key.load(tmp_path / "centred.json").centre is not None
 
-    def test_too_few_texts(self, run: Any, key_file: Path, tmp_path: Path) -> None:
+    def test_too_few_texts(self, run: Run, key_file: Path, tmp_path: Path) -> None:
         (tmp_path / "h.jsonl").write_text('{"text": "One. Two."}\n')
         assert "at least 20" in run("calibrate", "-k", key_file, "--human", tmp_path / "h.jsonl", "--sentences", 2).err
 
 
-def test_demo_with_the_stand_ins(run: Any) -> None:
+def test_demo_with_the_stand_ins(run: Run) -> None:
     done = run("demo", "--json", "--candidates", 64)
     assert done.status == 0, done.err
     answers = {answer["text"]: answer["verdict"] for answer in json.loads(done.out)["answers"]}

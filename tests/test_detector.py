@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import alimark.embed
 import alimark.llm
 from alimark import AliMark, Detection, DetectionSettings, Key, detect
 from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, search
-from alimark.cli import main as cli
 from alimark.detector import detect_batch
 from alimark.errors import AlimarkError, ContextFull, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generate import GenerationSettings, generate
@@ -27,6 +26,9 @@ from alimark.signals import restructure
 from alimark.significance import reference_rule
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text import halve, splitter
+from commands import Run, command
+
+__all__ = ["command"]  # a fixture, used by name
 
 EMBEDDER = StandInEmbedder()
 
@@ -511,8 +513,8 @@ class TestLearned:
         mark: AliMark,
         sentences: list[str],
         tmp_path: Path,
+        command: Run,
         monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
     ) -> None:
         llm, names = Restructurer(lambda units, number: " ".join(sentences if number else units)), []
 
@@ -527,12 +529,7 @@ class TestLearned:
         text.write_text(" ".join(run_on(sentences)), "utf-8")
         many.write_text(json.dumps({"id": "a", "text": text.read_text("utf-8")}) + "\n", "utf-8")
 
-        def run(*words: object) -> tuple[int, str, str]:
-            monkeypatch.setattr(sys, "argv", ["alimark", "detect", "-k", str(key), *map(str, words)])
-            with pytest.raises(SystemExit) as done:
-                cli.main()
-            return int(done.value.code or 0), *capsys.readouterr()
-
+        run = partial(command, "detect", "-k", key)
         learned = ("--restructure", "learned", "--llm", "openai:http://host/v1#model")
         status, out, _ = run(text, *learned)
         assert status == 0

@@ -7,6 +7,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ import pytest
 import alimark.embed
 import alimark.llm
 from alimark import AliMark, Key, Rewriting, Sampling
-from alimark.cli import main as cli
 from alimark.cli import rewrite as verb
 from alimark.cli import show
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.judging import Known, fixed_parts, judge
 from alimark.llm.base import LLM, Draw, Ended, Over, Request
-from alimark.rewrite import WAYS, Original, RewriteSettings, rewrite, rewrite_many
+from alimark.rewrite import rewrite, rewrite_many
+from alimark.rewriting import WAYS, Original, RewriteSettings
 from alimark.signals import project, to_bits
 from alimark.testing import StandInEmbedder
 from alimark.text import splitter, without_marker
+from commands import Run, command
+
+__all__ = ["command"]  # a fixture, used by name
 
 EMBEDDER = StandInEmbedder()
 KEY = Key(bytes(range(5, 37)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
@@ -437,28 +441,16 @@ class TestCommand:
     llm: Rewriter
 
     @pytest.fixture
-    def run(self, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> Any:
+    def run(self, command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         monkeypatch.setattr(alimark.embed, "load_embedder", lambda name, **_: EMBEDDER)
         monkeypatch.setattr(alimark.llm, "load_llm", lambda name, **_: self.llm)
         monkeypatch.setattr(show, "fetch_models", lambda *_: None)
         KEY.save(tmp_path / "key.json")
         (tmp_path / "story.txt").write_text(STORY + "\n", "utf-8")
         self.llm = Rewriter()
+        return partial(command, "rewrite", "-k", tmp_path / "key.json")
 
-        def call(*words: object) -> tuple[int, str, str]:
-            monkeypatch.setattr(sys, "argv", ["alimark", "rewrite", "-k", str(tmp_path / "key.json"), *map(str, words)])
-            capfdbinary.readouterr()
-            status = 0
-            try:
-                cli.main()
-            except SystemExit as done:
-                status = int(done.code or 0)
-            said = capfdbinary.readouterr()
-            return status, said.out.decode(), said.err.decode()
-
-        return call
-
-    def test_a_file(self, run: Any, tmp_path: Path) -> None:
+    def test_a_file(self, run: Run, tmp_path: Path) -> None:
         status, out, err = run(tmp_path / "story.txt", "--seed", 1)
         assert status == 0
         assert out == marked().text + "\n"
@@ -466,7 +458,7 @@ class TestCommand:
         for word in ("of 8 bits each", "on average", "at least", "0 left alone", " rewrites, ", "tokens", "seed 1"):
             assert word in err
 
-    def test_standard_input_and_json(self, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_standard_input_and_json(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with open(tmp_path / "story.txt") as file:
             monkeypatch.setattr(sys, "stdin", file)
             status, out, _ = run("-", "--seed", 1, "--json", "--candidates", 8, "--closeness", 0.7)
@@ -481,7 +473,7 @@ class TestCommand:
         assert len(record["matches"]) == len(record["cosines"]) == len(record["sentences"]) == 12
         assert record["cost"]["candidates"] == 96
 
-    def test_many_texts_resume(self, run: Any, tmp_path: Path) -> None:
+    def test_many_texts_resume(self, run: Run, tmp_path: Path) -> None:
         source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
         lines = [
             {"id": "a", "text": STORY, "topic": "sea"},
@@ -504,7 +496,7 @@ class TestCommand:
         assert records[0]["text"] == marked(seed=1).text
         assert records[1]["text"] == marked(text=PAGE, seed=2).text
 
-    def test_a_run_ends_where_the_model_is_gone(self, run: Any, tmp_path: Path) -> None:
+    def test_a_run_ends_where_the_model_is_gone(self, run: Run, tmp_path: Path) -> None:
         source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
         source.write_text("".join(json.dumps({"id": i, "text": STORY}) + "\n" for i in range(9)), "utf-8")
         self.llm = Rewriter(fails=lambda _: LLMError("no route to host"))
@@ -516,7 +508,7 @@ class TestCommand:
         assert run("--input", source, "--output", output)[0] == 0
         assert len(output.read_text("utf-8").splitlines()) == 9
 
-    def test_says_when_most_stays(self, run: Any, tmp_path: Path) -> None:
+    def test_says_when_most_stays(self, run: Run, tmp_path: Path) -> None:
         self.llm = Rewriter(lambda s, _: "I'm sorry, but I can't help with that.")
         status, out, err = run(tmp_path / "story.txt")
         assert status == 0
@@ -524,7 +516,7 @@ class TestCommand:
         assert "12 left alone" in err
         assert "refusal 192" in err
 
-    def test_errors(self, run: Any, tmp_path: Path) -> None:
+    def test_errors(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "empty.txt").write_text(" \n")
         story = tmp_path / "story.txt"
         for words, why in (

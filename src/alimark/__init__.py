@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from alimark.llm import load_llm as load_llm
     from alimark.llm.base import LLM as LLM
     from alimark.llm.base import Sampling as Sampling
-    from alimark.rewrite import RewriteSettings as RewriteSettings
-    from alimark.rewrite import Rewriting as Rewriting
-    from alimark.rewrite import RewrittenSentence as RewrittenSentence
+    from alimark.rewriting import RewriteSettings as RewriteSettings
+    from alimark.rewriting import Rewriting as Rewriting
+    from alimark.rewriting import RewrittenSentence as RewrittenSentence
     from alimark.text import register_splitter as register_splitter
     from alimark.watermark import AliMark as AliMark
     from alimark.watermark import Watermark as Watermark
@@ -46,9 +46,9 @@ _HOME = {
     "LLM": "llm.base",
     "MarkedSentence": "generate",
     "Passage": "detection",
-    "RewriteSettings": "rewrite",
-    "RewrittenSentence": "rewrite",
-    "Rewriting": "rewrite",
+    "RewriteSettings": "rewriting",
+    "RewrittenSentence": "rewriting",
+    "Rewriting": "rewriting",
     "Sampling": "llm.base",
     "Verdict": "detection",
     "Watermark": "watermark",

@@ -23,6 +23,8 @@ Array = NDArray[np.floating]
 
 _KINDS = ("<f4", "<f8")
 _MOST_BYTES = 32 * 2**20
+_BAYESIAN = {"beta", "delta", "prior"}
+"""What the file of a Bayesian detector of SynthID-Text holds, as transformers saves it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,13 @@ class Fitted:
         object.__setattr__(self, "origin", MappingProxyType(dict(self.origin)))
 
     def save(self, path: Path | str) -> None:
-        """As an .npz file that NumPy reads without pickle: the arrays, and the origin as a JSON text."""
+        """The arrays, and the origin as a JSON text: as safetensors where the name ends so, else as .npz, without pickle."""
+        if Path(path).suffix == ".safetensors":
+            from safetensors.numpy import save
+
+            metadata = {"about": json.dumps({"scheme": self.scheme, "origin": dict(self.origin)}, sort_keys=True)}
+            write_whole(path, save({name: np.ascontiguousarray(one) for name, one in self.arrays.items()}, metadata))
+            return
         content = io.BytesIO()
         about = json.dumps({"scheme": self.scheme, "origin": dict(self.origin)}, sort_keys=True)
         np.savez(content, about=np.array(about), **self.arrays)  # type: ignore[arg-type]
@@ -54,6 +62,8 @@ class Fitted:
             raise KeyFileError(f"there is no file {path}; make one: alimark fit SCHEME -o {path}")
         if path.stat().st_size > _MOST_BYTES:
             raise KeyFileError(f"{path} is too large for what a scheme learns")
+        if path.suffix == ".safetensors":
+            return _safetensors(path)
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
                 about = json.loads(str(found["about"]))
@@ -82,6 +92,20 @@ class Fitted:
             return cls(str(content["scheme"]), arrays, dict(content["origin"]))
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
             raise KeyFileError("what it learned from text is malformed; restore it from a copy") from None
+
+
+def _safetensors(path: Path) -> Fitted:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            arrays = {name: np.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+        if not about and {name.rpartition(".")[2] for name in arrays} == _BAYESIAN:
+            about = {"scheme": "synthid", "origin": {"file": path.name}}
+        return Fitted(str(about["scheme"]), arrays, dict(about["origin"]))
+    except (SafetensorError, ValueError, KeyError, TypeError, OSError):
+        raise KeyFileError(f"{path} is nothing that `alimark fit` wrote, or only part of it") from None
 
 
 def _array(content: Mapping[str, Any]) -> Array:

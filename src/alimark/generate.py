@@ -37,6 +37,8 @@ def generate(
 
     They carry the key's mark; without a key they are plain.
     """
+    if settings.tokens is not None:
+        raise AlimarkError("a text that is marked by sentences has a length in sentences, not in tokens")
     one = Writing(prompt, key, settings, seed=seed, progress=progress)
     check(key, embedder)
     rounds = Rounds(llm, embedder)
@@ -69,6 +71,8 @@ def generate_many(
     `batch`: texts in progress at a time; by default as many as the model is fastest with. What is written does not depend
     on it, as far as the model's draws do not.
     """
+    if settings.tokens is not None:
+        raise AlimarkError("a text that is marked by sentences has a length in sentences, not in tokens")
     check(key, embedder)
     batch = batch or default_batch(llm)
     if batch < 1:

@@ -26,13 +26,14 @@ from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
 from alimark.rules import Weight, rule_for
 from alimark.text import DEFAULT_SPLITTER, splitter
 
-Ended = Literal["complete", "model ended", "model repeats itself", "context full"]
+Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit"]
 """Why the text has the length it has."""
 
 PromptStyle = Literal["continue", "chat"]
 """`continue`: the text goes on where the prompt stops. `chat`: the text is a chat model's answer to the prompt."""
 
 _MAX_SENTENCES = 10_000
+_MAX_TOKENS = 1_000_000
 _WEIGHED = ("", "resplit", "unfinished")  # candidates that may be chosen, the last two in want of better ones
 _MAX_CODE_WAVES = 32  # of `max_tokens` each; a code block longer than that is left open
 
@@ -48,12 +49,16 @@ class GenerationSettings:
     """Candidates sampled together; sampling stops at the wave that holds one that meets the rule in full. None: few where that
     is likely, all where it is rare, since an engine is fastest with many at once. A soft decision has no full match."""
     prompt_style: PromptStyle = "continue"
+    tokens: int | None = None
+    """So many tokens instead of sentences, where the scheme marks tokens."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.sentences <= _MAX_SENTENCES:
             raise AlimarkError(f"sentences must lie between 1 and {_MAX_SENTENCES}, not {self.sentences}")
         if self.candidates < 1 or (self.wave is not None and self.wave < 1):
             raise AlimarkError("candidates and wave must be at least 1")
+        if self.tokens is not None and not 1 <= self.tokens <= _MAX_TOKENS:
+            raise AlimarkError(f"tokens must lie between 1 and {_MAX_TOKENS}, not {self.tokens}")
         if self.prompt_style not in ("continue", "chat"):
             raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
 
@@ -128,7 +133,7 @@ class Generation:
             "sentences": list(self.sentences),
             "scheme": self.scheme,
             **mark,
-            "settings": asdict(self.settings) | {"llm": self.llm, "block_size": self.block_size} | limits,
+            "settings": _described(self.settings) | {"llm": self.llm, "block_size": self.block_size} | limits,
             "seed": self.seed,
             "surviving": self.surviving,
             "ended": self.ended,
@@ -142,6 +147,14 @@ class Generation:
                 "elapsed": round(self.elapsed, 3),
             },
         }
+
+
+def _described(settings: GenerationSettings) -> dict[str, Any]:
+    """For the record, where a length in tokens stands only if it was asked for."""
+    content = asdict(settings)
+    if settings.tokens is None:
+        del content["tokens"]
+    return content
 
 
 class Writing:
@@ -163,7 +176,7 @@ class Writing:
         self.seconds = 0.0
         self._progress = progress
         self._started: float | None = None
-        self.rule = rule_for(key, settings)
+        self.rule = rule_for(key, settings, f"{self.seed}/{prompt}")
         self._seen: dict[str, Floats] = {}
         self._matches: list[int] = []
         self._unmet = 0

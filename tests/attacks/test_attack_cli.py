@@ -8,16 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alimark.attacks import attack_class, names
-from alimark.cli import main as cli
+from commands import Run, command
 
-Run = Callable[..., tuple[int, str, str]]
+__all__ = ["command"]  # a fixture, used by name
 
 
 def text(number: int, count: int = 10) -> str:
@@ -28,18 +28,8 @@ def text(number: int, count: int = 10) -> str:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["alimark", "attack", *map(str, words)])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as done:
-            status = int(done.code or 0)
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return call
+def run(command: Run) -> Run:
+    return partial(command, "attack")
 
 
 @pytest.fixture

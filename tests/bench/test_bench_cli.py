@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from alimark.bench import results
-from alimark.cli import main as cli
+from commands import Run, command
+
+__all__ = ["command"]  # a fixture, used by name
 
 ROOT = Path(__file__).parents[2]
-Run = Callable[..., tuple[int, str, str]]
 
 STAND_INS = """
 title = "Stand-ins"
@@ -36,18 +36,8 @@ rate = [0.25, 0.5]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["alimark", "bench", *map(str, words)])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as done:
-            status = int(done.code or 0)
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return call
+def run(command: Run) -> Run:
+    return partial(command, "bench")
 
 
 @pytest.mark.weights

@@ -2,249 +2,23 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
+from made_up import HOSTILE, MadeUp, grid_results, lone_results, main_results
+from reader import Page, Written, write
 
-from alimark.bench import paper, plots, report, tables
-from alimark.bench.results import Estimate, Example, Human, Results, Row, Where, load, save
-from alimark.bench.shape import PALETTE, Paper, colours
+from alimark.bench import plots, rates, report, sheet
+from alimark.bench.results import Results, Row, load, save
+from alimark.bench.shape import PALETTE, colours
 from alimark.errors import MissingExtra
-
-HOSTILE = '<script>alert("x")</script> & <b>bold</b> | `code` *stars* <img src=http://x.example/a.png>'
-
-WORDS = "the old sailor sold his boat to a young doctor and nobody had expected such a thing in that village".split()
-
-
-def estimate(value: float, count: int = 80) -> Estimate:
-    reach = 1.96 * (value * (1 - value) / count + 0.0004) ** 0.5
-    return {"value": value, "low": max(0.0, value - reach), "high": min(1.0, value + reach), "count": count}
-
-
-def share(values: Sequence[float], at_most: float) -> Estimate:
-    return estimate(sum(value <= at_most for value in values) / len(values), len(values))
-
-
-class MadeUp:
-    """Results of a run that never was: methods of different strength under attacks of different strength."""
-
-    def __init__(
-        self, *, name: str = "main", title: str = "All methods under attack", seed: int = 3, texts: int = 80
-    ) -> None:
-        self.chance, self.random = np.random.default_rng(seed), random.Random(seed)
-        self.texts = texts
-        self.results: Results = {
-            "version": 1, "name": name, "title": title, "recipe": 'title = "made up"\nseed = 3\n',
-            "made": {"versions": {"alimark": "0.1.0", "python": "3.11.7"}, "machine": {"cores": 2}, "seed": seed,
-                     "when": "2026-11-15 09:00", "seconds": {"generate": 812.25}},
-            "data": [], "rows": [], "human": [], "cost": [], "quality": [], "runtime": [], "null": {}, "examples": [],
-            "paper": [],
-        }  # fmt: skip
-
-    def where(self, method: str, data: str, llm: str, grid: dict[str, Any] | None, detection: str) -> Where:
-        return {"method": method, "detection": detection, "llm": llm, "data": data, "grid": grid or {}}
-
-    def watermark(
-        self,
-        method: str,
-        strength: float,
-        attacks: dict[str, float],
-        *,
-        data: str = "booksum",
-        llm: str = "opt-1.3b",
-        grid: dict[str, Any] | None = None,
-        detection: str = "",
-    ) -> None:
-        """Rows, human texts and cost; an attack takes its share of the strength."""
-        where = self.where(method, data, llm, grid, detection)
-        human = self.chance.normal(0, 1, 2 * self.texts).tolist()
-        p_values = self.chance.uniform(0, 1, 2 * self.texts).tolist()
-        rates = {"0.01": share(p_values, 0.01), "0.05": share(p_values, 0.05)}
-        scored = {"scores": human, "p_values": p_values, "texts": self.texts, "keys": 2, "false_positives": rates}
-        self.results["human"].append(cast(Human, {**where, **scored}))
-        for attack, left in {"none": 1.0, **attacks}.items():
-            self.results["rows"].append(self.row(where, attack, strength * left, human))
-        self.results["cost"].append({**where, "texts": self.texts, "tokens": 9120.4, "seconds": 14.23})
-
-    def row(self, where: Where, attack: str, strength: float, human: Sequence[float]) -> Row:
-        name, _, rate = attack.partition(" ")
-        failed = 0 if attack == "none" else self.random.choice([0, 0, 2])
-        scores = self.chance.normal(strength, 1, self.texts - failed).tolist()
-        at = {level: float(np.quantile(human, 1 - float(level))) for level in ("0.01", "0.05")}
-        p_values = [min(1.0, float(np.exp(-(max(0.0, score) ** 2) / 2))) for score in scores]
-        middle = {"merge": 0.8, "chat": 0.9, "delete": 0.7, "insert": 1.3}.get(name, 1.0)
-        return {
-            **where, "attack": attack, "attack_name": name, "rate": float(rate) if rate else None, "texts": len(scores),
-            "failed": failed, "negatives": len(human),
-            "auroc": estimate(float(np.mean(np.greater.outer(scores, human))), len(scores)),
-            "tpr": {**{level: estimate(float(np.mean(np.array(scores) > cut)), len(scores)) for level, cut in at.items()},
-                    "0.005": estimate(float(np.mean(np.array(scores) > 2.58))), "0.001": None},
-            "tpr_nominal": {"0.01": share(p_values, 0.01), "0.05": share(p_values, 0.05)},
-            "cosine": None if attack == "none" else estimate(0.87),
-            "deltas": [] if attack == "none" else self.chance.normal(middle, 0.12, len(scores)).clip(0.1).tolist(),
-            "scores": scores, "p_values": p_values,
-        }  # fmt: skip
-
-    def quality(self, method: str, level: float, *, data: str = "booksum", grid: dict[str, Any] | None = None) -> None:
-        self.results["quality"].append(
-            {
-                "method": method, "llm": "opt-1.3b", "data": data, "grid": grid or {}, "oracle": "qwen2.5-coder-1.5b",
-                "perplexity": (level * self.chance.lognormal(0, 0.25, 50)).tolist(), "distinct": estimate(0.91),
-                "repetition": estimate(0.02), "diversity": None if method == "human" else estimate(0.55),
-            }
-        )  # fmt: skip
-
-    def example(self, method: str, attack: str, marked: str | None = None) -> None:
-        text = " ".join(self.random.choices(WORDS, k=120)).capitalize() + "."
-        self.results["examples"].append(
-            Example(
-                method=method, attack=attack, prompt="W. H. R. Rivers was born in Kent.", human=text, marked=marked or text,
-                attacked=" ".join(self.random.choices(WORDS, k=30)),
-                scores={"human": 0.12, "marked": 4.136, "attacked": 1.46},
-                p_values={"human": 0.44, "marked": 0.0009990, "attacked": 0.071},
-            )
-        )  # fmt: skip
-
-
-PROBES = {f"{name} {rate:g}": 1 - loss * rate for name, loss in (("delete", 1.6), ("reorder", 0.5))
-          for rate in (0.1, 0.5)}  # fmt: skip
-
-
-def main_results() -> Results:
-    made = MadeUp()
-    for data in ("booksum", "c4"):
-        for method, strength in (("SemStamp", 4.0), ("PMark", 4.5), ("AliMark", 5.5)):
-            probes = PROBES if data == "booksum" else {}
-            made.watermark(method, strength, probes | {"pegasus": 0.8, "chat": 0.4}, data=data)
-        for method, level in (
-            ("human", 22.0),
-            ("unmarked", 12.0),
-            ("SemStamp", 14.0),
-            ("PMark", 12.5),
-            ("AliMark", 13.2),
-        ):
-            made.quality(method, level, data=data)
-        made.results["data"].append({"set": data, "texts": 80, "sentences": 12, "short": 1204, "repeats": 3})
-    for detection, slope in (("full", 1.1), ("no restructuring", 0.7)):
-        for count in (4, 8, 16, 32, 64, 128):
-            made.results["runtime"].append(
-                {"method": "AliMark", "detection": detection, "sentences": count, "seconds": 0.004 * count**slope}
-            )
-    for size, spread in (("4", 0.06), ("8", 0.04), ("16", 0.03)):
-        made.results["null"][size] = made.chance.normal(0.4 + 0.02 * len(size), spread, 300).tolist()
-    made.example("AliMark", "chat")
-    made.example("PMark", "pegasus", marked=HOSTILE)
-    made.results["paper"] = paper.values("main")
-    return made.results
-
-
-def grid_results() -> Results:
-    made = MadeUp(name="block size", title="Block size", seed=5)
-    for size, strength in ((2, 3.0), (8, 5.2)):
-        made.watermark("AliMark", strength, {"pegasus": 0.8, "chat": 0.5}, grid={"block_size": size})
-        made.quality("AliMark", 12 + size / 10, grid={"block_size": size})
-    made.results["paper"] = paper.values("perplexity")
-    return made.results
-
-
-def lone_results() -> Results:
-    """One method, nothing but rows."""
-    made = MadeUp(name="lone", title="AliMark alone", seed=7)
-    made.watermark("AliMark", 5.0, PROBES)
-    made.results["human"], made.results["cost"], made.results["made"], made.results["recipe"] = [], [], {}, ""
-    return made.results
-
-
-# --- What is written
-
-
-@dataclass
-class Written:
-    folder: Path
-    html: str
-    markdown: str
-
-    @property
-    def page(self) -> Page:
-        return Page(self.html)
-
-
-@dataclass
-class Shown:
-    """A table as a reader sees it: headings, and rows of cells; a cell's small print follows after a bar."""
-
-    title: str
-    headings: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
-
-    def row(self, *start: str) -> list[str]:
-        (found,) = [row for row in self.rows if row[: len(start)] == list(start)]
-        return found
-
-
-class Page(HTMLParser):
-    """What is on a page; fails where tags do not match."""
-
-    VOID = ("meta", "br", "img", "link", "input", "hr")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.tables: list[Shown] = []
-        self.headings: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-        if tag == "table":
-            self.tables.append(Shown(dict(attrs).get("aria-label") or ""))
-        if tag == "tr" and self.tables:
-            self.tables[-1].rows.append([])
-        if tag == "td":
-            self.tables[-1].rows[-1].append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "td" in self.open and self.open[-1] not in ("tr", "tbody"):
-            mark = {"b": "*", "u": "_", "small": "|"}.get(self.open[-1], "")
-            self.tables[-1].rows[-1][-1] += mark + data
-        elif "thead" in self.open and self.open[-1] == "th":
-            self.tables[-1].headings.append(data)
-        elif self.open and self.open[-1] in ("h1", "h2", "h3"):
-            self.headings.append(data)
-
-    def named(self, start: str) -> list[Shown]:
-        return [table for table in self.tables if table.title.startswith(start)]
-
-    def plots(self) -> list[str]:
-        return [attributes["aria-label"] or "" for tag, attributes in self.tags if tag == "svg"]
-
-
-def write(folder: Path, *results: Results) -> Written:
-    page, text = report.write(folder, results)
-    assert (page, text) == (folder / "report.html", folder / "report.md")
-    return Written(folder, page.read_text("utf-8"), text.read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -366,37 +140,6 @@ def test_texts_and_failures_are_counted(page: Page) -> None:
     assert sorted(found) == sorted(counted)
 
 
-def test_rates_that_no_row_has_are_left_out() -> None:
-    results = lone_results()
-    titles = [metric.title for metric in tables.metrics(results["rows"])]
-    assert titles == ["TPR@1%", "TPR@5%", "AUROC", "TPR@0.5%", "p ≤ 0.01", "p ≤ 0.05"]
-
-
-def cells(*texts: str) -> list[tables.Cell]:
-    return [tables.Cell(text, value=float(text) if text[:1].isdigit() else None) for text in texts]
-
-
-@pytest.mark.parametrize(
-    ("texts", "marks"),
-    [
-        ("90.0 80.0 70.0", ["best", "second", ""]),
-        ("90.0 90.0 80.0", ["best", "best", "second"]),  # equal as shown
-        ("90.0 80.0 80.0 –", ["best", "second", "second", ""]),
-        ("100.0 100.0", ["", ""]),  # nobody is best
-        ("90.0", [""]),
-        ("9.5 10.5", ["second", "best"]),  # numbers, not letters
-    ],
-)
-def test_best_and_second(texts: str, marks: list[str]) -> None:
-    shown = cells(*texts.split())
-    assert [cell.mark for cell in tables.marked(shown, [0] * len(shown))] == marks
-
-
-def test_best_and_second_within_each_set() -> None:
-    found = tables.marked(cells("90.0", "80.0", "10.0", "20.0"), ["a", "a", "b", "b"])
-    assert [cell.mark for cell in found] == ["best", "second", "second", "best"]
-
-
 def test_one_method_is_ranked_over_the_grid_and_several_within(page: Page) -> None:
     table = page.named("AUROC")[1]
     assert [line[:2] for line in table.rows if line] == [["2", "AliMark"], ["8", "AliMark"]]
@@ -405,7 +148,7 @@ def test_one_method_is_ranked_over_the_grid_and_several_within(page: Page) -> No
     for sentences in (4, 12):
         for method, strength in (("PMark", 2.0), ("AliMark", 6.0)):
             made.watermark(method, strength * sentences / 12, {}, grid={"sentences": sentences})
-    several = tables.overview(made.results)[0]
+    several = rates.overview(made.results)[0]
     assert several.ranked == "methods at the same settings"
     marks = [(line.cells[0].text, line.cells[1].text, line.cells[2].mark) for line in several.lines]
     assert marks == [
@@ -414,18 +157,6 @@ def test_one_method_is_ranked_over_the_grid_and_several_within(page: Page) -> No
         ("12", "PMark", "second"),
         ("12", "AliMark", "best"),
     ]
-
-
-def test_false_positives_beyond_doubt_are_pointed_out() -> None:
-    results = lone_results()
-    made = MadeUp()
-    made.watermark("AliMark", 5.0, {})
-    results["human"] = made.results["human"]
-    for value, mark in ((0.05, ""), (0.2, "high")):
-        results["human"][0]["false_positives"]["0.05"] = estimate(value, 160)
-        (table,) = tables.human(results)
-        assert [column.label for column in table.columns][-2:] == ["p ≤ 0.01", "p ≤ 0.05"]
-        assert table.lines[0].cells[-1].mark == mark
 
 
 def test_quality_cost_runtime_data(page: Page) -> None:
@@ -446,90 +177,6 @@ def test_the_papers_perplexity_of_the_same_setting(page: Page) -> None:
     table = page.named("How the texts read")[1]
     at = {line[0]: line[4] for line in table.rows if line}
     assert at == {"2": "12.9", "8": "13.2"}
-
-
-# --- The paper's figures
-
-
-def beside(results: Results, row: Mapping[str, Any], metric: str = "tpr@0.05") -> tuple[float, str] | None:
-    return Paper(results).find(row, metric)
-
-
-def test_the_papers_figure_of_another_llm_says_so() -> None:
-    made = MadeUp()
-    made.watermark("alimark", 5.0, {"chat": 0.5}, llm="smollm2-135m", data="Booksum")
-    made.results["paper"] = paper.values("main")
-    assert beside(made.results, made.results["rows"][0]) == (1.0, "opt-1.3b")
-    assert beside(made.results, made.results["rows"][1]) == (0.666, "opt-1.3b, gpt-3.5")
-    made.watermark("AliMark", 5.0, {}, llm="qwen3-1.7b")
-    assert beside(made.results, made.results["rows"][-1]) == (paper.value(
-        "main", "AliMark", "qwen3-1.7b", "booksum", "none", "tpr@0.05"), "")  # fmt: skip
-    made.watermark("AliMark", 5.0, {}, data="another")
-    assert beside(made.results, made.results["rows"][-1]) is None
-
-
-def test_the_papers_figures_keep_to_their_setting() -> None:
-    made = MadeUp()
-    made.results["paper"] = [*paper.values("main"), *paper.values("candidates")]
-    for candidates in (8, 24):
-        made.watermark("AliMark", 5.0, {}, grid={"candidates": candidates})
-    assert beside(made.results, made.results["rows"][0]) == (0.974, "")
-    assert beside(made.results, made.results["rows"][1]) is None
-
-
-def test_a_name_with_its_owner_is_the_same_setting() -> None:
-    made = MadeUp()
-    made.results["paper"] = paper.values("embedder")
-    made.watermark("AliMark", 5.0, {}, grid={"embedder": "sentence-transformers/all-distilroberta-v1"})
-    assert beside(made.results, made.results["rows"][0]) == (0.998, "")
-
-
-def test_what_quality_is_compared_with_has_no_settings_unless_they_matter() -> None:
-    made = MadeUp()
-    made.quality("unmarked", 12.0, grid={"block_size": 2})
-    made.quality("AliMark", 13.0, grid={"block_size": 2})
-    (table,) = tables.quality(made.results)
-    assert [[cell.text for cell in line.cells[:2]] for line in table.lines] == [["", "unmarked"], ["2", "AliMark"]]
-    made.quality("unmarked", 12.0, grid={"block_size": 4})
-    (table,) = tables.quality(made.results)
-    assert [line.cells[0].text for line in table.lines] == ["2", "2", "4"]
-
-
-def test_the_papers_ways_of_detection_stand_beside_ours() -> None:
-    made = MadeUp()
-    made.results["paper"] = [*paper.values("main"), *paper.values("runtime")]
-    for detection in ("", "no restructuring"):
-        made.watermark("AliMark", 5.0, {}, detection=detection)
-        made.results["runtime"].append({"method": "AliMark", "detection": detection, "sentences": 128, "seconds": 0.5})
-    first, second = made.results["rows"]
-    assert beside(made.results, first) == (1.0, "")
-    assert beside(made.results, second) is None  # the paper has figures for its full detection only
-    (table,) = tables.runtime(made.results)
-    assert [[cell.text for cell in line.cells] for line in table.lines] == [
-        ["AliMark", "", "0.500", "0.340"],
-        ["AliMark", "no restructuring", "0.500", "0.0700"],
-    ]
-
-
-# --- In a sentence
-
-
-def test_the_summary() -> None:
-    made = MadeUp()
-    made.watermark("AliMark", 5.0, {"chat": 0.5, "pegasus": 0.9})
-    for row, value in zip(made.results["rows"], (1.0, 0.4, 0.9)):
-        row["tpr"]["0.01"] = estimate(value)
-    assert tables.summary(made.results) == (
-        "Texts by opt-1.3b to prompts of booksum. TPR@1% without attack: 100.0%. Under attack 65.0% on average; least under "
-        "chat (40.0%)."
-    )
-    made.watermark("PMark", 5.0, {"chat": 0.5})
-    for row, value in zip(made.results["rows"][3:], (0.98, 0.5)):
-        row["tpr"]["0.01"] = estimate(value)
-    assert tables.summary(made.results) == (
-        "Texts by opt-1.3b to prompts of booksum. TPR@1% without attack: 98.0% to 100.0%. Under attack, PMark is found most, "
-        "on average in 50.0% of the texts; next comes AliMark (40.0%)."  # of the attack that both met
-    )
 
 
 # --- Hostile text
@@ -662,8 +309,8 @@ def test_a_method_has_one_colour_throughout(written: Written) -> None:
 
 
 def test_the_page_gives_plots_their_ink(written: Written) -> None:
-    assert plots.INK not in written.html
-    assert plots.RULE not in written.html
+    assert sheet.INK not in written.html
+    assert sheet.RULE not in written.html
     assert "currentColor" in written.html
 
 

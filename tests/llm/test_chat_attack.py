@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,16 @@ import pytest
 
 from alimark.attacks import Target, load_attack
 from alimark.attacks.checks import text_flaw
-from alimark.cli import main as cli
-from fake_server import KEY, Fake, Reply, Seen, fake, waits
+from commands import Run, command
+from fake_server import FAULTS, KEY, Fake, Reply, Seen, fails_once, fake, waits
 
-__all__ = ["fake", "waits"]  # fixtures, used by name
+__all__ = ["command", "fake", "waits"]  # fixtures, used by name
 
 TEXTS = [
     f"The old sailor number {i} sold his boat to a young doctor. Nobody in the village had expected such a thing. "
     "He moved into a small house behind the church. Every morning he walked down to the harbour."
     for i in range(6)
 ]
-Run = Callable[..., tuple[int, str]]
 
 
 def rewritten(seen: Seen) -> Reply:
@@ -38,24 +36,11 @@ def rewritten(seen: Seen) -> Reply:
 
 
 @pytest.fixture
-def run(
-    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], waits: list[float]
-) -> Run:
+def run(command: Run, fake: Fake, waits: list[float], tmp_path: Path) -> Run:
     lines = [json.dumps({"id": f"t{i}", "text": text, "key_id": "ak1"}) for i, text in enumerate(TEXTS)]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines), "utf-8")
-
-    def call(*more: object) -> tuple[int, str]:
-        words = ["attack", "chat", "--input", tmp_path / "texts.jsonl", "--output", tmp_path / "attacked.jsonl"]
-        words += ["--llm", f"openai:{fake.url}#m", "--seed", 1, *more]
-        monkeypatch.setattr(sys, "argv", ["alimark", *map(str, words)])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as done:
-            status = int(done.code or 0)
-        return status, capsys.readouterr().err
-
-    return call
+    words = ["--input", tmp_path / "texts.jsonl", "--output", tmp_path / "attacked.jsonl"]
+    return partial(command, "attack", "chat", *words, "--llm", f"openai:{fake.url}#m", "--seed", 1)
 
 
 def written(tmp_path: Path) -> list[dict[str, Any]]:
@@ -64,7 +49,7 @@ def written(tmp_path: Path) -> list[dict[str, Any]]:
 
 def test_a_run(fake: Fake, run: Run, tmp_path: Path) -> None:
     fake.answer = rewritten
-    status, said = run()
+    status, _, said = run()
     assert status == 0, said
     assert "6 texts attacked, 0 failed" in said
     records = written(tmp_path)
@@ -81,47 +66,30 @@ def test_a_run(fake: Fake, run: Run, tmp_path: Path) -> None:
     assert KEY not in json.dumps(records)
 
 
-FAULTS: dict[str, Reply] = {
-    "broken off": Reply(b'{"choices": [', announced=9999),
-    "busy": Reply({"error": "slow down"}, 429, {"Retry-After": "1"}),
-    "failing": Reply({"error": "oops"}, 500),
-    "rubbish": Reply(b"<html>not me</html>"),
-    "no choices": Reply({"choices": []}),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_fault_that_passes_changes_nothing(fake: Fake, run: Run, tmp_path: Path, fault: Reply) -> None:
     fake.answer = rewritten
     run("--output", tmp_path / "calm.jsonl")
-    met: set[str] = set()
-
-    def answer(seen: Seen) -> Reply:
-        question = json.dumps(seen.body, sort_keys=True)
-        first = question not in met
-        met.add(question)
-        return fault if first else rewritten(seen)
-
-    fake.answer = answer
-    status, said = run()
+    fake.answer = fails_once(fault, rewritten)
+    status, _, said = run()
     assert status == 0, said
     calm = [json.loads(line) for line in (tmp_path / "calm.jsonl").read_text("utf-8").splitlines()]
     assert [record["text"] for record in written(tmp_path)] == [record["text"] for record in calm]
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_server_that_is_gone_ends_the_run_and_a_later_one_finishes_it(
     fake: Fake, run: Run, tmp_path: Path, fault: Reply
 ) -> None:
     fake.answer = lambda seen: rewritten(seen) if "number 0" in json.dumps(seen.body) else fault
-    status, said = run()
+    status, _, said = run()
     assert status == 2
     assert "error: " in said
     assert "Traceback" not in said
     assert KEY not in said
     assert [record["id"] for record in written(tmp_path)] == ["t0/chat"]
     fake.answer = rewritten
-    status, said = run()
+    status, _, said = run()
     assert status == 0
     assert "5 texts attacked, 0 failed (recorded as such), 1 were there already" in said
     assert [record["id"] for record in written(tmp_path)] == [f"t{i}/chat" for i in range(6)]
@@ -134,7 +102,7 @@ def test_a_model_that_will_not_is_recorded_as_failed(fake: Fake, run: Run, tmp_p
         if "number 3" in json.dumps(seen.body)
         else rewritten(seen)
     )
-    status, said = run("--tries", 2)
+    status, _, said = run("--tries", 2)
     assert status == 0
     assert "5 texts attacked, 1 failed" in said
     record = written(tmp_path)[3]
@@ -145,7 +113,7 @@ def test_a_model_that_will_not_is_recorded_as_failed(fake: Fake, run: Run, tmp_p
     assert "text" not in record
     assert len(record["rejected"]) == 2
     asked = len(fake.seen)
-    status, said = run("--tries", 2)  # what failed is done, too
+    status, _, said = run("--tries", 2)  # what failed is done, too
     assert len(fake.seen) == asked
     assert "6 were there already" in said
 
@@ -154,7 +122,7 @@ def test_other_settings_in_the_same_file_are_refused(fake: Fake, run: Run) -> No
     fake.answer = rewritten
     run()
     for more in (("--temperature", 0.5), ("--seed", 2)):
-        status, said = run(*more)
+        status, _, said = run(*more)
         assert status == 2
         assert "other settings" in said
 

@@ -1,4 +1,4 @@
-"""The GPU's kernel against the plain products of _lanes, by Triton's interpreter."""
+"""The GPU's kernels against plain products, by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -6,41 +6,78 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-CASES = [(3, 3, 64, None), (1, 4, 256, None), (2, 1, 32, None), (3, 3, 64, 20), (2, 2, 32, 5)]
+CASES = [(3, 3, 64, None), (1, 4, 256, None), (2, 1, 32, None), (3, 3, 64, 20), (2, 2, 32, 5), (1, 16, 16, None)]
 """Heads, groups, width, window."""
 
 
 def check() -> None:
+    import numpy as np
     import torch
 
-    from alimark.llm import _kernel, _lanes
+    from alimark.llm import _kernel, _lanes, _sampling, _slots
+    from alimark.llm.base import Sampling
 
     torch.manual_seed(0)
-    contexts, rows = 2, 10
+    rows, texts = 11, np.array([0, 0, 1, 0, -1, 1, 0, 0, 1, 0, 0])  # the fifth slot is empty
+    live = texts >= 0
     for heads, groups, width, window in CASES:
-        for step in (1, 2, 9, 21):
-            shape = _lanes.Shape(1, heads, width, torch.float32, torch.device("cpu"))
-            lanes = _lanes.Lanes(None, shape, contexts, rows, 70, 32)
-            lanes.memory.normal_()
-            lanes._own.normal_()
-            lanes._counts, lanes._live, lanes._longest, lanes._done = [5, 5], rows, 66, step
-            lanes._lengths.copy_(torch.tensor([66, 17]))
-            lanes._step.fill_(step)
-            lanes._text.copy_(torch.arange(contexts).repeat_interleave(5))
-            query = torch.randn(rows, heads * groups, 1, width)
-            key = torch.randn(rows, 1, heads, width).transpose(1, 2)  # in the order in which a model gives it
-            value = torch.randn(rows, heads, 1, width)
-            own = lanes._own[0].clone()
-            plain = lanes.attend(0, query, key, value, 0.3, window, None)
-            fast = _kernel.attend(query, key, value, lanes.memory[0], own, lanes._lengths, lanes._step, 0.3, window)
-            torch.testing.assert_close(fast, plain, atol=2e-5, rtol=1e-4)
-            torch.testing.assert_close(own, lanes._own[0], atol=0, rtol=0)
+        shape = _lanes.Shape(1, heads, width, torch.float32, torch.device("cpu"))
+        none = torch.tensor([], dtype=torch.long)
+        slots = _slots.Slots(
+            None,
+            shape,
+            rows=rows,
+            contexts=2,
+            tokens=70,
+            sampling=Sampling(max_tokens=32),
+            control=none,
+            stream=None,
+            ahead=1,
+        )
+        slots.memory.normal_()
+        slots._own.normal_()
+        slots._lengths.copy_(torch.tensor([66, 17]))
+        slots._step.copy_(torch.tensor([0, 1, 2, 8, 0, 20, 20, 31, 5, 9, 7]))
+        slots._texts.copy_(torch.tensor(texts.clip(0)))
+        slots.lay_out(rows, texts)
+        query = torch.randn(rows, heads * groups, 1, width)
+        key = torch.randn(rows, 1, heads, width).transpose(1, 2)  # in the order in which a model gives it
+        value = torch.randn(rows, heads, 1, width)
+        angles = torch.randn(rows, width // 2).repeat(1, 2)
+        per = _kernel.QUERIES // groups
+        table = torch.from_numpy(_slots.blocks(texts, per, rows // per + 2))
+        for turn in (None, (angles.cos(), angles.sin())):
+            own, out = slots._own[0].clone(), torch.zeros(rows, heads * groups, width)
+            fast = _kernel.attend(
+                query[:, :, 0], key[:, :, 0], value[:, :, 0], turn, slots.memory[0], own,
+                table, slots._texts, slots._lengths, slots._step, 0.3, window, out,
+            )  # fmt: skip
+            q, k = (query, key) if turn is None else (rotated(query, *turn), rotated(key, *turn))
+            plain = slots.attend(0, q, k, value, 0.3, window, None)
+            torch.testing.assert_close(fast[live], plain[live, 0], atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(own[:, live], slots._own[0][:, live], atol=1e-6, rtol=1e-6)
+    for spread, size in ((1.0, 5000), (4.0, 9000)):
+        scores, numbers = torch.randn(12, size) * spread, torch.rand(12, 4, dtype=torch.float64)
+        scores[:, 7] = -torch.inf
+        same = _kernel.choose(scores, 0.9, numbers) == _sampling.choose(scores.softmax(dim=1), 0.9, numbers)
+        assert same.sum() >= 11  # one at the very edge of two tokens may fall on either side
+    both = torch.randn(5, 1, 2 * 1030)
+    gate, up = both.chunk(2, dim=-1)
+    torch.testing.assert_close(_kernel.gated(both, gelu=False), torch.nn.functional.silu(gate) * up)
+    torch.testing.assert_close(_kernel.gated(both, gelu=True), torch.nn.functional.gelu(gate, approximate="tanh") * up)
 
 
-def test_the_kernel_gives_what_the_plain_products_give() -> None:
+def rotated(x: Any, cos: Any, sin: Any) -> Any:
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    return apply_rotary_pos_emb(x, x, cos[:, None], sin[:, None])[0]
+
+
+def test_the_kernels_give_what_plain_products_give() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
     # In a process of its own: Triton decides at import whether it interprets.

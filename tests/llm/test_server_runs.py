@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ import pytest
 
 import alimark.embed
 from alimark import Key
-from alimark.cli import main as cli
 from alimark.llm.base import Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
-from fake_server import Fake, Reply, Seen, fake, waits
+from commands import Run, command
+from fake_server import FAULTS, Fake, Reply, Seen, fails_once, fake, waits
 
-__all__ = ["fake", "waits"]  # fixtures, used by name
+__all__ = ["command", "fake", "waits"]  # fixtures, used by name
 
 EMBEDDER = StandInEmbedder()
 PROMPTS = [f"Story {i} begins here." for i in range(6)]
@@ -34,30 +33,15 @@ def told(seen: Seen) -> Reply:
     return Reply({"choices": choices, "usage": {"completion_tokens": sum(draw.tokens for draw in draws)}})
 
 
-Run = Callable[..., tuple[int, str]]
-
-
 @pytest.fixture
-def run(
-    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], waits: list[float]
-) -> Run:
+def run(command: Run, fake: Fake, waits: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(alimark.embed, "load_embedder", lambda name, **_: EMBEDDER)
     Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint).save(tmp_path / "key.json")
     lines = [json.dumps({"id": f"p{i}", "prompt": prompt}) for i, prompt in enumerate(PROMPTS)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines), "utf-8")
-
-    def call(*more: object) -> tuple[int, str]:
-        words = ["generate", "-k", tmp_path / "key.json", "--input", tmp_path / "prompts.jsonl", "--seed", 1]
-        words += ["--output", tmp_path / "texts.jsonl", "--llm", f"openai:{fake.url}#m", "--sentences", 3]
-        monkeypatch.setattr(sys, "argv", ["alimark", *map(str, [*words, "--candidates", 4, *more])])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as done:
-            status = int(done.code or 0)
-        return status, capsys.readouterr().err
-
-    return call
+    words = ["generate", "-k", tmp_path / "key.json", "--input", tmp_path / "prompts.jsonl", "--seed", 1]
+    words += ["--output", tmp_path / "texts.jsonl", "--llm", f"openai:{fake.url}#m", "--sentences", 3]
+    return partial(command, *words, "--candidates", 4)
 
 
 def written(tmp_path: Path) -> list[dict[str, Any]]:
@@ -66,7 +50,7 @@ def written(tmp_path: Path) -> list[dict[str, Any]]:
 
 def test_a_run_against_a_server_and_its_limits_are_told(fake: Fake, run: Run, tmp_path: Path) -> None:
     fake.answer = told
-    status, said = run()
+    status, _, said = run()
     assert status == 0, said
     records = written(tmp_path)
     assert [record["id"] for record in records] == [f"p{i}" for i in range(6)]
@@ -75,47 +59,29 @@ def test_a_run_against_a_server_and_its_limits_are_told(fake: Fake, run: Run, tm
     assert any("repetition" in limit for limit in records[0]["settings"]["limits"])
 
 
-FAULTS: dict[str, Reply] = {
-    "broken off": Reply(b'{"choices": [', announced=9999),
-    "busy": Reply({"error": "slow down"}, 429, {"Retry-After": "1"}),
-    "failing": Reply({"error": "oops"}, 500),
-    "rubbish": Reply(b"<html>not me</html>"),
-    "another shape": Reply({"choices": "none"}),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_fault_that_passes_changes_no_text(fake: Fake, run: Run, tmp_path: Path, fault: Reply) -> None:
     fake.answer = told
     run("--output", tmp_path / "calm.jsonl")
-    met: set[str] = set()
-
-    def answer(seen: Seen) -> Reply:
-        """Every question fails once: which calls fail by turns would depend on which caller comes first."""
-        question = json.dumps(seen.body, sort_keys=True)
-        first = question not in met
-        met.add(question)
-        return fault if first else told(seen)
-
-    fake.answer = answer
-    status, said = run()
+    fake.answer = fails_once(fault, told)
+    status, _, said = run()
     assert status == 0, said
     calm = [json.loads(line)["text"] for line in (tmp_path / "calm.jsonl").read_text("utf-8").splitlines()]
     assert [record["text"] for record in written(tmp_path)] == calm
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_server_that_is_gone_ends_the_run_and_a_later_one_finishes_it(
     fake: Fake, run: Run, tmp_path: Path, fault: Reply
 ) -> None:
     fake.answer = lambda seen: told(seen) if "Story 0" in seen.body["prompt"] else fault
-    status, said = run("--batch", 2)
+    status, _, said = run("--batch", 2)
     assert status == 2
     assert "error: " in said
     assert "Traceback" not in said
     assert [record["id"] for record in written(tmp_path)] == ["p0"]
     fake.answer = told
-    status, said = run()
+    status, _, said = run()
     assert status == 0
     assert "1 were there already" in said
     records = written(tmp_path)
@@ -125,7 +91,7 @@ def test_a_server_that_is_gone_ends_the_run_and_a_later_one_finishes_it(
 
 def test_one_bad_prompt_is_passed_over(fake: Fake, run: Run, tmp_path: Path) -> None:
     fake.answer = lambda seen: Reply({"error": "no"}, 400) if "Story 2" in seen.body["prompt"] else told(seen)
-    status, said = run()
+    status, _, said = run()
     assert status == 0
     assert "prompts.jsonl:3" in said
     assert "1 lines failed" in said

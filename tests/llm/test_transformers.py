@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +8,18 @@ import numpy as np
 import pytest
 from overs import never_over, sentence_over
 
+from alimark.candidate import FirstSentence
 from alimark.errors import LLMError
-from alimark.llm.base import Request, Sampling
+from alimark.llm.base import Draw, Over, Request, Sampling, never
+from alimark.text import DEFAULT_SPLITTER, splitter
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from alimark.llm import _lanes  # noqa: E402
+from alimark.llm import _fusing, _lanes, _sampling  # noqa: E402
 from alimark.llm import transformers as adapter  # noqa: E402
+from alimark.llm._engine import Engine, Part  # noqa: E402
+from alimark.llm._slots import Slots  # noqa: E402
 
 SETTINGS = [
     Sampling(),
@@ -43,12 +48,12 @@ def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spre
     history = torch.randint(0, 50, (2, 20), generator=generator)
     expected = expected_law(logits, history, sampling)
 
-    draws, tries = 20_000, _lanes.tries_for(sampling.top_p)
-    chances = _lanes.probabilities(logits.clone(), history, sampling)
+    draws, tries = 20_000, _sampling.tries_for(sampling.top_p)
+    chances = _sampling.probabilities(logits.clone(), history, sampling)
     keys = torch.randint(-(2**62), 2**62, (draws,), generator=generator)
-    numbers = _lanes.uniform_numbers(keys, torch.tensor(3), tries)
+    numbers = _sampling.uniform_numbers(keys, torch.tensor(3), tries)
     for row in range(2):
-        tokens = _lanes.choose(chances[row : row + 1].expand(draws, -1), sampling.top_p, numbers)
+        tokens = _sampling.choose(chances[row : row + 1].expand(draws, -1), sampling.top_p, numbers)
         shares = torch.bincount(tokens, minlength=50) / draws
         assert not (shares[expected[row] == 0] > 0).any()
         torch.testing.assert_close(shares, expected[row], atol=0.015, rtol=0)
@@ -57,9 +62,9 @@ def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spre
 def test_the_law_of_a_large_vocabulary(tiny: Any) -> None:
     """The tokens that may be drawn, one by one, where most of the weight lies on few of many."""
     logits = torch.linspace(12, -12, 40_000)[None].repeat(2000, 1)
-    numbers = _lanes.uniform_numbers(torch.arange(2000), torch.tensor(0), _lanes.tries_for(0.95))
+    numbers = _sampling.uniform_numbers(torch.arange(2000), torch.tensor(0), _sampling.tries_for(0.95))
     none = torch.zeros((2000, 1), dtype=torch.long)
-    tokens = _lanes.choose(_lanes.probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
+    tokens = _sampling.choose(_sampling.probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
     nucleus = int((torch.softmax(torch.linspace(12, -12, 40_000), 0).cumsum(0) < 0.95).sum()) + 1
     assert int(tokens.max()) < nucleus
     assert int(tokens.max()) > 0.9 * nucleus
@@ -74,16 +79,16 @@ def test_a_model_that_would_end_goes_on_unless_it_may(tiny: Any) -> None:
 
 def test_numbers_depend_on_seed_draw_and_step_alone() -> None:
     keys = torch.tensor([adapter._key(5, i) for i in range(6)])
-    whole = _lanes.uniform_numbers(keys, torch.tensor(7), 4)
-    assert torch.equal(whole[2:5, :2], _lanes.uniform_numbers(keys[2:5], torch.tensor(7), 2))
-    assert not torch.isin(_lanes.uniform_numbers(keys, torch.tensor(8), 4), whole).any()
+    whole = _sampling.uniform_numbers(keys, torch.tensor(7), 4)
+    assert torch.equal(whole[2:5, :2], _sampling.uniform_numbers(keys[2:5], torch.tensor(7), 2))
+    assert not torch.isin(_sampling.uniform_numbers(keys, torch.tensor(8), 4), whole).any()
     assert len({adapter._key(seed, i) for seed in range(20) for i in range(20)}) == 400
 
 
 def test_numbers_are_uniform_and_independent() -> None:
     stats = pytest.importorskip("scipy.stats")
     keys = torch.tensor([adapter._key(1, i) for i in range(3000)])
-    numbers = torch.cat([_lanes.uniform_numbers(keys, torch.tensor(step), 6) for step in range(3)], dim=1).numpy()
+    numbers = torch.cat([_sampling.uniform_numbers(keys, torch.tensor(step), 6) for step in range(3)], dim=1).numpy()
     assert stats.kstest(numbers.ravel(), "uniform").pvalue > 1e-4
     assert np.abs(np.corrcoef(numbers.T) - np.eye(18)).max() < 0.09
 
@@ -115,13 +120,13 @@ def plain_draw(llm: Any, request: Request, number: int, sampling: Sampling) -> s
         for step in range(sampling.max_tokens):
             with torch.inference_mode():
                 logits = llm._model(torch.tensor([ids]), use_cache=False).logits[:, -1]
-            numbers = _lanes.uniform_numbers(key, torch.tensor(step), _lanes.tries_for(sampling.top_p))
-            chances = _lanes.probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
-            ids.append(int(_lanes.choose(chances, sampling.top_p, numbers)))
+            numbers = _sampling.uniform_numbers(key, torch.tensor(step), _sampling.tries_for(sampling.top_p))
+            chances = _sampling.probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
+            ids.append(int(_sampling.choose(chances, sampling.top_p, numbers)))
     finally:
         llm._model.set_attn_implementation(_lanes.ATTENTION)
-    text: str = llm._text(prompt[-8:] + ids[len(prompt) :])
-    return text[len(llm._text(prompt[-8:])) :].rstrip("\ufffd")
+    text: str = llm._vocabulary.text(prompt[-8:] + ids[len(prompt) :])
+    return text[len(llm._vocabulary.text(prompt[-8:])) :].rstrip("\ufffd")
 
 
 REQUESTS = [
@@ -230,6 +235,47 @@ def test_fused_norms_compute_what_the_models_own_do(size: float) -> None:
         for norm in norms:
             norm.weight.copy_(size * torch.rand(64, generator=torch.Generator().manual_seed(2)))
         expected = [norm(values) for norm in norms]
-        _lanes.fuse(norms)
+        _fusing.fuse(norms, None)
         for norm, wanted in zip(norms, expected, strict=True):
             torch.testing.assert_close(norm(values), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [7, 64])
+def test_the_running_batch_gives_what_one_call_at_a_time_gives(tiny: Any, rows: int) -> None:
+    """The engine of the GPU, on its plain twin: draws of many callers come and go, and each is what it would be alone."""
+    engine = Engine(tiny._model, tiny._shape, tiny._vocabulary, tiny._control, rows=rows)
+    sampling, over = Sampling(max_tokens=24), FirstSentence(splitter(DEFAULT_SPLITTER))
+    contexts = [f"The {noun} came over the sea" for noun in ("storm", "boat", "wind of the north", "birds")]
+    contexts.append(contexts[0] + " in the night")  # begins as another does
+    requests = [Request(context, 5 + i, seed=i, first=i) for i, context in enumerate(contexts)]
+
+    def ask(request: Request, over: Over) -> list[Draw]:
+        keys = [adapter._key(request.seed, request.first + i) for i in range(request.count)]
+        [found] = engine.draw([Part(tiny._prompt(request, sampling), keys)], sampling, over)
+        return found
+
+    def firsts(found: list[list[Draw]]) -> list[str]:
+        texts = [draw.text for draws in found for draw in draws]
+        return [text[start:end] for text, (start, end, _) in zip(texts, over.spans(texts), strict=True)]
+
+    with ThreadPoolExecutor(len(requests)) as callers:
+        for _ in range(2):  # the second time what was read is still there
+            whole = list(callers.map(ask, requests, [never] * len(requests)))
+            assert whole == [one for request in requests for one in tiny.draw([request], sampling, never)]
+            found = list(callers.map(ask, requests, [over] * len(requests)))
+            # One looks at every token and the other at every fourth, which may show some more behind the sentence.
+            assert firsts(found) == firsts(
+                [one for request in requests for one in tiny.draw([request], sampling, over)]
+            )
+    longer = Sampling(max_tokens=12)  # another way of sampling: all is laid out anew
+    assert [one.tokens for one in engine.draw([Part([5, 6, 7], [1, 2])], longer, never)[0]] == [12, 12]
+
+
+def test_an_engine_that_fails_tells_everybody_and_goes_on(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(tiny._model, tiny._shape, tiny._vocabulary, tiny._control, rows=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(Slots, "advance", lambda *_: 1 / 0)
+        with ThreadPoolExecutor(3) as callers:
+            asked = [callers.submit(engine.draw, [Part([5, 6], [n])], Sampling(max_tokens=4), never) for n in range(3)]
+            assert all(isinstance(one.exception(), ZeroDivisionError) for one in asked)
+    assert len(engine.draw([Part([5, 6], [1])], Sampling(max_tokens=4), never)[0]) == 1

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from alimark.rules import Rule
 
 _HOME = {
+    "kgw": "kgw.KGW",
+    "exp": "exp.EXP",
+    "synthid": "synthid.SynthID",
+    "sir": "sir.SIR",
     "semstamp": "semstamp.SemStamp",
     "k-semstamp": "k_semstamp.KSemStamp",
     "simmark": "simmark.SimMark",

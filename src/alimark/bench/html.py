@@ -10,10 +10,10 @@ from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from alimark.bench.plots import Plot
+from alimark.bench.cells import PAPER, Cell, Column, Table
 from alimark.bench.results import Example
 from alimark.bench.shape import attack_label
-from alimark.bench.tables import PAPER, Cell, Column, Table
+from alimark.bench.sheet import Plot
 
 if TYPE_CHECKING:
     from alimark.bench.report import Chapter, Code, Part, Section

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from alimark.bench.plots import Plot
+from alimark.bench.cells import Cell, Table
 from alimark.bench.results import Example
 from alimark.bench.shape import attack_label
-from alimark.bench.tables import Cell, Table
+from alimark.bench.sheet import Plot
 
 if TYPE_CHECKING:
     from alimark.bench.report import Chapter, Code, Part

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from alimark.bench import html, markdown, plots, tables
-from alimark.bench.plots import Plot
+from alimark.bench import html, markdown, plots, rates, tables
+from alimark.bench.cells import Table
 from alimark.bench.results import Example, Results
 from alimark.bench.shape import colours
-from alimark.bench.tables import Table
+from alimark.bench.sheet import Plot
 from alimark.records import write_whole
 
 
@@ -80,7 +80,7 @@ def _slugs(results: Sequence[Results]) -> list[str]:
 def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
     drawn = plots.draw(results, palette, slug)
     parts: dict[str, tuple[str, list[Part]]] = {
-        "detection": ("Detection", [*tables.overview(results), *tables.details(results), *drawn["detection"]]),
+        "detection": ("Detection", [*rates.overview(results), *rates.details(results), *drawn["detection"]]),
         "attacks": ("What the attacks did", [*drawn["attacks"]]),
         "human": ("Human texts", [*tables.human(results), *drawn["human"]]),
         "quality": ("Quality", [*tables.quality(results), *drawn["quality"]]),
@@ -91,7 +91,7 @@ def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
         "made": ("How it was made", [*tables.made(results), *_recipe(results)]),
     }
     sections = [Section(f"{slug}-{name}", title, own) for name, (title, own) in parts.items() if own]
-    return Chapter(slug, results["title"] or results["name"], tables.summary(results), sections)
+    return Chapter(slug, results["title"] or results["name"], rates.summary(results), sections)
 
 
 def _recipe(results: Results) -> list[Part]:

@@ -41,6 +41,10 @@ def generate(
         ),
     ] = "smollm2-135m",
     sentences: Annotated[int, typer.Option(help="Sentences to write.")] = 12,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens to write instead, for the schemes that mark tokens (docs/token-rivals.md)."),
+    ] = None,
     candidates: Annotated[
         int | None,
         typer.Option(
@@ -100,7 +104,7 @@ def generate(
         raise AlimarkError("batch must be at least 1")
     mark = None if key is None else show.load_mark(Key.load(key))
     count = candidates if candidates is not None else mark.candidates if mark else 64
-    settings = GenerationSettings(sentences, count, sampling, prompt_style=prompt_style)  # type: ignore[arg-type]
+    settings = GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
     if input_file is not None and output is not None:
         _many(mark, llm, input_file, output, settings, batch, seed, as_json)
         return

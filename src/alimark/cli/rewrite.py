@@ -12,7 +12,7 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, LLMError
 
 if TYPE_CHECKING:
-    from alimark.rewrite import RewriteSettings, Rewriting
+    from alimark.rewriting import RewriteSettings, Rewriting
     from alimark.watermark import AliMark
 
 DEFAULT_LLM = "qwen2.5-coder-1.5b"
@@ -69,7 +69,7 @@ def rewrite(
     from dataclasses import replace
 
     from alimark.key import Key
-    from alimark.rewrite import RewriteSettings
+    from alimark.rewriting import RewriteSettings
     from alimark.watermark import AliMark
 
     if (file is None) == (input_file is None):
@@ -139,7 +139,8 @@ def _many(
 ) -> None:
     from alimark.cli.texts import TextFile
     from alimark.records import JsonlWriter
-    from alimark.rewrite import Original, rewrite_many
+    from alimark.rewrite import rewrite_many
+    from alimark.rewriting import Original
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")

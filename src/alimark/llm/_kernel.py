@@ -1,8 +1,9 @@
-"""Attention of many draws, on a GPU, in one kernel: what _lanes does in a dozen, in half the time.
+"""What a GPU does at every step in one kernel instead of a dozen: attention, a gated layer's product, the choice of a token.
 
-A program takes sixteen queries of one context and one head. It goes over the context's keys, which they share, with matrix
-products, then over each draw's own, and keeps running sums, so that no score is ever written. It reads how long context
-and draw are from memory: one recorded graph serves all lengths.
+An attention program takes the queries of a few draws of one context, for one head. It turns queries and keys to their
+positions, goes over the context's keys, which the draws share, with matrix products, then over each draw's own, and keeps
+running sums, so that no score is ever written. How long context and draw are it reads from memory: one recorded graph
+serves all lengths.
 """
 
 from __future__ import annotations
@@ -13,37 +14,59 @@ import torch
 import triton
 import triton.language as tl
 
-_QUERIES = 16  # the fewest that a matrix product takes
+QUERIES = 16  # of a program: the fewest that a matrix product takes
 _OWN_NUMBERS = 8192  # of a block of own keys: as much as the registers of a program hold
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0915
-    query, key, value, shared_keys, shared_values, own_keys, own_values, out, lengths, step,
-    query_row, query_head, key_row, key_head, value_row, value_head, shared_context, shared_head, own_row, own_head,
-    rows, scale, window,
-    HEADS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr,
-    QUERIES: tl.constexpr, SHARED: tl.constexpr, OWN: tl.constexpr,
+def _turned(at, cos, sin, place, mask, d, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Vectors at `at`, turned to their positions by halves, as rotary embeddings are; in float32."""
+    straight = tl.load(at + d, mask=mask, other=0.0).to(tl.float32)
+    other = tl.load(at + (d + WIDTH // 2) % WIDTH, mask=mask, other=0.0).to(tl.float32)
+    other = tl.where(d < WIDTH // 2, -other, other)
+    c = tl.load(cos + place + d, mask=mask, other=0.0).to(tl.float32)
+    s = tl.load(sin + place + d, mask=mask, other=0.0).to(tl.float32)
+    return straight * c + other * s
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attention(  # type: ignore[no-untyped-def]  # noqa: PLR0915
+    query, key, value, cos, sin, shared_keys, shared_values, own_keys, own_values, out, blocks, texts, lengths, steps,
+    query_row, query_head, key_row, key_head, value_row, value_head, turn_row, shared_context, shared_head, own_row, own_head,
+    scale, window,
+    HEADS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr, TURN: tl.constexpr,
+    QUERIES: tl.constexpr, ROWS: tl.constexpr, SHARED: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
-    context = tl.program_id(1) // HEADS
-    head = tl.program_id(1) % HEADS
-    number = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
-    group = number % GROUPS
-    real = number // GROUPS < rows
-    row = (context * rows + number // GROUPS).to(tl.int64)
-    d = tl.arange(0, WIDTH)
+    block = tl.program_id(0)
+    head = tl.program_id(1)
+    first_row = tl.load(blocks + block * ROWS)
+    if first_row < 0:
+        return
+    context = tl.load(texts + first_row)
     length = tl.load(lengths + context).to(tl.int32)
-    now = tl.load(step).to(tl.int32) - 1
+    number = tl.arange(0, QUERIES)
+    group = number % GROUPS
+    real = number < GROUPS * ROWS
+    row = tl.load(blocks + block * ROWS + number // GROUPS, mask=real, other=-1).to(tl.int64)
+    real = real & (row >= 0)
+    row = tl.where(real, row, 0)
+    now = tl.load(steps + row, mask=real, other=0).to(tl.int32)
+    d = tl.arange(0, WIDTH)[None, :]
     mask = real[:, None]
-    q = tl.load(
-        query + row[:, None] * query_row + (head * GROUPS + group)[:, None] * query_head + d, mask=mask, other=0.0
-    )
-    k = tl.load(key + row[:, None] * key_row + head * key_head + d, mask=mask, other=0.0)
+    at = query + row[:, None] * query_row + (head * GROUPS + group)[:, None] * query_head
+    key_at = key + row[:, None] * key_row + head * key_head
+    if TURN:
+        turn = row[:, None] * turn_row
+        q = _turned(at, cos, sin, turn, mask, d, WIDTH).to(query.dtype.element_ty)
+        k = _turned(key_at, cos, sin, turn, mask, d, WIDTH).to(query.dtype.element_ty)
+    else:
+        q = tl.load(at + d, mask=mask, other=0.0)
+        k = tl.load(key_at + d, mask=mask, other=0.0)
     v = tl.load(value + row[:, None] * value_row + head * value_head + d, mask=mask, other=0.0)
     own = row[:, None] * own_row + head * own_head + d
     keep = mask & (group == 0)[:, None]
-    tl.store(own_keys + own + now * WIDTH, k, mask=keep)
-    tl.store(own_values + own + now * WIDTH, v, mask=keep)
+    tl.store(own_keys + own + now[:, None] * WIDTH, k, mask=keep)
+    tl.store(own_values + own + now[:, None] * WIDTH, v, mask=keep)
 
     # The token itself is always seen, so the sums start with it and are never empty.
     wide = q.to(tl.float32)
@@ -53,18 +76,18 @@ def _kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0915
 
     first = 0
     if WINDOW:
-        first = tl.maximum(0, length + now - window + 1) // SHARED * SHARED
+        first = tl.maximum(0, length + tl.min(tl.where(real, now, 2147483647)) - window + 1) // SHARED * SHARED
     shared = context.to(tl.int64) * shared_context + head * shared_head
     for start in range(first, length, SHARED):
-        at = start + tl.arange(0, SHARED)
-        there = (at < length)[:, None]
-        keys = tl.load(shared_keys + shared + at[:, None] * WIDTH + d, mask=there, other=0.0)
-        values = tl.load(shared_values + shared + at[:, None] * WIDTH + d, mask=there, other=0.0)
+        key_number = start + tl.arange(0, SHARED)
+        there = (key_number < length)[:, None]
+        keys = tl.load(shared_keys + shared + key_number[:, None] * WIDTH + d, mask=there, other=0.0)
+        values = tl.load(shared_values + shared + key_number[:, None] * WIDTH + d, mask=there, other=0.0)
         scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * scale
-        seen = at < length
+        seen = (key_number < length)[None, :] & real[:, None]
         if WINDOW:
-            seen = seen & (at > length + now - window)
-        scores = tl.where(seen[None, :], scores, -float("inf"))
+            seen = seen & (key_number[None, :] > (length + now - window)[:, None])
+        scores = tl.where(seen, scores, -float("inf"))
         higher = tl.maximum(most, tl.max(scores, axis=1))
         weights = tl.exp(scores - higher[:, None])
         fade = tl.exp(most - higher)
@@ -73,23 +96,23 @@ def _kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0915
         most = higher
 
     first = 0
+    latest = tl.max(tl.where(real, now, 0))
     if WINDOW:
-        first = tl.maximum(0, now - window + 1) // OWN * OWN
-    for start in range(first, now, OWN):
-        at = start + tl.arange(0, OWN)
-        there = real[:, None, None] & (at < now)[None, :, None]
-        place = row[:, None, None] * own_row + head * own_head + at[None, :, None] * WIDTH + d[None, None, :]
-        keys = tl.load(own_keys + place, mask=there, other=0.0).to(tl.float32)
-        scores = tl.sum(wide[:, None, :] * keys, axis=2) * scale
-        seen = at < now
+        first = tl.maximum(0, tl.min(tl.where(real, now, 2147483647)) - window + 1) // OWN * OWN
+    for start in range(first, latest, OWN):
+        key_number = start + tl.arange(0, OWN)
+        seen = real[:, None] & (key_number[None, :] < now[:, None])
         if WINDOW:
-            seen = seen & (at > now - window)
-        scores = tl.where(seen[None, :], scores, -float("inf"))
+            seen = seen & (key_number[None, :] > (now - window)[:, None])
+        place = (row * own_row)[:, None, None] + head * own_head + key_number[None, :, None] * WIDTH + d[:, None, :]
+        keys = tl.load(own_keys + place, mask=seen[:, :, None], other=0.0).to(tl.float32)
+        scores = tl.sum(wide[:, None, :] * keys, axis=2) * scale
+        scores = tl.where(seen, scores, -float("inf"))
         higher = tl.maximum(most, tl.max(scores, axis=1))
         weights = tl.exp(scores - higher[:, None])
         fade = tl.exp(most - higher)
         total = total * fade + tl.sum(weights, axis=1)
-        values = tl.load(own_values + place, mask=there, other=0.0).to(tl.float32)
+        values = tl.load(own_values + place, mask=seen[:, :, None], other=0.0).to(tl.float32)
         found = found * fade[:, None] + tl.sum(weights[:, :, None] * values, axis=1)
         most = higher
 
@@ -102,29 +125,115 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    turn: tuple[torch.Tensor, torch.Tensor] | None,
     shared: torch.Tensor,
     own: torch.Tensor,
+    blocks: torch.Tensor,
+    texts: torch.Tensor,
     lengths: torch.Tensor,
-    step: torch.Tensor,
+    steps: torch.Tensor,
     scale: float,
     window: int | None,
+    out: torch.Tensor,
 ) -> torch.Tensor:
-    """query: (rows, heads * groups, 1, width); key, value: (rows, heads, 1, width), which are added to `own`.
+    """query: (rows, heads * groups, width); key, value: (rows, heads, width), which are added to `own`.
 
-    shared: (2, contexts, heads, tokens, width); own: (2, rows, heads, steps, width). The last two orders are kept together in
-    memory. Of every context there are as many rows as of any other.
+    turn: cosines and sines of each row's position, (rows, width), where queries and keys are still to be turned to it. shared:
+    (2, contexts, heads, tokens, width); own: (2, rows, heads, steps, width). blocks: in each row draws of one context, filled
+    up with -1. texts: each draw's context. lengths: tokens of each context in `shared`. steps: own tokens of each draw before
+    this one. out: where the answer goes, (rows, heads * groups, width); rows in no block keep what they had.
     """
-    contexts, heads, width = shared.shape[1], shared.shape[2], shared.shape[4]
-    rows, groups = query.shape[0], query.shape[1] // heads
-    out = torch.empty((rows, 1, heads * groups, width), dtype=query.dtype, device=query.device)
-    grid = (triton.cdiv(rows // contexts * groups, _QUERIES), contexts * heads)
-    launch: Any = _kernel[grid]
+    heads, width = shared.shape[2], shared.shape[4]
+    groups = query.shape[1] // heads
+    cos, sin = turn or (query, query)
+    launch: Any = _attention[(len(blocks), heads)]
     launch(
-        query, key, value, shared[0], shared[1], own[0], own[1], out, lengths, step,
-        query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
-        shared.stride(1), shared.stride(2), own.stride(1), own.stride(2),
-        rows // contexts, scale, window or 0,
-        HEADS=heads, GROUPS=groups, WIDTH=width, WINDOW=window is not None,
-        QUERIES=_QUERIES, SHARED=max(16, min(64, 8192 // width)), OWN=max(2, min(8, _OWN_NUMBERS // (_QUERIES * width))),
+        query, key, value, cos, sin, shared[0], shared[1], own[0], own[1], out, blocks, texts, lengths, steps,
+        query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1), cos.stride(0),
+        shared.stride(1), shared.stride(2), own.stride(1), own.stride(2), scale, window or 0,
+        HEADS=heads, GROUPS=groups, WIDTH=width, WINDOW=window is not None, TURN=turn is not None, QUERIES=QUERIES,
+        ROWS=blocks.shape[1], SHARED=max(16, min(64, 8192 // width)), OWN=max(2, min(8, _OWN_NUMBERS // (QUERIES * width))),
+    )  # fmt: skip
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gated(both, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < size
+    gate = tl.load(both + row * 2 * size + at, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(both + row * 2 * size + size + at, mask=mask, other=0.0).to(tl.float32)
+    slope = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate) if GELU else gate
+    done = gate / (1 + tl.exp(-slope))
+    tl.store(out + row * size + at, (done * up).to(out.dtype.element_ty), mask=mask)
+
+
+def gated(both: torch.Tensor, *, gelu: bool) -> torch.Tensor:
+    """The first half of each row through SiLU, or GELU by its tanh form, times the second half."""
+    size = both.shape[-1] // 2
+    out = torch.empty((*both.shape[:-1], size), dtype=both.dtype, device=both.device)
+    rows = both.numel() // (2 * size)
+    launch: Any = _gated[(rows, triton.cdiv(size, 1024))]
+    launch(both, out, size, GELU=gelu, BLOCK=1024)
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _choice(  # type: ignore[no-untyped-def]
+    scores, numbers, out, size, row_stride, top_p, TRIES: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    scores += row * row_stride
+    most = -float("inf")
+    answer = 0
+    for start in range(0, size, BLOCK):
+        x = tl.load(scores + start + at, mask=start + at < size, other=-float("inf"))
+        high = tl.max(x, axis=0)
+        if high > most:
+            most = high
+            answer = start + tl.argmax(x, axis=0)
+    total = 0.0
+    for start in range(0, size, BLOCK):
+        total += tl.sum(
+            tl.exp(tl.load(scores + start + at, mask=start + at < size, other=-float("inf")) - most), axis=0
+        )
+    settled = 0
+    turn = 0
+    while (turn < TRIES) & (settled == 0):
+        target = tl.load(numbers + row * TRIES + turn) * total
+        start = 0
+        before = 0.0
+        token = -1
+        weight = 0.0
+        while (start < size) & (token < 0):
+            e = tl.exp(tl.load(scores + start + at, mask=start + at < size, other=-float("inf")) - most)
+            behind = before + tl.sum(e, axis=0)
+            if behind > target:
+                passed = tl.sum((before + tl.cumsum(e, axis=0) <= target).to(tl.int32), axis=0)
+                passed = tl.minimum(passed, BLOCK - 1)
+                token = start + passed
+                weight = tl.sum(tl.where(at == passed, e, 0.0), axis=0)
+            before = behind
+            start += BLOCK
+        likelier = 0.0
+        for first in range(0, size, BLOCK):
+            e = tl.exp(tl.load(scores + first + at, mask=first + at < size, other=-float("inf")) - most)
+            likelier += tl.sum(tl.where(e > weight, e, 0.0), axis=0)
+        if (weight > 0) & (likelier < top_p * total):
+            answer = token
+            settled = 1
+        turn += 1
+    tl.store(out + row, answer)
+
+
+def choose(scores: torch.Tensor, top_p: float, numbers: torch.Tensor) -> torch.Tensor:
+    """As `_sampling.choose`, of scores before their softmax."""
+    out = torch.empty(len(scores), dtype=torch.long, device=scores.device)
+    launch: Any = _choice[(len(scores),)]
+    tries = numbers.float().contiguous()
+    launch(
+        scores, tries, out, scores.shape[1], scores.stride(0), top_p, TRIES=tries.shape[1], BLOCK=4096, num_warps=8
     )  # fmt: skip
     return out

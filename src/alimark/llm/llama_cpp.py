@@ -17,24 +17,22 @@ starts from an empty cache: its draws then do not depend on what was asked befor
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
 import secrets
-import string
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn, never
-from alimark.text import STOPS
+from alimark.llm._rounds import BROKEN, WARY_STOPS, OpenDraw, seed_of
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn, never
 
 TOKENS_A_DRAW = 128
 """Cache cells set aside for each parallel draw; longer draws run fewer at a time."""
@@ -46,43 +44,8 @@ _FIRST_STEP = 4
 _CALLERS = 4
 _SINGLES = 16  # a draw each: as many as decode together at little more than the cost of one
 
-_BROKEN = "\ufffd"
 
-
-def _wary_stops() -> Iterator[str]:
-    """The stops, less the likeliest false alarms, since going on after one has its price.
-
-    A full stop and a space count only behind two letters or digits of one kind ("end. ", "NASA. ", "1999. ", but not
-    "Dr. ", "U.S. ", "J. ", "1. "), a blank line only behind something. A draw that passes an end unseen merely samples
-    on to the next.
-    """
-    kinds = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
-    pairs = [*(a + b for kind in kinds for a in kind for b in kind), *"%)]\"'”’"]
-    visible = string.ascii_letters + string.digits + string.punctuation
-    for stop in STOPS:
-        before = {". ": pairs, "\n\n": visible}.get(stop, [""])
-        yield from (some + stop for some in before)
-
-
-WARY_STOPS = tuple(_wary_stops())
-
-
-@dataclass(slots=True)
-class _Open:
-    """A draw in progress: its tokens, the text they make, and how often it was taken up again."""
-
-    number: int
-    ids: list[int] = field(default_factory=list)
-    text: str = ""
-    rounds: int = 0
-    ended: Ended | None = None
-
-    def draw(self) -> Draw:
-        assert self.ended is not None
-        return Draw(self.text, len(self.ids), self.ended)
-
-
-class LlamaCpp:
+class LlamaCpp(LLM):
     """A GGUF model. Calls from several threads share the slots; with `repeatable` they run one after the other.
 
     context_tokens: the most tokens that prompt and text may have together.
@@ -134,14 +97,6 @@ class LlamaCpp:
     def singles(self) -> tuple[int, int]:
         return 1 if self._repeatable else min(_SINGLES, self._parallel), 1
 
-    @property
-    def together(self) -> int:
-        return 1
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        return ()
-
     def __repr__(self) -> str:
         return f"<LlamaCpp {self.name}>"
 
@@ -186,8 +141,8 @@ class LlamaCpp:
         """All draws of a request that needs no more than the slots and cells there are."""
         if self._repeatable:
             self._server.forget()
-        opened = [_Open(request.first + i) for i in range(request.count)]
-        seed = (_seed_of(request.seed) + request.first) % 2**31
+        opened = [OpenDraw(prompt, request.seed, request.first + i) for i in range(request.count)]
+        seed = (seed_of(request.seed) + request.first) % 2**31
         body = self._body(prompt, sampling, sampling.max_tokens, seed)
         if over is never:
             body["stop"] = []
@@ -200,7 +155,7 @@ class LlamaCpp:
         slot = answers[0]["id_slot"]
         for one in opened:
             while one.ended is None:
-                body = self._next_body(one, request.seed, prompt, sampling)
+                body = self._next_body(one, sampling)
                 body |= {"id_slot": slot, "cache_prompt": True}
                 self._take(one, self._server.post("/completion", body), sampling, over)
         return [one.draw() for one in opened]
@@ -225,14 +180,14 @@ class LlamaCpp:
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "id_slot"],
         }
 
-    def _next_body(self, one: _Open, seed: int, prompt: list[int], sampling: Sampling) -> dict[str, Any]:
+    def _next_body(self, one: OpenDraw, sampling: Sampling) -> dict[str, Any]:
         one.rounds += 1
         left = sampling.max_tokens - len(one.ids)
         # The first sentence may be over a word later; before its first word it is not.
         step = min(left, _FIRST_STEP << one.rounds - 1) if one.text.strip() else left
-        return self._body(prompt + one.ids, sampling, step, _seed_of(seed, one.number, one.rounds))
+        return self._body(one.prompt + one.ids, sampling, step, seed_of(one.seed, one.number, one.rounds))
 
-    def _take(self, one: _Open, answer: dict[str, Any], sampling: Sampling, over: Over) -> None:
+    def _take(self, one: OpenDraw, answer: dict[str, Any], sampling: Sampling, over: Over) -> None:
         """Add what was sampled to the draw and see whether it has ended."""
         one.ids += answer["tokens"]
         said = one.text + answer["content"]
@@ -254,9 +209,9 @@ class LlamaCpp:
         """The text of sampled tokens, of which `said` is what the server made of them piece by piece."""
         whole: str = self._server.post("/detokenize", {"tokens": ids})["content"]
         # A character cut in two by the last token is no part of the text yet.
-        whole, said = whole.rstrip(_BROKEN), said.rstrip(_BROKEN)
+        whole, said = whole.rstrip(BROKEN), said.rstrip(BROKEN)
         # A control token shows in `whole` only; then the server's word is the better one.
-        return whole if _BROKEN in said or whole.startswith(said) else said
+        return whole if BROKEN in said or whole.startswith(said) else said
 
 
 class _Room:
@@ -297,12 +252,6 @@ class _Room:
         fit = min(most, share, self._slots, (self._cells - prompt) // tokens)
         alone = self._cells == self._all_cells  # then one draw always fits, since a context does
         return max(0, fit) or int(alone)
-
-
-def _seed_of(*numbers: int) -> int:
-    """A seed of 31 bits: with a draw added it stays below 2**32 - 1, which means "any seed" to llama.cpp."""
-    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 def free_cores(seconds: float = 0.2) -> int:

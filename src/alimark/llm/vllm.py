@@ -12,41 +12,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm.base import Draw, Ended, Over, Request, Sampling, Turn
-from alimark.llm.openai import COMMON_STOPS, seed_of, stop_ends
-
-# Rounds of a draw that may be cut short; the next takes all tokens that are left, so that a whole answer takes few.
-_SHORT_ROUNDS = 3
+from alimark.llm._rounds import BROKEN, COMMON_STOPS, SHORT_ROUNDS, OpenDraw, seed_of, stop_ends
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn
 
 # Tokens of the prompt decoded along with a draw: a tokenizer may write a first word without its space.
 _CONTEXT_IDS = 8
 
-_BROKEN = "\ufffd"
 
-
-@dataclass(slots=True)
-class _Open:
-    """A draw in progress."""
-
-    prompt: list[int]
-    seed: int
-    number: int
-    ids: list[int] = field(default_factory=list)
-    text: str = ""
-    rounds: int = 0
-    ended: Ended | None = None
-
-    def draw(self) -> Draw:
-        assert self.ended is not None
-        return Draw(self.text, len(self.ids), self.ended)
-
-
-class VLLM:
+class VLLM(LLM):
     """A safetensors folder, hub id or GGUF file on vLLM. Calls from several threads run one after the other.
 
     add_bos: a token id that the tokenizer forgets to put first. All other options go to `vllm.LLM`.
@@ -79,20 +56,8 @@ class VLLM:
         return self._name
 
     @property
-    def callers(self) -> int:
-        return 1
-
-    @property
     def together(self) -> int:
         return 16
-
-    @property
-    def singles(self) -> tuple[int, int]:
-        return self.callers, self.together
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        return ()
 
     def __repr__(self) -> str:
         return f"<VLLM {self.name}>"
@@ -102,7 +67,7 @@ class VLLM:
         opened = []
         for request in requests:
             prompt = self._prompt(request, sampling)
-            opened.append([_Open(prompt, request.seed, request.first + i) for i in range(request.count)])
+            opened.append([OpenDraw(prompt, request.seed, request.first + i) for i in range(request.count)])
         live = [one for group in opened for one in group]
         with self._lock:
             while live:
@@ -140,14 +105,14 @@ class VLLM:
             raise LLMError(f"{self.name} has no chat template that fits: {error}") from error
         return text
 
-    def _generate(self, live: list[_Open], sampling: Sampling) -> list[Any]:
+    def _generate(self, live: list[OpenDraw], sampling: Sampling) -> list[Any]:
         prompts = [{"prompt_token_ids": one.prompt + one.ids} for one in live]
         params = [self._sampling(one, sampling) for one in live]
         outputs: list[Any] = self._llm.generate(prompts, params, use_tqdm=False)
         # They come in the order of asking, and what an interrupted call had left behind comes first.
         return outputs[-len(live) :]
 
-    def _sampling(self, one: _Open, sampling: Sampling) -> Any:
+    def _sampling(self, one: OpenDraw, sampling: Sampling) -> Any:
         # Told to ignore ends, vLLM samples them all the same and goes on behind them; so no control token may come at all.
         held = {} if sampling.may_end else {"logit_bias": dict.fromkeys(self._tokenizer.all_special_ids, -100.0)}
         return self._params(
@@ -158,11 +123,11 @@ class VLLM:
             repetition_penalty=sampling.repetition_penalty,
             max_tokens=sampling.max_tokens - len(one.ids),
             ignore_eos=not sampling.may_end,
-            stop=list(COMMON_STOPS) if one.rounds < _SHORT_ROUNDS else [],
+            stop=list(COMMON_STOPS) if one.rounds < SHORT_ROUNDS else [],
             **held,
         )
 
-    def _take(self, one: _Open, output: Any, sampling: Sampling, over: Over) -> None:
+    def _take(self, one: OpenDraw, output: Any, sampling: Sampling, over: Over) -> None:
         """Add what was sampled to the draw and see whether it has ended."""
         one.ids += output.token_ids
         one.rounds += 1
@@ -179,18 +144,18 @@ class VLLM:
         if len(one.ids) >= sampling.max_tokens:
             one.ended = "length"
 
-    def _over(self, one: _Open, said: str, over: Over) -> bool:
+    def _over(self, one: OpenDraw, said: str, over: Over) -> bool:
         for end in (*stop_ends(said, len(one.text)), len(said)):
             if over(said[:end]):
                 one.text, one.ended = said[:end], "sentence"
                 return True
         return False
 
-    def _text(self, one: _Open) -> str:
+    def _text(self, one: OpenDraw) -> str:
         before = one.prompt[-_CONTEXT_IDS:]
         skipped = len(self._decode(before))
         # A character cut in two by the last token is no part of the text yet.
-        return self._decode(before + one.ids)[skipped:].rstrip(_BROKEN)
+        return self._decode(before + one.ids)[skipped:].rstrip(BROKEN)
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)

@@ -1,0 +1,99 @@
+"""Weights for transformers: safetensors, or GGUF turned into safetensors once."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alimark.errors import LLMError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load(source: str | Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The tokenizer and the model, on the CPU, of a safetensors folder, a hub id or a GGUF file."""
+    if str(source).endswith(".gguf"):
+        source = converted(Path(source))
+    return _load(source, {"dtype": dtype})
+
+
+def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    safe = {"trust_remote_code": False, **options}
+    with quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(source), **safe)
+            model = AutoModelForCausalLM.from_pretrained(str(source), use_safetensors=True, **safe, **model_options)
+        except (OSError, ValueError, KeyError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise LLMError(f"transformers cannot load {source}: {reason}") from error
+    return tokenizer, model
+
+
+def converted(path: Path) -> Path:
+    """The folder of safetensors made from a GGUF file; transformers takes minutes to read one, so it is done once."""
+    from filelock import FileLock
+
+    from alimark.models import store
+
+    if not path.is_file():
+        raise LLMError(f"there is no GGUF file at {path}")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    root = store.home() / "converted"
+    folder = root / f"{path.stem}-{digest[:16]}"
+    root.mkdir(parents=True, exist_ok=True)
+    with FileLock(root / f"{folder.name}.lock"):
+        if folder.is_dir():
+            return folder
+        staging = Path(tempfile.mkdtemp(dir=root, prefix=".staging-"))
+        try:
+            _convert(path, staging)
+            os.replace(staging, folder)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def _convert(path: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with redirect_stderr(io.StringIO()):  # its progress bar heeds no setting
+        # Half precision holds what was made of a few bits a weight, in half the space.
+        tokenizer, read = _load(path.parent, {"dtype": torch.float16}, gguf_file=path.name)
+    config = copy.deepcopy(read.config)
+    if hasattr(config, "quantization_config"):  # the numbers are plain by now, yet it would not be saved with that
+        del config.quantization_config
+    with quiet():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float16)
+        model.load_state_dict(read.state_dict())
+        model.generation_config = read.generation_config
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no advice on stderr."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,49 @@
+"""A tiny random language model whose every next token is nearly as likely as any other, so that short texts carry a mark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from alimark.llm.base import Request, Sampling, never
+from alimark.testing import StandInLLM
+
+
+def save_tiny(folder: Path) -> None:
+    import torch
+    import transformers
+
+    tokenizer = _tokenizer(transformers)
+    ids = tokenizer.get_vocab()
+    config = transformers.PhiConfig(
+        vocab_size=len(ids), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=1024, eos_token_id=ids["<end>"], bos_token_id=None, tie_word_embeddings=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.PhiForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(6)
+        for i, token in enumerate(tokenizer.convert_ids_to_tokens(range(len(ids)))):
+            model.lm_head.bias[i] = (
+                0.0 if token[:1] == "Ġ" else -8.0
+            )  # whole words, which are read as they were written
+        model.lm_head.bias[ids["."]] = 1.0
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer(transformers: Any) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    texts = [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), never)[0]]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=["<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")

@@ -1,0 +1,38 @@
+"""Runs the command line inside the test's own process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from alimark.cli import main as cli
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """A command, given its words."""
+
+    def call(*words: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["alimark", *map(str, words)])
+        capfdbinary.readouterr()
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as done:
+            status = int(done.code or 0)
+        said = capfdbinary.readouterr()
+        return Done(status, said.out.decode(), said.err.decode())
+
+    return call

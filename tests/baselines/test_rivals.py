@@ -14,7 +14,7 @@ from rival_keys import EMBEDDER, LEARN, PREFIX, RIVALS, human, key_of, learned
 
 import alimark.embed
 import alimark.llm
-from alimark import Key, load
+from alimark import AliMark, Key, load
 from alimark.baselines import names, parameters
 from alimark.bench.evaluate import evaluate
 from alimark.bench.recipe import parse
@@ -217,6 +217,8 @@ def test_errors_are_answers_for_their_text_alone() -> None:
     assert "no sentence" in str(empty)
     with pytest.raises(AlimarkError, match="unknown detection option"):
         mark.detect(human()[0], restructure="none")
+    with pytest.raises(KeyFileError, match="not of alimark"):
+        AliMark(key_of("semstamp"), embedder=EMBEDDER)
     with pytest.raises(KeyFileError, match="not of pmark"):
         type(load(key_of("pmark"), embedder=EMBEDDER))(key_of("semstamp"))  # type: ignore[call-arg]
 

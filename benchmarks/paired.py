@@ -5,6 +5,9 @@
 Thresholds are the empirical quantiles of the recipe's human texts under fresh keys, each watermark's own. The interval of the
 difference comes from resampling prompts and human texts together, 4000 times. Attacks that failed are counted apart: "sound"
 leaves a prompt out where the attack failed on either text, "all" counts failures as misses.
+
+With --nominal the threshold is a p-value by random keys, right for every text whatever human texts there are: then none are
+resampled, and intervals are narrower.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class Scored:
     p_values: Floats
     """Of the human texts."""
     texts: dict[str, Floats]
+    own_p: dict[str, Floats]
+    """The p-values of those texts."""
 
 
 def scored(run: Run, label: str) -> Scored:
@@ -41,34 +46,32 @@ def scored(run: Run, label: str) -> Scored:
     [detection] = run.recipe.detection
     records = run.workspace.records("detect", {job.id for job in run.detect_jobs()})
 
-    def score(cell: Cell, source: str, prompt: str) -> float:
-        return _score(records.get(run.detect_job(cell, detection, source, prompt).id))
-
-    def of(attack: OneAttack | None) -> Floats:
+    def of(attack: OneAttack | None, name: str) -> Floats:
         return np.array(
             [
-                score(cell, _source(run, cell, item, attack), item.prompt)
+                _value(records.get(run.detect_job(cell, detection, _source(run, cell, item, attack), item.prompt).id), name)
                 for cell in cells
                 for item in cell.items
             ]
         )  # fmt: skip
 
     own = [records.get(job.id) for cell in cells for _, job in run.human_jobs(cell, detection)]
-    human = np.array([_score(record) for record in own])
+    human = np.array([_value(record, "score") for record in own])
     if np.isnan(human).any():
         raise SystemExit(
             f"{int(np.isnan(human).sum())} human texts are not scored yet: finish `alimark bench run` first"
         )
-    every = {"none": of(None)} | {attack.label: of(attack) for attack in attacks(run.recipe)}
-    return Scored(label, human, np.array([float(record["p_value"]) for record in own if record]), every)
+    ways = {"none": None} | {attack.label: attack for attack in attacks(run.recipe)}
+    every, own_p = ({attack: of(way, name) for attack, way in ways.items()} for name in ("score", "p_value"))
+    return Scored(label, human, np.array([float(record["p_value"]) for record in own if record]), every, own_p)
 
 
 def _source(run: Run, cell: Cell, item: object, attack: OneAttack | None) -> str:
     return run.generate_job(cell, item).id if attack is None else run.attack_job(cell, item, attack).id  # type: ignore[arg-type]
 
 
-def _score(record: Record | None) -> float:
-    return float(record["score"]) if record and "score" in record else float("nan")
+def _value(record: Record | None, name: str) -> float:
+    return float(record[name]) if record and name in record else float("nan")
 
 
 def rate(scores: Floats, human: Floats, fpr: float) -> float:
@@ -105,6 +108,21 @@ def row(one: Scored, two: Scored, attack: str, rng: np.random.Generator) -> str:
     return "| " + " | ".join([*cells, ", ".join(f"{100 * m:.0f}" for m in missed)]) + " |"
 
 
+def nominal_row(one: Scored, two: Scored, attack: str, rng: np.random.Generator) -> str:
+    """The same at p-values of 1% and 5%."""
+    a, b = one.own_p[attack], two.own_p[attack]
+    sound = ~np.isnan(a) & ~np.isnan(b)
+    cells = [attack, str(int(sound.sum()))]
+    for level in (0.01, 0.05):
+        found = np.stack([a[sound] <= level, b[sound] <= level]).astype(float)
+        less = found[1] - found[0]
+        means = less[rng.integers(0, len(less), (REPEATS, len(less)))].mean(axis=1)
+        low, high = np.quantile(means, (0.025, 0.975))
+        cells += [f"{100 * share:.0f}" for share in found.mean(axis=1)]
+        cells += [f"{100 * less.mean():+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"]
+    return "| " + " | ".join(cells) + " |"
+
+
 def draw(path: Path, one: Scored, two: Scored) -> None:
     """A line an attack, from the first watermark's rate to the second's."""
     import matplotlib
@@ -133,21 +151,23 @@ def main() -> None:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     parser.add_argument("--plot", type=Path, help="draw the rates at 1%% as a picture, too")
+    parser.add_argument("--nominal", action="store_true", help="thresholds are p-values by random keys")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
     one, two = (scored(run, watermark.label) for watermark in run.recipe.watermark[:2])
     for own in (one, two):
         found = ", ".join(f"{100 * (own.p_values <= level).mean():.1f}% at p <= {level}" for level in (0.01, 0.05))
         print(f"{own.label}: {len(own.human)} human texts, of which found: {found}")
-    names = [f"{own.label} TPR@{level}" for level in ("1%", "5%") for own in (one, two)]
+    names = [f"{own.label} {'p <= ' if args.nominal else 'TPR@'}{x}" for x in ("1%", "5%") for own in (one, two)]
     head = ["attack", "sound", "failed", *names[:2], "difference", *names[2:], "difference", "@1%, all"]
+    head = [head[i] for i in (0, 1, 3, 4, 5, 6, 7, 8)] if args.nominal else head
     print("| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|")
     if args.plot:
         draw(args.plot, one, two)
     rng = np.random.default_rng(1)
     for attack in one.texts:
         if not (np.isnan(one.texts[attack]).all() or np.isnan(two.texts[attack]).all()):
-            print(row(one, two, attack, rng), flush=True)
+            print((nominal_row if args.nominal else row)(one, two, attack, rng), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,28 +33,34 @@ NOW = SOFT_VERSIONS[SOFT_VERSION]
 
 @dataclass(frozen=True)
 class Text:
+    prompt: str
     attack: str
     key: Key
     units: Units
     vectors: Any
 
 
-def texts_of(run: Run, watermark: Watermark) -> Iterator[Text]:
+SINGLE = Limits.of("single")
+
+
+def texts_of(run: Run, watermark: Watermark, limits: Limits = SINGLE) -> Iterator[Text]:
     """Every text of a watermark that its attack left, with the embeddings of its units."""
     jobs = []
     for cell in run.cells:
         if cell.watermark is watermark or cell.watermark == watermark:
             for item in cell.items:
                 key = key_for(watermark, secret(cell.recipe.seed, item.prompt), run.models)
-                jobs.append(("none", run.generate_job(cell, item).id, key))
-                jobs += [(one.label, run.attack_job(cell, item, one).id, key) for one in attacks(cell.recipe)]
-    texts = run._texts([source for _, source, _ in jobs])
+                jobs.append((item.prompt, "none", run.generate_job(cell, item).id, key))
+                jobs += [
+                    (item.prompt, one.label, run.attack_job(cell, item, one).id, key) for one in attacks(cell.recipe)
+                ]
+    texts = run._texts([source for _, _, source, _ in jobs])
     embedder = run.models.embedder(watermark.key["embedder"])
     with run.workspace.kept_vectors(embedder) as vectors:
-        for attack, source, key in jobs:
+        for prompt, attack, source, key in jobs:
             if texts.get(source):
-                units = restructure(splitter(key.splitter).units(texts[source]), Limits.of("single"))
-                yield Text(attack, key, units, vectors.embed(units.texts))
+                units = restructure(splitter(key.splitter).units(texts[source]), limits)
+                yield Text(prompt, attack, key, units, vectors.embed(units.texts))
 
 
 Score = Callable[[Text, Any], Floats]

@@ -133,10 +133,12 @@ def soft_likelihood(
     joined: Sequence[Sequence[float] | None],
     chances: Mapping[str, float],
     best: Callable[[Sequence[float]], float] = sum,
+    offsets: int = 1,
 ) -> float:
     """How much likelier a text is if it carries the blocks: over all that may become of it, or by `best=max` the likeliest.
 
-    `whole[i][j]` is the worth of sentence i for block j, `joined[i][j]` that of sentences i - 1 and i together.
+    `whole[i][j]` is the worth of sentence i for block j, `joined[i][j]` that of sentences i - 1 and i together. The text began
+    with any of the first `offsets` blocks.
     """
     size, gain = len(whole[0]), chances["worth"]
     names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump")
@@ -171,7 +173,8 @@ def soft_likelihood(
         return best(ways)
 
     ahead = cache(rest)
-    return ahead(0, 0)
+    starts = range(min(offsets, size))
+    return best([ahead(0, start) / len(starts) for start in starts])
 
 
 def soft_local(

@@ -248,12 +248,25 @@ def _score_one(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, rule: A
                 out[0], out[1], out[2], out[3] = z, u, v, at
 
 
+@kernel()
+def _score_offsets(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, rule: Any, offsets: Any, out: Any) -> None:
+    """The same from each of the first blocks on; out[4] is the one that gave the best."""
+    out[4] = 0
+    _score_one(units, valid, blocks, m, limits, rule, out)
+    if offsets > 1:
+        own = np.empty(4)
+        for offset in range(1, offsets):
+            _score_one(units, valid, blocks[offset:], m, limits, rule, own)
+            if own[0] > out[0]:
+                out[0], out[1], out[2], out[3], out[4] = own[0], own[1], own[2], own[3], offset
+
+
 @kernel(parallel=True)
 def _score_jobs(units: Any, valid: Any, starts: Any, texts: Any, keys: Any, blocks: Any, m: Any, limits: Any,
-                rule: Any, out: Any) -> None:  # fmt: skip
+                rule: Any, offsets: Any, out: Any) -> None:  # fmt: skip
     for job in prange(len(texts)):
         a, b = starts[texts[job]], starts[texts[job] + 1]
-        _score_one(units[a:b], valid[a:b], blocks[keys[job]], m, limits, rule, out[job])
+        _score_offsets(units[a:b], valid[a:b], blocks[keys[job]], m, limits, rule, offsets, out[job])
 
 
 @kernel()
@@ -310,12 +323,13 @@ def edit_distances(left: Packed, right: Packed, m: int) -> NDArray[np.int32]:
 
 
 class Best(NamedTuple):
-    """The best z of each job and what gave it: merges, splits and prefix length."""
+    """The best z of each job and what gave it: merges, splits, prefix length, and the block that the prefix begins with."""
 
     z: Floats
     merges: Ints
     splits: Ints
     length: Ints
+    offset: Ints
 
 
 def search(
@@ -329,25 +343,26 @@ def search(
     starts: Ints | None = None,
     texts: Ints | None = None,
     keys: Ints | None = None,
+    offsets: int = 1,
 ) -> Best:
     """Algorithm 2 for many pairs of a text and a key, in parallel.
 
     Job k aligns text `texts[k]`, whose units are `units[starts[t]:starts[t + 1]]`, with the secret `blocks[keys[k]]`. Left out,
-    they mean one text against every key.
+    they mean one text against every key. The text may begin with any of the first `offsets` blocks; the best is taken.
     """
     if starts is None:
         starts = np.array([0, len(units)])
     if texts is None or keys is None:
         texts, keys = np.zeros(len(blocks), np.int64), np.arange(len(blocks))
-    out = np.empty((len(texts), 4))
+    out = np.empty((len(texts), 5))
     if len(texts) == 1:  # waking threads costs more than a single text does
         a, b = starts[texts[0]], starts[texts[0] + 1]
-        _score_one(units[a:b], valid[a:b], blocks[keys[0]], m, tuple(limits), tuple(rule), out[0])
+        _score_offsets(units[a:b], valid[a:b], blocks[keys[0]], m, tuple(limits), tuple(rule), offsets, out[0])
     else:
         with one_at_a_time:
-            _score_jobs(units, valid, starts, texts, keys, blocks, m, tuple(limits), tuple(rule), out)
+            _score_jobs(units, valid, starts, texts, keys, blocks, m, tuple(limits), tuple(rule), offsets, out)
     whole = out[:, 1:].astype(np.int64)
-    return Best(out[:, 0].copy(), whole[:, 0], whole[:, 1], whole[:, 2])
+    return Best(out[:, 0].copy(), whole[:, 0], whole[:, 1], whole[:, 2], whole[:, 3])
 
 
 class LocalCosts(NamedTuple):

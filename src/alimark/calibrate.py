@@ -80,13 +80,17 @@ def p_values(texts: Embedded, key: Key, settings: DetectionSettings, seed: int =
         jobs = np.arange(len(signals) * len(blocks))
         return rule.scores(signals, blocks, jobs // len(blocks), jobs % len(blocks)).reshape(len(signals), -1)
 
-    raw = score(key.blocks(length)[None])[:, 0]
-    above, ties = np.zeros(len(raw), np.int64), np.zeros(len(raw), np.int64)
-    some = max(1, 2_000_000 // len(raw))  # jobs held at a time
+    above, ties = np.zeros(len(signals), np.int64), np.zeros(len(signals), np.int64)
+    raw = np.empty(0)
+    some = max(1, 2_000_000 // len(signals))  # jobs held at a time
     for first in range(0, settings.draws, some):
-        null = score(key.null_blocks(first, min(some, settings.draws - first), length))
-        above += (null > raw[:, None]).sum(axis=1)
-        ties += (null == raw[:, None]).sum(axis=1)
+        null = key.null_blocks(first, min(some, settings.draws - first), length)
+        # The key itself in the first go: what a soft rule keeps of all texts is put together once for every call.
+        scores = score(null if first else np.concatenate([key.blocks(length)[None], null]))
+        if not first:
+            raw, scores = scores[:, 0], scores[:, 1:]
+        above += (scores > raw[:, None]).sum(axis=1)
+        ties += (scores == raw[:, None]).sum(axis=1)
     u = 1 - np.random.default_rng(seed).random(len(raw))
     return Values((1 + above + ties) / (settings.draws + 1), (above + u * (1 + ties)) / (settings.draws + 1), raw)
 
@@ -130,11 +134,15 @@ def fresh_keys(
 
 
 def _fresh(like: Key, embedder: Embedder, centre: NDArray[np.float32] | None) -> Key:
-    return Key.generate(
+    return Key(
+        secrets.token_bytes(32),
+        embedder=embedder.name,
+        fingerprint=embedder.fingerprint,
         decision=like.decision,
         block_size=like.block_size,
         span=like.span,
-        embedder=embedder,
+        soft_version=like.soft_version,
+        offsets=like.offsets,
         splitter=like.splitter,
         centre=centre,
     )

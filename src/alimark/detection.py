@@ -205,13 +205,16 @@ class AlignedDetection(Detection):
     alignment: tuple[AlignedStep, ...]
     passages: tuple[Passage, ...]
     near_flips: int
+    offsets: int = 1
+    """Blocks that the text may begin with; the search over them is paid for in the p-value."""
     restructured: Restructured | None = None
     """What a chat model made of the text, where it was asked; then the alignment may be of one of its answers."""
 
     _recorded = (*Detection._recorded, "near_flips")
 
     def _not_found(self, fpr: float) -> Verdict:
-        needed = sentences_needed(self.block_size, fpr / self.keys_tried, soft=self.decision == "soft")
+        # At worst the offsets cost as much as so many keys.
+        needed = sentences_needed(self.block_size, fpr / self.keys_tried / self.offsets, soft=self.decision == "soft")
         if needed is not None and self.settings.search == "excerpt":
             needed = math.ceil(1.5 * needed)  # the wider search costs about that much
         if needed is None or len(self.sentences) < needed:

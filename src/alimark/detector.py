@@ -68,7 +68,8 @@ class DetectionSettings(RandomKeys):
     passage_fpr: float = 0.01
     """Passages with a p-value above this are not named."""
     max_blocks: int = 100
-    """An excerpt is looked for in so many blocks of the key: the length of the longest text ever marked."""
+    """An excerpt is looked for in so many blocks of the key: the length of the longest text ever marked. Those that a text may
+    begin with, where the key has offsets, come on top."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -281,6 +282,7 @@ def detect_prepared(
         passages=passages,
         near_flips=signals[best].near_flips,
         warnings=prepared.warnings,
+        offsets=key.offsets,
         restructured=prepared.restructured and replace(prepared.restructured, best=best),
     )
 
@@ -314,11 +316,12 @@ def _excerpt(
     signals: Signals, key: Key, settings: DetectionSettings
 ) -> tuple[float, Significance, list[alignment.Step], tuple[Passage, ...]]:
     rule = scoring(key, settings)
-    secret = key.blocks(settings.max_blocks)
+    length = settings.max_blocks + key.offsets - 1
+    secret = key.blocks(length)
     raw, steps = _best_passage(signals, 0, len(signals.packed), secret, rule)
 
     def null_scores(first: int, count: int) -> Floats:
-        return rule.local_scores(signals, key.null_blocks(first, count, settings.max_blocks))
+        return rule.local_scores(signals, key.null_blocks(first, count, length))
 
     found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
     passages = []
@@ -396,10 +399,10 @@ def _score_keys(
 ) -> list[float]:
     """The raw score of each key, in parts of keys that are alike."""
     scores = [0.0] * len(keys)
-    groups: dict[tuple[int, int | None, int, bytes], list[int]] = {}
+    groups: dict[tuple[int, int | None, int, int, bytes], list[int]] = {}
     for number, key in enumerate(keys):
         centre = b"" if key.centre is None else key.centre.tobytes()
-        groups.setdefault((key.block_size, key.span, key.soft_version, centre), []).append(number)
+        groups.setdefault((key.block_size, key.span, key.soft_version, key.offsets, centre), []).append(number)
     for members in groups.values():
         for part in _parts(members, _keys_together(units, keys[members[0]])):
             found = _score_part(units, embeddings, [keys[number] for number in part], settings)
@@ -419,7 +422,7 @@ def _score_part(
     rule = scoring(keys[0], settings)
     every = (rule.signals(units, projections) for projections in project_many(embeddings, keys))
     if settings.search == "excerpt":
-        blocks = (key.blocks(settings.max_blocks)[None] for key in keys)
+        blocks = (key.blocks(settings.max_blocks + key.offsets - 1)[None] for key in keys)
         found = (rule.local_scores(own, block)[0] for own, block in zip(every, blocks, strict=True))
         return [score / rule.local_unit for score in found]
     jobs = np.arange(len(keys))

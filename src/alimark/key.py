@@ -36,6 +36,7 @@ SOFT_VERSION = 1
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 MAX_BLOCK_SIZE = 64
+MAX_OFFSETS = 1024
 _KEYS_A_CHUNK = 1024  # null keys drawn by one hash call
 
 
@@ -67,6 +68,7 @@ class Key:
         "fingerprint",
         "fitted",
         "law",
+        "offsets",
         "parameters",
         "scheme",
         "soft_version",
@@ -88,6 +90,7 @@ class Key:
         span: int | None = None,
         soft_version: int = SOFT_VERSION,
         law: Law = "uniform",
+        offsets: int = 1,
         parameters: Mapping[str, Any] | None = None,
         fitted: Fitted | None = None,
     ) -> None:
@@ -102,17 +105,20 @@ class Key:
         self.parameters: Mapping[str, Any] = MappingProxyType({})
         if scheme == "alimark":
             _check(embedder, fingerprint, block_size, decision, centre, span, soft_version)
+            if type(offsets) is not int or not 1 <= offsets <= MAX_OFFSETS:
+                raise KeyFileError(f"offsets must be a whole number from 1 to {MAX_OFFSETS}, not {offsets!r}")
             if parameters or fitted is not None:
                 raise KeyFileError("an AliMark key has no parameters of another scheme and nothing learned from text")
         else:
             self.parameters = MappingProxyType(_rival(scheme, embedder, fingerprint, parameters or {}, fitted))
-            block_size, decision, centre, span = 0, "", None, None
+            block_size, decision, centre, span, offsets = 0, "", None, None, 1
         self.soft_version = soft_version
         self.span = span
         self.decision = decision
         self.block_size = block_size
         self.centre = centre
         self.law: Law = law
+        self.offsets = offsets
         self._vectors: dict[int, NDArray[np.float64]] = {}
         self._given_bits: NDArray[np.uint8] | None = None
         self._given_vectors: NDArray[np.float64] | None = None
@@ -130,6 +136,7 @@ class Key:
         splitter: str = DEFAULT_SPLITTER,
         centre: ArrayLike | None = None,
         span: int | None = None,
+        offsets: int = 1,
         preset: str | None = None,
         fitted: Fitted | None = None,
         secret: bytes | None = None,
@@ -139,16 +146,17 @@ class Key:
 
         `span`: the number of directions of the embedding space that the vectors are taken from, those along which the sentences
         of a text differ most. By default soft keys take as many as fit them best, and hard ones, as the paper, the whole space;
-        0 asks for that. These belong to AliMark. A rival has `parameters` of its own, the defaults of its own paper, or with
-        `preset="paper"` those that AliMark's ran it with, and `fitted`, what it learned from text, where it learns. `secret`
-        is for experiments that are to be repeated; elsewhere it is drawn.
+        0 asks for that. `offsets`: the number of blocks that a text may begin with, in secret (docs/security.md). These belong
+        to AliMark. A rival has `parameters` of its own, the defaults of its own paper, or with `preset="paper"` those that
+        AliMark's ran it with, and `fitted`, what it learned from text, where it learns. `secret` is for experiments that are
+        to be repeated; elsewhere it is drawn.
         """
         secret = secrets.token_bytes(32) if secret is None else secret
         if scheme == "alimark":
             if preset is not None or parameters:
                 named = ", ".join(["preset"] * (preset is not None) + sorted(parameters))
                 raise KeyFileError(
-                    f"an AliMark key has no {named}; its parameters are block_size, decision, centre and span"
+                    f"an AliMark key has no {named}; its parameters are block_size, decision, centre, span and offsets"
                 )
             name, fingerprint = _identify(embedder or DEFAULT_EMBEDDER)
             m, span = shape_of(decision, fingerprint, block_size, span)
@@ -161,11 +169,12 @@ class Key:
                 splitter=splitter,
                 centre=None if centre is None else np.asarray(centre, np.float32),
                 span=span,
+                offsets=offsets,
                 fitted=fitted,
             )
-        if decision != "hard" or block_size is not None or centre is not None or span is not None:
+        if decision != "hard" or block_size is not None or centre is not None or span is not None or offsets != 1:
             raise KeyFileError(
-                f"decision, block_size, centre and span are AliMark's; {scheme} has parameters of its own"
+                f"decision, block_size, centre, span and offsets are AliMark's; {scheme} has parameters of its own"
             )
         from alimark.baselines import parameters as complete
         from alimark.baselines import scheme as known_scheme
@@ -279,6 +288,10 @@ class Key:
         number = int.from_bytes(self.stream(label, 8, int.from_bytes(digest[:8], "big")), "big")
         return (number >> 11) / 2**53
 
+    def start(self, text: str) -> int:
+        """The block, from 0, that a text begins with: one of `offsets`, by the secret and what tells the text from others."""
+        return int(self.offsets * self.uniform("start", text))
+
     def vectors(self, dimension: int) -> NDArray[np.float64]:
         """The M orthonormal secret vectors, one a row."""
         if self._given_vectors is not None:
@@ -322,6 +335,8 @@ class Key:
             public["centre"] = base64.b64encode(self.centre.astype("<f4").tobytes()).decode()
         if self.law != "uniform":
             public["law"] = self.law
+        if self.offsets != 1:
+            public["offsets"] = self.offsets
         return public
 
     def _public_of_rival(self) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def _build(content: Mapping[str, Any]) -> Key:
         span=content.get("span"),
         soft_version=content.get("soft_version", 1),
         law=content.get("law", "uniform"),
+        offsets=content.get("offsets", 1),
     )
     if "bits" in content:
         bits = np.array(content["bits"], np.uint8)

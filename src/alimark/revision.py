@@ -198,8 +198,9 @@ class Revision:
         at = {unit: i for i, unit in enumerate(units)}
         vectors = np.stack(list(self._vectors.values()))
         projections = project(vectors, self.key)
+        blocks = targets(self.key, len(bodies), self.key.start(f"{self.seed}/{self.text}"))
         options, too_far = [], 0
-        for one, some, target in zip(self.places, bodies, targets(self.key, len(bodies)), strict=True):
+        for one, some, target in zip(self.places, bodies, blocks, strict=True):
             row = []
             carries = carried(projections[[at[unit] for unit in some]], target, self.key)
             for (unit, body), carry in zip(some.items(), carries, strict=True):

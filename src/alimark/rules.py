@@ -57,12 +57,15 @@ class Rule(Protocol):
         ...
 
 
-def rule_for(key: Key | None, settings: GenerationSettings) -> Rule:
-    """The rule of the scheme that a key names; without a key the text is unmarked."""
+def rule_for(key: Key | None, settings: GenerationSettings, own: str = "") -> Rule:
+    """The rule of the scheme that a key names; without a key the text is unmarked.
+
+    `own`: what tells the text from all others under the key, so that where it begins is a secret of its own.
+    """
     if key is None:
         return Unmarked()
     if key.scheme == "alimark":
-        return BlockRule(key, settings.sentences)
+        return BlockRule(key, settings.sentences, key.start(own))
     from alimark.baselines import sentence_rule
 
     return sentence_rule(key)
@@ -96,9 +99,9 @@ class BlockRule:
 
     scheme, embeds, strict = "alimark", True, False
 
-    def __init__(self, key: Key, sentences: int) -> None:
+    def __init__(self, key: Key, sentences: int, start: int = 0) -> None:
         self.key, self.size, self.stops = key, key.block_size, not key.soft
-        self._targets = targets(key, sentences)
+        self._targets = targets(key, sentences, start)
         self._done = 0
 
     def wave(self, settings: GenerationSettings) -> int:

@@ -19,6 +19,7 @@ from alimark.alignment import WHOLE, Floats, Limits, LocalCosts, Packed, Rule, S
 from alimark.errors import AlimarkError
 from alimark.key import Key
 from alimark.signals import Signals, Units, to_bits
+from alimark.significance import ALPHA, BETA
 
 if TYPE_CHECKING:
     from alimark.detector import DetectionSettings
@@ -35,7 +36,7 @@ class Scoring(Protocol):
         ...
 
     def length(self, sentences: int) -> int:
-        """How many blocks of a key a text of so many sentences may meet."""
+        """How many blocks of a key a text of so many sentences may meet, wherever it begins."""
         ...
 
     def signals(self, units: Units, projections: Floats) -> Signals: ...
@@ -60,7 +61,7 @@ class Scoring(Protocol):
 
 def scoring(key: Key, settings: DetectionSettings) -> Scoring:
     """The rule that a key asks for."""
-    return Soft.of(key, settings) if key.soft else Hard(key.block_size, settings)
+    return Soft.of(key, settings) if key.soft else Hard(key.block_size, settings, key.offsets)
 
 
 def _starts(signals: Sequence[Signals]) -> Jobs:
@@ -73,6 +74,8 @@ class Hard:
 
     m: int
     settings: DetectionSettings
+    offsets: int = 1
+    """The blocks that a text may begin with; the best score over all of them is taken, under random keys as well."""
 
     @property
     def limits(self) -> Limits:
@@ -82,7 +85,7 @@ class Hard:
         return self.settings.rule(self.m, sentences + self.limits.splits)
 
     def length(self, sentences: int) -> int:
-        return int(self._rule(sentences).most[-1])
+        return int(self._rule(sentences).most[-1]) + self.offsets - 1
 
     def signals(self, units: Units, projections: Floats) -> Signals:
         sentences = projections[units.index[:, 0, WHOLE]]
@@ -93,16 +96,18 @@ class Hard:
         units, valid = np.concatenate([one.packed for one in signals]), np.concatenate([one.valid for one in signals])
         rule = self._rule(max(len(one.packed) for one in signals))
         return alignment.search(
-            units, valid, blocks, self.m, self.limits, rule, starts=_starts(signals), texts=texts, keys=keys
-        )
+            units, valid, blocks, self.m, self.limits, rule, starts=_starts(signals), texts=texts, keys=keys,
+            offsets=self.offsets,
+        )  # fmt: skip
 
     def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Jobs, keys: Jobs) -> Floats:
         return self._search(signals, blocks, texts, keys).z
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
         own = self._search([signals], blocks[None], np.zeros(1, np.int64), np.zeros(1, np.int64))
-        merges, splits, used = int(own.merges[0]), int(own.splits[0]), int(own.length[0])
-        return alignment.trace(signals.packed, signals.valid, blocks[:used], self.m, merges, splits)
+        merges, splits, used, first = (int(one[0]) for one in own[1:])
+        steps = alignment.trace(signals.packed, signals.valid, blocks[first : first + used], self.m, merges, splits)
+        return [step if step.block < 0 else step._replace(block=step.block + first) for step in steps]
 
     @property
     def local_unit(self) -> float:
@@ -151,12 +156,18 @@ class Soft:
 
     version: SoftVersion
     restructure: bool
+    offsets: int = 1
+    """The blocks that a text may begin with, each as likely."""
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Soft:
         if settings.null != "paper":
             raise AlimarkError("the public code's rule is one for hard bits; a soft key has none of its kind")
-        return cls(SOFT_VERSIONS[key.soft_version], settings.limits.total > 0)
+        if (settings.alpha, settings.beta) != (ALPHA, BETA):
+            raise AlimarkError(
+                "alpha and beta bound the blocks that hard bits are aligned with; for a soft key its version fixes them"
+            )
+        return cls(SOFT_VERSIONS[key.soft_version], settings.limits.total > 0, key.offsets)
 
     @property
     def limits(self) -> Limits:
@@ -169,7 +180,7 @@ class Soft:
         return self.version.rule if self.restructure else self.version.rule.without_restructuring()
 
     def length(self, sentences: int) -> int:
-        return math.ceil(self.version.blocks * sentences)
+        return math.ceil(self.version.blocks * sentences) + self.offsets - 1
 
     def signals(self, units: Units, projections: Floats) -> Signals:
         """Units less the text's own mean, which no candidate could change, each of mean square 1."""
@@ -183,11 +194,12 @@ class Soft:
         joinable = np.concatenate([one.joinable for one in signals])
         lengths = np.array([self.length(len(one.packed)) for one in signals])
         return soft.search_soft(
-            tables, joinable, blocks, lengths, self._rule, starts=_starts(signals), texts=texts, keys=keys
-        )
+            tables, joinable, blocks, lengths, self._rule, starts=_starts(signals), texts=texts, keys=keys,
+            offsets=self.offsets,
+        )  # fmt: skip
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
-        return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rule)[1]
+        return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rule, self.offsets)[1]
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
         return soft.search_local_soft(signals.tables, signals.joinable, blocks, self.version.local)

@@ -107,11 +107,11 @@ def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
     return wide if centre is None else wide - centre
 
 
-def targets(key: Key, count: int) -> Floats:
-    """The first `count` blocks as directions, +1 for a one and -1 for a zero, each row of length 1."""
+def targets(key: Key, count: int, start: int = 0) -> Floats:
+    """`count` blocks from number `start` on as directions, +1 for a one and -1 for a zero, each row of length 1."""
     m = np.uint64(key.block_size)
     shifts = np.arange(m, dtype=np.uint64)[::-1]
-    signs = (key.blocks(count)[:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
+    signs = (key.blocks(start + count)[start:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
     directions: Floats = signs / np.sqrt(float(m))
     return directions
 

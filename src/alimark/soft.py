@@ -100,15 +100,21 @@ _TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
 
 
 @kernel()
-def _forward(worths: Any, joinable: Any, rule: Any) -> Any:
-    """The logarithm of how much likelier the text is if it carries these blocks, over all that may have become of it."""
+def _forward(worths: Any, joinable: Any, rule: Any, offsets: Any) -> Any:
+    """The logarithm of how much likelier the text is if it carries these blocks, over all that may have become of it.
+
+    It began with one of the first `offsets` blocks, each as likely.
+    """
     gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule
     count, size = worths.shape[0], worths.shape[2]
     usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump
     less = -gain * gain / 2
     at, before, now = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
     lost, likelier = np.zeros(size + 1), np.zeros(size + 1)
-    at[0] = 1.0  # at[j]: that block j was the last one carried, 0 for none yet
+    # at[j]: that block j was the last one carried, or that none was yet and block j + 1 comes first
+    offsets = min(offsets, size)
+    for j in range(offsets):
+        at[j] = 1.0 / offsets
     total, last = 0.0, 1.0
     for i in range(count):
         mean = 0.0
@@ -141,13 +147,13 @@ def _forward(worths: Any, joinable: Any, rule: Any) -> Any:
 
 @kernel(parallel=True)
 def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, blocks: Any, lengths: Any, rule: Any,
-               out: Any) -> None:  # fmt: skip
+               offsets: Any, out: Any) -> None:  # fmt: skip
     for job in prange(len(texts)):
         a, b = starts[texts[job]], starts[texts[job] + 1]
         own = blocks[keys[job], : lengths[texts[job]]]
         worths = np.empty((b - a, tables.shape[1], len(own)))
         _worths(tables[a:b], own, worths)
-        out[job] = _forward(worths, joinable[a:b], rule)
+        out[job] = _forward(worths, joinable[a:b], rule, offsets)
 
 
 def search_soft(
@@ -160,14 +166,15 @@ def search_soft(
     starts: Ints,
     texts: Ints,
     keys: Ints,
+    offsets: int = 1,
 ) -> Floats:
     """The log-likelihood ratio of many pairs of a text and a key, in parallel, as in `search`.
 
-    Text t meets the first `lengths[t]` blocks of a key.
+    Text t meets the first `lengths[t]` blocks of a key and begins with any of the first `offsets`.
     """
     out = np.empty(len(texts))
     with one_at_a_time:
-        _soft_jobs(tables, joinable, starts, texts, keys, blocks, lengths, tuple(rule), out)
+        _soft_jobs(tables, joinable, starts, texts, keys, blocks, lengths, tuple(rule), offsets, out)
     return out
 
 
@@ -177,7 +184,7 @@ SEVERAL = RIGHT | LEFT
 
 
 @kernel()
-def _likeliest(worths: Any, joinable: Any, rule: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912, PLR0915
+def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912, PLR0915
     """The likeliest moves: moves[i, j] into sentence i with block j last, origins[i, j] the last block before it."""
     gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule
     count, size = worths.shape[0], worths.shape[2]
@@ -185,7 +192,9 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, moves: Any, origins: Any) 
     less = -gain * gain / 2
     none = -1e300
     best = np.full((count + 1, size + 1), none)
-    best[0, 0] = 0.0
+    offsets = min(offsets, size)
+    for j in range(offsets):
+        best[0, j] = -np.log(offsets)
     to_foreign, to_replaced, to_usual = np.log(foreign), np.log(replaced), np.log(usual)
     to_repeated, to_jump = np.log(repeated), np.log(jump / size)
     for i in range(1, count + 1):
@@ -241,13 +250,15 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, moves: Any, origins: Any) 
     return end, best[count, end]
 
 
-def trace_soft(tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, rule: SoftRule) -> tuple[float, list[Step]]:
+def trace_soft(
+    tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, rule: SoftRule, offsets: int = 1
+) -> tuple[float, list[Step]]:
     """The likeliest of all that may have become of the text: its part of the likelihood, as a logarithm, and its moves."""
     worths = np.empty((len(tables), tables.shape[1], len(blocks)))
     _worths(tables, blocks, worths)
     shape = (len(tables) + 1, len(blocks) + 1)
     moves, origins = np.zeros(shape, np.int8), np.zeros(shape, np.int32)
-    j, best = _likeliest(worths, joinable, tuple(rule), moves, origins)
+    j, best = _likeliest(worths, joinable, tuple(rule), offsets, moves, origins)
     steps: list[Step] = []
     i = len(tables)
     while i:

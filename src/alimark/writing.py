@@ -175,7 +175,7 @@ class Writing:
         self.seconds = 0.0
         self._progress = progress
         self._started: float | None = None
-        self.rule = rule_for(key, settings)
+        self.rule = rule_for(key, settings, f"{self.seed}/{prompt}")
         self._seen: dict[str, Floats] = {}
         self._matches: list[int] = []
         self._unmet = 0

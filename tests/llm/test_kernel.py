@@ -18,7 +18,7 @@ def check() -> None:
     import numpy as np
     import torch
 
-    from alimark.llm import _kernel, _lanes, _slots
+    from alimark.llm import _kernel, _lanes, _sampling, _slots
     from alimark.llm.base import Sampling
 
     torch.manual_seed(0)
@@ -60,6 +60,11 @@ def check() -> None:
             plain = slots.attend(0, q, k, value, 0.3, window, None)
             torch.testing.assert_close(fast[live], plain[live, 0], atol=2e-5, rtol=1e-4)
             torch.testing.assert_close(own[:, live], slots._own[0][:, live], atol=1e-6, rtol=1e-6)
+    for spread, size in ((1.0, 5000), (4.0, 9000)):
+        scores, numbers = torch.randn(12, size) * spread, torch.rand(12, 4, dtype=torch.float64)
+        scores[:, 7] = -torch.inf
+        same = _kernel.choose(scores, 0.9, numbers) == _sampling.choose(scores.softmax(dim=1), 0.9, numbers)
+        assert same.sum() >= 11  # one at the very edge of two tokens may fall on either side
     both = torch.randn(5, 1, 2 * 1030)
     gate, up = both.chunk(2, dim=-1)
     torch.testing.assert_close(_kernel.gated(both, gelu=False), torch.nn.functional.silu(gate) * up)

@@ -264,7 +264,9 @@ def test_the_running_batch_gives_what_one_call_at_a_time_gives(tiny: Any, rows: 
             assert whole == [one for request in requests for one in tiny.draw([request], sampling, never)]
             found = list(callers.map(ask, requests, [over] * len(requests)))
             # One looks at every token and the other at every fourth, which may show some more behind the sentence.
-            assert firsts(found) == firsts([one for request in requests for one in tiny.draw([request], sampling, over)])
+            assert firsts(found) == firsts(
+                [one for request in requests for one in tiny.draw([request], sampling, over)]
+            )
     longer = Sampling(max_tokens=12)  # another way of sampling: all is laid out anew
     assert [one.tokens for one in engine.draw([Part([5, 6, 7], [1, 2])], longer, never)[0]] == [12, 12]
 

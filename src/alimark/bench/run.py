@@ -443,8 +443,13 @@ class Run:
             if wanted.unmarked:
                 sources["unmarked"] = self.generate_job(cell, item, marked=False).id
             for kind, source in sources.items():
-                making = {"stage": "quality", "source": source, "prompt": item.prompt, "oracle": wanted.oracle}
-                yield kind, source, Job(digest(making), (wanted.oracle,), (item.prompt, source))
+                yield kind, source, self.reading_job(cell, item, source)
+
+    def reading_job(self, cell: Cell, item: Item, source: str) -> Job:
+        """The perplexity of a text behind its prompt."""
+        oracle = cell.recipe.quality.oracle
+        making = {"stage": "quality", "source": source, "prompt": item.prompt, "oracle": oracle}
+        return Job(digest(making), (oracle,), (item.prompt, source))
 
     def _read(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Record]]:
         from alimark.bench.quality import Oracle, distinct, repetition

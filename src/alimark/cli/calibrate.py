@@ -71,17 +71,16 @@ def calibrate(
             raise AlimarkError(
                 "a corpus mean centres the projections of AliMark alone; leave --centring and --centre-out out"
             )
-        measured = [_measure_rival(loaded, texts, length, draws, fresh, keys) for length in lengths]
-        _tell(measured, as_json)
+        _tell((_measure_rival(loaded, texts, length, draws, fresh, keys) for length in lengths), as_json)
         return
     job = _Job(loaded, show.load_embedder(loaded.embedder), DetectionSettings(draws=draws), fresh, keys, centring)
-    results = [_measure(job, texts, length, centre_out if length == lengths[0] else None) for length in lengths]
-    _tell(results, as_json)
+    _tell((_measure(job, texts, length, centre_out if length == lengths[0] else None) for length in lengths), as_json)
 
 
-def _tell(results: list[dict[str, Any]], as_json: bool) -> None:
+def _tell(results: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """Tables come as soon as they are known: the next length may take long."""
     if as_json:
-        show.print_json(results)
+        show.print_json(list(results))
     else:
         for result in results:
             _print(result)

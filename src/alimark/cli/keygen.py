@@ -41,6 +41,12 @@ def keygen(
         Path | None,
         typer.Option(help="A corpus mean from `alimark calibrate --centre-out`; evens out false positives."),
     ] = None,
+    offsets: Annotated[
+        int,
+        typer.Option(
+            help="Blocks that a text may begin with, in secret, against those who collect texts (docs/security.md)."
+        ),
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the public part as JSON.")] = False,
 ) -> None:
     """Make a secret key, and print its id.
@@ -56,7 +62,7 @@ def keygen(
     check_splitter(splitter)
     key = Key.generate(
         scheme=scheme, decision=decision, block_size=block_size, embedder=embedder, splitter=splitter,
-        centre=None if centre is None else _read_centre(centre, embedder), preset=preset,
+        centre=None if centre is None else _read_centre(centre, embedder), offsets=offsets, preset=preset,
         fitted=None if fitted is None else Fitted.load(fitted), **assignments(setting or []),
     )  # fmt: skip
     key.save(output)

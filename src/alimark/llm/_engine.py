@@ -25,11 +25,10 @@ from alimark.llm._slots import Slots, Steps
 from alimark.llm.base import Draw, Over, Sampling
 
 # Steps between two looks: each look costs Python's time, and each step too many is a token for nothing.
-_AHEAD = 4
+_AHEAD = 8
 _ROWS, _CONTEXTS, _TOKENS = 4096, 256, 512
 _SIZES = (8, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Slots that a step goes over; each number is a graph of its own."""
-_READ_TOKENS = 16_384  # in one go
 _IDLE = 5.0  # seconds after which the thread ends
 
 
@@ -258,12 +257,7 @@ class Engine:
             self._waiting.extend(_Draw(job, i, number, context) for number in range(len(keys)))
             contexts.append(context)
             known.append(start)
-        at = 0
-        while at < len(contexts):
-            longest = max(len(one.ids) - start for one, start in zip(contexts[at:], known[at:], strict=True))
-            part = slice(at, at + max(1, _READ_TOKENS // max(1, longest)))
-            self._slots.read([one.place for one in contexts[part]], [one.ids for one in contexts[part]], known[part])
-            at = part.stop
+        self._slots.read([one.place for one in contexts], [one.ids for one in contexts], known)
 
     def _place(self, prompt: list[int]) -> tuple[_Context, int]:
         """A free place, with as much of the prompt as is in memory anywhere."""

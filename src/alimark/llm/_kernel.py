@@ -1,4 +1,4 @@
-"""What a GPU does at every step in one kernel instead of a dozen: attention of many draws, and a gated layer's product.
+"""What a GPU does at every step in one kernel instead of a dozen: attention, a gated layer's product, the choice of a token.
 
 An attention program takes the queries of a few draws of one context, for one head. It turns queries and keys to their
 positions, goes over the context's keys, which the draws share, with matrix products, then over each draw's own, and keeps
@@ -176,4 +176,64 @@ def gated(both: torch.Tensor, *, gelu: bool) -> torch.Tensor:
     rows = both.numel() // (2 * size)
     launch: Any = _gated[(rows, triton.cdiv(size, 1024))]
     launch(both, out, size, GELU=gelu, BLOCK=1024)
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _choice(  # type: ignore[no-untyped-def]
+    scores, numbers, out, size, row_stride, top_p, TRIES: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    scores += row * row_stride
+    most = -float("inf")
+    answer = 0
+    for start in range(0, size, BLOCK):
+        x = tl.load(scores + start + at, mask=start + at < size, other=-float("inf"))
+        high = tl.max(x, axis=0)
+        if high > most:
+            most = high
+            answer = start + tl.argmax(x, axis=0)
+    total = 0.0
+    for start in range(0, size, BLOCK):
+        total += tl.sum(
+            tl.exp(tl.load(scores + start + at, mask=start + at < size, other=-float("inf")) - most), axis=0
+        )
+    settled = 0
+    turn = 0
+    while (turn < TRIES) & (settled == 0):
+        target = tl.load(numbers + row * TRIES + turn) * total
+        start = 0
+        before = 0.0
+        token = -1
+        weight = 0.0
+        while (start < size) & (token < 0):
+            e = tl.exp(tl.load(scores + start + at, mask=start + at < size, other=-float("inf")) - most)
+            behind = before + tl.sum(e, axis=0)
+            if behind > target:
+                passed = tl.sum((before + tl.cumsum(e, axis=0) <= target).to(tl.int32), axis=0)
+                passed = tl.minimum(passed, BLOCK - 1)
+                token = start + passed
+                weight = tl.sum(tl.where(at == passed, e, 0.0), axis=0)
+            before = behind
+            start += BLOCK
+        likelier = 0.0
+        for first in range(0, size, BLOCK):
+            e = tl.exp(tl.load(scores + first + at, mask=first + at < size, other=-float("inf")) - most)
+            likelier += tl.sum(tl.where(e > weight, e, 0.0), axis=0)
+        if (weight > 0) & (likelier < top_p * total):
+            answer = token
+            settled = 1
+        turn += 1
+    tl.store(out + row, answer)
+
+
+def choose(scores: torch.Tensor, top_p: float, numbers: torch.Tensor) -> torch.Tensor:
+    """As `_sampling.choose`, of scores before their softmax."""
+    out = torch.empty(len(scores), dtype=torch.long, device=scores.device)
+    launch: Any = _choice[(len(scores),)]
+    tries = numbers.float().contiguous()
+    launch(
+        scores, tries, out, scores.shape[1], scores.stride(0), top_p, TRIES=tries.shape[1], BLOCK=4096, num_warps=8
+    )  # fmt: skip
     return out

@@ -12,12 +12,12 @@ from alimark.llm.base import Sampling
 # A draw outside top-p is made again; so many times that one in a million is left, which gets the likeliest token.
 _LEFT_OVER = 1e-6
 # Below this top-p most draws would be made again, and sorting is the better way.
-_LEAST_TOP_P = 0.5
+LEAST_TOP_P = 0.5
 
 
 def tries_for(top_p: float) -> int:
     """How many numbers a token may take."""
-    if top_p < _LEAST_TOP_P:
+    if top_p < LEAST_TOP_P:
         return 1
     return math.ceil(math.log(_LEFT_OVER) / math.log(max(1 - top_p, 1e-3)))
 
@@ -35,21 +35,28 @@ def uniform_numbers(keys: torch.Tensor, step: torch.Tensor, count: int) -> torch
     return (z >> 11 & 2**53 - 1).double() * 2.0**-53
 
 
-def probabilities(
+def scores(
     logits: torch.Tensor, seen: torch.Tensor, sampling: Sampling, control: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Of every token, before top-p. `seen`: the ids of each row's context and text.
+    """Of every token, whose softmax is its chance before top-p. `seen`: the ids of each row's context and text.
 
     Repetition penalty and temperature by the rules of transformers; in which order does not matter.
     """
-    scores = logits * torch.full((1, 1), 1 / sampling.temperature, device=logits.device)  # and float32 from here on
+    found = logits * torch.full((1, 1), 1 / sampling.temperature, device=logits.device)  # and float32 from here on
     penalty = sampling.repetition_penalty
     if penalty != 1:
-        old = scores.gather(1, seen)
-        scores.scatter_(1, seen, torch.where(old < 0, old * penalty, old / penalty))
+        old = found.gather(1, seen)
+        found.scatter_(1, seen, torch.where(old < 0, old * penalty, old / penalty))
     if control is not None and not sampling.may_end:
-        scores.index_fill_(1, control, -torch.inf)
-    return torch.softmax(scores, dim=1)
+        found.index_fill_(1, control, -torch.inf)
+    return found
+
+
+def probabilities(
+    logits: torch.Tensor, seen: torch.Tensor, sampling: Sampling, control: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Of every token, before top-p."""
+    return torch.softmax(scores(logits, seen, sampling, control), dim=1)
 
 
 def choose(chances: torch.Tensor, top_p: float, numbers: torch.Tensor) -> torch.Tensor:
@@ -58,7 +65,7 @@ def choose(chances: torch.Tensor, top_p: float, numbers: torch.Tensor) -> torch.
     A token is drawn from all of them and drawn again while it lies outside, which gives the same law as sorting and is
     much faster: all it takes is the weight of what is likelier than the token drawn.
     """
-    if top_p < _LEAST_TOP_P:
+    if top_p < LEAST_TOP_P:
         return _choose_sorted(chances, top_p, numbers[:, :1])
     picks = _invert(chances, numbers)
     chosen, weights = picks[:, 0], chances.gather(1, picks)

@@ -12,7 +12,7 @@ nothing but its numbers. Without a GPU everything is done with plain products, s
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,16 @@ import torch
 from numpy.typing import NDArray
 
 from alimark.llm._lanes import Reading, Shape
-from alimark.llm._sampling import choose, probabilities, tries_for, uniform_numbers
+from alimark.llm._sampling import LEAST_TOP_P, choose, scores, tries_for, uniform_numbers
 from alimark.llm.base import Sampling
 
 _recording = threading.Lock()
+
+_READERS = 8  # contexts read at a time
+_READ_MOST = 512  # tokens of each
+
+Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""What a reading is given: tokens, their positions, and the contexts' places in memory."""
 
 
 def kernels(width: int) -> Any:
@@ -77,7 +83,8 @@ class Slots:
         self._blocks: torch.Tensor | None = None
         self._out: torch.Tensor | None = None
         self._live = rows
-        self._recorded: dict[int, torch.cuda.CUDAGraph] = {}
+        self._recorded: dict[int, torch.cuda.CUDAGraph] = {}  # by the number of slots
+        self._readers: dict[int, tuple[torch.cuda.CUDAGraph, Given]] = {}  # by the number of tokens
         self._pool: Any = None
 
     def _whole(self, *size: int) -> torch.Tensor:
@@ -94,23 +101,49 @@ class Slots:
         self._ids[at] = ids[:, :1]
         self._ids[at, :width] = ids
         self._lengths[at] = self._upload([len(one) - 1 for one in contexts])
-        new = [list(ids[start:-1]) for ids, start in zip(contexts, known, strict=True)]
-        some = [i for i, ids in enumerate(new) if ids]
-        if some:
-            self._run([places[i] for i in some], [new[i] for i in some], [known[i] for i in some])
+        new = [list(one[start:-1]) for one, start in zip(contexts, known, strict=True)]
+        starts = list(known)
+        while some := [i for i, one in enumerate(new) if one]:
+            for first in range(0, len(some), _READERS):
+                part = some[first : first + _READERS]
+                self._run([places[i] for i in part], [new[i][:_READ_MOST] for i in part], [starts[i] for i in part])
+            starts = [start + len(one[:_READ_MOST]) for one, start in zip(new, starts, strict=True)]
+            new = [one[_READ_MOST:] for one in new]
 
     def _run(self, places: list[int], new: list[list[int]], starts: list[int]) -> None:
         """Rows are filled up on the left; what fills them up goes to the memory's last place, which belongs to no context."""
         longest, trash = max(map(len, new)), self.tokens - 1
-        ids = self._upload([[one[0]] * (longest - len(one)) + one for one in new])
-        at = self._upload(
-            [
-                [trash] * (longest - len(one)) + list(range(start, start + len(one)))
-                for one, start in zip(new, starts, strict=True)
-            ]
-        )
-        reading = Reading(self.memory, at, self._upload(places))
-        self._model(ids, position_ids=at.masked_fill(at == trash, 0), use_cache=False, logits_to_keep=1, memory=reading)
+        rows = len(new)
+        if self._cuda:  # shapes of which there is a recording
+            longest, rows = max(16, 1 << (longest - 1).bit_length()), _READERS
+        ids = [[one[0]] * (longest - len(one)) + one for one in new]
+        at = [
+            [trash] * (longest - len(one)) + list(range(start, start + len(one)))
+            for one, start in zip(new, starts, strict=True)
+        ]
+        ids += [[new[0][0]] * longest] * (rows - len(new))
+        at += [[trash] * longest] * (rows - len(new))
+        given = (self._upload(ids), self._upload(at), self._upload(places + places[:1] * (rows - len(new))))
+        if not self._cuda:
+            self._look_at(*given)
+            return
+        if longest not in self._readers:
+            self._readers[longest] = self._record_reader(given)
+        reader, mine = self._readers[longest]
+        for kept, one in zip(mine, given, strict=True):
+            kept.copy_(one)
+        reader.replay()
+
+    def _look_at(self, ids: torch.Tensor, at: torch.Tensor, places: torch.Tensor) -> None:
+        reading = Reading(self.memory, at, places)
+        at = at.masked_fill(at == self.tokens - 1, 0)
+        self._model(ids, position_ids=at, use_cache=False, logits_to_keep=1, memory=reading)
+
+    def _record_reader(self, given: Given) -> tuple[torch.cuda.CUDAGraph, Given]:
+        """Of a shape; launching a reading's kernels one by one keeps Python, and with it everybody, from other work."""
+        mine = (given[0].clone(), given[1].clone(), given[2].clone())
+        self._look_at(*mine)  # libraries set themselves up the first time
+        return self._graph(lambda: self._look_at(*mine)), mine
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """The first tokens of a context at another place, too."""
@@ -181,15 +214,22 @@ class Slots:
             self._move(0)
             self._sampled.copy_(saved[0])
             self._step.copy_(saved[1])
+
+        def steps() -> None:
+            for number in range(self.ahead):
+                self._move(number)
+
+        self._recorded[size] = self._graph(steps)
+
+    def _graph(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         with (
             _recording,  # two at a time disturb each other
             torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
         ):
-            for number in range(self.ahead):
-                self._move(number)
+            work()
         self._pool = graph.pool()
-        self._recorded[size] = graph
+        return graph
 
     def _move(self, number: int) -> None:
         live = self._live
@@ -216,8 +256,12 @@ class Slots:
         live, top_p = self._live, self.sampling.top_p
         # What was not sampled yet is filled with a token of the context, which counts once.
         seen = torch.cat([self._ids[self._texts[:live]], self._sampled[:live]], dim=1)
-        chances = probabilities(logits, seen, self.sampling, self._control)
-        return choose(chances, top_p, uniform_numbers(self._keys[:live], self._step[:live, None], tries_for(top_p)))
+        numbers = uniform_numbers(self._keys[:live], self._step[:live, None], tries_for(top_p))
+        found = scores(logits, seen, self.sampling, self._control)
+        if self._kernels and top_p >= LEAST_TOP_P:
+            chosen: torch.Tensor = self._kernels.choose(found, top_p, numbers)
+            return chosen
+        return choose(torch.softmax(found, dim=1), top_p, numbers)
 
     # Attention
 

@@ -1,0 +1,213 @@
+"""What of a bench recipe needs a GPU, done on a machine that has one and little else, and brought back.
+
+    python benchmarks/elsewhere.py jobs RECIPE work --set ... --output jobs.jsonl      # here
+    python benchmarks/elsewhere.py do jobs.jsonl made --device cuda                     # there: no pydantic, no typer, no data
+    python benchmarks/elsewhere.py take made work                                       # here again; then `alimark bench run`
+
+The jobs are the recipe's texts, its chat attacks and the perplexities it asks for, as far as the workspace lacks them, with
+their ids, seeds and keys, so that the bench takes the records for its own. `do` writes each record as soon as it is made and
+goes on where it was stopped. A job whose parent failed is left out. Texts that are there already travel with the jobs. The
+keys are the bench's, which protect nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from alimark.records import JsonlWriter, Record, read_jsonl, write_whole
+
+STAGES = ("generate", "attack", "quality")
+_READ_TOGETHER = 32
+
+
+# Here
+
+
+def jobs(args: argparse.Namespace) -> None:
+    from alimark.attacks import seed_for
+    from alimark.bench.recipe import attacks, load
+    from alimark.bench.run import Run, _seed, key_for, secret
+    from alimark.bench.workspace import Workspace
+    from quality import readings
+
+    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
+    found: list[Record] = []
+    texts = [run.generate_job(cell, item) for cell in run.cells for item in cell.items]
+    texts += [job for cell in run.cells for job in run.quality_generate_jobs(cell)]
+    for job in run._open("generate", texts):
+        cell, item, settings, marked, _ = job.content
+        key = None
+        if marked:
+            own = secret(cell.recipe.seed, item.prompt)
+            public = key_for(cell.watermark, own, run.models).public()
+            key = {name: public[name] for name in public if name not in ("version", "fingerprint")}
+            key["secret"] = own.hex()
+        found.append({"id": job.id, "stage": "generate", "llm": cell.recipe.llm.name, "prompt": item.prompt,
+                      "seed": _seed(job.id), "settings": asdict(settings), "key": key})  # fmt: skip
+    chats = [
+        run.attack_job(cell, item, attack)
+        for cell in run.cells
+        for attack in attacks(cell.recipe)
+        if attack.name == "chat"
+        for item in cell.items
+    ]
+    for job in run._open("attack", chats):
+        cell, _, attack, parent = job.content
+        found.append({"id": job.id, "stage": "attack", "source": parent, "attack": attack.name,
+                      "settings": attack.settings, "seed": seed_for(attack.name, cell.recipe.seed, parent)})  # fmt: skip
+    for job in run._open("quality", readings(run)):
+        found.append({"id": job.id, "stage": "quality", "source": job.content[1], "prompt": job.content[0],
+                      "oracle": job.group[0]})  # fmt: skip
+    known = run._texts([*{job["source"] for job in found if "source" in job}])
+    there = [{"id": own, "stage": "text", "text": text} for own, text in known.items()]
+    lines = [json.dumps(job, ensure_ascii=False) for job in there + found]
+    write_whole(args.output, ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass"))
+    print({stage: sum(job["stage"] == stage for job in found) for stage in STAGES})
+
+
+def take(args: argparse.Namespace) -> None:
+    """Adds what was made to the workspace's records, once each."""
+    for stage in STAGES:
+        if (args.made / f"{stage}.jsonl").exists():
+            with JsonlWriter(args.workspace / "records" / f"{stage}.jsonl") as writer:
+                new = [one for one in _records(args.made / f"{stage}.jsonl") if one["id"] not in writer.done]
+                for record in new:
+                    writer.write(record)
+            print(f"{stage}: {len(new)}")
+
+
+# There: nothing below imports more of the bench than its oracle
+
+
+def do(args: argparse.Namespace) -> None:
+    args.made.mkdir(parents=True, exist_ok=True)
+    every = _records(args.jobs)
+    texts = {job["id"]: job["text"] for job in every if job["stage"] == "text"}
+    steps: dict[str, Callable[[list[Record], dict[str, str], argparse.Namespace], Iterator[Record]]] = {
+        "generate": _generate, "attack": _attack, "quality": _quality,
+    }  # fmt: skip
+    for stage in STAGES:
+        path = args.made / f"{stage}.jsonl"
+        with JsonlWriter(path) as writer:
+            left = [job for job in every if job["stage"] == stage and job["id"] not in writer.done]
+            ready = [job for job in left if "source" not in job or texts.get(job["source"])]
+            print(f"{stage}: {len(ready)} to do, {len(left) - len(ready)} without a text", flush=True)
+            for number, record in enumerate(steps[stage](ready, texts, args), 1):
+                writer.write(record)
+                if number % 20 == 0:
+                    print(f"{stage}: {number} of {len(ready)}", flush=True)
+        texts |= {record["id"]: record.get("text", "") for record in _records(path)}
+
+
+def _records(path: Path) -> list[Record]:
+    return [record for _, record in read_jsonl(path) if isinstance(record, dict)]
+
+
+def _groups(jobs: Iterable[Record], same: Callable[[Record], Any]) -> Iterator[list[Record]]:
+    """Jobs that one model does in one go."""
+    groups: dict[str, list[Record]] = {}
+    for job in jobs:
+        groups.setdefault(json.dumps(same(job), sort_keys=True), []).append(job)
+    yield from groups.values()
+
+
+def _alike(job: Record) -> Any:
+    public = {name: value for name, value in (job["key"] or {}).items() if name != "secret"}
+    return job["llm"], public, job["settings"]
+
+
+def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
+    from alimark.embed import load_embedder
+    from alimark.errors import AlimarkError
+    from alimark.generate import GenerationSettings, Prompt, generate_many
+    from alimark.key import Key
+    from alimark.llm import load_llm
+    from alimark.llm.base import Sampling
+
+    device = {"device": args.device} if args.device else {}
+    llms: dict[str, Any] = {}
+    for some in _groups(jobs, _alike):
+        first = some[0]
+        if first["llm"] not in llms:
+            llms = {first["llm"]: load_llm(first["llm"], **device)}
+        settings = dict(first["settings"])
+        settings["sampling"] = Sampling(**settings["sampling"])
+        embedder, prompts = None, []
+        if first["key"]:
+            embedder = load_embedder(first["key"]["embedder"], **({"backend": "torch"} | device if device else {}))
+        for job in some:
+            key = None
+            if job["key"] and embedder:
+                public = {name: value for name, value in job["key"].items() if name not in ("secret", "embedder")}
+                secret = bytes.fromhex(job["key"]["secret"])
+                key = Key(secret, embedder=embedder.name, fingerprint=embedder.fingerprint, **public)
+            prompts.append(Prompt(job["prompt"], job["seed"], key))
+        made = generate_many(prompts, prompts[0].key, embedder, llms[first["llm"]], GenerationSettings(**settings))
+        for place, one in made:
+            if isinstance(one, AlimarkError):
+                print(f"generate: {one}", file=sys.stderr)  # for another run to try again
+            else:
+                yield one.record(some[place]["id"])
+
+
+def _attack(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
+    from alimark.attacks import Target, load_attack
+
+    for some in _groups(jobs, lambda job: (job["attack"], job["settings"])):
+        settings = dict(some[0]["settings"]) | ({"llm": args.chat_llm} if args.chat_llm else {})
+        attack = load_attack(some[0]["attack"], **settings)
+        for place, made in attack.run([Target(texts[job["source"]], job["seed"]) for job in some]):
+            record: Record = {"id": some[place]["id"], "parent_id": some[place]["source"],
+                              "attack": {"name": attack.name, "settings": attack.settings}}  # fmt: skip
+            record |= {"failed": True, "error": made.error} if made.failed else {"text": made.text}
+            yield record | {"tries": made.tries, "tokens": made.tokens, "left": made.left}
+
+
+def _quality(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
+    from alimark.bench.quality import Oracle, distinct, repetition
+
+    for group in _groups(jobs, lambda job: job["oracle"]):
+        oracle = Oracle(group[0]["oracle"], args.device or "")
+        for start in range(0, len(group), _READ_TOGETHER):
+            some = group[start : start + _READ_TOGETHER]
+            pairs = [(job["prompt"], texts[job["source"]]) for job in some]
+            for job, (_, text), found in zip(some, pairs, oracle.perplexities(pairs), strict=True):
+                if math.isfinite(found):
+                    yield {"id": job["id"], "perplexity": found, "distinct": distinct(text),
+                           "repetition": repetition(text)}  # fmt: skip
+                else:
+                    yield {"id": job["id"], "failed": True, "error": "there is no text to read"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True)
+    one = verbs.add_parser("jobs", help="what the workspace lacks")
+    one.add_argument("recipe", type=Path)
+    one.add_argument("workspace", type=Path)
+    one.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    one.add_argument("--output", type=Path, required=True)
+    one.set_defaults(verb=jobs)
+    one = verbs.add_parser("do", help="make the records")
+    one.add_argument("jobs", type=Path)
+    one.add_argument("made", type=Path, help="folder for the records")
+    one.add_argument("--device", help="cuda: all models on the GPU")
+    one.add_argument("--chat-llm", help="the chat attack's model by another name, such as transformers:...")
+    one.set_defaults(verb=do)
+    one = verbs.add_parser("take", help="add the records to a workspace")
+    one.add_argument("made", type=Path)
+    one.add_argument("workspace", type=Path)
+    one.set_defaults(verb=take)
+    args = parser.parse_args()
+    args.verb(args)
+
+
+if __name__ == "__main__":
+    main()

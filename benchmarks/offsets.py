@@ -1,0 +1,81 @@
+"""What a secret start costs: texts of a bench recipe, found by detectors that allow for more and more starts.
+
+    python benchmarks/offsets.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m
+
+The texts begin with their key's first block, which is one start among as many as the detector allows for; no start is easier to
+find than another, except that blocks before the first are none. Shares found at p <= 0.01 / p <= 0.05 by random keys, and
+milliseconds that a text takes with 1000 of them. Attacks that failed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+from alimark.alignment import Floats
+from alimark.bench.recipe import load
+from alimark.bench.run import Run
+from alimark.bench.workspace import Workspace
+from alimark.detector import DetectionSettings
+from alimark.key import Key
+from alimark.scoring import Hard, Scoring, Soft, scoring
+from alimark.signals import project
+from soft_rules import Text, texts_of
+
+SETTINGS = DetectionSettings()
+
+
+def with_offsets(key: Key, offsets: int) -> Scoring:
+    rule = scoring(key, SETTINGS)
+    if isinstance(rule, Soft):
+        return Soft(rule.version, rule.restructure, offsets)
+    assert isinstance(rule, Hard)
+    return Hard(rule.m, rule.settings, offsets)
+
+
+def scores(text: Text, offsets: int, draws: int) -> Floats:
+    """Of the key itself, and of random ones."""
+    rule = with_offsets(text.key, offsets)
+    signals = rule.signals(text.units, project(text.vectors, text.key))
+    length = rule.length(text.units.count)
+    blocks = np.concatenate([text.key.blocks(length)[None], text.key.null_blocks(0, draws, length)])
+    jobs = np.arange(len(blocks))
+    return rule.scores([signals], blocks, 0 * jobs, jobs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    parser.add_argument("--offsets", type=int, nargs="+", default=[1, 16, 64, 256, 1024])
+    parser.add_argument("--draws", type=int, default=299)
+    args = parser.parse_args()
+    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=99))
+    for number, watermark in enumerate(run.recipe.watermark):
+        texts = list(texts_of(run, watermark))
+        names = list(dict.fromkeys(text.attack for text in texts))
+        if not number:
+            print(
+                "| decision | offsets | " + " | ".join(names) + " | ms a text |\n" + "| --- " * (len(names) + 3) + "|"
+            )
+        for offsets in args.offsets:
+            scores(texts[0], offsets, 999)
+            started = time.perf_counter()
+            for text in texts[:3]:
+                scores(text, offsets, 999)
+            took = (time.perf_counter() - started) / 3
+            found: dict[str, list[float]] = {name: [] for name in names}
+            for text in texts:
+                own = scores(text, offsets, args.draws)
+                found[text.attack].append((1 + int((own[1:] >= own[0]).sum())) / (args.draws + 1))
+            shares = ([100 * np.mean(np.array(p) <= level) for level in (0.01, 0.05)] for p in found.values())
+            cells = " | ".join(f"{one:.0f} / {five:.0f}" for one, five in shares)
+            print(f"| {watermark.label} | {offsets} | {cells} | {1000 * took:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""What marking does to the text: perplexity, repetition, diversity of several answers, each watermark beside unmarked text.
+
+    python benchmarks/quality.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m \
+        --set 'quality={oracle="qwen2.5-coder-1.5b",texts=50,answers=8,prompts=25}'
+
+Of the recipe's watermarks, on the same prompts. Perplexities are ratios of geometric means; everything has a 95% interval from
+resampling prompts with all their answers, 4000 times, the same prompts on both sides. Diversity is told of prompts that were
+answered several times under one key: one minus the mean cosine of two answers, and the share of an answer's runs of four words
+that another answer has, too. The texts and perplexities are the bench's records; benchmarks/elsewhere.py makes them on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.bench.data import Item
+from alimark.bench.quality import distinct, diversity, repetition, self_overlap
+from alimark.bench.recipe import load
+from alimark.bench.run import Cell, Job, Run
+from alimark.bench.workspace import Workspace
+
+Floats = NDArray[np.float64]
+REPEATS = 4000
+UNMARKED = "unmarked"
+
+
+@dataclass
+class Prompted:
+    """What one kind of text amounts to on one prompt; NaN where nothing is known."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def of(self, name: str) -> float:
+        return float(np.mean(self.values[name])) if self.values.get(name) else float("nan")
+
+
+Embed = Callable[[Sequence[str]], NDArray[np.float32]]
+
+
+def answers_of(cell: Cell, number: int) -> range:
+    """The answers that the recipe asks for of its prompt with this number."""
+    wanted = cell.recipe.quality
+    return range(wanted.answers if number < wanted.prompts and wanted.answers else 1)
+
+
+def reading_jobs(run: Run, cell: Cell) -> list[tuple[str, Item, str, str]]:
+    """Kind, prompt, text and perplexity of every answer, the last two as ids of records."""
+    found = []
+    for number, item in enumerate(cell.items[: cell.recipe.quality.texts]):
+        for answer in answers_of(cell, number):
+            for kind, marked in ((cell.watermark.label, True), (UNMARKED, False)):
+                source = run.generate_job(cell, item, marked=marked, answer=answer).id
+                found.append((kind, item, source, run.reading_job(cell, item, source).id))
+    return found
+
+
+def readings(run: Run) -> list[Job]:
+    """All perplexities that the recipe wants, and those of further answers."""
+    if not run.recipe.quality.oracle:
+        return []
+    jobs = [job for cell in run.cells for _, _, job in run.quality_jobs(cell)]
+    further = [(cell, item, source) for cell in run.cells for _, item, source, _ in reading_jobs(run, cell)]
+    return list({job.id: job for job in jobs + [run.reading_job(*one) for one in further]}.values())
+
+
+def measure(run: Run, embed: Embed) -> dict[str, dict[str, Prompted]]:
+    """Of each kind of text and each prompt."""
+    jobs = [job for cell in run.cells for job in dict.fromkeys(reading_jobs(run, cell))]
+    texts = run._texts([source for _, _, source, _ in jobs])
+    read = run.workspace.records("quality", [own for *_, own in jobs])
+    found: dict[str, dict[str, Prompted]] = {}
+    answers: dict[tuple[str, str], dict[str, str]] = {}
+    for kind, item, source, own in jobs:
+        if not (text := texts.get(source)) or source in answers.get((kind, item.prompt), {}):
+            continue  # unmarked text is the same for every watermark
+        answers.setdefault((kind, item.prompt), {})[source] = text
+        values = found.setdefault(kind, {}).setdefault(item.prompt, Prompted()).values
+        values.setdefault("distinct", []).append(distinct(text))
+        values.setdefault("repetition", []).append(repetition(text))
+        if "perplexity" in read.get(own, {}):
+            values.setdefault("log perplexity", []).append(float(np.log(read[own]["perplexity"])))
+    for (kind, prompt), several in answers.items():
+        if len(several) > 1:
+            values = found[kind][prompt].values
+            values["diversity"] = [diversity(embed(list(several.values())))]
+            values["overlap"] = [self_overlap(list(several.values()))]
+    return found
+
+
+def interval(values: Floats, rng: np.random.Generator) -> tuple[float, float, float]:
+    """The mean over prompts and its 95% interval."""
+    means = values[rng.integers(0, len(values), (REPEATS, len(values)))].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(values.mean()), float(low), float(high)
+
+
+def compared(one: dict[str, Prompted], two: dict[str, Prompted], name: str) -> Floats:
+    """The second less the first, for each prompt where both are known."""
+    less = [two[prompt].of(name) - one[prompt].of(name) for prompt in one if prompt in two]
+    return np.array([value for value in less if np.isfinite(value)])
+
+
+def report(found: dict[str, dict[str, Prompted]], rng: np.random.Generator) -> None:
+    kinds = sorted(found, key=lambda kind: kind != UNMARKED)
+    names = ("log perplexity", "distinct", "repetition", "diversity", "overlap")
+    print("| | texts | perplexity | distinct word pairs | repeated runs of four | diversity | overlap |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for kind in kinds:
+        own = found[kind]
+        texts = sum(len(one.values["distinct"]) for one in own.values())
+        cells = []
+        for name in names:
+            values = np.array([one.of(name) for one in own.values()])
+            values = values[np.isfinite(values)]
+            mean = float(values.mean()) if len(values) else float("nan")
+            cells.append(f"{np.exp(mean):.1f} ({len(values)})" if name.startswith("log") else f"{mean:.3f}")
+        print(f"| {kind} | {texts} on {len(own)} prompts | " + " | ".join(cells) + " |")
+    print(
+        "\n| | perplexity, ratio | distinct | repeated | diversity | overlap |\n| --- | --- | --- | --- | --- | --- |"
+    )
+    for one, two in combinations(kinds, 2):
+        cells = []
+        for name in names:
+            less = compared(found[one], found[two], name)
+            if not len(less):
+                cells.append("-")
+                continue
+            mean, low, high = interval(less, rng)
+            if name.startswith("log"):
+                cells.append(f"{np.exp(mean):.3f} [{np.exp(low):.3f}, {np.exp(high):.3f}], {len(less)} prompts")
+            else:
+                cells.append(f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]")
+        print(f"| {two} / {one} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    parser.add_argument("--embedder", default="all-mpnet-base-v2", help="whose cosine tells answers apart")
+    args = parser.parse_args()
+    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
+    report(measure(run, run.models.embedder(args.embedder).embed), np.random.default_rng(1))
+
+
+if __name__ == "__main__":
+    main()

@@ -72,7 +72,7 @@ class TestKeygen:
 
     @pytest.mark.parametrize(
         "options",
-        [["--block-size", "65"], ["--decision", "firm"], ["--scheme", "kgw"], ["--splitter", "none"]],
+        [["--block-size", "65"], ["--decision", "firm"], ["--scheme", "other"], ["--splitter", "none"]],
     )
     def test_wrong_options(self, run: Run, tmp_path: Path, options: list[str]) -> None:
         done = run("keygen", "-o", tmp_path / "k.json", *options)

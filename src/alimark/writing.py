@@ -167,8 +167,11 @@ class Writing:
         *,
         seed: int | None = None,
         progress: Progress | None = None,
+        turns: tuple[Turn, ...] = (),
     ) -> None:
+        """`turns`: a whole chat that the text answers, in place of the prompt as its only turn."""
         self.prompt, self.key, self.settings = prompt, key, settings
+        self._turns = turns or ((Turn("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
         self.ended: Ended | None = None
@@ -204,13 +207,12 @@ class Writing:
         number = len(self.text.units)
         digest = hashlib.sha256(f"alimark/{self.seed}/{number}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big")
-        turns = (Turn("user", self.prompt),) if self.settings.prompt_style == "chat" else ()
         if self.text.in_code:
             # Far from the numbers of candidates, and each wave of a block its own.
-            return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=turns)
+            return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=self._turns)
         left = self.settings.candidates - len(self._drawn)
         return Request(
-            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), turns=turns
+            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), turns=self._turns
         )
 
     def take(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:

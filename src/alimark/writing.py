@@ -62,6 +62,13 @@ class GenerationSettings:
         if self.prompt_style not in ("continue", "chat"):
             raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
 
+    def to_dict(self) -> dict[str, Any]:
+        """For records; a length in tokens stands there only if it was asked for, so that others stay as they were."""
+        content = asdict(self)
+        if self.tokens is None:
+            del content["tokens"]
+        return content
+
 
 @dataclass(frozen=True)
 class MarkedSentence:
@@ -133,7 +140,7 @@ class Generation:
             "sentences": list(self.sentences),
             "scheme": self.scheme,
             **mark,
-            "settings": _described(self.settings) | {"llm": self.llm, "block_size": self.block_size} | limits,
+            "settings": self.settings.to_dict() | {"llm": self.llm, "block_size": self.block_size} | limits,
             "seed": self.seed,
             "surviving": self.surviving,
             "ended": self.ended,
@@ -149,14 +156,6 @@ class Generation:
         }
 
 
-def _described(settings: GenerationSettings) -> dict[str, Any]:
-    """For the record, where a length in tokens stands only if it was asked for."""
-    content = asdict(settings)
-    if settings.tokens is None:
-        del content["tokens"]
-    return content
-
-
 class Writing:
     """One text in progress. Without a key it is written unmarked: of each sentence's draws the first good one is taken."""
 
@@ -168,8 +167,11 @@ class Writing:
         *,
         seed: int | None = None,
         progress: Progress | None = None,
+        turns: tuple[Turn, ...] = (),
     ) -> None:
+        """`turns`: a whole chat that the text answers, in place of the prompt as its only turn."""
         self.prompt, self.key, self.settings = prompt, key, settings
+        self._turns = turns or ((Turn("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
         self.ended: Ended | None = None
@@ -205,13 +207,12 @@ class Writing:
         number = len(self.text.units)
         digest = hashlib.sha256(f"alimark/{self.seed}/{number}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big")
-        turns = (Turn("user", self.prompt),) if self.settings.prompt_style == "chat" else ()
         if self.text.in_code:
             # Far from the numbers of candidates, and each wave of a block its own.
-            return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=turns)
+            return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=self._turns)
         left = self.settings.candidates - len(self._drawn)
         return Request(
-            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), turns=turns
+            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), turns=self._turns
         )
 
     def take(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from html import unescape
@@ -19,6 +18,7 @@ from alimark.bench import plots, rates, report, sheet
 from alimark.bench.results import Results, Row, load, save
 from alimark.bench.shape import PALETTE, colours
 from alimark.errors import MissingExtra
+from browsers import browser
 
 
 @pytest.fixture(scope="module")
@@ -333,13 +333,6 @@ def test_roc_curve_against_a_count() -> None:
 
 
 # --- In a browser
-
-
-def browser() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("no chromium, chromium-browser or google-chrome on this machine to open the page in")
 
 
 def test_in_a_browser(written: Written, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -95,12 +95,6 @@ class Models:
 
             self._embedders[name] = StandInEmbedder() if name == "stand-in" else load_embedder(name)
         return self._embedders[name]
-
-
-def _told(settings: GenerationSettings) -> dict[str, Any]:
-    """What an id says of settings. A field that came later counts only where it is used, so that older records keep theirs."""
-    content = asdict(settings)
-    return {name: value for name, value in content.items() if name != "tokens" or value is not None}
 
 
 def secret(seed: int, text: str, number: int = 0) -> bytes:
@@ -195,14 +189,14 @@ class Run:
             options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
         settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
         making = {
-            "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": _told(settings),
+            "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": settings.to_dict(),
             "seed": recipe.seed, "answer": answer,
             **({"scheme": cell.watermark.scheme, "key": cell.watermark.key} if marked else {}),
         }  # fmt: skip
         group = (
             recipe.llm.name,
             digest(recipe.llm.options),
-            digest(asdict(settings)),
+            digest(settings.to_dict()),
             digest(cell.watermark.key),
             cell.watermark.scheme,
             marked,

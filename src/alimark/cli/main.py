@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from alimark.cli import attack, bench, calibrate, demo, detect, fit, generate, keygen, models, rewrite
+from alimark.cli import attack, bench, calibrate, demo, detect, fit, generate, keygen, models, rewrite, serve
 from alimark.errors import AlimarkError
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("demo")(demo.demo)
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")
+app.add_typer(serve.app, name="serve")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,98 @@
+// The first tab: a pasted text, or files.
+
+import { element, number, result } from "/page/show.js";
+import { extract, post } from "/page/server.js";
+
+const at = (id) => document.getElementById(id);
+const COLUMNS = [["file", "File"], ["verdict", "Verdict"], ["p_value", "p"], ["score", "Score"], ["sentences", "Sentences"], ["key_id", "Key"]];
+let rows = [], order = { column: "file", down: false };
+
+function options() {
+  const key = at("key").value.trim();
+  return {
+    fpr: Number(at("fpr").value), search: at("excerpt").checked ? "excerpt" : "whole", evidence: true,
+    ...(key ? { keys: [key] } : {}),
+  };
+}
+
+export async function look(text, more = {}) {
+  const asked = { ...options(), ...more, input: text };
+  const { results } = await post("/v1/detect", asked);
+  return results[0];
+}
+
+async function busy(work) {
+  at("check-error").textContent = "";
+  at("check-status").textContent = "Looking…";
+  try {
+    await work();
+    at("check-status").textContent = "";
+  } catch (error) {
+    at("check-status").textContent = "";
+    at("check-error").textContent = error.message;
+  }
+}
+
+function clear() {
+  at("table").replaceChildren();
+  at("result").replaceChildren();
+}
+
+function show(found, name) {
+  at("result").replaceChildren(result(found, options().fpr, name));
+}
+
+async function checkFiles(files) {
+  clear();
+  rows = [];
+  for (const file of files) {
+    at("check-status").textContent = `Looking at ${file.name}…`;
+    try {
+      rows.push({ file: file.name, ...(await look(await extract(file))) });
+    } catch (error) {
+      rows.push({ file: file.name, verdict: "error", error: error.message });
+    }
+  }
+  if (rows.length === 1 && rows[0].error) throw new Error(rows[0].error);
+  if (rows.length === 1) show(rows[0], rows[0].file);
+  else draw();
+}
+
+function draw() {
+  const { column, down } = order;
+  const by = (row) => row[column] ?? (down ? -Infinity : Infinity);
+  rows.sort((a, b) => (by(a) < by(b) ? -1 : by(a) > by(b) ? 1 : 0) * (down ? -1 : 1));
+  const head = COLUMNS.map(([id, said]) => element("th", { scope: "col", "aria-sort": id === column ? (down ? "descending" : "ascending") : "none" },
+    element("button", { type: "button", onclick: () => { order = { column: id, down: id === column && !down }; draw(); } }, said)));
+  const body = rows.map((row) => element("tr", {},
+    element("td", {}, row.error ? row.file : element("button", { type: "button", onclick: () => show(row, row.file) }, row.file)),
+    element("td", {}, row.error ? `error: ${row.error}` : row.verdict),
+    element("td", { class: "number" }, row.error ? "" : number(row.p_value)),
+    element("td", { class: "number" }, row.error ? "" : row.score.toFixed(2)),
+    element("td", { class: "number" }, row.error ? "" : String(row.sentences)), element("td", {}, row.key_id ?? "")));
+  at("table").replaceChildren(element("div", { class: "scroll" }, element("table", { "aria-label": "Files" },
+    element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body))));
+}
+
+export function start() {
+  at("check-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const files = [...at("files").files], text = at("text").value;
+    busy(async () => {
+      if (files.length && !text.trim()) return checkFiles(files);
+      if (!text.trim()) throw new Error("Paste a text or choose a file first.");
+      clear();
+      show(await look(text), "text");
+    });
+  });
+  at("files").addEventListener("change", () => at("files").files.length && busy(() => checkFiles([...at("files").files])));
+  const drop = at("drop");
+  for (const kind of ["dragenter", "dragover"])
+    drop.addEventListener(kind, (event) => { event.preventDefault(); drop.classList.add("over"); });
+  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
+  drop.addEventListener("drop", (event) => {
+    event.preventDefault();
+    drop.classList.remove("over");
+    busy(() => checkFiles([...event.dataTransfer.files]));
+  });
+}

@@ -1,0 +1,64 @@
+// Talks to the service: the token, JSON, streamed text. Errors come as one Error with a sentence for people.
+
+const STORED = "alimark-token";
+
+export const token = {
+  get: () => sessionStorage.getItem(STORED) ?? "",
+  set: (value) => sessionStorage.setItem(STORED, value),
+};
+
+async function send(path, options) {
+  if (!token.get()) throw new Error("Enter a token first; an administrator makes one.");
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers: { ...options.headers, authorization: `Bearer ${token.get()}` } });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Is it running?");
+  }
+  if (answer.ok) return answer;
+  let said = `The server answered ${answer.status}.`;
+  try {
+    said = (await answer.json()).error.message;
+  } catch { /* no JSON, and the number must do */ }
+  const wait = answer.headers.get("retry-after");
+  throw new Error(said + (wait ? ` Try again in ${wait} s.` : ""));
+}
+
+export async function post(path, body, signal) {
+  const answer = await send(path, {
+    method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" }, signal,
+  });
+  return answer.json();
+}
+
+export async function extract(file) {
+  const ending = file.name.toLowerCase().split(".").pop();
+  const kind = ending === "htm" ? "html" : ending;
+  if (!["txt", "md", "html", "docx", "pdf"].includes(kind)) throw new Error(`${file.name}: files of this kind cannot be read.`);
+  const answer = await send(`/v1/extract?kind=${kind}`, {
+    method: "POST", body: file, headers: { "content-type": "application/octet-stream" },
+  });
+  return (await answer.json()).text;
+}
+
+// Calls `heard` with each event of a streamed answer.
+export async function stream(path, body, heard, signal) {
+  const answer = await send(path, {
+    method: "POST", body: JSON.stringify({ ...body, stream: true }), headers: { "content-type": "application/json" }, signal,
+  });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Error("The answer broke off.");
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      if (event === "data: [DONE]") return;
+      const content = JSON.parse(event.slice("data: ".length));
+      if (content.error) throw new Error(content.error.message);
+      heard(content);
+    }
+  }
+}

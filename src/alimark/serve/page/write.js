@@ -1,0 +1,77 @@
+// The second tab: marked text as it is written, then attacked step by step.
+
+import { look } from "/page/check.js";
+import { element, number, result, shade } from "/page/show.js";
+import { post, stream } from "/page/server.js";
+
+const at = (id) => document.getElementById(id);
+const FPR = 0.01;
+let keyId = "", history = [], stopping = null;
+
+async function busy(said, work) {
+  at("write-error").textContent = "";
+  at("write-status").textContent = said;
+  try {
+    await work();
+  } catch (error) {
+    if (error.name !== "AbortError") at("write-error").textContent = error.message;
+  }
+  at("write-status").textContent = "";
+}
+
+async function write() {
+  history = [];
+  for (const id of ["arriving", "moves", "attacked"]) at(id).replaceChildren();
+  at("attack-form").hidden = true;
+  stopping = new AbortController();
+  at("stop").disabled = false;
+  let text = "";
+  const asked = { prompt: at("prompt").value, sentences: Number(at("sentences").value) };
+  try {
+    await stream("/v1/completions", asked, (event) => {
+      const piece = event.choices[0].text, mark = event.alimark;
+      text += piece;
+      keyId = mark.key_id;
+      if (mark.sentence) {
+        const { matches, block_size: bits } = mark.sentence;
+        at("arriving").append(element("li", {}, element("span", { class: shade(matches, bits) }, piece.trim()), ` ${matches} of ${bits} bits`));
+      }
+    }, stopping.signal);
+  } finally {
+    at("stop").disabled = true;
+  }
+  await judge(text, "as it was written");
+  at("attack-form").hidden = false;
+}
+
+async function judge(text, move) {
+  const found = await look(text, { keys: [keyId], fpr: FPR, search: "whole" });
+  history.push({ text, move, found });
+  draw();
+}
+
+function draw() {
+  const rows = history.map(({ move, found }, i) => element("tr", {}, element("td", {}, String(i)), element("td", {}, move),
+    element("td", {}, found.verdict), element("td", { class: "number" }, number(found.p_value)),
+    element("td", { class: "number" }, found.score.toFixed(2)), element("td", { class: "number" }, String(found.sentences))));
+  at("moves").replaceChildren(element("table", { "aria-label": "What each attack did" },
+    element("thead", {}, element("tr", {}, ...["", "Attack", "Verdict", "p", "Score", "Sentences"].map((one) => element("th", { scope: "col" }, one)))),
+    element("tbody", {}, ...rows)));
+  at("attacked").replaceChildren(result(history.at(-1).found, FPR, "attacked"));
+  at("undo").disabled = history.length < 2;
+}
+
+async function attack() {
+  const name = at("attack").value, rate = Number(at("rate").value);
+  const said = at("attack").selectedOptions[0].textContent + (name === "translate" ? "" : `, ${Math.round(100 * rate)}%`);
+  const made = await post("/v1/attack", { name, rate, input: history.at(-1).text, seed: history.length });
+  await judge(made.text, said);
+}
+
+export function start() {
+  at("write-form").addEventListener("submit", (event) => { event.preventDefault(); busy("Writing…", write); });
+  at("stop").addEventListener("click", () => stopping?.abort());
+  at("attack-form").addEventListener("submit", (event) => { event.preventDefault(); busy("Attacking…", attack); });
+  at("undo").addEventListener("click", () => { history.pop(); draw(); });
+  at("rate").addEventListener("input", () => { at("rate-said").textContent = `${Math.round(100 * at("rate").value)}%`; });
+}

@@ -1,0 +1,14 @@
+"""The machine's browser."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+
+def browser() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.skip("no chromium, chromium-browser or google-chrome on this machine to open the page in")

@@ -1,0 +1,105 @@
+"""Services for the tests: in the process, and as a process of their own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+import httpx
+import uvicorn
+from stand_ins import stand_in_service
+
+from alimark.serve.app import create_app
+from alimark.serve.service import Service
+from alimark.testing import StandInEmbedder
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@dataclass
+class Running:
+    """A service that answers on loopback, and a token of each role."""
+
+    url: str
+    service: Service
+    tokens: dict[str, str]
+
+    def client(self, role: str | None) -> httpx.Client:
+        headers = {} if role is None else {"authorization": f"Bearer {self.tokens[role]}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False, verify=False)
+
+
+@contextmanager
+def serving(data: Path, **settings: Any) -> Iterator[Running]:
+    """A service in a thread of this process."""
+    tokens = set_up(data, **settings)
+    service = stand_in_service(data, **settings)
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(create_app(service), port=port, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_for(f"http://127.0.0.1:{port}")
+    yield Running(f"http://127.0.0.1:{port}", service, tokens)
+    server.should_exit = True
+    thread.join(10)
+
+
+def wait_for(url: str, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    with httpx.Client(trust_env=False, verify=False) as client:  # without certificates, whose loading takes longer
+        while time.monotonic() < until:
+            try:
+                if client.get(f"{url}/healthz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+    raise TimeoutError(url)
+
+
+@dataclass
+class Process:
+    """A service as a program; what it wrote to stderr is in `log`."""
+
+    url: str
+    running: subprocess.Popen[bytes]
+    log: Path
+
+
+def start_process(data: Path, log: Path, **settings: Any) -> Process:
+    port = free_port()
+    words = [f"{name}={value if name == 'database' else json.dumps(value)}" for name, value in settings.items()]
+    with log.open("ab") as file:
+        running = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("stand_ins.py")), str(data), str(port), *words],
+            stderr=file, stdout=file,
+        )  # fmt: skip
+    wait_for(f"http://127.0.0.1:{port}")
+    return Process(f"http://127.0.0.1:{port}", running, log)
+
+
+def set_up(data: Path, **settings: Any) -> dict[str, str]:
+    """A key and a token of each role, as an operator makes them before the service runs."""
+    service = stand_in_service(data, **settings)
+    service.ring.create(StandInEmbedder())
+    tokens = {role: service.tokens.create([role], name=role)[1] for role in ("generate", "detect", "admin")}
+    service.close()
+    return tokens

@@ -1,0 +1,79 @@
+"""A service on stand-ins: instant, without weights. Run as a program it serves until it is stopped.
+
+python stand_ins.py DATA PORT [name=value ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from alimark.llm.base import LLM, Draw, Over, Request, Sampling
+from alimark.serve.service import Service
+from alimark.serve.settings import Settings
+from alimark.testing import StandInEmbedder, StandInLLM
+
+
+class SlowLLM(StandInLLM):
+    """Takes its time for every wave."""
+
+    def __init__(self, pause: float) -> None:
+        super().__init__()
+        self._pause = pause
+
+    def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
+        time.sleep(self._pause)
+        return super().draw(requests, sampling, over)
+
+
+class EchoLLM(StandInLLM):
+    """A chat model that is asked to rewrite and puts a word in front."""
+
+    def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
+        return [[self._rewrite(one, i) for i in range(one.count)] for one in requests]
+
+    def _rewrite(self, request: Request, number: int) -> Draw:
+        words = "Indeed Surely Clearly Truly Certainly Plainly Really Verily".split()
+        sentence = request.turns[-1].content.rpartition("\n\n")[2]
+        return Draw(f"{words[(number + request.seed) % 8]}, {sentence[0].lower()}{sentence[1:]}", 9, "model")
+
+
+def stand_in_service(data: Path, *, pause: float = 0.0, writer: LLM | None = None, **settings: Any) -> Service:
+    """Candidates are few, so that a text is written in a blink; twelve sentences are still found."""
+    known: dict[str, Any] = {
+        "candidates": 24,
+        "embedder": "stand-in",
+        "llm": "stand-in",
+        "rewrite_llm": "echo",
+    } | settings
+    llms: dict[str, LLM] = {"stand-in": writer or (SlowLLM(pause) if pause else StandInLLM()), "echo": EchoLLM()}
+    return Service(Settings(data=data, **known), llm=llms.__getitem__, embedder=lambda _: StandInEmbedder())
+
+
+def main() -> None:
+    from alimark.serve.app import run
+
+    given: dict[str, str] = dict(word.split("=", 1) for word in sys.argv[3:])
+    settings: dict[str, Any] = {
+        name: value if name == "database" else json.loads(value) for name, value in given.items()
+    }
+    lives = settings.pop("lives", 1)
+    for life in range(lives):
+        # All but the last live in a child, so that a killed one is there again at once, its libraries loaded.
+        child = os.fork() if life < lives - 1 else 0
+        if child:
+            Path(sys.argv[1], "pid").write_text(str(child))
+            os.waitpid(child, 0)
+            continue
+        if lives > 1:
+            Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+        run(stand_in_service(Path(sys.argv[1]), port=int(sys.argv[2]), **settings))
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Nobody gets in where they do not belong: every endpoint against every role and no token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from services import Running, serving
+
+GENERATE, DETECT, ADMIN = {"generate"}, {"detect"}, {"admin"}
+KEY = "ak" + 18 * "0"
+TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
+    ("GET", "/v1/models"): (GENERATE, None),
+    ("POST", "/v1/completions"): (GENERATE, {"prompt": "So.", "sentences": 1}),
+    ("POST", "/v1/chat/completions"): (GENERATE, {"messages": [{"role": "user", "content": "So?"}], "sentences": 1}),
+    ("POST", "/v1/rewrite"): (GENERATE, {"input": "The mayor opened the old bridge."}),
+    ("POST", "/v1/attack"): (GENERATE, {"name": "delete", "input": "One came. Two went. Three stayed."}),
+    ("POST", "/v1/detect"): (DETECT, {"input": "One came. Two went."}),
+    ("POST", "/v1/extract?kind=txt"): (DETECT, {}),
+    ("GET", "/v1/keys"): (ADMIN, None),
+    ("POST", "/v1/keys"): (ADMIN, {}),
+    ("POST", f"/v1/keys/{KEY}/rotate"): (ADMIN, {}),
+    ("POST", f"/v1/keys/{KEY}/retire"): (ADMIN, {}),
+    ("GET", "/v1/tokens"): (ADMIN, None),
+    ("POST", "/v1/tokens"): (ADMIN, {"roles": ["detect"]}),
+    ("DELETE", "/v1/tokens/tk000000000000"): (ADMIN, None),
+    ("GET", "/v1/records"): (ADMIN, None),
+    ("GET", "/metrics"): (ADMIN, None),
+    ("GET", "/healthz"): ({"generate", "detect", "admin", "nobody"}, None),
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("serve")) as service:
+        yield service
+
+
+def test_the_table_names_every_endpoint(running: Running) -> None:
+    with running.client(None) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    described = {(method.upper(), path) for path, some in paths.items() for method in some}
+    tabled = set()
+    for method, path in TABLE:
+        plain = path.partition("?")[0].replace(KEY, "{key_id}").replace("tk000000000000", "{token_id}")
+        tabled.add((method, plain))
+    assert tabled == described
+
+
+@pytest.mark.parametrize("role", ["nobody", "forged", "generate", "detect", "admin"])
+def test_every_endpoint(running: Running, role: str) -> None:
+    client = running.client(role if role in running.tokens else None)
+    if role == "forged":
+        client.headers["authorization"] = "Bearer alm_" + 43 * "A"
+    for (method, path), (allowed, body) in TABLE.items():
+        status = client.request(method, path, json=body).status_code
+        if role in allowed or "nobody" in allowed:
+            assert status not in (401, 403), (method, path)
+            assert status < 500, (method, path)
+        else:
+            assert status == (401 if role in ("nobody", "forged") else 403), (method, path)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Bearer", "Basic {}", "{}", "Bearer {}x", "Bearer {} {}", "bearer\t{}", "Bearer \xff"]
+)
+def test_odd_headers(running: Running, header: str) -> None:
+    with running.client(None) as client:
+        sent = header.format(*[running.tokens["detect"]] * 2).encode("latin-1")
+        assert client.get("/v1/models", headers={b"authorization": sent}).status_code == 401
+
+
+def test_what_is_not_there_is_not_told_apart_without_a_token(running: Running) -> None:
+    with running.client(None) as client:
+        assert client.get("/v1/nothing").status_code == 401
+        assert client.get("/v1").status_code == 401
+        assert client.get("/V1/keys").status_code == 404
+        assert client.get("//v1/keys").status_code == 404
+        assert client.get("/%76%31/keys").status_code == 401
+        assert client.get("/v1/keys/").status_code == 401
+        assert client.get("/page/../auth.py").status_code == 404
+        assert client.get("/page/%2e%2e/auth.py").status_code == 404
+
+
+def test_a_revoked_token_is_dead_at_once(running: Running) -> None:
+    with running.client("admin") as admin:
+        made = admin.post("/v1/tokens", json={"roles": ["detect"], "name": "short"}).json()
+        with running.client(None) as client:
+            client.headers["authorization"] = f"Bearer {made['token']}"
+            assert client.post("/v1/detect", json={"input": "One came."}).status_code == 200
+            assert admin.delete(f"/v1/tokens/{made['id']}").status_code == 204
+            assert client.post("/v1/detect", json={"input": "One came."}).status_code == 401
+        assert admin.delete(f"/v1/tokens/{made['id']}").status_code == 404
+        own = next(one for one in admin.get("/v1/tokens").json() if one["roles"] == ["admin"])
+        assert admin.delete(f"/v1/tokens/{own['id']}").status_code == 409
+
+
+def test_keys_are_made_rotated_and_retired_and_no_secret_leaves(running: Running) -> None:
+    with running.client("admin") as admin, running.client("generate") as writer, running.client("detect") as reader:
+        old = admin.post("/v1/keys", json={}).json()["id"]
+        text = writer.post("/v1/completions", json={"prompt": "So.", "seed": 4}).json()
+        assert text["alimark"]["key_id"] == old, "the newest marks"
+        new = admin.post(f"/v1/keys/{old}/rotate", json={})
+        assert new.status_code == 201
+        assert admin.post(f"/v1/keys/{old}/rotate", json={}).status_code == 409
+        after = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).json()
+        assert after["alimark"]["key_id"] == new.json()["id"]
+        look = {"input": text["choices"][0]["text"], "keys": [old]}
+        assert reader.post("/v1/detect", json=look).json()["results"][0]["verdict"] == "found", (
+            "rotated, and still found"
+        )
+        assert not admin.post(f"/v1/keys/{old}/retire", json={}).json()["alive"]
+        assert reader.post("/v1/detect", json=look).status_code == 409
+        secrets = [file.read_text().split('"secret": "')[1][:40] for file in running.service.settings.keys.iterdir()]
+        said = admin.get("/v1/keys").text + new.text + admin.get("/metrics").text + admin.get("/v1/records").text
+        assert len(secrets) >= 2
+        assert not any(one in said for one in secrets)
+        assert all(file.stat().st_mode & 0o777 == 0o600 for file in running.service.settings.keys.iterdir())
+
+
+def test_headers_are_safe_and_there_is_no_cors(running: Running) -> None:
+    with running.client(None) as client:
+        for answer in (client.get("/"), client.get("/healthz"), client.get("/v1/keys"), client.get("/nothing")):
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["x-frame-options"] == "DENY"
+            assert "server" not in answer.headers or "uvicorn" in answer.headers["server"]
+        asked = client.get("/healthz", headers={"origin": "https://elsewhere.example"})
+        assert "access-control-allow-origin" not in asked.headers
+        preflight = client.options("/v1/detect", headers={
+            "origin": "https://elsewhere.example", "access-control-request-method": "POST"})  # fmt: skip
+        assert preflight.status_code in (401, 405)
+
+
+def test_health_and_metrics(running: Running) -> None:
+    with running.client("admin") as admin:
+        assert admin.get("/healthz").json() == {"status": "ok"}
+        text = admin.get("/metrics").text
+    assert 'alimark_requests_total{method="POST",route="/v1/detect",status="200"}' in text
+    assert "alimark_texts_waiting 0.0" in text

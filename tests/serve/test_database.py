@@ -1,0 +1,177 @@
+"""Migrations, records, their export and end, settings, and what the operator's commands do."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from databases import postgres
+from typer.testing import CliRunner, Result
+
+from alimark.cli.main import app
+from alimark.errors import AlimarkError
+from alimark.key import Key
+from alimark.serve import database
+from alimark.serve.database import Connection, DatabaseError, Store
+from alimark.serve.records import Book, Record, sha256
+from alimark.serve.settings import Settings, read_settings
+from alimark.testing import StandInEmbedder
+
+
+def record(text: str, **changes: object) -> Record:
+    fields = {"kind": "detect", "who": "tk1", "tenant": "", "key_id": "ak1", "text_sha256": sha256(text), "statistic": 1.5,
+              "p_value": 0.01, "details": {"draws": 1000}, "text": text}  # fmt: skip
+    return Record(**fields | changes)  # type: ignore[arg-type]
+
+
+def exported(book: Book) -> list[dict[str, object]]:
+    return [json.loads(line) for lines in book.export() for line in lines.splitlines()]
+
+
+def exercise(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on either database."""
+    store = Store(url)
+    book, keeping = Book(store), Book(store, keep_text=True)
+    first = record("One came.")
+    store.do(book.writing([first, record("Two went.", at=time.time() - 3 * 86400)]))
+    store.do(keeping.writing([record("Three\0 stayed \ud800.", id="kept")]))
+    store.do(book.writing([first]))  # a second time changes nothing
+    rows = exported(book)
+    assert [row.get("text") for row in rows] == [None, None, "Three\ufffd stayed ?."]
+    assert rows[0]["p_value"] == 0.01
+    assert rows[0]["details"] == {"draws": 1000}
+    assert book.prune(2) == 1
+    assert len(exported(book)) == 2
+    with pytest.raises(DatabaseError) as told:
+        store.do(lambda db: db.execute("SELECT secret_thing FROM nowhere"))
+    assert "secret_thing" not in str(told.value)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: store.do(book.writing([record(f"Text {i}.")])), range(1500)))
+    assert len(exported(book)) == 1502
+    store.close()
+    with pytest.raises(DatabaseError):
+        store.submit(lambda db: None)
+    _migrate(url, monkeypatch)
+
+
+def _migrate(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later release adds a column: a step that fails leaves all as it was, one that works keeps what is there."""
+    step = (
+        "ALTER TABLE records ADD COLUMN language TEXT NOT NULL DEFAULT 'en'",
+        "CREATE INDEX by_key ON records (key_id)",
+    )
+    monkeypatch.setattr(
+        database, "MIGRATIONS", [*database.MIGRATIONS, (step[0], "ALTER TABLE nowhere ADD COLUMN x TEXT")]
+    )
+    with pytest.raises(Exception, match="nowhere"):
+        Store(url)
+    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS[:-1], step])
+    with ThreadPoolExecutor(4) as pool:  # several servers that start at once
+        for store in pool.map(lambda _: Store(url), range(4)):
+            assert (
+                store.do(lambda db: db.execute("SELECT COUNT(*) AS n FROM records WHERE language = 'en'"))[0]["n"]
+                == 1502
+            )
+            store.close()
+    monkeypatch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:1])
+    with pytest.raises(DatabaseError, match="upgrade alimark"):
+        Store(url)
+
+
+def test_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exercise(f"sqlite:///{tmp_path / 'new' / 'a.db'}", monkeypatch)
+    assert stat.S_IMODE((tmp_path / "new" / "a.db").stat().st_mode) == 0o600
+    with sqlite3.connect(tmp_path / "new" / "a.db") as other:
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    other.close()
+
+
+def test_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+    with postgres() as url:
+        # The server throws a connection out; the next job finds another.
+        store = Store(url)
+        [row] = store.do(lambda db: db.execute("SELECT pg_backend_pid() AS pid"))
+        other = Store(url)
+        other.do(lambda db: db.execute("SELECT pg_terminate_backend(?)", (row["pid"],)))
+        time.sleep(0.2)
+        assert store.do(lambda db: db.execute("SELECT 1 AS one")) == [{"one": 1}]
+        store.close()
+        other.close()
+        exercise(url, monkeypatch)
+    with pytest.raises(DatabaseError) as told:
+        Store("postgresql://me:hunter2@127.0.0.1:1/none")
+    assert "hunter2" not in str(told.value)
+
+
+def test_jobs_that_wait_are_one_transaction(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'a.db'}")
+    go, begun = threading.Event(), threading.Event()
+
+    def hold(db: Connection) -> None:
+        begun.set()
+        go.wait(10)
+
+    first = store.submit(hold)
+    begun.wait(10)
+    seen: list[int] = []
+    jobs = [store.submit(lambda db: seen.append(db.execute("SELECT total_changes() AS n")[0]["n"])) for _ in range(3)]
+    bad = store.submit(lambda db: db.execute("NO SQL"))
+    go.set()
+    first.result(10)
+    with pytest.raises(DatabaseError):
+        bad.result(10)
+    for job in jobs:
+        job.result(10)
+    assert len(seen) == 6, "run together with the bad one, then each alone"
+    store.close()
+
+
+def test_odd_addresses() -> None:
+    for url in ("mysql://x", "", "alimark.db"):
+        with pytest.raises(DatabaseError):
+            Store(url)
+
+
+def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('port = 9\nrate = 3\ncors_origins = ["https://a.example"]\n')
+    read = read_settings(file, {"port": 10}, default_data=tmp_path)
+    assert (read.port, read.rate, read.cors_origins, read.host) == (10, 3.0, ("https://a.example",), "127.0.0.1")
+    monkeypatch.setenv("ALIMARK_DATABASE_URL", "postgresql://somewhere")
+    assert read.database_url == "postgresql://somewhere"
+    for wrong in ("prt = 9", 'port = "9"', "port = true", "port = -1", "write_queue = 0", "rate = inf", "port = ["):
+        file.write_text(wrong)
+        with pytest.raises(AlimarkError):
+            read_settings(file, {}, default_data=tmp_path)
+    assert Settings(data=tmp_path).keys == tmp_path / "keys"
+
+
+def alimark(*words: str) -> Result:
+    return CliRunner().invoke(app, ["serve", *words])
+
+
+def test_the_operators_commands(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = Key.generate(embedder=StandInEmbedder())
+    key.save(tmp_path / "key.json")
+    assert isinstance(alimark("--data", str(data), "--llm", "nothing-of-the-kind").exception, AlimarkError)
+    made = alimark("token", "--role", "detect", "--role", "generate", "--data", str(data))
+    assert made.stdout.startswith("alm_"), made.stderr
+    assert made.stdout.strip() not in (data / "alimark.db").read_bytes().decode("latin-1")
+    assert isinstance(alimark("token", "--role", "king", "--data", str(data)).exception, AlimarkError)
+    taken = alimark("import", str(tmp_path / "key.json"), "--tenant", "acme", "--data", str(data))
+    assert taken.stdout.strip() == key.id
+    assert Key.load(data / "keys" / f"{key.id}.json") == key
+    assert "already" in str(alimark("import", str(tmp_path / "key.json"), "--data", str(data)).exception)
+    assert "behind the verb" in str(alimark("--port", "9", "export").exception)
+    store = Store(f"sqlite:///{data / 'alimark.db'}")
+    store.do(Book(store).writing([record("Old.", at=1.0), record("New.")]))
+    store.close()
+    assert len(alimark("export", "--data", str(data)).stdout.splitlines()) == 2
+    assert alimark("prune", "--days", "1", "--data", str(data)).stdout == "1 records deleted\n"

@@ -1,0 +1,177 @@
+"""Detections: many texts, many keys, the batch behind them, and what the library says of the same texts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from services import Running, serving
+
+import alimark
+from alimark.detector import DetectionSettings
+from alimark.errors import TextError
+from alimark.key import Key
+from alimark.serve.checking import Check, Checker, QueueFull
+from alimark.testing import StandInEmbedder, StandInLLM
+
+EMBEDDER = StandInEmbedder()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("serve")) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def texts(running: Running) -> list[str]:
+    """Marked under the first key."""
+    key = running.service.ring.key(running.service.ring.all()[0].id)
+    made = alimark.AliMark(key, embedder=EMBEDDER).generate(
+        [f"Prompt {i}." for i in range(6)], StandInLLM(), candidates=24, seed=5
+    )
+    return [one.text for one in made]
+
+
+def test_same_answers_as_the_library(running: Running, texts: list[str]) -> None:
+    key = running.service.ring.key(running.service.ring.all()[0].id)
+    mark = alimark.AliMark(key, embedder=EMBEDDER)
+    with running.client("detect") as client:
+        answer = client.post("/v1/detect", json={"input": texts, "keys": [key.id], "evidence": True}).json()
+    for got, text in zip(answer["results"], texts, strict=True):
+        assert got["evidence"] == json.loads(json.dumps(mark.detect(text).report(0.01)))
+        assert (got["verdict"], got["keys_tried"]) == ("found", 1)
+
+
+def test_without_a_key_all_living_ones_are_tried(running: Running, texts: list[str]) -> None:
+    ring = running.service.ring
+    first = ring.all()[0].id
+    hard, soft = ring.create(EMBEDDER), ring.create(EMBEDDER, decision="soft")
+    dead, early = ring.create(EMBEDDER), ring.create(EMBEDDER, starts=4e9)
+    ring.retire(dead.id)
+    with running.client("detect") as client:
+        [got] = client.post("/v1/detect", json={"input": texts[0]}).json()["results"]
+        assert (got["key_id"], got["keys_tried"], got["verdict"]) == (first, 3, "found")
+        alone = client.post("/v1/detect", json={"input": texts[0], "keys": [first]}).json()["results"][0]
+        assert got["p_value"] == pytest.approx(3 / 1001)
+        assert alone["p_value"] == pytest.approx(1 / 1001)
+        for gone in (dead, early):
+            refused = client.post("/v1/detect", json={"input": texts[0], "keys": [gone.id]})
+            assert refused.status_code == 409
+    for label in (hard, soft):
+        ring.retire(label.id)
+
+
+def test_a_tenant_sees_its_own_keys_alone(running: Running, texts: list[str]) -> None:
+    ring, tokens = running.service.ring, running.service.tokens
+    own = ring.create(EMBEDDER, tenant="acme")
+    both = tokens.create(["generate", "detect"], tenant="acme")[1]
+    with running.client(None) as client:
+        client.headers["authorization"] = f"Bearer {both}"
+        [got] = client.post("/v1/detect", json={"input": texts[0]}).json()["results"]
+        assert (got["key_id"], got["keys_tried"]) == (own.id, 1)
+        other = client.post("/v1/detect", json={"input": texts[0], "keys": [ring.all()[0].id]})
+        assert other.status_code == 409
+        made = client.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).json()
+        assert made["alimark"]["key_id"] == own.id
+    ring.retire(own.id)
+
+
+def test_a_bad_text_among_good_ones(running: Running, texts: list[str]) -> None:
+    with running.client("detect") as client:
+        endless = "Nobody came here. " * 2001
+        answer = client.post("/v1/detect", json={"input": [texts[0], endless, texts[1]]}).json()["results"]
+        assert answer[1]["error"]["code"] == "too_much"
+        assert [answer[0]["verdict"], answer[2]["verdict"]] == ["found", "found"]
+        assert client.post("/v1/detect", json={"input": endless}).status_code == 413
+        assert client.post("/v1/detect", json={"input": " \n"}).status_code == 422
+
+
+def test_passages_of_a_longer_text(running: Running, texts: list[str]) -> None:
+    plain = " ".join(f"Nobody spoke of item {i} on the long list of things." for i in range(20))
+    with running.client("detect") as client:
+        [got] = client.post("/v1/detect", json={"input": f"{plain} {texts[0]} {plain}", "search": "excerpt"}).json()[
+            "results"
+        ]
+    assert got["verdict"] == "found"
+    assert any(one["first"] <= 32 and one["last"] >= 21 for one in got["passages"])
+
+
+@pytest.mark.parametrize("search", ["whole", "excerpt"])
+def test_odd_texts_have_answers(running: Running, search: str) -> None:
+    odd = ["x", "...", "a" * 5000, "\u200f\u05d0.", "```\ncode\n```", "😀 😀!", "\0", "1. 2. 3.", "One.\r\nTwo."]
+    with running.client("detect") as client:
+        answer = client.post("/v1/detect", json={"input": odd, "search": search, "evidence": True})
+    assert answer.status_code == 200, answer.text
+    assert all("error" in one or 0 < one["p_value"] <= 1 for one in answer.json()["results"])
+
+
+class Watched(StandInEmbedder):
+    """Holds the first batch until told, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[int] = []
+        self.go = threading.Event()
+
+    def embed(self, texts):  # type: ignore[no-untyped-def]
+        self.calls.append(len(texts))
+        self.go.wait(10)
+        return super().embed(texts)
+
+
+def test_texts_that_wait_share_one_batch() -> None:
+    embedder, key = Watched(), Key.generate(embedder=EMBEDDER)
+    checker = Checker(lambda _: embedder, most=20)
+    checks = [Check(f"Text {i} was here. It said little.", (key,), DetectionSettings()) for i in range(20)]
+    first = checker.submit(checks[:1])
+    while not embedder.calls:
+        pass
+    rest = [future for check in checks[1:] for future in checker.submit([check])]
+    with pytest.raises(QueueFull):
+        checker.submit(checks[:2])
+    embedder.go.set()
+    answers = [future.result(10)[0] for future in first + rest]
+    checker.close()
+    assert len(embedder.calls) == 2, "one for the first, one for all that waited"
+    assert [one.text_sha256 for one in answers] == [
+        alimark.AliMark(key, embedder=EMBEDDER).detect(check.text).text_sha256 for check in checks
+    ]
+    with pytest.raises(QueueFull):
+        checker.submit(checks[:1])
+
+
+def test_a_failing_embedder_is_heard_of_and_the_next_batch_goes_on() -> None:
+    class Failing(StandInEmbedder):
+        fails = True
+
+        def embed(self, texts):  # type: ignore[no-untyped-def]
+            if self.fails:
+                raise RuntimeError("out of memory")
+            return super().embed(texts)
+
+    embedder, key = Failing(), Key.generate(embedder=EMBEDDER)
+    checker = Checker(lambda _: embedder, most=4)
+    check = Check("One came. Two went.", (key,), DetectionSettings())
+    with pytest.raises(RuntimeError):
+        checker.submit([check])[0].result(10)
+    embedder.fails = False
+    assert checker.submit([check])[0].result(10)[0].key_id == key.id
+    with pytest.raises(TextError):
+        checker.submit([Check(" ", (key,), DetectionSettings())])[0].result(10)
+    checker.close()
+
+
+def test_many_clients_at_once(running: Running, texts: list[str]) -> None:
+    key = running.service.ring.all()[0].id
+
+    def one(i: int) -> str:
+        with running.client("detect") as client:
+            answer = client.post("/v1/detect", json={"input": texts[i % 6], "keys": [key]})
+            return str(answer.json()["results"][0]["verdict"])
+
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(one, range(64))) == {"found"}

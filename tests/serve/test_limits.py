@@ -1,0 +1,154 @@
+"""Each limit with its clear answer: size, length, number, rate, concurrency, queues, time, and the way out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+from services import Running, serving, set_up, start_process
+
+
+def test_sizes(tmp_path: Path) -> None:
+    with serving(tmp_path, max_body=20_000, max_text=5_000, max_texts=3, body_timeout=0.3) as running:
+        with running.client("detect") as client:
+
+            def status(body: object) -> tuple[int, str]:
+                answer = client.post("/v1/detect", json=body)
+                return answer.status_code, answer.json()["error"]["code"]
+
+            assert status({"input": "a" * 30_000}) == (413, "body_too_large")
+            assert status({"input": "a. " * 2_000}) == (413, "text_too_long")
+            assert status({"input": ["One."] * 4}) == (413, "too_many_texts")
+            assert status({"input": ""}) == (422, "invalid")
+            assert status({"input": "One.", "fpr": 0}) == (422, "invalid")
+            assert status({"input": "One.", "more": 1}) == (422, "invalid")
+            chunked = client.post("/v1/detect", content=(b"x" * 1000 for _ in range(50)))
+            assert chunked.status_code == 413
+        with running.client("generate") as client:
+            assert client.post("/v1/completions", json={"prompt": ["So."] * 4}).status_code == 413
+        _too_slow(running)
+
+
+def _too_slow(running: Running) -> None:
+    """A client that sends half of its body and waits."""
+    host, port = running.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as one:
+        head = f"POST /v1/detect HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {running.tokens['detect']}\r\n"
+        one.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        assert b" 408 " in one.recv(4096)
+
+
+def test_a_stranger_is_sent_away_before_the_body_is_read(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as one:
+            one.sendall(b"POST /v1/detect HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+            assert b" 401 " in one.recv(4096)
+
+
+def test_rate_and_concurrency(tmp_path: Path) -> None:
+    with serving(tmp_path, rate=0.01, burst=3, concurrency=1, pause=0.3) as running:
+        with running.client("detect") as client:
+            answers = [client.post("/v1/detect", json={"input": "One came."}) for _ in range(4)]
+            assert [one.status_code for one in answers] == [200, 200, 200, 429]
+            assert 50 < int(answers[-1].headers["retry-after"]) <= 100
+        with running.client("generate") as client, ThreadPoolExecutor(2) as pool:
+            sent = [pool.submit(client.post, "/v1/completions", json={"prompt": "So.", "sentences": 1}) for _ in "12"]
+            assert sorted(one.result().status_code for one in sent) == [200, 429]
+            assert client.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).status_code == 200
+
+
+def test_ten_times_the_queue(tmp_path: Path) -> None:
+    """Some are served, the others told to come back; and afterwards all is as before."""
+    with serving(tmp_path, write_queue=2, detect_queue=4, pause=0.05, rate=0) as running:
+        with running.client("generate") as client, ThreadPoolExecutor(20) as pool:
+            body = {"prompt": "So.", "sentences": 2}
+            made = list(pool.map(lambda _: client.post("/v1/completions", json=body), range(20)))
+            assert {one.status_code for one in made} == {200, 429}
+            assert all(int(one.headers["retry-after"]) >= 1 for one in made if one.status_code == 429)
+            assert client.post("/v1/completions", json=body).status_code == 200
+        with running.client("detect") as client, ThreadPoolExecutor(40) as pool:
+            look = {"input": ["One came. Two went."] * 2}
+            found = list(pool.map(lambda _: client.post("/v1/detect", json=look), range(20)))
+            assert {one.status_code for one in found} <= {200, 429}
+            assert client.post("/v1/detect", json={"input": ["One."] * 5}).status_code == 429
+            assert client.post("/v1/detect", json=look).status_code == 200
+
+
+def test_a_text_that_takes_too_long(tmp_path: Path) -> None:
+    with serving(tmp_path, timeout=0.3, pause=0.2) as running, running.client("generate") as client:
+        late = client.post("/v1/completions", json={"prompt": "So.", "sentences": 50})
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
+        streamed = client.post("/v1/completions", json={"prompt": "So.", "sentences": 50, "stream": True})
+        assert '"timeout"' in streamed.text
+        assert "[DONE]" not in streamed.text
+        assert running.service.writers.under_way == 0, "nobody writes for a client that was told no"
+
+
+def test_a_client_that_leaves_ends_the_work_and_what_it_got_is_on_record(tmp_path: Path) -> None:
+    with serving(tmp_path, pause=0.05) as running:
+        with (
+            running.client("generate") as client,
+            client.stream("POST", "/v1/completions", json={"prompt": "So.", "sentences": 60, "stream": True}) as got,
+        ):
+            lines = got.iter_lines()
+            first = json.loads(next(lines).removeprefix("data: "))["choices"][0]["text"]
+        until = time.monotonic() + 10
+        while (running.service.writers.under_way or not _records(running)) and time.monotonic() < until:
+            time.sleep(0.05)
+        [record] = _records(running)
+        assert running.service.writers.under_way == 0
+        assert first.strip()
+        assert record["details"]["ended"] == "broken off"
+        assert 1 <= record["details"]["sentences"] < 60
+
+
+def _records(running: Running) -> list[dict[str, Any]]:
+    with running.client("admin") as admin:
+        return [json.loads(line) for line in admin.get("/v1/records").iter_lines()]
+
+
+def test_what_cannot_be_recorded_is_not_answered(tmp_path: Path) -> None:
+    with serving(tmp_path) as running, running.client("detect") as client, running.client("generate") as writer:
+        running.service.store.close()
+        assert client.get("/healthz").status_code == 503
+        answers = [client.post("/v1/detect", json={"input": "One came."}),
+                   writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1})]  # fmt: skip
+        assert [one.status_code for one in answers] == [503, 503]
+        assert all("error" in one.json() and "choices" not in one.json() for one in answers)
+        streamed = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1, "stream": True})
+        assert "[DONE]" not in streamed.text
+
+
+def test_told_to_stop_it_finishes_what_it_accepted(tmp_path: Path) -> None:
+    tokens = set_up(tmp_path / "data")
+    process = start_process(tmp_path / "data", tmp_path / "log", pause=0.1)
+    answers: list[httpx.Response] = []
+
+    def ask(stream: bool) -> None:
+        body = {"prompt": "So.", "sentences": 12, "stream": stream}
+        headers = {"authorization": f"Bearer {tokens['generate']}"}
+        answers.append(
+            httpx.post(f"{process.url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False)
+        )
+
+    asking = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
+    for one in asking:
+        one.start()
+    time.sleep(0.5)
+    process.running.send_signal(signal.SIGTERM)
+    for one in asking:
+        one.join()
+    assert process.running.wait(30) in (0, -signal.SIGTERM)
+    assert [one.status_code for one in answers] == [200, 200]
+    assert any("[DONE]" in one.text for one in answers)
+    log = process.log.read_text()
+    assert "Traceback" not in log
+    assert '"error"' not in log

@@ -1,0 +1,228 @@
+"""The page in a real browser: what a person does, what they see, and no complaint in the console."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from services import Running, serving
+from test_extract import docx, pdf
+
+import alimark
+from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.text import splitter
+from browsers import browser
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("serve")) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def marked(running: Running) -> str:
+    key = running.service.ring.key(running.service.ring.all()[0].id)
+    mark = alimark.AliMark(key, embedder=StandInEmbedder())
+    return mark.generate("The door opened.", StandInLLM(), candidates=24, seed=3).text
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    path = browser()
+    with playwright.sync_playwright() as library:
+        opened = library.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(chromium: Any, running: Running) -> Iterator[Any]:
+    """The page with a token that may do both; every complaint and every request elsewhere fails the test."""
+    complaints: list[str] = []
+    token = running.service.tokens.create(["generate", "detect"])[1]
+    context = chromium.new_context(viewport={"width": 1000, "height": 800})
+    opened = context.new_page()
+    opened.set_default_timeout(30_000)
+    opened.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on(
+        "request", lambda asked: None if asked.url.startswith((running.url, "blob:")) else complaints.append(asked.url)
+    )
+    opened.complaints = complaints
+    opened.goto(running.url)
+    opened.fill("#token", token)
+    opened.click("text=Use it")
+    yield opened
+    context.close()
+    assert not complaints
+
+
+def test_paste_and_verdict(page: Any, marked: str, running: Running) -> None:
+    page.fill("#text", marked)
+    page.click("#check-form button.main")
+    page.wait_for_selector("#result .panel")
+    assert "was found" in page.inner_text("#result .verdict")
+    assert "p = " in page.inner_text("#result .why")
+    assert page.locator("#result .text span").count() == 12
+    assert page.locator("#result svg g.step path").count() >= 10
+    title = page.locator("#result svg g.step.match title").first.text_content()
+    assert "of 8 bits" in title
+    with page.expect_download() as download:
+        page.click("#result .download")
+    evidence = json.loads(Path(download.value.path()).read_text())
+    assert (evidence["verdict"], evidence["key_id"]) == ("found", running.service.ring.all()[0].id)
+
+
+def test_a_cut_text_and_one_that_is_not_ours(page: Any, marked: str) -> None:
+    sentences = splitter("nupunkt").units(marked)
+    page.fill("#text", " ".join([*sentences[:1], *sentences[5:]]))
+    with page.expect_response("**/v1/detect") as answered:
+        page.click("#check-form button.main")
+    page.wait_for_selector("#result .panel")
+    steps = answered.value.json()["results"][0]["evidence"]["alignment"]
+    assert page.locator("#result svg g.step").count() == len(steps)
+    page.fill("#text", "An owl sat down. " * 3 + "It was late. <img src=x onerror=alert(1)> Nobody came. " * 6)
+    page.click("#check-form button.main")
+    page.wait_for_selector("#result .panel:not([data-verdict=found])")
+    assert page.locator("#result img").count() == 0
+    assert "person wrote it" in page.inner_text("body")
+
+
+EVIDENCE = {
+    "block_size": 8, "sentences": ["A.", "B.", "C.", "D.", "E."], "passages": [],
+    "alignment": [
+        {"kind": "match", "sentences": [1], "block": 1, "agreed": 8, "part": None},
+        {"kind": "merge", "sentences": [2, 3], "block": 2, "agreed": 6, "part": None},
+        {"kind": "skip-block", "sentences": [], "block": 3, "agreed": None, "part": None},
+        {"kind": "split", "sentences": [4], "block": 4, "agreed": 7, "part": "left"},
+        {"kind": "split", "sentences": [4], "block": 5, "agreed": 2, "part": "right"},
+        {"kind": "skip-sentence", "sentences": [5], "block": None, "agreed": None, "part": None},
+    ],
+}  # fmt: skip
+
+
+def test_every_move_is_drawn(page: Any) -> None:
+    """Lines for matches, brackets for merges and splits, gaps for what is missing, bits on hover."""
+    page.evaluate(
+        """async evidence => document.getElementById("result").append((await import("/page/show.js")).alignment(evidence))""",
+        EVIDENCE,
+    )
+    count = {kind: page.locator(f"#result g.step.{kind} path").count() for kind in ("match", "merge", "split")}
+    assert count == {"match": 1, "merge": 2, "split": 4}
+    assert page.locator("#result g.gone text").all_text_contents() == ["5 (no block)", "3 (missing)"]
+    titles = page.locator("#result g.step title").all_text_contents()
+    assert titles[1] == "sentences 2 and 3 as one, block 2: 6 of 8 bits"
+    assert titles[4] == "sentence 4 (right half), block 5: 2 of 8 bits"
+
+
+def test_passages(page: Any, marked: str) -> None:
+    other = " ".join(f"Nobody spoke of item {i} on the long list of things." for i in range(12))
+    page.fill("#text", f"{other} {marked} {other}")
+    page.check("#excerpt")
+    page.click("#check-form button.main")
+    page.wait_for_selector("#result .found-passage")
+    assert page.locator("#result .text span.passage").count() >= 6
+
+
+def test_files(page: Any, marked: str) -> None:
+    files = [
+        {"name": "a.txt", "mimeType": "text/plain", "buffer": marked.encode()},
+        {"name": "b.docx", "mimeType": "application/octet-stream", "buffer": docx(*marked.split(". "))},
+        {"name": "c.pdf", "mimeType": "application/pdf", "buffer": pdf("Some words. They say little.")},
+        {"name": "d.html", "mimeType": "text/html", "buffer": f"<p>{marked}</p>".encode()},
+        {"name": "e.pdf", "mimeType": "application/pdf", "buffer": b"broken"},
+    ]
+    page.set_input_files("#files", files)
+    page.wait_for_selector("#table table")
+    page.complaints[:] = [
+        one for one in page.complaints if "422" not in one
+    ]  # the broken file's, which the table tells
+    names = page.locator("#table tbody tr td:first-child")
+    assert names.all_inner_texts() == ["a.txt", "b.docx", "c.pdf", "d.html", "e.pdf"]
+    assert "cannot be read" in page.inner_text("#table tbody tr:nth-child(5)")
+    page.click("#table th:nth-child(3) button")
+    numbers = [float(one) for one in page.locator("#table tbody tr td:nth-child(3)").all_inner_texts() if one]
+    assert numbers == sorted(numbers)
+    page.click("#table th:nth-child(3) button")
+    assert page.get_attribute("#table th:nth-child(3)", "aria-sort") == "descending"
+    page.click("text=a.txt")
+    assert "was found" in page.inner_text("#result .verdict")
+
+
+def test_a_dropped_file(page: Any, marked: str) -> None:
+    transfer = page.evaluate_handle(
+        """text => { const data = new DataTransfer(); data.items.add(new File([text], "dropped.txt")); return data; }""",
+        marked,
+    )
+    page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
+    page.wait_for_selector("#result .panel[data-verdict=found]")
+
+
+def test_write_and_attack(page: Any) -> None:
+    page.focus("#tab-check")
+    page.keyboard.press("ArrowRight")  # the tabs by keyboard
+    assert page.locator("#write").is_visible()
+    page.click("#write-form button.main")
+    page.wait_for_selector("#arriving li:nth-child(3)")
+    page.wait_for_selector("#attacked .panel[data-verdict=found]")
+    assert page.locator("#arriving li").count() == 12
+    assert "of 8 bits" in page.inner_text("#arriving li:first-child")
+    for place, name in enumerate(["delete", "merge", "split", "reorder"], 2):
+        page.select_option("#attack", name)
+        page.click("#attack-form button.main")
+        page.wait_for_selector(f"#moves tbody tr:nth-child({place})")
+    scores = [float(one) for one in page.locator("#moves tbody tr td:nth-child(5)").all_inner_texts()]
+    assert scores[-1] < scores[0]
+    assert page.locator("#attacked .text span").count() < 14
+    page.click("#undo")
+    assert page.locator("#moves tbody tr").count() == 4
+
+
+def test_errors_are_shown(page: Any, running: Running) -> None:
+    page.click("#check-form button.main")
+    assert "Paste a text" in page.inner_text("#check-error")
+    page.fill("#token", "alm_wrong")
+    page.click("text=Use it")
+    page.fill("#text", "One came. Two went.")
+    page.click("#check-form button.main")
+    page.wait_for_selector("#check-error:has-text('token')")
+    page.route("**/v1/detect", lambda route: route.abort())
+    page.click("#check-form button.main")
+    page.wait_for_selector("#check-error:has-text('does not answer')")
+    # The browser itself notes every failed request; nothing else may be there.
+    page.complaints[:] = [one for one in page.complaints if not one.startswith("Failed to load resource")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_by_keyboard_in_both_colours(chromium: Any, running: Running, marked: str, scheme: str) -> None:
+    context = chromium.new_context(viewport={"width": 360, "height": 700}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(running.url)
+    page.keyboard.press("Tab")  # the link to the content
+    page.keyboard.press("Tab")
+    page.keyboard.type(running.tokens["detect"])
+    page.keyboard.press("Enter")
+    page.focus("#text")
+    page.keyboard.insert_text(marked)
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Check":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#result .panel[data-verdict=found]")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing sticks out"
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll("input, select, textarea")].filter(
+            one => !one.labels.length && !one.getAttribute("aria-label")).map(one => one.id)"""
+    )
+    assert unnamed == []
+    assert page.get_attribute("#result svg", "aria-label")
+    context.close()

@@ -1,0 +1,63 @@
+"""The whole road: `alimark serve` with the local model, the official client, and `alimark detect` on what it got."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from services import free_port, wait_for
+
+openai = pytest.importorskip("openai")
+pytest.importorskip("xllamacpp")
+pytestmark = pytest.mark.weights
+
+COMMAND = [sys.executable, "-m", "alimark.cli.main"]
+
+
+def alimark(*words: str, allowed: tuple[int, ...] = (0,)) -> str:
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+    assert done.returncode in allowed, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path]]:
+    """As an operator sets it up, from nothing."""
+    data = tmp_path_factory.mktemp("real") / "data"
+    first = alimark("serve", "init", "--data", str(data))
+    assert first.startswith("alm_")
+    token = alimark("serve", "token", "--role", "generate", "--data", str(data))
+    port = free_port()
+    config = data / "serve.toml"
+    config.write_text(f'data = "{data}"\nport = {port}\ncandidates = 14\ntimeout = 900\n')
+    with (data / "log").open("wb") as log:
+        running = subprocess.Popen([*COMMAND, "serve", "--config", str(config)], stderr=log)
+    wait_for(f"http://127.0.0.1:{port}", 120)
+    yield openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=token, max_retries=0, timeout=900), data
+    running.terminate()
+    running.wait(60)
+
+
+def test_what_the_official_client_gets_is_found(served: tuple[Any, Path], tmp_path: Path) -> None:
+    """Streamed chat to be found, a plain completion beside it; all four ways are asked of the stand-in, which is faster."""
+    client, data = served
+    turns = [{"role": "user", "content": "Tell me a story about the sea."}]
+    with ThreadPoolExecutor(1) as pool:
+        plain = pool.submit(
+            client.completions.create, model="", prompt="The harbour was quiet.", extra_body={"sentences": 2}
+        )
+        streamed = client.chat.completions.create(model="", messages=turns, stream=True, extra_body={"sentences": 10})
+        chunks = list(streamed)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert len(plain.result().alimark["matches"][0]) == 2
+    assert plain.result().alimark["key_id"] == chunks[-1].alimark["key_id"]
+    (tmp_path / "text.txt").write_text(text, "utf-8")
+    key = data / "keys" / f"{chunks[-1].alimark['key_id']}.json"
+    found = json.loads(alimark("detect", "-k", str(key), str(tmp_path / "text.txt"), "--json", allowed=(0, 1)))
+    assert found["p_value"] < 0.05, found["sentences"]

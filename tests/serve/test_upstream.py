@@ -1,0 +1,62 @@
+"""The service in front of another OpenAI-compatible server, which knows nothing of marks and may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from services import Running, serving
+
+from alimark.llm.base import Request, Sampling
+from alimark.llm.openai import OpenAI
+from alimark.testing import StandInLLM
+from fake_server import KEY, Fake, Reply, Seen, fake
+
+__all__ = ["fake"]  # a fixture, used by name
+
+
+def told(seen: Seen) -> Reply:
+    """Choices by the stand-in: what an ordinary server answers, completions and chat alike."""
+    chats = "messages" in seen.body
+    context = str(seen.body["messages"]) if chats else seen.body["prompt"]
+    request = Request(context, seen.body.get("n", 1), seen.body.get("seed", 0))
+    [draws] = StandInLLM().draw([request], Sampling(), lambda text: text.rstrip().endswith((".", "!", "?", '"')))
+    choices = []
+    for i, draw in enumerate(draws):
+        text = f"{draw.text.rstrip()} Then more"
+        said = {"message": {"role": "assistant", "content": text}} if chats else {"text": text}
+        choices.append({"index": i, **said, "finish_reason": "length"})
+    return Reply({"choices": choices, "usage": {"completion_tokens": 9 * len(choices)}})
+
+
+@pytest.fixture
+def running(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    upstream = OpenAI(fake.url, "m", dialect="openai", backoff=0.0, retries=0)
+    with serving(tmp_path_factory.mktemp("serve"), writer=upstream, candidates=16) as service:
+        yield service
+
+
+def test_what_another_server_writes_is_marked(fake: Fake, running: Running) -> None:
+    fake.answer = told
+    with running.client("generate") as client, running.client("detect") as detector:
+        made = client.post("/v1/completions", json={"prompt": "So.", "seed": 1}).json()
+        text = made["choices"][0]["text"]
+        assert detector.post("/v1/detect", json={"input": text}).json()["results"][0]["verdict"] == "found"
+        assert sum(seen.body.get("n", 1) for seen in fake.seen) >= 12 * 8, "candidates were asked for"
+        turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
+        answer = client.post("/v1/chat/completions", json={"messages": turns, "sentences": 1}).json()
+        assert answer["choices"][0]["message"]["content"]
+        assert [one["role"] for one in fake.seen[-1].body["messages"]][:2] == ["system", "user"]
+
+
+def test_a_server_that_fails_is_told_of_and_its_key_is_not(fake: Fake, running: Running) -> None:
+    fake.answer = lambda seen: Reply({"error": {"message": "overloaded"}}, 500)
+    with running.client("generate") as client:
+        answer = client.post("/v1/completions", json={"prompt": "So."})
+        assert answer.status_code == 502
+        assert KEY not in answer.text
+        streamed = client.post("/v1/completions", json={"prompt": "So.", "stream": True})
+        assert '"error"' in streamed.text
+        assert "[DONE]" not in streamed.text
+        fake.answer = told
+        assert client.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).status_code == 200

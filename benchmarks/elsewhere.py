@@ -65,7 +65,7 @@ def jobs(args: argparse.Namespace) -> None:
     for job in run._open("quality", readings(run)):
         found.append({"id": job.id, "stage": "quality", "source": job.content[1], "prompt": job.content[0],
                       "oracle": job.group[0]})  # fmt: skip
-    known = run._texts([*{job["source"] for job in found if "source" in job}])
+    known = run._texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
     there = [{"id": own, "stage": "text", "text": text} for own, text in known.items()]
     lines = [json.dumps(job, ensure_ascii=False) for job in there + found]
     write_whole(args.output, ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass"))

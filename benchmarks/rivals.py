@@ -33,6 +33,7 @@ from alimark.baselines import scheme
 from alimark.bench.data import DataSet
 from alimark.bench.data import load as load_data
 from alimark.bench.metrics import auroc_interval, tpr_at
+from alimark.bench.vectors import KeptVectors
 from alimark.detection import Detection
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError
@@ -168,6 +169,9 @@ def score(job: Job) -> None:
         f"{'method':13} {'attack':30} {'texts':>5} {'AUROC':>22} {'TPR@5%':>22} {'TPR@1%':>22} {'p <= 5%':>8} {'p <= 1%':>8}"
     )
     for method in methods:
+        mark = load(job.key(method, ""), embedder=job.embedder)
+        every = [*human, *(text for some in attacked.values() for text in some.values())]
+        job.embedder.embed(list(dict.fromkeys(mark.units(every))))  # once, in full batches
         negatives = [detect(job, method, text, text) for text in human]
         row(method, f"human ({len(human)} texts)", negatives, None)
         for name, texts in attacked.items():
@@ -243,8 +247,9 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     backend: Any = "auto" if options.device is None else "torch"
     embedder = load_embedder(options.embedder, backend=backend, device=options.device)
-    job = Job(options, embedder, load_data(options.data, options.sentences))
-    {"fit": fit, "generate": generate, "score": score}[options.step](job)
+    with KeptVectors(embedder, options.output / "vectors") as vectors:
+        job = Job(options, vectors if options.step == "score" else embedder, load_data(options.data, options.sentences))
+        {"fit": fit, "generate": generate, "score": score}[options.step](job)
 
 
 if __name__ == "__main__":

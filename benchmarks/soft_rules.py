@@ -25,7 +25,7 @@ from alimark.bench.workspace import Workspace
 from alimark.key import SOFT_VERSION, Key
 from alimark.scoring import SOFT_VERSIONS, Soft
 from alimark.signals import Units, project, restructure
-from alimark.soft import trace_soft
+from alimark.soft import _worths, trace_soft
 from alimark.text import splitter
 
 NOW = SOFT_VERSIONS[SOFT_VERSION]
@@ -119,6 +119,56 @@ def starting_point(text: Text, blocks: Any) -> Floats:
     return np.array([_align(one, valid, least) for one in worths])
 
 
+@kernel()
+def _stretches(worths: Any, rule: Any, begin: float, leave: float, stay: float, resume: float) -> Any:
+    """As the version's likelihood, without joined sentences, and the text may leave the blocks for a while.
+
+    `begin`: that it starts outside; `leave`, `stay`: that it goes and remains there; `resume`: that it comes back where it was.
+    """
+    gain, foreign, replaced, moved, repeated, skipped, further, two, three, _, jump = rule
+    count, size = worths.shape[0], worths.shape[2]
+    usual = 1 - foreign - replaced - repeated - skipped - two - three - jump - leave
+    less, total = -gain * gain / 2, 0.0
+    at, now, lost = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
+    outside, likelier = np.zeros(size + 1), np.zeros(size + 1)
+    at[0], outside[0] = 1 - begin, begin
+    for i in range(count):
+        own = worths[i, 0]
+        likelier[1:] = np.exp(gain * own + less)
+        other = 1 - moved + moved * likelier[1:].mean()
+        within, without = at.sum(), outside.sum()
+        now[0] = at[0] * foreign * other
+        for j in range(1, size + 1):
+            if j > 1:
+                lost[j] = further * lost[j - 1] + (1 - further) * at[j - 2]
+            here = at[j - 1] * usual + at[j] * repeated + lost[j] * skipped + within * jump / size
+            here += (1 - stay) * (outside[j - 1] * resume + without * (1 - resume) / size)
+            now[j] = (at[j] * foreign + at[j - 1] * replaced) * other + here * likelier[j]
+            if j > 1:
+                now[j] += at[j - 2] * two * np.exp(gain * (own[j - 2] + own[j - 1]) / np.sqrt(2.0) + less)
+            if j > 2:
+                now[j] += (
+                    at[j - 3] * three * np.exp(gain * (own[j - 3] + own[j - 2] + own[j - 1]) / np.sqrt(3.0) + less)
+                )
+        outside = outside * stay + at * leave
+        whole = now.sum() + outside.sum()
+        total += np.log(whole)
+        at, outside = now / whole, outside / whole
+    return total
+
+
+def stretches(text: Text, blocks: Any) -> Floats:
+    rule = Soft(NOW, restructure=False)
+    signals = rule.signals(text.units, project(text.vectors, text.key))
+    chances = tuple(NOW.rule._replace(joined=0.0))
+    found = []
+    for row in blocks[:, : rule.length(text.units.count)]:
+        worths = np.empty((len(signals.tables), signals.tables.shape[1], len(row)))
+        _worths(signals.tables, row, worths)
+        found.append(_stretches(worths, chances, 0.3, 0.05, 0.85, 0.3))
+    return np.array(found)
+
+
 def variants() -> dict[str, Score]:
     def changed(**rule: float) -> Score:
         return by(Soft(NOW._replace(rule=NOW.rule._replace(**rule)), restructure=True))
@@ -140,6 +190,7 @@ def variants() -> dict[str, Score]:
         "worth 0.9": changed(worth=0.9),
         "worth 1.8": changed(worth=1.8),
         "skips twice as likely": changed(skipped=0.2),
+        "stretches outside": stretches,
     }
 
 
@@ -149,6 +200,7 @@ def main() -> None:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     parser.add_argument("--draws", type=int, default=300)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of the variants, these")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=99))
     for watermark in (one for one in run.recipe.watermark if one.key.get("decision") == "soft"):
@@ -156,7 +208,7 @@ def main() -> None:
         names = list(dict.fromkeys(text.attack for text in texts))
         print(f"\n{watermark.label}: {len(texts)} texts\n\n| | " + " | ".join(names) + " |")
         print("| --- " * (len(names) + 1) + "|")
-        for name, score in variants().items():
+        for name, score in ((one, variants()[one]) for one in args.only or variants()):
             found: dict[str, list[float]] = {attack: [] for attack in names}
             for text in texts:
                 length = math.ceil(2.5 * text.units.count)

@@ -35,6 +35,8 @@ def flaw(continuation: str, *before: str) -> str:
         (" Very, very, very, very good it was in the end. ", "degenerate"),
         (" Go on and go on and go on and go on and go on and go on. ", "degenerate"),
         (" Ha ha ha. ", "degenerate"),
+        (" Th i t n g s a l l i g h t. ", "degenerate"),
+        (" I saw A, B and C on a map. ", ""),
         (" Ha ha. ", ""),
         (" He said <|im_end|> and left. ", "markup"),
         (" The <b>dog barked. ", "markup"),

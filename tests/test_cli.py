@@ -69,10 +69,18 @@ class TestKeygen:
         public = json.loads(shown.out)
         assert public["block_size"] == 16
         assert "secret" not in public
+        assert run("keygen", "-o", tmp_path / "k3.json", "--offsets", 16).status == 0
+        assert [Key.load(tmp_path / f"k{n}.json").offsets for n in (2, 3)] == [1, 16]
 
     @pytest.mark.parametrize(
         "options",
-        [["--block-size", "65"], ["--decision", "firm"], ["--scheme", "kgw"], ["--splitter", "none"]],
+        [
+            ["--block-size", "65"],
+            ["--decision", "firm"],
+            ["--scheme", "none"],
+            ["--splitter", "none"],
+            ["--offsets", "0"],
+        ],
     )
     def test_wrong_options(self, run: Run, tmp_path: Path, options: list[str]) -> None:
         done = run("keygen", "-o", tmp_path / "k.json", *options)

@@ -169,8 +169,10 @@ def _said(unit: str) -> str:
 
 
 def degenerate(unit: str) -> bool:
-    """Whether a sentence is one word, or one run of words, over and over."""
+    """Whether a sentence is one word, or one run of words, over and over, or words that are spelled o u t."""
     words = _WORD.findall(unit.lower())
+    if len(words) >= 6 and sum(len(word) == 1 and word.isalpha() for word in words) > 0.6 * len(words):
+        return True
     if len(words) < 6:
         return len(words) > 2 and len(set(words)) == 1
     if len(set(words)) > 0.8 * len(words) and len(words) < 20:

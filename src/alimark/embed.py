@@ -216,7 +216,14 @@ class TorchEmbedder(LoadedEmbedder):
         self._padding = self._encoder.tokenizer.pad_token_id or 0
         self._lock = threading.Lock()
         # A GPU is kept waiting by small batches, and by the padding of large ones; a CPU gains nothing from them.
-        self._batch, self._window = (32, 512) if self._encoder.device.type == "cpu" else (256, 4096)
+        on: Any = self._encoder.device
+        self._batch, self._window = (32, 512) if on.type == "cpu" else (256, 4096)
+        self._recorded: Any = None
+        if on.type == "cuda":
+            from alimark._recording import RecordedEncoder
+
+            longest = int(self._encoder.max_seq_length or 512)
+            self._recorded = RecordedEncoder(self._forward, on, self._padding, longest)
         self.dimension = int(self._encode([""]).shape[1])
 
     def _embed_window(
@@ -236,21 +243,26 @@ class TorchEmbedder(LoadedEmbedder):
 
         with self._lock:
             rows = [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
-        parts: list[Any] = []
         with torch.inference_mode():
-            for start in range(0, len(rows), self._batch):
-                batch = rows[start : start + self._batch]
-                longest = max(map(len, batch))
-                ids = np.full((len(batch), longest), self._padding, dtype=np.int64)
-                mask = np.zeros_like(ids)
-                for i, row in enumerate(batch):
-                    ids[i, : len(row)], mask[i, : len(row)] = row, 1
-                features = {"input_ids": ids, "attention_mask": mask}
-                device = self._encoder.device
-                answer = self._encoder({name: torch.from_numpy(part).to(device) for name, part in features.items()})
-                parts.append(torch.nn.functional.normalize(answer["sentence_embedding"], dim=1))
-            vectors: Vectors = torch.cat(parts).cpu().numpy()
+            batches = [rows[start : start + self._batch] for start in range(0, len(rows), self._batch)]
+            vectors: Vectors = torch.cat([(self._recorded or self._plainly)(batch) for batch in batches]).numpy()
         return vectors
+
+    def _plainly(self, batch: list[list[int]]) -> Any:
+        import torch
+
+        longest = max(map(len, batch))
+        ids = np.full((len(batch), longest), self._padding, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for i, row in enumerate(batch):
+            ids[i, : len(row)], mask[i, : len(row)] = row, 1
+        return self._forward(*(torch.from_numpy(part).to(self._encoder.device) for part in (ids, mask))).cpu()
+
+    def _forward(self, ids: Any, mask: Any) -> Any:
+        import torch
+
+        answer = self._encoder({"input_ids": ids, "attention_mask": mask})
+        return torch.nn.functional.normalize(answer["sentence_embedding"], dim=1)
 
 
 def load_embedder(

@@ -65,7 +65,7 @@ class Fitted:
         if path.suffix == ".safetensors":
             return _safetensors(path)
         try:
-            with np.load(path, allow_pickle=False) as found:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
                 about = json.loads(str(found["about"]))
                 arrays = {name: found[name] for name in found.files if name != "about"}
             return cls(str(about["scheme"]), arrays, dict(about["origin"]))

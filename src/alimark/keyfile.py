@@ -112,12 +112,14 @@ def _build(content: Mapping[str, Any]) -> Key:
 def _build_rival(content: Mapping[str, Any]) -> Key:
     scheme(str(content["scheme"]))
     fitted = content.get("fitted")
+    if not isinstance(content["parameters"], dict):
+        raise ValueError("parameters")
     return Key(
         base64.b64decode(content["secret"], validate=True),
         scheme=str(content["scheme"]),
         embedder=str(content.get("embedder", "")),
         fingerprint=str(content.get("fingerprint", "")),
         splitter=str(content["splitter"]),
-        parameters=dict(content["parameters"]),
+        parameters=content["parameters"],
         fitted=None if fitted is None else Fitted.parse(fitted),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cas
 from alimark.detection import AlignedDetection, Detection
 from alimark.detector import DetectionSettings, detect_batch, detect_keys, units_of
 from alimark.embed import Embedder, load_embedder
-from alimark.errors import AlimarkError
+from alimark.errors import AlimarkError, KeyFileError
 from alimark.key import Key
 from alimark.significance import MAX_DRAWS, RandomKeys
 
@@ -96,6 +96,10 @@ class SentenceWatermark(Generic[Found]):
     settings: ClassVar[Any] = RandomKeys
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
+        if key.scheme != self.scheme:
+            raise KeyFileError(
+                f"key {key.id} is of {key.scheme}, not of {self.scheme}; alimark.load gives its watermark"
+            )
         if embedder is not None:
             key.check(embedder)
         self.key = key

@@ -62,6 +62,13 @@ class GenerationSettings:
         if self.prompt_style not in ("continue", "chat"):
             raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
 
+    def to_dict(self) -> dict[str, Any]:
+        """For records; a length in tokens stands there only if it was asked for, so that others stay as they were."""
+        content = asdict(self)
+        if self.tokens is None:
+            del content["tokens"]
+        return content
+
 
 @dataclass(frozen=True)
 class MarkedSentence:
@@ -133,7 +140,7 @@ class Generation:
             "sentences": list(self.sentences),
             "scheme": self.scheme,
             **mark,
-            "settings": _described(self.settings) | {"llm": self.llm, "block_size": self.block_size} | limits,
+            "settings": self.settings.to_dict() | {"llm": self.llm, "block_size": self.block_size} | limits,
             "seed": self.seed,
             "surviving": self.surviving,
             "ended": self.ended,
@@ -147,14 +154,6 @@ class Generation:
                 "elapsed": round(self.elapsed, 3),
             },
         }
-
-
-def _described(settings: GenerationSettings) -> dict[str, Any]:
-    """For the record, where a length in tokens stands only if it was asked for."""
-    content = asdict(settings)
-    if settings.tokens is None:
-        del content["tokens"]
-    return content
 
 
 class Writing:

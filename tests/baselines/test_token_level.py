@@ -73,17 +73,17 @@ def mark_of(scheme: str, folder: Path, number: int = 1, **parameters: Any) -> An
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_marked_text_is_found_and_other_keys_find_nothing(scheme: str, folder: Path, llm: Any) -> None:
-    own: dict[str, Any] = {"length": 128} if scheme == "exp" else {}
+    own: dict[str, Any] = {"length": 64} if scheme == "exp" else {}
     mark = mark_of(scheme, folder, **own)
-    made = mark.generate(PROMPTS, llm, tokens=80, seed=5, sampling=PLAIN)
+    made = mark.generate(PROMPTS, llm, tokens=64, seed=5, sampling=PLAIN)
     found = mark.detect([one.text for one in made], draws=100)
     assert [one.p_value for one in found] == [1 / 101] * 3
     assert min(one.score for one in found) > 3
-    others = [mark_of(scheme, folder, number, **own).detect([one.text for one in made], draws=100) for number in (2, 3)]
-    assert sum(one.p_value > 0.05 for some in others for one in some) >= 4
-    assert {(one.scheme, one.key_id, one.tokens) for one in made} == {(scheme, mark.key.id, 80)}
+    others = [mark_of(scheme, folder, number, **own).detect([one.text for one in made], draws=100) for number in (2,)]
+    assert sum(one.p_value > 0.05 for some in others for one in some) >= 2
+    assert {(one.scheme, one.key_id, one.tokens) for one in made} == {(scheme, mark.key.id, 64)}
     assert all(not one.text.startswith(prompt[:10]) for one, prompt in zip(made, PROMPTS, strict=True))
-    again = mark.generate(PROMPTS, llm, tokens=20, seed=5, sampling=PLAIN)
+    again = mark.generate(PROMPTS, llm, tokens=10, seed=5, sampling=PLAIN)
     assert all(
         one.text.startswith(short.text) for one, short in zip(made, again, strict=True)
     )  # nothing is carried over
@@ -106,7 +106,7 @@ def test_a_text_does_not_depend_on_its_batch(scheme: str, folder: Path, llm: Any
 
 def test_length_in_sentences_or_tokens(folder: Path, llm: Any) -> None:
     mark = mark_of("kgw", folder)
-    made = mark.generate(PROMPTS, llm, sentences=3, seed=1)
+    made = mark.generate(PROMPTS, llm, sentences=3, seed=1, sampling=Sampling(max_tokens=80))
     assert [len(one.sentences) for one in made] == [3, 3, 3]
     assert {one.ended for one in made} == {"complete"}
     [short] = mark.generate(PROMPTS[:1], llm, tokens=7, seed=1)
@@ -277,7 +277,7 @@ class _Ends:
     eos_token_id = 0
 
 
-@pytest.mark.parametrize(("scheme", "count"), [("kgw", 300), ("exp", 300), ("synthid", 300), ("sir", 150)])
+@pytest.mark.parametrize(("scheme", "count"), [("kgw", 300), ("exp", 300), ("synthid", 300), ("sir", 100)])
 def test_p_values_of_unmarked_text_are_uniform(scheme: str, count: int, folder: Path) -> None:
     """Texts that repeat themselves, one key each; ties are broken at random."""
     random = np.random.default_rng(8)

@@ -27,7 +27,7 @@ def save_tiny(folder: Path) -> None:
             model.lm_head.bias[i] = (
                 0.0 if token[:1] == "Ġ" else -8.0
             )  # whole words, which are read as they were written
-        model.lm_head.bias[ids["."]] = 1.0
+        model.lm_head.bias[ids["."]] = 2.5
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

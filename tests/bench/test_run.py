@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from alimark.bench.data import DataSet, Item
 from alimark.bench.evaluate import evaluate
-from alimark.bench.recipe import Recipe, parse
-from alimark.bench.run import Models, Run
+from alimark.bench.recipe import Recipe, parse, variants
+from alimark.bench.run import Cell, Models, Run
 from alimark.bench.workspace import Workspace, digest
 from alimark.errors import LLMError
 from alimark.testing import StandInLLM
@@ -172,6 +173,16 @@ def test_human_texts_under_several_keys(tmp_path: Path) -> None:
     wanted = recipe(data=STAND_INS["data"] | {"human_texts": 60, "human_keys": 2}, attack=[])
     [human] = evaluate(run(tmp_path, wanted), "x")["human"]
     assert (human["texts"], human["keys"], len(human["scores"])) == (60, 2, 120)
+
+
+def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
+    """A field that settings gain must not change the ids of texts that do without it."""
+    wanted = parse({"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"block_size": 8}}]})
+    [variant] = variants(wanted)
+    cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
+    made = Run(wanted, Workspace(tmp_path))
+    found = [made.generate_job(cell, cell.items[0], marked=marked).id for marked in (True, False)]
+    assert found == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]
 
 
 def test_an_id_is_what_made_it() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -279,3 +280,17 @@ def test_an_engine_that_fails_tells_everybody_and_goes_on(tiny: Any, monkeypatch
             asked = [callers.submit(engine.draw, [Part([5, 6], [n])], Sampling(max_tokens=4), never) for n in range(3)]
             assert all(isinstance(one.exception(), ZeroDivisionError) for one in asked)
     assert len(engine.draw([Part([5, 6], [1])], Sampling(max_tokens=4), never)[0]) == 1
+
+
+def test_a_closed_engine_ends_its_thread_and_says_so(tiny: Any) -> None:
+    engine = Engine(tiny._model, tiny._shape, tiny._vocabulary, tiny._control, rows=8)
+    with ThreadPoolExecutor(1) as callers:
+        asked = callers.submit(engine.draw, [Part([5, 6], list(range(8)))], Sampling(max_tokens=200), never)
+        while engine._thread is None:
+            time.sleep(0.001)
+        thread = engine._thread
+        engine.close()
+        assert not thread.is_alive()
+        assert isinstance(asked.exception(), LLMError)
+    with pytest.raises(LLMError, match="closed"):
+        engine.draw([Part([5, 6], [1])], Sampling(max_tokens=4), never)

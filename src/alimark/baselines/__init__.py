@@ -97,9 +97,9 @@ def _like(default: Any, value: Any, name: str) -> Any:
     """The value as the kind of thing that the default is: JSON and TOML know lists, not tuples, and 1 may mean 1.0."""
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         return tuple(_like(default[0], one, name) if default else one for one in value)
-    if isinstance(default, float) and type(value) in (int, float) and math.isfinite(value):
+    if type(value) in (int, float) and math.isfinite(value) and isinstance(default, float):
         return float(value)
-    if default is None or type(value) is type(default):
+    if default is None or (type(value) is type(default) and not isinstance(value, float)):
         return value
     raise KeyFileError(f"{name} must be {_KINDS.get(type(default), 'another kind of thing')}, not {value!r}")
 

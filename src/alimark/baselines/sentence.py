@@ -62,8 +62,6 @@ class SentenceRival(SentenceWatermark[Detection]):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
-        if key.scheme != self.scheme:
-            raise KeyFileError(f"key {key.id} is of {key.scheme}, not of {self.scheme}; use alimark.load")
         super().__init__(key, embedder=embedder)
         self.see = self.rule(key).see
 

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -189,14 +189,14 @@ class Run:
             options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
         settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
         making = {
-            "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": asdict(settings),
+            "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": settings.to_dict(),
             "seed": recipe.seed, "answer": answer,
             **({"scheme": cell.watermark.scheme, "key": cell.watermark.key} if marked else {}),
         }  # fmt: skip
         group = (
             recipe.llm.name,
             digest(recipe.llm.options),
-            digest(asdict(settings)),
+            digest(settings.to_dict()),
             digest(cell.watermark.key),
             cell.watermark.scheme,
             marked,

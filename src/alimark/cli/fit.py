@@ -14,7 +14,7 @@ from alimark.errors import AlimarkError
 
 
 def fit(
-    scheme: Annotated[str, typer.Argument(help="The scheme that learns: k-semstamp or simmark.")],
+    scheme: Annotated[str, typer.Argument(help="The scheme that learns: k-semstamp, simmark or sir.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write, for `alimark keygen --fitted`.")],
     human: Annotated[
         list[Path] | None,
@@ -33,12 +33,13 @@ def fit(
     """Learn from human text what a rival's key needs, and say from what.
 
     k-semstamp learns the k-means regions of the domain's sentences, simmark an
-    interval of the similarity of neighbours. Learn from other texts than those
-    that a detector is tried on: the file notes how many there were and their
-    hash.
+    interval of the similarity of neighbours, sir the network from meaning to
+    bias. Learn from other texts than those that a detector is tried on: the
+    file notes how many there were and their hash.
 
         alimark fit k-semstamp --human texts.jsonl -o regions.npz
         alimark fit simmark --human texts.jsonl --set distance=euclidean -o interval.npz
+        alimark fit sir --human texts.jsonl -o sir.safetensors
         alimark keygen --scheme simmark --fitted interval.npz -o key.json
     """
     from alimark import corpus

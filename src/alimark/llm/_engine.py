@@ -7,7 +7,9 @@ GPU never waits for Python as long as a turn's work takes less time than its ste
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -19,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from alimark.errors import LLMError
 from alimark.llm._lanes import Shape
 from alimark.llm._rows import Rows, Vocabulary
 from alimark.llm._slots import Slots, Steps
@@ -115,6 +118,8 @@ class Engine:
         self._slots: Slots | None = None
         cuda = shape.device.type == "cuda"
         self._stream = torch.cuda.Stream(shape.device) if cuda else None  # type: ignore[no-untyped-call]
+        self._closed = False
+        atexit.register(_close, weakref.ref(self))
         self._clear()
 
     def _clear(self) -> None:
@@ -132,6 +137,8 @@ class Engine:
         if not job.left:
             return [[] for _ in parts]
         with self._news:
+            if self._closed:
+                raise LLMError("the model was closed")
             self._jobs.extend((job, i) for i in range(len(parts)))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="alimark-gpu", daemon=True)
@@ -154,10 +161,22 @@ class Engine:
 
     def _something_to_do(self) -> bool:
         with self._news:
-            if not self._busy and not self._news.wait_for(lambda: self._jobs, _IDLE):
+            if not self._busy:
+                self._news.wait_for(lambda: self._jobs or self._closed, _IDLE)
+            if self._closed or not self._busy:
                 self._thread = None
                 return False
             return True
+
+    def close(self) -> None:
+        """Ends the thread: a GPU's library does not outlive one that the interpreter cuts off."""
+        with self._news:
+            self._closed = True
+            thread = self._thread
+            self._news.notify()
+        if thread is not None:
+            thread.join(10)
+        self._fail(LLMError("the model was closed"))
 
     @property
     def _busy(self) -> bool:
@@ -240,7 +259,7 @@ class Engine:
         if self._shape.device.type != "cuda":
             return self._most_rows, _CONTEXTS
         torch.cuda.empty_cache()
-        free = 0.6 * torch.cuda.mem_get_info(self._shape.device)[0]
+        free = 0.4 * torch.cuda.mem_get_info(self._shape.device)[0]
         contexts = max(1, min(_CONTEXTS, int(free / 3 / (tokens * self._shape.bytes_a_token))))
         a_row = (steps + 1) * self._shape.bytes_a_token + 24 * self._vocabulary.size
         fit = int((free - contexts * tokens * self._shape.bytes_a_token) / a_row)
@@ -344,3 +363,8 @@ class Engine:
             assert one is not None
             self._leave(place, one)
             one.job.add(one.part, one.number, draw)
+
+
+def _close(engine: weakref.ref[Engine]) -> None:
+    if found := engine():
+        found.close()

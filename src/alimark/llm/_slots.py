@@ -11,7 +11,6 @@ nothing but its numbers. Without a GPU everything is done with plain products, s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,11 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from alimark._recording import record
 from alimark.llm._lanes import Reading, Shape
 from alimark.llm._sampling import LEAST_TOP_P, choose, scores, tries_for, uniform_numbers
 from alimark.llm.base import Sampling
-
-_recording = threading.Lock()
 
 _READERS = 8  # contexts read at a time
 _READ_MOST = 512  # tokens of each
@@ -222,12 +220,7 @@ class Slots:
         self._recorded[size] = self._graph(steps)
 
     def _graph(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        with (
-            _recording,  # two at a time disturb each other
-            torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
-        ):
-            work()
+        graph = record(work, self._stream, self._pool)
         self._pool = graph.pool()
         return graph
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import io
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
@@ -42,26 +39,22 @@ def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> 
 
 def converted(path: Path) -> Path:
     """The folder of safetensors made from a GGUF file; transformers takes minutes to read one, so it is done once."""
-    from filelock import FileLock
-
     from alimark.models import store
+    from alimark.models.fetching import install, locked, staged
 
     if not path.is_file():
         raise LLMError(f"there is no GGUF file at {path}")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    root = store.home() / "converted"
-    folder = root / f"{path.stem}-{digest[:16]}"
-    root.mkdir(parents=True, exist_ok=True)
-    with FileLock(root / f"{folder.name}.lock"):
-        if folder.is_dir():
-            return folder
-        staging = Path(tempfile.mkdtemp(dir=root, prefix=".staging-"))
-        try:
-            _convert(path, staging)
-            os.replace(staging, folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    home = store.home()
+    folder = home / "converted" / f"{path.stem}-{digest[:16]}"
+    work = f"converted-{folder.name}"
+    with locked(home, work):
+        if not folder.is_dir():
+            with staged(home, work) as staging:
+                ready = staging / "ready"
+                _convert(path, ready)
+                install(ready, folder, staging)
     return folder
 
 

@@ -164,14 +164,17 @@ def score(job: Job) -> None:
             if isinstance(made, dict) and not made.get("failed") and made.get("parent_id") in own:
                 attacked[f"{made['attack']['name']} ({path.stem})"][str(made["parent_id"])] = made["text"]
     human = job.data.human[: options.negatives]
-    methods = [method for method in METHODS if any(record["method"] == method for record in records)]
+    there = {record["method"] for record in records}
+    methods = [method for method in METHODS if method in there and method in options.methods]
     print(
         f"{'method':13} {'attack':30} {'texts':>5} {'AUROC':>22} {'TPR@5%':>22} {'TPR@1%':>22} {'p <= 5%':>8} {'p <= 1%':>8}"
     )
     for method in methods:
         mark = load(job.key(method, ""), embedder=job.embedder)
-        every = [*human, *(text for some in attacked.values() for text in some.values())]
-        job.embedder.embed(list(dict.fromkeys(mark.units(every))))  # once, in full batches
+        mine = [text for some in attacked.values() for parent, text in some.items() if own[parent]["method"] == method]
+        every = [*human, *mine]
+        for start in range(0, len(every), 32):  # once, in full batches
+            job.embedder.embed(list(dict.fromkeys(mark.units(every[start : start + 32]))))
         negatives = [detect(job, method, text, text) for text in human]
         row(method, f"human ({len(human)} texts)", negatives, None)
         for name, texts in attacked.items():

@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,22 @@ def attack(job: Job) -> None:
                 own = str(left[place]["id"])
                 writer.write({"id": own, "parent_id": own, "text": done.text, "attack": f"synonyms {rate}",
                               "failed": done.failed})  # fmt: skip
+
+        print(
+            f"synonyms {rate}: {100 * changed(records, job.folder / f'synonyms-{rate}.jsonl'):.0f}% of the words changed"
+        )
+
+
+def changed(records: Sequence[Record], path: Path) -> float:
+    """The share of the words of the texts that an attack did not keep in their order."""
+    texts = {str(record["id"]): record["text"].split() for record in records}
+    shares = []
+    for record in written(path):
+        if not record.get("failed"):
+            before, after = texts[record["parent_id"]], record["text"].split()
+            kept = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+            shares.append(1 - sum(block.size for block in kept) / max(1, len(before)))
+    return float(np.mean(shares))
 
 
 def written(path: Path) -> Iterator[Record]:

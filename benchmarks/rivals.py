@@ -20,6 +20,7 @@ import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,7 +37,7 @@ from alimark.bench.metrics import auroc_interval, tpr_at
 from alimark.bench.vectors import KeptVectors
 from alimark.detection import Detection
 from alimark.embed import Embedder
-from alimark.errors import AlimarkError
+from alimark.errors import AlimarkError, AttackError
 from alimark.fitted import Fitted
 from alimark.generate import GenerationSettings, Prompt
 from alimark.key import Key
@@ -158,7 +159,8 @@ def score(job: Job) -> None:
     attacked: dict[str, dict[str, str]] = defaultdict(dict)
     for record in records:
         for name, change in ATTACKS.items():
-            attacked[name][str(record["id"])] = change(record["text"], str(record["id"]))
+            with suppress(AttackError):  # one sentence cannot be reordered; the table counts the texts of each row
+                attacked[name][str(record["id"])] = change(record["text"], str(record["id"]))
     for path in options.attacked or []:
         for _, made in read_jsonl(path):
             if isinstance(made, dict) and not made.get("failed") and made.get("parent_id") in own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -85,7 +86,7 @@ def _embedder(name: str) -> Embedder:
 _loading = threading.Lock()
 
 
-class SentenceWatermark(Generic[Found]):
+class SentenceWatermark(ABC, Generic[Found]):
     """What all that mark sentence by sentence share. A scheme adds its key, its rule and how it detects.
 
     The embedder that the key names is loaded on first use; safe to share by threads.
@@ -243,15 +244,15 @@ class SentenceWatermark(Generic[Found]):
             answers.append(answer)
         return answers[0] if isinstance(text, str) else answers
 
+    @abstractmethod
     def detect_batch(
         self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
     ) -> list[Found | AlimarkError]:
         """One answer a text, in order; a text that cannot be answered gives its error."""
-        raise NotImplementedError
 
+    @abstractmethod
     def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
         """What detecting the texts will embed."""
-        raise NotImplementedError
 
 
 class AliMark(SentenceWatermark[AlignedDetection]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +55,7 @@ def smallest(numbers: Floats, count: int) -> Mask:
     return np.asarray(ranks < count)
 
 
-class RegionRule:
+class RegionRule(ABC):
     """Accept a sentence that lies in a valid region, further from its border than the margin.
 
     Which regions are valid the key says, anew for each region that the sentence before may lie in. The first sentence is free.
@@ -67,15 +68,15 @@ class RegionRule:
         self.valid_regions = valid_count(ratio, regions)
         self._before: int | None = None
 
-    def see(self, vectors: NDArray[np.float32]) -> Floats:
-        raise NotImplementedError
+    @abstractmethod
+    def see(self, vectors: NDArray[np.float32]) -> Floats: ...
 
-    def locate(self, seen: Floats) -> Located:
-        raise NotImplementedError
+    @abstractmethod
+    def locate(self, seen: Floats) -> Located: ...
 
+    @abstractmethod
     def shortfall(self, seen: Floats, valid: Mask) -> Floats:
         """How far each is from the nearest valid region."""
-        raise NotImplementedError
 
     def wave(self, settings: GenerationSettings) -> int:
         return 1 if self._before is None else settings.wave or REJECTION_WAVE
@@ -107,8 +108,8 @@ class RegionWatermark(SentenceRival):
     """The z-test on the sentences that lie in a region valid behind the sentence before."""
 
     @classmethod
-    def rule(cls, key: Key) -> RegionRule:
-        raise NotImplementedError
+    @abstractmethod
+    def rule(cls, key: Key) -> RegionRule: ...
 
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
         if len(seen) < 2:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -71,13 +72,13 @@ class SentenceRival(SentenceWatermark[Detection]):
             raise KeyFileError(f"{cls.scheme} learns nothing from text")
 
     @classmethod
+    @abstractmethod
     def rule(cls, key: Key) -> Rule:
         """What is asked of a sentence while a text is written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
         """Of the sentences of a text, a row each of what the rule sees."""
-        raise NotImplementedError
 
     def _sentences(self, text: str) -> list[str]:
         sentences = splitter(self.key.splitter).units(text)

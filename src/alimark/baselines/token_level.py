@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Found:
     warnings: tuple[str, ...] = ()
 
 
-class TokenLevel:
+class TokenLevel(ABC):
     """Marks and detects under one key. Tokenizer and embedder are loaded on first use; safe to share by threads."""
 
     scheme: ClassVar[str]
@@ -99,12 +100,12 @@ class TokenLevel:
 
     # What a scheme is
 
+    @abstractmethod
     def marker(self, seeds: list[int], llm: Engine) -> Marker:
         """Of one batch of texts."""
-        raise NotImplementedError
 
-    def find(self, ids: Ids) -> Found:
-        raise NotImplementedError
+    @abstractmethod
+    def find(self, ids: Ids) -> Found: ...
 
     # Writing and looking
 

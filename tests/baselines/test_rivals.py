@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,32 +19,23 @@ from alimark.bench.evaluate import evaluate
 from alimark.bench.recipe import parse
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.cli import main as cli
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.fitted import Fitted
 from alimark.llm.base import Draw, Over, Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.watermark import detect
+from commands import Run as RunCommand
+from commands import command
+
+__all__ = ["command"]  # a fixture, used by name
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
-    """Runs a command in this process with the stand-ins: its exit status, and what it said."""
+def run(monkeypatch: pytest.MonkeyPatch, command: RunCommand) -> RunCommand:
+    """A command with the stand-ins in the models' place."""
     monkeypatch.setattr(alimark.embed, "load_embedder", lambda name, **_: EMBEDDER)
     monkeypatch.setattr(alimark.llm, "load_llm", lambda name, **_: StandInLLM())
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["alimark", *map(str, words)])
-        capfdbinary.readouterr()
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as done:
-            status = int(done.code or 0)
-        said = capfdbinary.readouterr()
-        return status, said.out.decode(), said.err.decode()
-
-    return call
+    return command
 
 
 class TestKeys:

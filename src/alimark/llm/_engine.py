@@ -37,7 +37,7 @@ _IDLE = 5.0  # seconds after which the thread ends
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Draws `first` to `first + count` of a request: its prompt as tokens, and a key for each draw's random numbers."""
+    """Some draws of one prompt, given as tokens: a key for each draw's random numbers."""
 
     prompt: list[int]
     keys: list[int]
@@ -56,7 +56,6 @@ class _Job:
     def __post_init__(self) -> None:
         self.found: list[dict[int, Draw]] = [{} for _ in self.parts]
         self.left = sum(len(part.keys) for part in self.parts)
-        self.waiting = len(self.parts)  # parts that were not let in yet
 
     def add(self, part: int, number: int, draw: Draw) -> None:
         self.found[part][number] = draw

@@ -23,6 +23,7 @@ import httpx
 import uvicorn
 from stand_ins import stand_in_service
 
+from alimark.key import Key
 from alimark.serve.app import create_app
 from alimark.serve.service import Service
 from alimark.testing import StandInEmbedder
@@ -99,7 +100,8 @@ def start_process(data: Path, log: Path, **settings: Any) -> Process:
 def set_up(data: Path, **settings: Any) -> dict[str, str]:
     """A key and a token of each role, as an operator makes them before the service runs."""
     service = stand_in_service(data, **settings)
-    service.ring.create(StandInEmbedder())
+    # The same key every time: with one drawn by chance, a test of what is found would fail now and then.
+    service.ring.add(Key.generate(embedder=StandInEmbedder(), secret=b"a key of the tests, 32 bytes long"[:32]))
     tokens = {role: service.tokens.create([role], name=role)[1] for role in ("generate", "detect", "admin")}
     service.close()
     return tokens

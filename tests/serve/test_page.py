@@ -168,6 +168,8 @@ def test_write_and_attack(page: Any) -> None:
     page.focus("#tab-check")
     page.keyboard.press("ArrowRight")  # the tabs by keyboard
     assert page.locator("#write").is_visible()
+    # A text that can be merged and split, whatever the service would have drawn.
+    page.route("**/v1/completions", lambda asked: asked.continue_(post_data=asked.request.post_data_json | {"seed": 1}))
     page.click("#write-form button.main")
     page.wait_for_selector("#arriving li:nth-child(3)")
     page.wait_for_selector("#attacked .panel[data-verdict=found]")

@@ -203,8 +203,8 @@ class Run:
         )
         return Job(digest(making), group, (cell, item, settings, marked, answer))
 
-    def attack_job(self, cell: Cell, item: Item, attack: OneAttack) -> Job:
-        parent = self.generate_job(cell, item).id
+    def attack_job(self, cell: Cell, item: Item, attack: OneAttack, answer: int = 0) -> Job:
+        parent = self.generate_job(cell, item, answer=answer).id
         pool = cell.data.name if attack.name in _POOLED else ""
         making = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": attack.settings, "pool": pool,
                   "seed": cell.recipe.seed}  # fmt: skip

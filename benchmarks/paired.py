@@ -3,8 +3,9 @@
     python benchmarks/paired.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m
 
 Thresholds are the empirical quantiles of the recipe's human texts under fresh keys, each watermark's own. The interval of the
-difference comes from resampling prompts and human texts together, 4000 times. Attacks that failed are counted apart: "sound"
-leaves a prompt out where the attack failed on either text, "all" counts failures as misses.
+difference comes from resampling prompts and human texts together, 4000 times; with `data.human_keys` a human text counts
+under several keys, and is resampled with all of them. Attacks that failed are counted apart: "sound" leaves a prompt out where
+the attack failed on either text, "all" counts failures as misses.
 
 With --answers N up to N texts of a prompt are compared, as far as both watermarks have them in the workspace (the answers that
 `quality.answers` asks for); further ones are attacked and scored here first. All texts count the same, and a prompt is
@@ -49,6 +50,7 @@ class Scored:
 
     label: str
     human: Floats
+    """A row for each human text, a column for each key that it was scored under."""
     p_values: Floats
     """Of the human texts."""
     texts: dict[str, Floats]
@@ -114,7 +116,7 @@ def scored(run: Run, label: str, texts: list[Text]) -> Scored:
     def values(ids: list[str], name: str) -> Floats:
         return np.array([float(records.get(one, {}).get(name, np.nan)) for one in ids])
 
-    human = values(own, "score")
+    human = values(own, "score").reshape(-1, run.recipe.data.human_keys)
     if np.isnan(human).any():
         raise SystemExit(
             f"{int(np.isnan(human).sum())} human texts are not scored yet: finish `alimark bench run` first"
@@ -213,7 +215,8 @@ def main() -> None:
     one, two = (scored(run, watermark.label, texts) for watermark in run.recipe.watermark[:2])
     for own in (one, two):
         found = ", ".join(f"{100 * (own.p_values <= level).mean():.1f}% at p <= {level}" for level in (0.01, 0.05))
-        print(f"{own.label}: {len(own.human)} human texts, of which found: {found}")
+        scores = f"{len(own.human)} human texts, {own.human.size} scores"
+        print(f"{own.label}: {scores}, of which found: {found}")
     print(f"{len(texts)} texts of each on {len(set(one.prompts.tolist()))} prompts\n")
     names = [f"{own.label} {'p <= ' if args.nominal else 'TPR@'}{x}" for x in ("1%", "5%") for own in (one, two)]
     head = ["attack", "sound", "failed", *names[:2], "difference", *names[2:], "difference", "@1%, all"]

@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     wanted = recipe(
         watermark=[watermark | {"label": label, "key": watermark["key"] | {"block_size": size}}
                    for label, size in (("one", 8), ("two", 16))],
-        data=STAND_INS["data"] | {"human_texts": 10},
+        data=STAND_INS["data"] | {"human_texts": 10, "human_keys": 2},
         attack=[{"name": "delete", "rate": 0.5}], meaning="",
         quality={"texts": 3, "answers": 3, "prompts": 2},
     )  # fmt: skip
@@ -38,6 +38,7 @@ def test_further_answers_are_attacked_and_scored_once(run: Run) -> None:
     assert len(paired.texts_of(run, 1)) == 4
     paired.complete(run, texts)
     one = paired.scored(run, "one", texts)
+    assert one.human.shape == (10, 2)
     assert set(one.texts) == {"none", "delete 0.5"}
     assert all(len(scores) == 8 and np.isfinite(scores).all() for scores in one.texts.values())
     assert len(np.unique(one.texts["none"])) > 4  # the answers are not all the same
@@ -48,11 +49,12 @@ def test_further_answers_are_attacked_and_scored_once(run: Run) -> None:
 
 def made_up(label: str, share: float, prompts: list[int], rng: np.random.Generator) -> paired.Scored:
     """Texts of one prompt are all found or all missed."""
-    by_prompt = 18.0 * (rng.random(max(prompts) + 1) < share) - 9
-    scores = {"none": by_prompt[prompts]}
-    human = rng.normal(size=200)
+    by_prompt = np.full(max(prompts) + 1, -9.0)
+    by_prompt[rng.random(len(by_prompt)) < share] = 9.0
+    scores = {"none": np.take(by_prompt, prompts)}
+    human = rng.normal(size=(100, 2))
     return paired.Scored(
-        label, human, np.full(200, 0.5), scores, {"none": (scores["none"] < 0) * 1.0}, np.array(prompts)
+        label, human, np.full(200, 0.5), scores, {"none": (scores["none"] < 0).astype(np.float64)}, np.array(prompts)
     )
 
 

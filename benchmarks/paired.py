@@ -8,8 +8,8 @@ under several keys, and is resampled with all of them. Attacks that failed are c
 the attack failed on either text, "all" counts failures as misses.
 
 With --answers N up to N texts of a prompt are compared, as far as both watermarks have them in the workspace (the answers that
-`quality.answers` asks for); further ones are attacked and scored here first. All texts count the same, and a prompt is
-resampled with all of its texts.
+`quality.answers` asks for), and with --times N each is attacked N times; what the bench did not do is attacked and scored here
+first. All texts count the same, and a prompt is resampled with all of its texts.
 
 With --nominal the threshold is a p-value by random keys, right for every text whatever human texts there are: then none are
 resampled, and intervals are narrower.
@@ -42,6 +42,8 @@ class Text(NamedTuple):
     item: Item
     prompt: int
     answer: int
+    again: int
+    """How often the answer was attacked before."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Scored:
     """To which prompt each text belongs."""
 
 
-def texts_of(run: Run, answers: int) -> list[Text]:
+def texts_of(run: Run, answers: int, times: int = 1) -> list[Text]:
     """The first answers to every prompt, and further ones that every watermark has."""
     if run.recipe.grid:
         raise SystemExit("a recipe with a grid holds several tables: set one value of each")
@@ -71,7 +73,8 @@ def texts_of(run: Run, answers: int) -> list[Text]:
             prompt = prompts.setdefault((cell.data.name, item.prompt), len(prompts))
             for answer in range(answers):
                 own = run.generate_job(cell, item, answer=answer).id
-                ids.setdefault(Text(cell.data.name, item, prompt, answer), []).append(own)
+                for again in range(times):
+                    ids.setdefault(Text(cell.data.name, item, prompt, answer, again), []).append(own)
     there = run.workspace.records("generate", [one for some in ids.values() for one in some])
     return [text for text, some in ids.items() if not text.answer or all(one in there for one in some)]
 
@@ -80,12 +83,17 @@ def source(run: Run, cell: Cell, text: Text, attack: OneAttack | None) -> Job:
     """What makes the text that is scored."""
     if attack is None:
         return run.generate_job(cell, text.item, answer=text.answer)
-    return run.attack_job(cell, text.item, attack, text.answer)
+    return run.attack_job(cell, text.item, attack, text.answer, text.again)
 
 
 def complete(run: Run, texts: list[Text]) -> None:
-    """Attacks and scores further answers, which a run of the recipe leaves alone."""
-    further = [(cell, text) for cell in run.cells for text in texts if text.answer and text.data == cell.data.name]
+    """Attacks and scores what a run of the recipe leaves alone."""
+    further = [
+        (cell, text)
+        for cell in run.cells
+        for text in texts
+        if text.data == cell.data.name and (text.answer or text.again)
+    ]
     attacked = [source(run, cell, text, attack) for cell, text in further for attack in attacks(run.recipe)]
     run._write("attack", run._open("attack", attacked), run._attacked)
     [detection] = run.recipe.detection
@@ -208,9 +216,10 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="draw the rates at 1%% as a picture, too")
     parser.add_argument("--nominal", action="store_true", help="thresholds are p-values by random keys")
     parser.add_argument("--answers", type=int, default=1, help="texts of a prompt, as far as there are so many")
+    parser.add_argument("--times", type=int, default=1, help="how often each text is attacked")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
-    texts = texts_of(run, args.answers)
+    texts = texts_of(run, args.answers, args.times)
     complete(run, texts)
     one, two = (scored(run, watermark.label, texts) for watermark in run.recipe.watermark[:2])
     for own in (one, two):

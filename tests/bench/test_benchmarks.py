@@ -10,6 +10,7 @@ from test_run import STAND_INS, recipe
 
 import paired
 import quality
+from alimark.bench.recipe import attacks
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 
@@ -36,6 +37,7 @@ def test_further_answers_are_attacked_and_scored_once(run: Run) -> None:
         (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (3, 0),
     ]  # fmt: skip
     assert len(paired.texts_of(run, 1)) == 4
+    assert [text.again for text in paired.texts_of(run, 1, 2)] == [0, 1] * 4
     paired.complete(run, texts)
     one = paired.scored(run, "one", texts)
     assert one.human.shape == (10, 2)
@@ -45,6 +47,17 @@ def test_further_answers_are_attacked_and_scored_once(run: Run) -> None:
     size = sum(path.stat().st_size for path in (run.workspace.folder / "records").iterdir())
     paired.complete(run, texts)
     assert sum(path.stat().st_size for path in (run.workspace.folder / "records").iterdir()) == size
+
+
+def test_another_attack_is_one_with_other_chances(run: Run) -> None:
+    texts = paired.texts_of(run, 1, 3)
+    paired.complete(run, texts)
+    [attack] = attacks(run.recipe)
+    ids = [paired.source(run, run.cells[0], text, attack).id for text in texts]
+    records = run.workspace.records("attack", ids)
+    left = [records[own]["text"] for own in ids]
+    assert len(set(ids)) == len(ids)
+    assert all(len(set(left[start : start + 3])) > 1 for start in range(0, len(left), 3))
 
 
 def made_up(label: str, share: float, prompts: list[int], rng: np.random.Generator) -> paired.Scored:

@@ -88,7 +88,7 @@ def readings(run: Run) -> list[Job]:
     return list({job.id: job for job in jobs}.values())
 
 
-def measure(run: Run, embed: Embed) -> dict[str, dict[str, Prompted]]:
+def measure(run: Run, embed: Embed | None) -> dict[str, dict[str, Prompted]]:
     """Of each kind of text and each prompt."""
     every = [one for cell in run.cells for one in answers(run, cell)]
     texts = run._texts([one.source for one in every])
@@ -108,7 +108,7 @@ def measure(run: Run, embed: Embed) -> dict[str, dict[str, Prompted]]:
     for (kind, prompt), several in answered.items():
         if len(several) > 1:
             values = found[kind][prompt].values
-            values["diversity"] = [diversity(embed(list(several.values())))]
+            values["diversity"] = [diversity(embed(list(several.values())))] if embed else []
             values["overlap"] = [self_overlap(list(several.values()))]
     return found
 
@@ -164,10 +164,11 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
-    parser.add_argument("--embedder", default="all-mpnet-base-v2", help="whose cosine tells answers apart")
+    parser.add_argument("--embedder", default="all-mpnet-base-v2", help="whose cosine tells answers apart; empty: none does")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
-    report(measure(run, run.models.embedder(args.embedder).embed), np.random.default_rng(1))
+    embed = run.models.embedder(args.embedder).embed if args.embedder else None
+    report(measure(run, embed), np.random.default_rng(1))
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ class _Once:
 
 def _pool(task: Task, cluster: Cluster | None) -> LocalPool[Work] | RayPool[Work]:
     build = partial(Worker, task)
-    return LocalPool(build) if cluster is None else RayPool(build, cluster)
+    return LocalPool(build) if cluster is None else RayPool([build], cluster)
 
 
 # The output folder

@@ -108,14 +108,16 @@ def ray_library() -> Any:
 class RayPool(Generic[Job]):
     """Actors on a cluster, each with one worker. A dead one is replaced, and its job handed back."""
 
-    def __init__(self, build: Builder, cluster: Cluster, *, builders: list[Builder] | None = None) -> None:
-        """`builders`: one for each worker, where they differ, as replicas at several addresses do."""
+    def __init__(self, builders: list[Builder], cluster: Cluster) -> None:
+        """`builders`: one for each worker where they differ, as replicas at several addresses do; else one for all."""
         self._ray = ray_library()
         self._joined = _join(self._ray, cluster)
         has = self._ray.cluster_resources()
         self._gpus = cluster.gpus if cluster.gpus is not None else min(1.0, has.get("GPU", 0.0))
         self._cpus = cluster.cpus
-        self._builders = builders or [build] * (cluster.workers or _room(has, self._cpus, self._gpus))
+        self._builders = builders
+        if len(builders) == 1:
+            self._builders = builders * (cluster.workers or _room(has, self._cpus, self._gpus))
         self._jobs: deque[Job] = deque()
         self._starting: dict[Any, tuple[Any, int]] = {}
         self._idle: list[tuple[Any, int]] = []

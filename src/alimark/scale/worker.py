@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from alimark.audit import Answer, Auditor, FirstPass, answers, in_batches
 from alimark.detector import Clock
-from alimark.embed import Embedder
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.keyfile import Sealed
+from alimark.loading import named_embedder
 from alimark.records import record_id
 from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.files import MAX_DOCUMENT, Block, Document, arrow, file_system, read
@@ -124,11 +124,7 @@ class Worker:
         self._embedders: list[RememberingEmbedder] = []
 
         def load(name: str) -> RememberingEmbedder:
-            from alimark.embed import load_embedder
-            from alimark.testing import StandInEmbedder
-
-            stands_in = name == StandInEmbedder().name  # without weights, for trials of the machinery
-            own: Embedder = StandInEmbedder() if stands_in else load_embedder(name, device=task.device, threads=threads)
+            own = named_embedder(name, device=task.device, threads=threads)
             self._embedders.append(RememberingEmbedder(own, task.cache, self._beat))
             return self._embedders[-1]
 

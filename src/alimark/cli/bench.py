@@ -98,7 +98,8 @@ def _run(loaded: Recipe, output: Path, name: str, bars: _Bars, writers: Replicas
     workspace = Workspace(output)
     work = Run(loaded, workspace, bars, replicas=writers)
     _fetch(loaded)
-    work.run()
+    with show.only_ours(writers is not None):
+        work.run()
     found = evaluate(work, name)
     save(workspace.results(name), found)
     _table(found)

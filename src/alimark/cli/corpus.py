@@ -71,7 +71,7 @@ def audit(
         gpus = None if options.device and options.device != "cpu" else 0.0
         cluster = Cluster(options.address, options.workers, options.worker_cpus, gpus)
     try:
-        with show.progress() as bar:
+        with show.progress() as bar, show.only_ours():
             found, outcome = corpus.run(
                 inputs, task, cluster=cluster, fpr=fpr, fdr=fdr, block_bytes=options.block_bytes, progress=_Bar(bar)
             )

@@ -265,7 +265,7 @@ def _many(
         jobs, order = _jobs(source, writer, seed, counts)
         if jobs:
             limits: dict[str, None] = {}
-            with show.progress() as shown:
+            with show.progress() as shown, show.only_ours(writers is not None):
                 bar = _Bar(shown, len(jobs))
                 made_by: Any
                 if writers:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from alimark.errors import AlimarkError, RecordError
@@ -113,6 +114,13 @@ def load_mark(key: Key, *, embedder: bool = True) -> Watermark:
     from alimark.watermark import load
 
     return load(key, embedder=load_embedder(key.embedder) if key.embedder and embedder else None)
+
+
+@contextmanager
+def only_ours(ray: bool = True) -> Iterator[None]:
+    """Ray tells of dead workers on standard output, where the next program expects the answer; we tell of them ourselves."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if ray else nullcontext():
+        yield
 
 
 @contextmanager

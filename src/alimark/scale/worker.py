@@ -24,6 +24,7 @@ from alimark.scale.files import MAX_DOCUMENT, Block, Document, arrow, file_syste
 from alimark.significance import RandomKeys
 
 _ROWS_TOGETHER = 4096
+_WARMING = "The door was open. Nobody came in, and it was late. The lamp went out. Somebody wrote a letter."
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    return [marked(key()), *plain_texts(58), marked(key(), 2)]
+    return [marked(key()), *plain_texts(78), marked(key(), 2)]
 
 
 @pytest.fixture(scope="module")
@@ -96,19 +96,19 @@ def test_poison_is_recorded_and_everything_else_is_found(
     assert len(best) == len(said) == len({row["place"] for row in best})
     assert [i for i, row in enumerate(best) if row["failed"]] == [20, 41]
     assert "twice" in best[20]["error"]
-    assert found["found_at_fdr"] == 2
+    assert max(best[0]["p_value"], best[-1]["p_value"]) <= found["fdr_threshold"]
     assert 4 <= outcome.deaths <= 12
     sound = [row["p_value"] for i, row in enumerate(best) if i not in (20, 41)]
     assert sound == [row["p_value"] for row in expected]
 
 
-def test_workers_and_driver_killed(
+def test_workers_and_driver_killed_ten_times(
     cluster: Any, tmp_path: Path, texts: list[str], expected: list[dict[str, Any]]
 ) -> None:
     source = write(tmp_path / "docs.jsonl", texts)
     chance = random.Random(1)
     killed = 0
-    for _ in range(20):
+    for _ in range(30):
         driver = subprocess.Popen(
             [sys.executable, HERE / "driver.py", cluster.address, source, tmp_path / "out", str(BLOCK)]
         )
@@ -116,7 +116,7 @@ def test_workers_and_driver_killed(
         before = len(list((tmp_path / "out" / "results").glob("part-*")))
         while driver.poll() is None and time.monotonic() < until:
             # Only where it has done some work, so that every life brings the run forward.
-            if killed < 6 and len(list((tmp_path / "out" / "results").glob("part-*"))) > before:
+            if killed < 10 and len(list((tmp_path / "out" / "results").glob("part-*"))) > before:
                 time.sleep(chance.random() / 2)
                 killed += 1
                 if killed % 2:
@@ -127,7 +127,7 @@ def test_workers_and_driver_killed(
             time.sleep(0.02)
         if driver.wait() == 0:
             break
-    assert killed == 6
+    assert killed == 10
     assert without_file(rows(tmp_path / "out")) == expected
 
 
@@ -150,9 +150,7 @@ def test_replicas_write_what_one_process_writes(cluster: Any) -> None:
     settings = GenerationSettings(4, 8)
     with Replicas(Cluster(cluster.address), ["stand-in", "stand-in"]) as replicas:
         made = dict(replicas.write(prompts, key(), settings))
-        plain = dict(replicas.write(prompts[:1], None, settings))
-        with pytest.raises(AlimarkError, match="not run here"):
-            raise AlimarkError("not run here")
+        plain = dict(replicas.write([Prompt("Rain fell.", 1)], None, settings))
     for i, prompt in enumerate(prompts):
         assert prompt.key is not None
         mark = alimark.AliMark(prompt.key, embedder=EMBEDDER)
@@ -168,7 +166,7 @@ def test_replicas_write_what_one_process_writes(cluster: Any) -> None:
 def test_a_worker_that_cannot_be_built_says_why(cluster: Any, tmp_path: Path) -> None:
     other = alimark.Key.generate(embedder=type(EMBEDDER)(name="no-such-model"), secret=bytes(32))
     source = write(tmp_path / "docs.jsonl", plain_texts(2))
-    with pytest.raises((ModelError, AlimarkError), match="no-such-model"):
+    with pytest.raises(ModelError, match="no-such-model"):
         corpus.run([str(source)], task(source, tmp_path / "out", other), cluster=Cluster(cluster.address))
 
 

@@ -128,7 +128,8 @@ def _rates(outcome: Outcome) -> dict[str, Any]:
     rates: dict[str, Any] = {
         "documents_now": report.documents,
         "seconds": round(outcome.seconds, 2),
-        "documents_per_second": round(report.documents / max(outcome.seconds, 1e-9), 2),
+        "seconds_at_work": round(outcome.at_work, 2),
+        "documents_per_second": round(report.documents / max(outcome.at_work, 1e-9), 2),
         "worker_seconds": {name: round(value, 2) for name, value in report.times.most_common()},
         "time_shares": {name: round(value / spent, 3) for name, value in report.times.most_common()},
         "units_asked": report.units["asked"],
@@ -164,7 +165,7 @@ def _print(found: dict[str, Any]) -> None:
     if found["documents_now"]:
         shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in found["time_shares"].items())
         lines.append(
-            f"{found['documents_now']:,} documents in {found['seconds']} s, {found['documents_per_second']} a second; "
+            f"{found['documents_now']:,} documents in {found['seconds']} s, {found['documents_per_second']} a second at work; "
             f"{found['units_embedded']:,} of {found['units_asked']:,} units embedded; workers' time: {shares}"
         )
     if found["workers_lost"]:

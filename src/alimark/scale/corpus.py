@@ -58,6 +58,8 @@ class Outcome:
 
     report: Report = field(default_factory=Report)
     seconds: float = 0.0
+    at_work: float = 0.0
+    """Seconds from the first document to the last: without the start of the cluster and the loading of models."""
     deaths: int = 0
     blocks: int = 0
     deepened: int = 0
@@ -235,7 +237,9 @@ def _work_through(works: Sequence[Work], pool: Callable[[], Any], outcome: Outco
     tries: dict[str, _Try] = {}
     for work in works:
         pool().give(work)
+    started = 0.0
     for work, message in pool().run():
+        started = started or time.perf_counter()
         own = tries.setdefault(work.block.name, _Try())
         if isinstance(message, Begun):
             own.last = message
@@ -252,6 +256,7 @@ def _work_through(works: Sequence[Work], pool: Callable[[], Any], outcome: Outco
         elif isinstance(message, Died):
             outcome.deaths += 1
             pool().give(_again(work, own, message, progress))
+    outcome.at_work = time.perf_counter() - started
 
 
 def _again(work: Work, own: _Try, died: Died, progress: Progress) -> Work:

@@ -169,9 +169,11 @@ class RayPool(Generic[Job]):
             raise _cause(error) from None
         except self._ray.exceptions.RayActorError as error:
             self._failed_starts += 1
-            cause = _cause(error)
-            if isinstance(cause, AlimarkError) or self._failed_starts >= _STARTS:
-                raise AlimarkError(f"no worker could be started: {cause}") from None
+            if self._failed_starts >= _STARTS:
+                said = str(error).strip().splitlines()[0]
+                raise AlimarkError(
+                    f"{_STARTS} workers died one after the other before they could begin: {said}"
+                ) from None
             self._start(number)
             return
         if there != metadata.version("alimark"):
@@ -221,10 +223,12 @@ class _Host:
     """The actor: builds its worker where it runs."""
 
     def __init__(self, build: Builder, threads: int) -> None:
-        _bound_threads(threads)
-        self._worker = build(threads=threads, guarded=True)
+        self._build, self._threads = build, threads
 
     def ready(self) -> str:
+        """Not while the actor is made: what goes wrong here comes back as it was raised."""
+        _bound_threads(self._threads)
+        self._worker = self._build(threads=self._threads, guarded=True)
         return metadata.version("alimark")
 
     def work(self, job: Any) -> Iterator[Any]:

@@ -168,7 +168,8 @@ def run(args: argparse.Namespace) -> None:
     print("\n| documents | marked | found | of them marked | false discoveries | documents/s |")
     print("| --- | --- | --- | --- | --- | --- |")
     print(
-        f"| {found['documents']:,} | {len(marked):,} | {len(discovered):,} | {right:,} ({right / max(1, len(marked)):.1%} of all) "
+        f"| {found['documents']:,} | {len(marked):,} | {len(discovered):,} "
+        f"| {right:,} ({right / max(1, len(marked)):.1%} of all) "
         f"| {false} ({false / max(1, len(discovered)):.1%}) | {found['documents_per_second']} |"
     )
     assert len(table["id"]) == len(set(table["id"])) == found["documents"]
@@ -231,7 +232,8 @@ def same(args: argparse.Namespace) -> None:
     names = ("z", "draws", "sentence_count", "key_id", "near_flips")
     others = sum(all(row[name] == plain[row["id"]][name] for name in names) for row in found)
     print(
-        f"{len(found)} documents by Ray, {len(plain)} by the plain audit, the same: {set(plain) == {row['id'] for row in found}}; "
+        f"{len(found)} documents by Ray, {len(plain)} by the plain audit, "
+        f"the same: {set(plain) == {row['id'] for row in found}}; "
         f"p-values identical in {equal}, {', '.join(names)} in {others}; largest difference of scores {apart:.2g}"
     )
 

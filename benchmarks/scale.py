@@ -5,6 +5,7 @@
     python benchmarks/scale.py compare corpus --documents 400       # one worker, two workers, the plain batch audit
     python benchmarks/scale.py same corpus --documents 2000         # the answers of Ray and of the plain audit
     python benchmarks/scale.py boilerplate --human c4.jsonl.gz      # half of the sentences alike, cache on and off
+    python benchmarks/scale.py rates --human c4.jsonl.gz            # what each stage does in a second on one core
 
 `make`: an unmarked document is two passages of four sentences that stood together in a human text, of a pool of passages, so
 that sentences come again as on the web; a marked one is twelve sentences, each the best of 64 of the pool for its block of
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import resource
 import shutil
@@ -23,17 +25,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 
+from alimark.audit import Auditor
 from alimark.corpus import read_texts
+from alimark.detector import DetectionSettings, units_of
 from alimark.embed import load_embedder
 from alimark.key import Key
+from alimark.scale.cache import RememberingEmbedder
+from alimark.scale.files import find, plan, read
 from alimark.signals import project, to_bits
 from alimark.text import splitter
 
@@ -260,20 +267,81 @@ def boilerplate(args: argparse.Namespace) -> None:
     print(f"cache on / off: {max(rates[256]) / max(rates[0]):.2f} times the throughput")
 
 
+def per_second(count: int, work: Callable[..., object], *words: Any) -> float:
+    """Of the better of two goes."""
+    best = math.inf
+    for _ in range(2):
+        started = time.perf_counter()
+        work(*words)
+        best = min(best, time.perf_counter() - started)
+    return count / best
+
+
+def rates(args: argparse.Namespace) -> None:
+    """One core: documents of twelve human sentences, through each stage apart."""
+    numba.set_num_threads(1)
+    passages = passages_of(args.human, 3 * args.documents, seed=4)
+    texts = [" ".join(one for some in passages[3 * i : 3 * i + 3] for one in some) for i in range(args.documents)]
+    sentences = [one for some in passages for one in some]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        many = [{"id": str(i), "text": text} for i, text in enumerate(texts * (20_000 // len(texts)))]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(many), folder / "docs.parquet")
+        (folder / "docs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in many))
+        for name in ("docs.parquet", "docs.jsonl"):
+            print(f"reading {name}: {per_second(len(many), read_all, folder / name):,.0f} documents/s")
+    cutter = splitter("nupunkt")
+    print(f"splitting: {per_second(len(texts), lambda: [cutter.units(text) for text in texts]):,.0f} documents/s")
+    for name in args.embedders:
+        embedder = load_embedder(name, threads=1)
+        count = args.documents if name == args.embedders[0] else args.documents // 4
+        some, key = sentences[: 12 * count], Key.generate(embedder=embedder, secret=KEY)
+        print(f"{name}: {per_second(len(some), embedder.embed, some):,.1f} sentences/s", flush=True)
+        units = list(dict.fromkeys(units_of(texts[:count], key, embedder, DetectionSettings())))
+        rate, each = per_second(len(units), embedder.embed, units), len(units) / count
+        print(f"{name}: {rate:,.1f} units/s, {each:.1f} units a document as restructured", flush=True)
+    kept = RememberingEmbedder(load_embedder(args.embedders[0], threads=1), 512)
+    for decision in ("hard", "soft"):
+        ring = [Key.generate(embedder=kept, decision=decision, secret=i.to_bytes(32, "big")) for i in range(1000)]
+        for keys in (1, 10, 100, 1000):
+            some = texts[: args.documents if keys <= 100 else 20]
+            print(
+                f"alignment, {decision}, {keys} keys: {aligning(some, ring[:keys], kept):.2f} ms a document", flush=True
+            )
+
+
+def read_all(path: Path) -> None:
+    fs, sources, _ = find([str(path)])
+    for block in plan(fs, sources, 1 << 40):
+        for _ in read(fs, block, ["text", "id"]):
+            pass
+
+
+def aligning(texts: Sequence[str], ring: Sequence[Key], kept: RememberingEmbedder) -> float:
+    """Milliseconds a document, its vectors at hand."""
+    auditor = Auditor(ring, DetectionSettings(draws=9999, stop_after=20), lambda _: kept)
+    auditor.answer(texts[:20])
+    auditor.times.clear()
+    auditor.answer(texts)
+    return 1000 * auditor.times["alignment"] / len(texts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True)
-    for verb in (make, run, compare, same, boilerplate):
+    for verb in (make, run, compare, same, boilerplate, rates):
         one = verbs.add_parser(verb.__name__)
         one.set_defaults(verb=verb)
-        if verb is not boilerplate:
+        if verb not in (boilerplate, rates):
             one.add_argument("corpus", type=Path)
-        if verb in (make, boilerplate):
+        if verb in (make, boilerplate, rates):
             one.add_argument("--human", nargs="+", required=True, help="JSONL of human texts")
         if verb is not run:
             one.add_argument("--documents", type=int, default=400)
         if verb in (compare, boilerplate):
             one.add_argument("--repeats", type=int, default=2)
+        if verb is rates:
+            one.add_argument("--embedders", nargs="+", default=[EMBEDDER, "all-mpnet-base-v2"])
         if verb is make:
             one.add_argument("--marked", type=int, default=1000)
             one.add_argument("--passages", type=int, default=2000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -17,6 +18,9 @@ import pytest
 from corpora import EMBEDDER, key, marked, plain_texts, rows, task, write
 
 import alimark
+from alimark.bench.recipe import parse
+from alimark.bench.run import Run as BenchRun
+from alimark.bench.workspace import Workspace
 from alimark.errors import AlimarkError, ModelError
 from alimark.generate import GenerationSettings, Prompt
 from alimark.scale import corpus
@@ -161,6 +165,30 @@ def test_replicas_write_what_one_process_writes(cluster: Any) -> None:
     one = plain[0]
     assert not isinstance(one, AlimarkError)
     assert not one.marked
+
+
+def test_the_bench_on_replicas(cluster: Any, tmp_path: Path) -> None:
+    wanted = parse({
+        "title": "stand-ins", "llm": {"name": "stand-in"},
+        "data": {"sets": ["manual"], "texts": 3, "sentences": 3, "human_texts": 1},
+        "watermark": [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 4}}],
+    })  # fmt: skip
+    with Replicas(Cluster(cluster.address)) as replicas:
+        BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas).run_generate()
+        again = BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas)
+        assert (
+            again._open("generate", [again.generate_job(cell, item) for cell in again.cells for item in cell.items])
+            == []
+        )
+    BenchRun(wanted, Workspace(tmp_path / "plain")).run_generate()
+    ours, theirs = (
+        {one["id"]: (one["text"], one["key_id"], one["matches"], one["seed"]) for one in map(json.loads, lines)}
+        for lines in (
+            (tmp_path / name / "records" / "generate.jsonl").read_text().splitlines() for name in ("ray", "plain")
+        )
+    )
+    assert len(ours) == 3
+    assert ours == theirs
 
 
 def test_a_worker_that_cannot_be_built_says_why(cluster: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,18 @@ def test_inputs_and_folders_that_do_not_belong(tmp_path: Path, texts: list[str])
         corpus.run([str(source)], asked)
     with corpus._locked(tmp_path / "out"), pytest.raises(AlimarkError, match="another run"):
         corpus.run([str(more)], asked)
+
+
+def test_results_on_another_file_system(tmp_path: Path, texts: list[str]) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    source = write(tmp_path / "docs.jsonl", texts[:6])
+    asked = replace(task(source, tmp_path), output="memory://alimark-results")
+    first, outcome = corpus.run([str(source)], asked, block_bytes=2000)
+    again, none = corpus.run([str(source)], asked, block_bytes=2000)
+    assert (first, outcome.report.documents, none.report.documents) == (again, 6, 0)
+    there = fsspec.filesystem("memory").find("/alimark-results")
+    assert {Path(one).name for one in there} >= {"manifest.json", "summary.json"}
+    assert not [one for one in there if one.endswith(".part")]
 
 
 def test_a_ring_of_keys(tmp_path: Path, texts: list[str]) -> None:

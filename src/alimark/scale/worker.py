@@ -154,6 +154,7 @@ class Worker:
                         yield Begun(number, at if alone else -1, report.documents)
                         clock.skip()
                         rows = self._rows(some, work, poison=(number, at) in work.poison)
+                        faulthandler.cancel_dump_traceback_later()  # slow files are no document's fault
                         clock.skip()
                         report.count(rows)
                         if work.deepen:

@@ -374,7 +374,21 @@ def detect_keys(
     if len({key.soft for key in keys}) > 1:
         raise AlimarkError("hard and soft keys have scores of different kinds; ask for each kind apart")
     [prepared] = _with_others([prepare(text, keys[0], embedder, settings)], keys[0], embedder, settings, llm)
-    embeddings = [embedder.embed(one.units.texts) for one in prepared.every]
+    return rank_keys(
+        prepared, [embedder.embed(one.units.texts) for one in prepared.every], keys, embedder, settings, best=best
+    )
+
+
+def rank_keys(
+    prepared: Prepared,
+    embeddings: Sequence[NDArray[np.float32]],
+    keys: Sequence[Key],
+    embedder: Embedder,
+    settings: DetectionSettings,
+    *,
+    best: int = 3,
+) -> list[AlignedDetection]:
+    """The part of `detect_keys` after the embedding. `embeddings`: of the units of the text and of each of its others."""
     pairs = list(zip(prepared.every, embeddings, strict=True))
     scores = np.max([_score_keys(one.units, vectors, keys, settings) for one, vectors in pairs], axis=0)
     order = sorted(range(len(keys)), key=lambda k: -scores[k])[:best]

@@ -190,6 +190,13 @@ def projections_by(
     return np.concatenate([see(embedder.embed(part)) for part in _parts(texts, 8192)])
 
 
+Beat = Callable[[], None]
+
+
+def _no_beat() -> None:
+    """Nobody listens."""
+
+
 def detect_batch(
     texts: Iterable[str],
     key: Key,
@@ -198,19 +205,16 @@ def detect_batch(
     *,
     llm: LLM | None = None,
     times: Counter[str] | None = None,
+    beat: Beat = _no_beat,
 ) -> list[AlignedDetection | AlimarkError]:
     """One answer a text, in order; a text that cannot be answered gives its error. All units go in one embedding batch.
 
-    `llm`: the chat model of learned restructuring. The seconds spent on each stage are added to `times`.
+    `llm`: the chat model of learned restructuring. The seconds spent on each stage are added to `times`. `beat` is called
+    before every step that one text alone can make long.
     """
     key.check(embedder)
-    clock = _Clock(Counter() if times is None else times)
-    prepared: list[Prepared | AlimarkError] = []
-    for text in texts:
-        try:
-            prepared.append(prepare(text, key, embedder, settings))
-        except AlimarkError as error:
-            prepared.append(error)
+    clock = Clock(Counter() if times is None else times)
+    prepared = _prepare_each(texts, key, embedder, settings, beat)
     clock.lap("splitting")
     sound = _with_others([one for one in prepared if isinstance(one, Prepared)], key, embedder, settings, llm)
     if settings.learned:
@@ -219,24 +223,40 @@ def detect_batch(
     projections = projections_of(list(place), key, embedder) if place else np.empty((0, key.block_size))
     clock.lap("embedding")
     rule = scoring(key, settings)
-    found = (
-        detect_prepared(
-            one,
-            [rule.signals(each.units, projections[[place[unit] for unit in each.units.texts]]) for each in one.every],
-            key,
-            embedder,
-            settings,
-        )
-        for one in sound
-    )
+
+    def aligned(one: Prepared) -> AlignedDetection:
+        beat()
+        seen = [rule.signals(each.units, projections[[place[unit] for unit in each.units.texts]]) for each in one.every]
+        return detect_prepared(one, seen, key, embedder, settings)
+
+    found = map(aligned, sound)
     answers = [one if isinstance(one, AlimarkError) else next(found) for one in prepared]
     clock.lap("alignment")
     return answers
 
 
-class _Clock:
+def _prepare_each(
+    texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings, beat: Beat
+) -> list[Prepared | AlimarkError]:
+    prepared: list[Prepared | AlimarkError] = []
+    for text in texts:
+        beat()
+        try:
+            prepared.append(prepare(text, key, embedder, settings))
+        except AlimarkError as error:
+            prepared.append(error)
+    return prepared
+
+
+class Clock:
+    """Adds the seconds of each stage to `times`."""
+
     def __init__(self, times: Counter[str]) -> None:
         self.times, self.last = times, time.perf_counter()
+
+    def skip(self) -> None:
+        """What passed since the last lap is counted elsewhere."""
+        self.last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()
@@ -365,6 +385,52 @@ def detect_keys(
     All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
     best few alone. The keys may differ in block size and centre, not in embedder and splitter.
     """
+    _check_alike(keys, embedder)
+    [prepared] = _with_others([prepare(text, keys[0], embedder, settings)], keys[0], embedder, settings, llm)
+    # 200 a key for the usual 1000 draws, and more in proportion where a stricter rate asked for more.
+    draws = max(settings.draws, settings.draws * len(keys) // 5)
+    settings = replace(settings, draws=min(draws, MAX_DRAWS))
+    vectors = [embedder.embed(one.units.texts) for one in prepared.every]
+    return best_keys(prepared, vectors, keys, embedder, settings, best)
+
+
+def detect_keys_batch(
+    texts: Iterable[str],
+    keys: Sequence[Key],
+    embedder: Embedder,
+    settings: DetectionSettings,
+    *,
+    tried: int | None = None,
+    times: Counter[str] | None = None,
+    beat: Beat = _no_beat,
+) -> list[AlignedDetection | AlimarkError]:
+    """For each text the likeliest of many keys, p-values corrected for their number; all units go in one embedding batch.
+
+    `tried`: the number of keys, where others than these are tried on the same texts, too. Random keys are as many as the
+    settings say, however many keys there are: a corpus asks again where that is too coarse.
+    """
+    _check_alike(keys, embedder)
+    if settings.learned:
+        raise AlimarkError("learned restructuring asks about one text at a time; take single or none for many")
+    clock = Clock(Counter() if times is None else times)
+    prepared = _prepare_each(texts, keys[0], embedder, settings, beat)
+    clock.lap("splitting")
+    sound = [one for one in prepared if isinstance(one, Prepared)]
+    place = {unit: i for i, unit in enumerate(dict.fromkeys(unit for one in sound for unit in one.unit_texts))}
+    vectors = embedder.embed(list(place)) if place else np.empty((0, embedder.dimension), np.float32)
+    clock.lap("embedding")
+
+    def best(one: Prepared) -> AlignedDetection:
+        beat()
+        own = vectors[[place[unit] for unit in one.unit_texts]]
+        return best_keys(one, [own], keys, embedder, settings, 1, tried)[0]
+
+    answers = [one if isinstance(one, AlimarkError) else best(one) for one in prepared]
+    clock.lap("alignment")
+    return answers
+
+
+def _check_alike(keys: Sequence[Key], embedder: Embedder) -> None:
     if not keys:
         raise AlimarkError("no keys were given")
     if len({(key.fingerprint, key.splitter) for key in keys}) > 1:
@@ -373,39 +439,31 @@ def detect_keys(
         key.check(embedder)
     if len({key.soft for key in keys}) > 1:
         raise AlimarkError("hard and soft keys have scores of different kinds; ask for each kind apart")
-    [prepared] = _with_others([prepare(text, keys[0], embedder, settings)], keys[0], embedder, settings, llm)
-    return rank_keys(
-        prepared, [embedder.embed(one.units.texts) for one in prepared.every], keys, embedder, settings, best=best
-    )
 
 
-def rank_keys(
+def best_keys(
     prepared: Prepared,
-    embeddings: Sequence[NDArray[np.float32]],
+    vectors: Sequence[NDArray[np.float32]],
     keys: Sequence[Key],
     embedder: Embedder,
     settings: DetectionSettings,
-    *,
-    best: int = 3,
+    best: int,
+    tried: int | None = None,
 ) -> list[AlignedDetection]:
-    """The part of `detect_keys` after the embedding. `embeddings`: of the units of the text and of each of its others."""
-    pairs = list(zip(prepared.every, embeddings, strict=True))
-    scores = np.max([_score_keys(one.units, vectors, keys, settings) for one, vectors in pairs], axis=0)
-    order = sorted(range(len(keys)), key=lambda k: -scores[k])[:best]
-    # 200 a key for the usual 1000 draws, and more in proportion where a stricter rate asked for more.
-    draws = max(settings.draws, settings.draws * len(keys) // 5)
-    settings = replace(settings, draws=min(draws, MAX_DRAWS))
+    """The few keys that score highest, each held against random keys."""
+    pairs = list(zip(prepared.every, vectors, strict=True))
+    scores = np.max([_score_keys(one.units, own, keys, settings) for one, own in pairs], axis=0)
     found = [
         detect_prepared(
             prepared,
-            [scoring(keys[k], settings).signals(one.units, project(vectors, keys[k])) for one, vectors in pairs],
+            [scoring(keys[k], settings).signals(one.units, project(own, keys[k])) for one, own in pairs],
             keys[k],
             embedder,
             settings,
         )
-        for k in order
+        for k in sorted(range(len(keys)), key=lambda k: -scores[k])[:best]
     ]
-    return sorted((one.corrected(len(keys)) for one in found), key=lambda one: (one.p_value, -one.score))
+    return sorted((one.corrected(tried or len(keys)) for one in found), key=lambda one: (one.p_value, -one.score))
 
 
 def _score_keys(

@@ -137,13 +137,13 @@ class OnnxEmbedder(LoadedEmbedder):
 
     backend = "onnx"
 
-    def __init__(self, model: _Model) -> None:
+    def __init__(self, model: _Model, threads: int | None = None) -> None:
         super().__init__(model)
         recipe = _graph.read_recipe(model.folder)
         self.dimension = recipe.hidden
         self._max_tokens = recipe.max_tokens
         self._padding = recipe.padding
-        self._session = _open_session(model, recipe)
+        self._session = _open_session(model, recipe, threads)
         self._tokenizer = _open_tokenizer(model.weights.parent, recipe.max_tokens)
 
     def _embed_window(
@@ -270,12 +270,16 @@ class TorchEmbedder(LoadedEmbedder):
 
 
 def load_embedder(
-    name: str, *, backend: Literal["auto", "onnx", "torch"] = "auto", device: str | None = None
+    name: str,
+    *,
+    backend: Literal["auto", "onnx", "torch"] = "auto",
+    device: str | None = None,
+    threads: int | None = None,
 ) -> LoadedEmbedder:
     """An embedder by store name, folder or hub id.
 
     "auto" is onnxruntime on the CPU where alimark can write the model's graph, else sentence-transformers; a
-    device other than "cpu" asks for the latter.
+    device other than "cpu" asks for the latter. `threads`: of onnxruntime, by default as many as this process has cores.
     """
     if backend not in ("auto", "onnx", "torch"):
         raise ValueError(f"backend must be auto, onnx or torch, not {backend!r}")
@@ -286,7 +290,7 @@ def load_embedder(
     if backend == "torch" or not on_cpu:
         return TorchEmbedder(model, device)
     try:
-        return OnnxEmbedder(model)
+        return OnnxEmbedder(model, threads)
     except _graph.UnknownArchitecture as error:
         if backend == "onnx":
             raise _graph.UnknownArchitecture(f'{name}: {error}; take backend="torch"') from error
@@ -328,7 +332,7 @@ def _hash_once(path: Path, records: Path) -> str:
     return digest
 
 
-def _open_session(model: _Model, recipe: _graph.Recipe) -> Any:
+def _open_session(model: _Model, recipe: _graph.Recipe, threads: int | None) -> Any:
     """A session on the cached graph, which is written first where it is missing or broken."""
     from alimark.models import store
 
@@ -337,24 +341,25 @@ def _open_session(model: _Model, recipe: _graph.Recipe) -> Any:
     path = folder / _graph.GRAPH_FILE
     if path.exists():
         with suppress(Exception):  # onnxruntime's errors share no base; whatever is wrong, a new graph is the cure
-            return _session(path)
+            return _session(path, threads)
     try:
         _graph.write_graph(recipe, model.weights, folder)
     except OSError as error:
         raise ModelError(f"cannot write the graph of {model.name}: {error}; set ALIMARK_HOME elsewhere") from error
     try:
-        return _session(path)
+        return _session(path, threads)
     except Exception as error:
         raise ModelError(f"onnxruntime cannot run {path}: {error}; delete {folder} and try again") from error
 
 
-def _session(path: Path) -> Any:
+def _session(path: Path, threads: int | None) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # Stated, because the default counts the machine's cores and not those this process may use.
-    options.intra_op_num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    options.intra_op_num_threads = own if threads is None else threads
     # The graph is written as an optimiser would leave it.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     # Waiting threads that spin take the cores from whoever else runs here.

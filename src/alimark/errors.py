@@ -59,7 +59,12 @@ class AttackError(AlimarkError):
 
 class MissingExtra(AlimarkError):
     def __init__(self, library: str, extra: str) -> None:
+        self._named = library, extra
         super().__init__(f"{library} is not installed; run: pip install 'alimark[{extra}]'")
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        """It may have to come back from another process."""
+        return MissingExtra, self._named
 
 
 class RecordError(AlimarkError):

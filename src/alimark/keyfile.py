@@ -21,14 +21,31 @@ from alimark.key import VERSION, Key, _secret_of
 from alimark.records import write_whole
 
 
-def save(key: Key, path: Path | str, *, overwrite: bool = False) -> None:
+class Sealed:
+    """A key on its way to a process of the same operator: it can be pickled, which a Key refuses, and shows nothing."""
+
+    def __init__(self, key: Key) -> None:
+        self.id = key.id
+        self._data = _content(key)
+
+    def open(self) -> Key:
+        return _parse(self._data, f"key {self.id}")
+
+    def __repr__(self) -> str:
+        return f"Sealed({self.id})"
+
+
+def _content(key: Key) -> bytes:
     content = key.public() | {"id": key.id, "secret": base64.b64encode(key._secret).decode()}
     if key._given_bits is not None and key._given_vectors is not None:
         content["bits"] = key._given_bits.tolist()
         content["vectors"] = base64.b64encode(key._given_vectors.astype("<f8").tobytes()).decode()
-    data = json.dumps(content, indent=2).encode() + b"\n"
+    return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def save(key: Key, path: Path | str, *, overwrite: bool = False) -> None:
     try:
-        write_whole(path, data, mode=0o600, overwrite=overwrite)
+        write_whole(path, _content(key), mode=0o600, overwrite=overwrite)
     except FileExistsError:
         raise KeyFileError(f"{path} exists; a key is not overwritten, choose another name") from None
     except OSError as error:

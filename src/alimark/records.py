@@ -57,10 +57,10 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
     with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield number, _parse(line, f"{path}:{number}")
+                yield number, parse_record(line, f"{path}:{number}")
 
 
-def _parse(line: bytes, where: str) -> Record | RecordError:
+def parse_record(line: bytes, where: str) -> Record | RecordError:
     try:
         record = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -122,11 +122,11 @@ class JsonlWriter:
             if not line.endswith(b"\n"):
                 last = line
                 break
-            self._know(_parse(line, str(self.path)), key_id)
+            self._know(parse_record(line, str(self.path)), key_id)
             whole += len(line)
         if not last:
             return
-        record = _parse(last, str(self.path))
+        record = parse_record(last, str(self.path))
         if isinstance(record, dict):
             self._know(record, key_id)
             self._file.write(b"\n")  # only the end of the line is missing

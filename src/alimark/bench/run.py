@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from alimark.attacks import Target, load_attack, seed_for
 from alimark.baselines import asks_llm, scheme
@@ -26,12 +26,16 @@ from alimark.detector import DetectionSettings
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull, LLMError
 from alimark.fitted import Fitted
-from alimark.generate import GenerationSettings, Prompt, generate_many
+from alimark.generate import Generation, GenerationSettings, Prompt, generate_many
 from alimark.key import DEFAULT_EMBEDDER, Key
 from alimark.llm.base import LLM, Sampling
+from alimark.loading import named_embedder, named_llm
 from alimark.records import Record
 from alimark.significance import RandomKeys
 from alimark.watermark import load
+
+if TYPE_CHECKING:
+    from alimark.scale.generation import Replicas
 
 _SCORES = 1
 """Counts up when detection changes so that scores do: records of older releases are then left alone."""
@@ -65,7 +69,7 @@ class Job:
 
 
 class Models:
-    """Models by name, loaded once. "stand-in" names those that need no weights."""
+    """Models by name, loaded once."""
 
     def __init__(self) -> None:
         self._llms: dict[str, LLM] = {}
@@ -81,19 +85,13 @@ class Models:
     def llm(self, name: str, options: dict[str, Any] | None = None) -> LLM:
         which = digest({"name": name, "options": options or {}})
         if which not in self._llms:
-            from alimark.llm import load_llm
-            from alimark.testing import StandInLLM
-
             self._llms.clear()  # one at a time: two may not fit
-            self._llms[which] = StandInLLM() if name == "stand-in" else load_llm(name, **(options or {}))
+            self._llms[which] = named_llm(name, **(options or {}))
         return self._llms[which]
 
     def embedder(self, name: str) -> Embedder:
         if name not in self._embedders:
-            from alimark.embed import load_embedder
-            from alimark.testing import StandInEmbedder
-
-            self._embedders[name] = StandInEmbedder() if name == "stand-in" else load_embedder(name)
+            self._embedders[name] = named_embedder(name)
         return self._embedders[name]
 
 
@@ -158,7 +156,10 @@ class Run:
         *,
         share: tuple[int, int] = (0, 1),
         models: Models | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
+        """`replicas`: of the model that writes, on a cluster; without them it is loaded here."""
+        self.replicas = replicas
         self.recipe, self.workspace, self.progress, self.share = recipe, workspace, progress or Silent(), share
         self.models = models or Models()
         self.seconds: dict[str, float] = {}
@@ -271,19 +272,14 @@ class Run:
 
     def _generated(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Record]]:
         cell, _, settings, marked, _ = jobs[0].content
-        llm = self.models.llm(cell.recipe.llm.name, cell.recipe.llm.options)
         first = key_for(cell.watermark, bytes(32), self.models)
         prompts = []
         for job in jobs:
             cell, item, _, marked, _ = job.content
             key = key_for(cell.watermark, secret(cell.recipe.seed, item.prompt), self.models)
             prompts.append(Prompt(item.prompt, _seed(job.id), key if marked else None))
-        if marked:
-            made = load(first, embedder=embedder_for(cell.watermark, self.models)).generate_many(prompts, llm, settings)
-        else:
-            made = generate_many(prompts, None, None, llm, settings)
         doubtful: list[tuple[Job, LLMError]] = []  # failed, unless it is the model that is gone
-        for place, one in made:
+        for place, one in self._texts_for(prompts, first if marked else None, cell, settings):
             if isinstance(one, LLMError) and not isinstance(one, ContextFull):
                 doubtful.append((jobs[place], one))
                 if len(doubtful) == _ERRORS_IN_A_ROW:
@@ -299,6 +295,18 @@ class Run:
                 yield jobs[place], {name: record[name] for name in record if name != "id"}
         if doubtful:
             raise doubtful[0][1]
+
+    def _texts_for(
+        self, prompts: Sequence[Prompt], key: Key | None, cell: Cell, settings: GenerationSettings
+    ) -> Iterator[tuple[int, Generation | AlimarkError]]:
+        """Marked under each prompt's own key, where `key` says of what kind they are; else plain."""
+        wanted = cell.recipe.llm
+        if self.replicas is not None:
+            return self.replicas.write(prompts, key, settings, llm=wanted.name, options=wanted.options)
+        llm = self.models.llm(wanted.name, wanted.options)
+        if key is None:
+            return generate_many(prompts, None, None, llm, settings)
+        return load(key, embedder=embedder_for(cell.watermark, self.models)).generate_many(prompts, llm, settings)
 
     def _failed(self, what: str, error: AlimarkError) -> Record:
         self.progress.fault(f"{what}: {error}")

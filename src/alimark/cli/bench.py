@@ -16,6 +16,7 @@ from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from alimark.bench.recipe import Recipe
+    from alimark.scale.generation import Replicas
 
 app = typer.Typer(no_args_is_help=True, help="Run experiments from recipes, and report what they found.")
 
@@ -36,6 +37,14 @@ def run(
     processes: Annotated[
         int, typer.Option(min=1, help="Processes that share the work; each loads its own models.")
     ] = 1,
+    engine: Annotated[
+        str,
+        typer.Option(help="Who writes the texts: plain (this process) or ray (replicas of the model on a cluster)."),
+    ] = "plain",
+    address: Annotated[str | None, typer.Option(help="A running Ray cluster; by default this machine alone.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of the model; default, as many as there is room for.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe and tell what would be done.")] = False,
 ) -> None:
     """Run a recipe: generate, attack, detect, measure, evaluate.
@@ -54,10 +63,12 @@ def run(
     if dry_run:
         _tell(loaded)
         return
-    if processes > 1:
-        _together(loaded, output, processes)
-    with _bars() as bars:
-        _run(loaded, output, recipe.stem, bars)
+    with _bars() as bars, show.replicas(engine, address, replicas) as writers:
+        if processes > 1:
+            if writers:
+                raise AlimarkError("--processes share this machine and --engine ray a cluster; take one of them")
+            _together(loaded, output, processes)
+        _run(loaded, output, recipe.stem, bars, writers)
 
 
 @app.command()
@@ -77,7 +88,7 @@ def report(
     show.note(f"{page}\n{text}")
 
 
-def _run(loaded: Recipe, output: Path, name: str, bars: _Bars) -> None:
+def _run(loaded: Recipe, output: Path, name: str, bars: _Bars, writers: Replicas | None) -> None:
     from alimark.bench.evaluate import evaluate
     from alimark.bench.results import save
     from alimark.bench.run import Run
@@ -85,9 +96,10 @@ def _run(loaded: Recipe, output: Path, name: str, bars: _Bars) -> None:
 
     started = time.perf_counter()
     workspace = Workspace(output)
-    work = Run(loaded, workspace, bars)
+    work = Run(loaded, workspace, bars, replicas=writers)
     _fetch(loaded)
-    work.run()
+    with show.only_ours(writers is not None):
+        work.run()
     found = evaluate(work, name)
     save(workspace.results(name), found)
     _table(found)

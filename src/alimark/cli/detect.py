@@ -15,6 +15,7 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, KeyMismatch, RecordError
 
 if TYPE_CHECKING:
+    from alimark.cli.corpus import Options
     from alimark.detection import AlignedDetection, Detection, Verdict
     from alimark.detector import DetectionSettings
     from alimark.key import Key
@@ -53,13 +54,46 @@ def detect(
     ] = "paper",
     null_file: Annotated[Path | None, typer.Option(help="Table of means and deviations for --null reference.")] = None,
     max_blocks: Annotated[int, typer.Option(help="Blocks of the key that --excerpt searches.")] = 100,
-    input_file: Annotated[
-        Path | None, typer.Option("--input", help="JSONL with a `text` on each line: batch audit.")
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="Batch audit: JSONL with a `text` on each line. With a folder as --output also Parquet, text files, folders, "
+            "patterns and addresses such as s3://bucket/docs; may be repeated.",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", help="JSONL of answers to append to; done ids are skipped.")
+        str | None,
+        typer.Option(
+            "--output", help="NAME.jsonl to append answers to, or a folder for Parquet; what is done is skipped."
+        ),
     ] = None,
     fdr: Annotated[float, typer.Option(help="False discovery rate of the batch summary.")] = 0.05,
+    engine: Annotated[
+        str, typer.Option(help="Who audits a corpus: plain (this process) or ray (all cores, or a cluster).")
+    ] = "plain",
+    address: Annotated[
+        str | None, typer.Option(help="A running Ray cluster, e.g. auto or HOST:6379; by default this machine alone.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Ray workers; default, as many as there is room for.")
+    ] = None,
+    worker_cpus: Annotated[int, typer.Option(min=1, help="Cores of each worker.")] = 1,
+    device: Annotated[str | None, typer.Option(help="Where workers embed, e.g. cuda; default, the CPU.")] = None,
+    first_pass: Annotated[
+        float | None,
+        typer.Option(help="Look cheaply first; only documents with p at most this get the full test (docs/scale.md)."),
+    ] = None,
+    text_field: Annotated[str, typer.Option(help="Field or column that holds a document's text.")] = "text",
+    by: Annotated[
+        str, typer.Option(help="Field that names a document's source, for the summary; default, its file.")
+    ] = "",
+    block_size: Annotated[int, typer.Option(min=1, help="Kilobytes of a block, which a worker does in one go.")] = 2048,
+    max_document: Annotated[int, typer.Option(min=1, help="Megabytes; longer documents are passed over.")] = 8,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds that a step of one document may take before Ray passes it over.")
+    ] = 120,
+    cache: Annotated[int, typer.Option(min=0, help="Megabytes of vectors that each worker remembers.")] = 256,
     report: Annotated[Path | None, typer.Option(help="Write the evidence to this file as JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -72,6 +106,7 @@ def detect(
         alimark detect -k keys/ text.txt              # whose key was it
         alimark detect -k key.json --excerpt page.txt # a passage in other text
         alimark detect -k key.json --input docs.jsonl --output found.jsonl
+        alimark detect -k keys/ --input s3://bucket/docs --output found/ --engine ray
         alimark detect -k key.json --restructure learned+single \\
             --llm openai:http://localhost:8000/v1 text.txt
 
@@ -82,14 +117,16 @@ def detect(
     settings = _for_keys(
         keys, _settings(restructure, variants, null, null_file, draws, tail, excerpt, max_blocks, fpr), llm is not None
     )
-    if input_file is not None or output is not None:
-        if input_file is None or output is None or files or report is not None:
+    if inputs or output is not None:
+        if not inputs or output is None or files or report is not None:
             raise AlimarkError("a batch audit takes --input and --output, and neither files nor --report")
-        if len(keys) > 1:
-            raise AlimarkError("a batch audit takes one key")
-        from alimark.cli.audit import audit
+        from alimark.cli import corpus
 
-        audit(keys[0], input_file, output, settings, fpr, fdr, as_json, llm)
+        how = corpus.Options(
+            engine, address, workers, worker_cpus, device, first_pass, text_field, by, block_size << 10, max_document << 20,
+            time_limit, cache, draws,
+        )  # fmt: skip
+        _audit(keys, inputs, output, settings, how, fpr, fdr, as_json, llm)
         return
     if not files:
         raise AlimarkError("name a text file, or - for standard input")
@@ -113,6 +150,33 @@ def detect(
     if len(sound) < len(answers):
         raise typer.Exit(2)
     raise typer.Exit(0 if all(found[0].verdict(fpr) == "found" for found in sound.values()) else 1)
+
+
+def _audit(
+    keys: list[Key],
+    inputs: list[str],
+    output: str,
+    settings: RandomKeys,
+    options: Options,
+    fpr: float,
+    fdr: float,
+    as_json: bool,
+    llm: str | None,
+) -> None:
+    from alimark.cli import audit, corpus
+
+    if options.engine not in ("plain", "ray"):
+        raise AlimarkError(f"--engine is plain or ray, not {options.engine!r}")
+    if _is_folder(output):
+        corpus.audit(keys, inputs, output, settings, options, fpr, fdr, as_json, llm)
+        return
+    if options.engine != "plain" or len(inputs) > 1 or options.first_pass is not None:
+        raise AlimarkError("many inputs, --engine ray and --first-pass write a folder; give one as --output")
+    audit.audit(keys, Path(inputs[0]), Path(output), settings, fpr, fdr, as_json, llm)
+
+
+def _is_folder(output: str) -> bool:
+    return "://" in output or output.endswith(("/", "\\")) or Path(output).is_dir() or not Path(output).suffix
 
 
 def _settings(

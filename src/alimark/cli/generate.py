@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from alimark.generate import Generation, GenerationSettings, MarkedSentence, Prompt
     from alimark.llm.base import LLM
     from alimark.records import JsonlWriter
+    from alimark.scale.generation import Replicas
     from alimark.watermark import Watermark
 
 _FAULTS = 3  # so many in a row, and the model is gone, not the prompts bad
@@ -35,11 +37,12 @@ def generate(
         Path | None, typer.Option("--output", help="JSONL to append to; finished ids are skipped.")
     ] = None,
     llm: Annotated[
-        str,
+        list[str],
         typer.Option(
-            help="A name of `alimark models list`, a path or a hub id; openai:http://HOST:PORT/v1#MODEL for a server."
+            help="A name of `alimark models list`, a path or a hub id; openai:http://HOST:PORT/v1#MODEL for a server. "
+            "With --engine ray several, one for each replica."
         ),
-    ] = "smollm2-135m",
+    ] = ["smollm2-135m"],  # noqa: B006 - typer copies it
     sentences: Annotated[int, typer.Option(help="Sentences to write.")] = 12,
     tokens: Annotated[
         int | None,
@@ -69,6 +72,14 @@ def generate(
     batch: Annotated[
         int | None, typer.Option(help="Texts written at a time; default, what the model is fastest with.")
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(help="Who writes many texts: plain (this process) or ray (replicas of the model on a cluster)."),
+    ] = "plain",
+    address: Annotated[str | None, typer.Option(help="A running Ray cluster; by default this machine alone.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of the model; default, as many as there is room for.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeat a run: same seed, same text.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole record.")] = False,
 ) -> None:
@@ -84,6 +95,8 @@ def generate(
         alimark generate -k key.json -p "Why is the sky blue?" --prompt-style chat
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl
         alimark generate -k key.json -p "Once" --llm openai:http://localhost:8000/v1
+        alimark generate -k key.json --input prompts.jsonl --output texts.jsonl \\
+            --engine ray --llm openai:http://a:8000/v1 --llm openai:http://b:8000/v1
     """
     from alimark.generate import GenerationSettings
     from alimark.key import Key
@@ -102,16 +115,22 @@ def generate(
     GenerationSettings(sentences, candidates or 64, sampling, prompt_style=prompt_style)  # type: ignore[arg-type]
     if batch is not None and batch < 1:
         raise AlimarkError("batch must be at least 1")
-    mark = None if key is None else show.load_mark(Key.load(key))
+    if len(llm) > 1 and (engine == "plain" or replicas):
+        raise AlimarkError("several --llm are the replicas of --engine ray, one each")
+    # On a cluster the embedder is loaded where the texts are written.
+    mark = None if key is None else show.load_mark(Key.load(key), embedder=engine == "plain")
     count = candidates if candidates is not None else mark.candidates if mark else 64
     settings = GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
     if input_file is not None and output is not None:
-        _many(mark, llm, input_file, output, settings, batch, seed, as_json)
+        with show.replicas(engine, address, replicas, llm) as writers:
+            _many(mark, llm[0], input_file, output, settings, batch, seed, as_json, writers)
         return
+    if engine != "plain":
+        raise AlimarkError("--engine ray writes many texts: give --input and --output")
     text = show.read_stdin() if prompt == "-" else prompt or ""
     if not text.strip():
         raise AlimarkError("the prompt is empty; give at least a word to continue")
-    made = write_one(mark, show.load_llm(llm), text, settings, seed)
+    made = write_one(mark, show.load_llm(llm[0]), text, settings, seed)
     if as_json:
         show.print_json(made.record("prompt"))
     else:
@@ -237,6 +256,7 @@ def _many(
     batch: int | None,
     seed: int | None,
     as_json: bool,
+    writers: Replicas | None,
 ) -> None:
     from alimark.records import JsonlWriter
 
@@ -244,19 +264,27 @@ def _many(
     with JsonlWriter(output, key_id=mark.key.id if mark else None) as writer:
         jobs, order = _jobs(source, writer, seed, counts)
         if jobs:
-            llm = show.load_llm(llm_name)
-            with show.progress() as shown:
+            limits: dict[str, None] = {}
+            with show.progress() as shown, show.only_ours(writers is not None):
                 bar = _Bar(shown, len(jobs))
-                for job, made in _written(jobs, mark, llm, settings, batch, bar):
+                made_by: Any
+                if writers:
+                    key = None if mark is None else mark.key
+                    made_by = partial(writers.write, key=key, settings=settings, llm=llm_name, batch=batch)
+                else:
+                    llm = show.load_llm(llm_name)
+                    made_by = partial(written, mark, llm=llm, settings=settings, batch=batch, progress=bar.sentence)
+                for job, made in _written(jobs, made_by):
                     bar.text()
                     if isinstance(made, AlimarkError):
                         show.note(f"warning: {source}:{job.line}: {made}; passed over")
                         counts["failed"] += 1
                         continue
                     writer.write(job.record | made.record(job.id))
+                    limits |= dict.fromkeys(made.limits)
                     counts["written"] += 1
                     counts["short"] += made.ended != "complete"
-            for limit in llm.limits:
+            for limit in limits:
                 show.note(f"note: {limit}")
         writer.arrange(order)
     if as_json:
@@ -268,19 +296,14 @@ def _many(
 
 
 def _written(
-    jobs: list[_Job],
-    mark: Watermark | None,
-    llm: LLM,
-    settings: GenerationSettings,
-    batch: int | None,
-    bar: _Bar,
+    jobs: list[_Job], made_by: Callable[[list[Prompt]], Iterator[tuple[int, Generation | AlimarkError]]]
 ) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
     """Texts as they are finished. An error that came often in a row is raised: then it is the model's."""
     from alimark.generate import Prompt
 
-    prompts = (Prompt(str(job.record["prompt"]), job.seed) for job in jobs)
+    prompts = [Prompt(str(job.record["prompt"]), job.seed) for job in jobs]
     faults: list[AlimarkError] = []
-    for i, made in written(mark, prompts, llm, settings, batch=batch, progress=bar.sentence):
+    for i, made in made_by(prompts):
         if not isinstance(made, AlimarkError):
             faults.clear()
         elif not any(made is fault for fault in faults):  # one fault may end several texts

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from alimark.errors import RecordError
+from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from alimark.embed import Embedder
     from alimark.key import Key
     from alimark.llm.base import LLM
+    from alimark.scale.generation import Replicas
     from alimark.watermark import Watermark
 
 
@@ -107,11 +109,38 @@ def load_embedder(name: str) -> Embedder:
     return load_embedder(name)
 
 
-def load_mark(key: Key) -> Watermark:
-    """The watermark of a key, with its embedder loaded."""
+def load_mark(key: Key, *, embedder: bool = True) -> Watermark:
+    """The watermark of a key, with its embedder loaded, unless others embed."""
     from alimark.watermark import load
 
-    return load(key, embedder=load_embedder(key.embedder) if key.embedder else None)
+    return load(key, embedder=load_embedder(key.embedder) if key.embedder and embedder else None)
+
+
+@contextmanager
+def only_ours(ray: bool = True) -> Iterator[None]:
+    """Ray tells of dead workers on standard output, where the next program expects the answer; we tell of them ourselves."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if ray else nullcontext():
+        yield
+
+
+@contextmanager
+def replicas(
+    engine: str, address: str | None, count: int | None, llms: Sequence[str] = (), device: str | None = None
+) -> Iterator[Replicas | None]:
+    """Replicas of a model for `--engine ray`; None for plain, where this process writes."""
+    if engine not in ("plain", "ray"):
+        raise AlimarkError(f"--engine is plain or ray, not {engine!r}")
+    if engine == "plain":
+        if address or count:
+            raise AlimarkError("--address and --replicas go with --engine ray")
+        yield None
+        return
+    from alimark.scale.generation import Replicas
+    from alimark.scale.pool import Cluster
+
+    own = {"device": device} if device else {}
+    with Replicas(Cluster(address, count), llms if len(llms) > 1 else None, own) as opened:
+        yield opened
 
 
 def p_text(found: Detection) -> str:

@@ -6,7 +6,6 @@ Nobody waits for a batch to fill: while one is being embedded, the next gathers 
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 from collections import deque
@@ -18,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.detection import AlignedDetection
-from alimark.detector import DetectionSettings, Prepared, detect_prepared, prepare, rank_keys
+from alimark.detector import DetectionSettings, Prepared, best_keys, detect_prepared, prepare
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, LimitError
 from alimark.key import Key
 from alimark.scoring import scoring
 from alimark.signals import project
+from alimark.significance import MAX_DRAWS
 
 BATCH_TEXTS = 64
 BATCH_CHARACTERS = 200_000
@@ -212,22 +212,13 @@ def _answer(cut: _Cut, batch: _Batch) -> Answer:
         [kind], [key] = cut.kinds, cut.kinds[0].keys
         signals = scoring(key, check.settings).signals(kind.text.units, project(batch.of(kind.text), key))
         return [detect_prepared(kind.text, [signals], key, batch.embedder, check.settings)]
+    # As many random keys as resolve a p-value that is corrected for all keys, as for many keys of one kind.
+    wanted = min(MAX_DRAWS, max(check.settings.draws, check.settings.draws * check.tried // 5))
+    settings = replace(check.settings, draws=wanted)
     for kind in cut.kinds:
-        # `rank_keys` draws and corrects for the keys it is given; so many draws resolve the rest.
-        wanted = max(check.settings.draws, check.settings.draws * check.tried // 5)
-        settings = replace(check.settings, draws=math.ceil(wanted / max(1.0, len(kind.keys) / 5)))
-        some = rank_keys(kind.text, [batch.of(kind.text)], kind.keys, batch.embedder, settings)
-        found += [_corrected(one, check.tried / len(kind.keys), check.tried) for one in some]
+        found += best_keys(kind.text, [batch.of(kind.text)], kind.keys, batch.embedder, settings, 3, check.tried)
     return best_first(found)
 
 
 def best_first(found: list[AlignedDetection]) -> Answer:
     return sorted(found, key=lambda one: (one.p_value, -one.score))[:3]
-
-
-def _corrected(one: AlignedDetection, factor: float, total: int) -> AlignedDetection:
-    passages = tuple(replace(passage, p_value=min(1.0, factor * passage.p_value)) for passage in one.passages)
-    return replace(
-        one, p_value=min(1.0, factor * one.p_value), p_randomised=min(1.0, factor * one.p_randomised),
-        passages=passages, keys_tried=total,
-    )  # fmt: skip

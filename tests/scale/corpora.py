@@ -1,0 +1,50 @@
+"""A small corpus on stand-ins: some documents marked, each file written for a test."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import alimark
+from alimark.detector import DetectionSettings
+from alimark.keyfile import Sealed
+from alimark.scale.worker import Task
+from alimark.testing import StandInEmbedder, StandInLLM, _sentence
+
+EMBEDDER = StandInEmbedder()
+SETTINGS = DetectionSettings(draws=499, stop_after=10)
+
+
+def key(number: int = 0, **options: Any) -> alimark.Key:
+    return alimark.Key.generate(embedder=EMBEDDER, secret=bytes([number + 1]) * 32, **options)
+
+
+def marked(under: alimark.Key, seed: int = 1, sentences: int = 12) -> str:
+    mark = alimark.AliMark(under, embedder=EMBEDDER)
+    return mark.generate("A door opened.", StandInLLM(), sentences=sentences, candidates=24, seed=seed).text
+
+
+def plain_texts(count: int, seed: int = 1) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(_sentence(chance) for _ in range(8)) for _ in range(count)]
+
+
+def write(path: Path, texts: Sequence[str]) -> Path:
+    lines = [json.dumps({"id": f"d{i}", "text": text, "site": f"s{i % 3}"}) for i, text in enumerate(texts)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def task(source: Path, output: Path, *keys: alimark.Key, **options: Any) -> Task:
+    sealed = tuple(Sealed(one) for one in keys or (key(),))
+    return Task(sealed, options.pop("settings", SETTINGS), str(source), str(output), **options)
+
+
+def rows(output: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet
+
+    found: list[dict[str, Any]] = pyarrow.parquet.read_table(output / "results").to_pylist()
+    return sorted(found, key=lambda row: (row["file"], row["place"]))

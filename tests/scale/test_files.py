@@ -1,0 +1,123 @@
+"""Corpora as files: every document once, whatever the blocks, the format and the file system; nothing hostile in memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from alimark.errors import AlimarkError, RecordError
+from alimark.scale.files import Document, find, plan, read
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+fs_library = pytest.importorskip("pyarrow.fs")
+
+
+def documents(*locations: object, block_bytes: int = 100, limit: int = 1 << 20) -> list[Document]:
+    fs, sources, _ = find([str(one) for one in locations])
+    blocks = list(plan(fs, sources, block_bytes))
+    assert len({block.name for block in blocks}) == len(blocks)
+    return [one for block in blocks for one in read(fs, block, ["text", "id"], limit)]
+
+
+def texts(found: list[Document]) -> list[str]:
+    return [one.record["text"] for one in found if not isinstance(one.record, RecordError)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=30),
+    st.integers(1, 400),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_line_belongs_to_one_block(tmp_path: Path, said: list[str], size: int, crlf: bool, ended: bool) -> None:
+    end = b"\r\n" if crlf else b"\n"
+    data = end.join(json.dumps({"text": one}, ensure_ascii=False).encode() for one in said) + (end if ended else b"")
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(data or b"\n")
+    found = documents(path, block_bytes=size)
+    assert texts(found) == said
+    for one in found:  # the place leads back to the document
+        line = data[one.place :].split(b"\n", 1)[0]
+        assert not isinstance(one.record, RecordError)
+        assert json.loads(line) == one.record
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(st.integers(0, 200), st.integers(1, 90), st.integers(1, 3000))
+def test_every_row_belongs_to_one_block(tmp_path: Path, rows: int, group: int, size: int) -> None:
+    said = [f"Document {i}." for i in range(rows)]
+    table = pyarrow.table({"text": said, "other": list(range(rows))})
+    parquet.write_table(table, tmp_path / "docs.parquet", row_group_size=group)
+    found = documents(tmp_path / "docs.parquet", block_bytes=size)
+    assert texts(found) == said
+    assert [one.place for one in found] == list(range(rows))
+
+
+def test_folders_patterns_and_packed_files(tmp_path: Path) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / ".hidden").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "a"}\n')
+    with gzip.open(tmp_path / "in" / "deep" / "b.jsonl.gz", "wt") as file:
+        file.write('{"text": "b"}\n' * 3)
+    (tmp_path / "in" / "deep" / "c.txt").write_text("c")
+    (tmp_path / "in" / "d.bin").write_bytes(b"\0")
+    (tmp_path / "in" / ".hidden" / "e.txt").write_text("e")
+    assert sorted(texts(documents(tmp_path / "in"))) == ["a", "b", "b", "b", "c"]
+    assert find([str(tmp_path / "in")])[2] == 1
+    assert texts(documents(tmp_path / "in" / "*" / "*.gz")) == ["b"] * 3
+    assert texts(documents(tmp_path / "in" / "a.jsonl", tmp_path / "in" / "deep" / "c.txt")) == ["a", "c"]
+    with pytest.raises(AlimarkError, match="does not exist"):
+        find([str(tmp_path / "nothing")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AlimarkError, match="no documents in"):
+        find([str(tmp_path / "empty")])
+
+
+def test_other_file_systems() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    with memory.open("/alimark-tests/docs.jsonl", "wb") as file:
+        file.write(b'{"text": "far away"}\n' * 5)
+    assert texts(documents("memory://alimark-tests/docs.jsonl")) == ["far away"] * 5
+    with pytest.raises(AlimarkError, match="one file system"):
+        find(["memory://alimark-tests/docs.jsonl", "."])
+    with pytest.raises(AlimarkError, match="cannot be opened") as caught:
+        find(["nothing://somebody:secret@host/x"])
+    assert "secret" not in str(caught.value).split(";")[0].split(":", 2)[1]
+
+
+def test_poisonous_documents_are_told_and_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"text": "one"}\n' + b'{"text": "')
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+        file.write(
+            b'"}\n' + bytes(range(256)).replace(b"\n", b"") + b"\n[1]\n" + b"[" * 100_000 + b'\n{"text": "two"}\n'
+        )
+    tracemalloc.start()
+    found = documents(path, block_bytes=1 << 20)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert texts(found) == ["one", "two"]
+    said = [str(one.record) for one in found if isinstance(one.record, RecordError)]
+    assert len(said) == 4
+    assert "67,108,877 bytes" in said[0]
+    assert most < 20 << 20  # of 64 MB on one line
+
+
+def test_files_that_are_not_what_their_names_say(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 it is not")
+    (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "c.txt").write_text("long " * 100)
+    found = documents(tmp_path, limit=100)
+    assert [type(one.record) for one in found] == [RecordError] * 3
+    assert all(one.place == -1 for one in found)

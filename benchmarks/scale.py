@@ -55,7 +55,7 @@ def passages_of(paths: Sequence[str], count: int, seed: int = 1) -> list[list[st
     found = []
     for path in paths:
         for text in dict.fromkeys(read_texts(path)):
-            sentences = [one for one in cutter.units(text) if 20 <= len(one) <= 300]
+            sentences = [one for one in cutter.units(text) if 20 <= len(one) <= 140]
             found += [sentences[at : at + PASSAGE] for at in range(0, len(sentences) - PASSAGE + 1, PASSAGE)]
     random.Random(seed).shuffle(found)
     if len(found) < count:

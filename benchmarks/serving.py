@@ -1,11 +1,14 @@
 """Detections over HTTP from a second process, against the same texts through the library in one batch.
 
-    python benchmarks/serving.py                                      # 5,000 texts of 12 sentences, 32 at a time
-    python benchmarks/serving.py --texts 200 --reference 200          # small
-    python benchmarks/serving.py --embedder stand-in                  # what HTTP, queue and records cost by themselves
+    python benchmarks/serving.py                                 # 5,000 texts of 12 sentences, 32 at a time
+    python benchmarks/serving.py --texts 200 --block 200         # small
+    python benchmarks/serving.py --embedder stand-in             # what HTTP, queue and records cost by themselves
+    python benchmarks/serving.py --texts 32 --llm smollm2-135m   # a start with the language model, which detection needs not
 
-The rival is `detect_batch` on the first `--reference` texts in one call, in a process of its own, before and after. The
-server's model is a stand-in: nothing is written here. At the end ten times the queue is sent at once.
+The rival is `detect_batch` in a process of its own, everything loaded and warm. Texts are taken in blocks: the library has a
+block in one call, then the service has the same texts, and at the next block the service goes first, so that whatever else
+the machine does hits both. Before that the server is killed and started again, from its exec to its first answer; at the end
+ten times the queue is sent at once.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +34,7 @@ import numpy as np
 
 from alimark.embed import Embedder, load_embedder
 from alimark.key import Key
+from alimark.llm import load_llm
 from alimark.testing import StandInEmbedder, StandInLLM
 from detection import sentences
 
@@ -44,24 +50,30 @@ def embedder_of(name: str) -> Embedder:
     return StandInEmbedder() if name == "stand-in" else load_embedder(name)
 
 
-def library(name: str, key_file: str, texts: list[str], out: Any) -> None:
-    """Texts a second and CPU seconds a text, everything loaded and warm."""
+def llm_of(name: str) -> Any:
+    return StandInLLM() if name == "stand-in" else load_llm(name)
+
+
+def library(name: str, key_file: str, pipe: Any) -> None:
+    """Seconds and CPU seconds of each batch that is sent; everything loaded and warm."""
     from alimark.detector import DetectionSettings, detect_batch
 
     key, embedder = Key.load(key_file), embedder_of(name)
-    detect_batch(texts[:4], key, embedder, DetectionSettings())
-    started, spent = time.perf_counter(), time.process_time()
-    detect_batch(texts, key, embedder, DetectionSettings())
-    out.put((len(texts) / (time.perf_counter() - started), (time.process_time() - spent) / len(texts)))
+    while texts := pipe.recv():
+        started, spent = time.perf_counter(), time.process_time()
+        detect_batch(texts, key, embedder, DetectionSettings())
+        pipe.send((time.perf_counter() - started, time.process_time() - spent))
 
 
-def serve(data: str, port: int, name: str, queue: int) -> None:
+def serve(data: str, port: int, embedder: str, llm: str, queue: int) -> None:
     from alimark.serve.app import run
     from alimark.serve.service import Service
     from alimark.serve.settings import Settings
 
-    settings = Settings(data=Path(data), port=port, embedder=name, rate=0, concurrency=100_000, detect_queue=queue)
-    run(Service(settings, llm=lambda _: StandInLLM(), embedder=embedder_of))
+    settings = Settings(
+        data=Path(data), port=port, embedder=embedder, llm=llm, rate=0, concurrency=100_000, detect_queue=queue
+    )
+    run(Service(settings, llm=llm_of, embedder=embedder_of))
 
 
 def set_up(data: Path, name: str) -> tuple[str, str, Path]:
@@ -88,60 +100,130 @@ def cpu(pid: int) -> float:
     return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
 
 
-async def load(
-    client: httpx.AsyncClient, texts: list[str], key: str, at_once: int, pid: int
-) -> tuple[Counter[int], Any, Any]:
-    statuses: Counter[int] = Counter()
-    times: list[float] = []
-    held: list[float] = []
-    waiting = iter(texts)
+@dataclass
+class Seen:
+    """What the clients saw."""
 
-    async def one() -> None:
-        for text in waiting:
-            started = time.perf_counter()
-            answer = await client.post("/v1/detect", json={"input": text, "keys": [key]})
-            times.append(time.perf_counter() - started)
-            statuses[answer.status_code] += 1
-            if len(times) % max(1, len(texts) // 10) == 0:
-                held.append(memory(pid))
+    statuses: Counter[int] = field(default_factory=Counter)
+    times: list[float] = field(default_factory=list)
 
-    await asyncio.gather(*(one() for _ in range(at_once)))
-    return statuses, np.array(times), held
+    def __str__(self) -> str:
+        p50, p99 = np.percentile(self.times, [50, 99])
+        return f"answers {dict(self.statuses)}, time of a request p50 {p50:.2f} s, p99 {p99:.2f} s"
 
 
-async def flood(client: httpx.AsyncClient, texts: list[str], key: str, count: int) -> Counter[int]:
-    async def one(text: str) -> int:
-        return (await client.post("/v1/detect", json={"input": text, "keys": [key]})).status_code
+class Clients:
+    """So many at a time, each with its next text as soon as it is answered."""
 
-    many = islice((text for _ in iter(int, 1) for text in texts), count)
-    return Counter(await asyncio.gather(*(one(text) for text in many)))
+    def __init__(self, url: str, token: str, key: str) -> None:
+        self._key = key
+        self.client = httpx.AsyncClient(
+            base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=3600,
+            limits=httpx.Limits(max_connections=None), trust_env=False,
+        )  # fmt: skip
 
+    async def ask(self, text: str) -> int:
+        return (await self.client.post("/v1/detect", json={"input": text, "keys": [self._key]})).status_code
 
-async def drive(given: argparse.Namespace, url: str, token: str, key: str, texts: list[str], pid: int) -> float:
-    limits = httpx.Limits(max_connections=None)
-    headers = {"authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=3600, limits=limits, trust_env=False) as client:
-        until = time.monotonic() + 120
+    async def load(self, texts: list[str], at_once: int, seen: Seen) -> float:
+        """The seconds that all of them took."""
+        waiting = iter(texts)
+
+        async def one() -> None:
+            for text in waiting:
+                started = time.perf_counter()
+                seen.statuses[await self.ask(text)] += 1
+                seen.times.append(time.perf_counter() - started)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(one() for _ in range(at_once)))
+        return time.perf_counter() - began
+
+    async def flood(self, texts: list[str], count: int) -> Counter[int]:
+        many = islice((text for _ in iter(int, 1) for text in texts), count)
+        return Counter(await asyncio.gather(*(self.ask(text) for text in many)))
+
+    async def first_answer(self, text: str) -> None:
+        until = time.monotonic() + 300
         while time.monotonic() < until:
-            try:
-                await client.get("/healthz")
-                break
-            except httpx.TransportError:
-                await asyncio.sleep(0.2)
-        await load(client, texts[:8], key, 4, pid)
-        started, before = time.perf_counter(), cpu(pid)
-        statuses, times, held = await load(client, texts, key, given.at_once, pid)
-        rate, spent = len(texts) / (time.perf_counter() - started), (cpu(pid) - before) / len(texts)
-        print(f"CPU of the server: {spent:.4f} s a text")
-        p50, p99 = np.percentile(times, [50, 99])
-        print(f"service: {len(texts):,} texts, {given.at_once} at a time, answers {dict(statuses)}, {rate:.2f} texts/s")
-        print(f"time of a request: p50 {p50:.3f} s, p99 {p99:.3f} s")
-        print("memory of the server (MiB), at each tenth: " + " ".join(f"{one:.0f}" for one in held))
+            with suppress(httpx.TransportError):
+                assert await self.ask(text) == 200
+                return
+            await asyncio.sleep(0.05)
+        raise TimeoutError("the server does not answer")
+
+
+async def compare(given: argparse.Namespace, clients: Clients, rival: Any, texts: list[str], pid: int) -> None:
+    """Both sides, block by block; every line holds for all blocks so far."""
+    seen, spent = Seen(), {"library": 0.0, "service": 0.0}
+    computed = {"library": 0.0, "service": 0.0}
+
+    async def by_library(block: list[str]) -> None:
+        rival.send(block)
+        while not rival.poll():
+            await asyncio.sleep(0.05)
+        took, used = rival.recv()
+        spent["library"] += took
+        computed["library"] += used
+
+    async def by_service(block: list[str]) -> None:
+        before = cpu(pid)
+        spent["service"] += await clients.load(block, given.at_once, seen)
+        computed["service"] += cpu(pid) - before
+
+    await by_library(texts[:4])
+    await clients.load(texts[:8], 4, Seen())
+    spent, computed = dict.fromkeys(spent, 0.0), dict.fromkeys(computed, 0.0)
+    print(f"memory of the server, warm: {memory(pid):.0f} MiB", flush=True)
+    for number, start in enumerate(range(0, len(texts), given.block)):
+        block = texts[start : start + given.block]
+        for side in (by_library, by_service) if number % 2 == 0 else (by_service, by_library):
+            await side(block)
+        done = start + len(block)
+        rates = {side: done / seconds for side, seconds in spent.items()}
+        print(
+            f"{done:,} texts: library {rates['library']:.2f} texts/s, CPU {computed['library'] / done:.3f} s a text; service "
+            f"{rates['service']:.2f} texts/s, CPU {computed['service'] / done:.3f} s; ratio "
+            f"{rates['service'] / rates['library']:.2f}; {seen}; memory {memory(pid):.0f} MiB",
+            flush=True,
+        )
+
+
+class Server:
+    """The service as a program of its own."""
+
+    def __init__(self, given: argparse.Namespace, folder: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._words = [
+            sys.executable, __file__, "--embedder", given.embedder, "--llm", given.llm, "--queue", str(given.queue),
+            "--serve", folder, str(self._port),
+        ]  # fmt: skip
+
+    def start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._words, stderr=subprocess.DEVNULL)
+
+
+async def drive(given: argparse.Namespace, server: Server, clients: Clients, rival: Any, texts: list[str]) -> None:
+    for what in ("first start", "start after kill -9"):
+        began = time.perf_counter()
+        running = server.start()
+        await clients.first_answer(texts[0])
+        print(f"{what}: {time.perf_counter() - began:.1f} s from exec to the first answered detection", flush=True)
+        if what == "first start":
+            running.kill()
+            running.wait()
+    try:
+        await compare(given, clients, rival, texts, running.pid)
         if given.flood:
             count = 10 * given.queue
-            print(f"{count} requests at once, {given.queue} may wait: {dict(await flood(client, texts, key, count))}")
-            print(f"afterwards: {(await client.get('/healthz')).json()}")
-        return rate
+            print(f"{count} requests at once, {given.queue} may wait: {dict(await clients.flood(texts, count))}")
+            print(f"afterwards: {(await clients.client.get('/healthz')).json()}")
+    finally:
+        running.terminate()
+        running.wait()
 
 
 def main() -> None:
@@ -149,43 +231,27 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=5000)
     parser.add_argument("--sentences", type=int, default=12)
     parser.add_argument("--at-once", type=int, default=32)
-    parser.add_argument("--reference", type=int, default=None, help="texts of the rival; all, by default")
+    parser.add_argument("--block", type=int, default=500, help="texts of one batch of the library")
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
+    parser.add_argument("--llm", default="stand-in")
     parser.add_argument("--queue", type=int, default=64)
     parser.add_argument("--flood", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(given.serve[0], int(given.serve[1]), given.embedder, given.queue)
+        serve(given.serve[0], int(given.serve[1]), given.embedder, given.llm, given.queue)
         return
     texts = texts_of(given.texts, given.sentences)
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+    with tempfile.TemporaryDirectory() as folder:
         key, token, key_file = set_up(Path(folder), given.embedder)
+        server = Server(given, folder)
         spawn = multiprocessing.get_context("spawn")
-        out = spawn.SimpleQueue()
-        measured = []
-
-        def measure() -> None:
-            some = texts[: given.reference or len(texts)]
-            rival = spawn.Process(target=library, args=(given.embedder, str(key_file), some, out))
-            rival.start()
-            rate, spent = out.get()
-            measured.append(rate)
-            rival.join()
-            print(f"library, one batch of {len(some):,} texts: {rate:.2f} texts/s, CPU {spent:.4f} s a text")
-
-        measure()
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        words = ["--embedder", given.embedder, "--queue", str(given.queue), "--serve", folder, str(port)]
-        with subprocess.Popen([sys.executable, __file__, *words], stderr=subprocess.DEVNULL) as server:
-            try:
-                rate = asyncio.run(drive(given, f"http://127.0.0.1:{port}", token, key, texts, server.pid))
-            finally:
-                server.terminate()
-        measure()
-        print(f"ratio to the library: {rate / np.mean(measured):.2f}")
+        ours, theirs = spawn.Pipe()
+        rival = spawn.Process(target=library, args=(given.embedder, str(key_file), theirs), daemon=True)
+        rival.start()
+        asyncio.run(drive(given, server, Clients(server.url, token, key), ours, texts))
+        ours.send([])
+        rival.join()
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ class TestDetect:
         folder = tmp_path / "keys"
         folder.mkdir()
         for number in range(5):
-            Key.generate(embedder=EMBEDDER).save(folder / f"{number}.json")
+            Key.generate(embedder=EMBEDDER, secret=bytes([100 + number]) * 32).save(folder / f"{number}.json")
         done = run("detect", "-k", folder, "-k", key_file, marked_file, "--json")
         found = json.loads(done.out)
         assert found["key_id"] == Key.load(key_file).id
@@ -469,7 +469,7 @@ def test_interrupting_generation_keeps_every_finished_text(
 class TestCalibrate:
     def test_rates_and_centre(self, run: Run, key_file: Path, tmp_path: Path) -> None:
         human = tmp_path / "human.jsonl"
-        texts = [generate("S.", Key.generate(embedder=EMBEDDER), EMBEDDER, StandInLLM(), GenerationSettings(4, 1), seed=i).text
+        texts = [generate("S.", Key.load(key_file), EMBEDDER, StandInLLM(), GenerationSettings(4, 1), seed=i).text
                  for i in range(40)]  # fmt: skip
         human.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, texts[0]]))
         centre = tmp_path / "centre.json"

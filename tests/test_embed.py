@@ -217,6 +217,15 @@ class TestTexts:
         monkeypatch.setattr(embed, "BATCH_TOKENS", 1)
         assert gap(embedder.embed(TEXTS), expected) < 1e-6
 
+    @pytest.mark.parametrize(("count", "longest"), [(0, 9), (1, 600), (5000, 3), (300, 60), (100, 600)])
+    def test_batches_hold_little_padding(self, count: int, longest: int) -> None:
+        lengths = np.random.default_rng(count).integers(0, longest + 1, count).tolist()
+        batches = [[lengths[i] for i in batch] for batch in embed._batches(lengths)]
+        assert sorted(length for batch in batches for length in batch) == sorted(lengths)
+        for batch in batches:
+            assert len(batch) * max(batch) - sum(batch) <= embed.BATCH_PADDING
+            assert len(batch) == 1 or len(batch) * max(batch) <= embed.BATCH_TOKENS
+
     def test_a_repeated_text_is_embedded_once(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         embedder = onnx(bert)
         batches = spy(monkeypatch, embedder, "_run")

@@ -18,20 +18,20 @@ pytestmark = pytest.mark.weights
 
 @pytest.fixture(scope="module")
 def mark() -> AliMark:
-    return AliMark(Key.generate())
+    return AliMark(Key.generate(secret=bytes(range(32))))
 
 
 @pytest.fixture(scope="module")
 def made(mark: AliMark) -> Generation:
     pytest.importorskip("xllamacpp")
     llm = load_llm("smollm2-135m", parallel=16, context_tokens=1024)
-    return mark.generate("The harbour was quiet that morning.", llm, sentences=10, candidates=24, seed=11)
+    return mark.generate("The harbour was quiet that morning.", llm, sentences=8, candidates=12, seed=11)
 
 
 def test_marked_text_is_found(mark: AliMark, made: Generation) -> None:
     assert made.ended == "complete"
-    assert made.surviving == len(made.sentences) == 10
-    assert np.mean(made.matches) > 5  # chance is 4, 24 candidates give more than 6
+    assert made.surviving == len(made.sentences) == 8
+    assert np.mean(made.matches) > 5  # chance is 4, 12 candidates give about 6
     assert made.tokens < 64 * made.candidates  # 128 without stopping at the sentence's end
     assert mark.detect(made.text).p_value < 0.05
 

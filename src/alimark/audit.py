@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
 BATCH_DOCUMENTS = 64
+_UNEXPECTED = 20
+"""Documents in a row that fail as nobody thought of: then the fault is the program's."""
 _NOT_KEPT = ("text", "prompt", "sentences")
 
 Answer = Detection | AlimarkError
@@ -74,6 +76,7 @@ class Auditor:
         self.looks: Counter[str] = Counter()
         """Documents that the first pass saw, and those that went on."""
         self._beat = beat
+        self._unexpected = 0
         self._embedders: dict[str, Embedder] = {}
         for key in self.keys:
             if key.embedder and key.embedder not in self._embedders:
@@ -101,13 +104,19 @@ class Auditor:
         if not texts:
             return []
         try:
-            return self._answers(texts, settings)
+            answers = self._answers(texts, settings)
+            self._unexpected = 0
+            return answers
         except AlimarkError:
             raise
         except Exception as error:
-            if len(texts) == 1:
-                return [TextError(f"unexpected {type(error).__name__}: {error}")]
-            return [answer for text in texts for answer in self._careful([text], settings)]
+            if len(texts) > 1:
+                return [answer for text in texts for answer in self._careful([text], settings)]
+            self._unexpected += 1
+            said = f"unexpected {type(error).__name__}: {error}"
+            if self._unexpected == _UNEXPECTED:
+                raise AlimarkError(f"{_UNEXPECTED} documents in a row failed, so it is not they: {said}") from error
+            return [TextError(said)]
 
     def _answers(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
         each = [self._group(group, texts, settings) for group in self._groups]

@@ -391,7 +391,7 @@ def detect_keys(
     draws = max(settings.draws, settings.draws * len(keys) // 5)
     settings = replace(settings, draws=min(draws, MAX_DRAWS))
     vectors = [embedder.embed(one.units.texts) for one in prepared.every]
-    return _best_keys(prepared, vectors, keys, embedder, settings, best)
+    return best_keys(prepared, vectors, keys, embedder, settings, best)
 
 
 def detect_keys_batch(
@@ -423,7 +423,7 @@ def detect_keys_batch(
     def best(one: Prepared) -> AlignedDetection:
         beat()
         own = vectors[[place[unit] for unit in one.unit_texts]]
-        return _best_keys(one, [own], keys, embedder, settings, 1, tried)[0]
+        return best_keys(one, [own], keys, embedder, settings, 1, tried)[0]
 
     answers = [one if isinstance(one, AlimarkError) else best(one) for one in prepared]
     clock.lap("alignment")
@@ -441,7 +441,7 @@ def _check_alike(keys: Sequence[Key], embedder: Embedder) -> None:
         raise AlimarkError("hard and soft keys have scores of different kinds; ask for each kind apart")
 
 
-def _best_keys(
+def best_keys(
     prepared: Prepared,
     vectors: Sequence[NDArray[np.float32]],
     keys: Sequence[Key],

@@ -34,6 +34,10 @@ WINDOW_TEXTS = 8192
 BATCH_TOKENS = 2048
 """Tokens of one batch, padding included: bounds memory; larger batches are no faster."""
 
+BATCH_PADDING = 32
+"""Tokens of padding in one batch. Padding costs what text costs and a batch hardly anything, so that the sentences, pairs and
+halves of a single text are better embedded in several batches than padded to the longest pair."""
+
 CHARACTERS_PER_TOKEN = 8
 """A generous first guess of what fills the model's length; a text that turns out emptier is read further."""
 
@@ -434,8 +438,12 @@ def _parts(texts: list[str]) -> Iterator[list[str]]:
 def _batches(lengths: list[int]) -> Iterator[NDArray[np.intp]]:
     """Indices in batches of like length, longest first so that memory peaks at once."""
     order = np.argsort([-length for length in lengths], kind="stable")
-    start = 0
-    while start < len(order):
-        count = max(1, BATCH_TOKENS // max(1, lengths[order[start]]))
-        yield order[start : start + count]
-        start += count
+    start, padding = 0, 0
+    for place, i in enumerate(order):
+        longest = max(1, lengths[order[start]])
+        padding += longest - lengths[i]
+        if place > start and (padding > BATCH_PADDING or longest * (place - start + 1) > BATCH_TOKENS):
+            yield order[start:place]
+            start, padding = place, 0
+    if len(order):
+        yield order[start:]

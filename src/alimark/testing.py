@@ -98,6 +98,10 @@ class StandInLLM:
             for request in requests
         ]
 
+    def count_tokens(self, request: Request) -> int:
+        """A word a token, as its draws count them."""
+        return len(" ".join([*(turn.content for turn in request.turns), request.context]).split())
+
     def _one(self, request: Request, number: int, sampling: Sampling, over: Over) -> Draw:
         said = "".join(f"{turn.role}: {turn.content}\n" for turn in request.turns)
         chance = random.Random(f"{self._seed} {request.seed} {number} {said}{request.context}")

@@ -305,14 +305,18 @@ def test_keys_come_back_from_their_files(scheme: str, folder: Path, tmp_path: Pa
     assert key._secret.hex() not in repr(mark)
 
 
+@pytest.fixture(scope="module")
+def written() -> Any:
+    pytest.importorskip("xllamacpp")
+    return load_llm("llama.cpp:smollm2-135m", parallel=2, context_tokens=256, threads=1)
+
+
 @pytest.mark.weights
 @pytest.mark.parametrize("scheme", ["kgw", "exp"])
-def test_llama_cpp_writes_marked_text_a_request_for_each_token(scheme: str) -> None:
-    pytest.importorskip("xllamacpp")
-    written = load_llm("llama.cpp:smollm2-135m", parallel=2, context_tokens=256, threads=1)
+def test_llama_cpp_writes_marked_text_a_request_for_each_token(scheme: str, written: Any) -> None:
     mark: Any = alimark.load(Key.generate(scheme=scheme, secret=bytes(32)))
-    made = mark.generate(PROMPTS[:2], written, tokens=50, seed=3, sampling=Sampling(temperature=1.2))
-    assert [one.tokens for one in made] == [50, 50]
+    made = mark.generate(PROMPTS[:2], written, tokens=30, seed=3, sampling=Sampling(temperature=1.2))
+    assert [one.tokens for one in made] == [30, 30]
     assert min(mark.detect(one.text, draws=100).p_value for one in made) < 0.05
     with pytest.raises(LLMError, match="may_end"):
         mark.generate("It was late.", written, tokens=5, sampling=Sampling(may_end=True))

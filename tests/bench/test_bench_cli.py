@@ -44,7 +44,9 @@ def run(command: Run) -> Run:
 def test_the_smoke_recipe_and_its_report(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     pytest.importorskip("transformers")
-    status, out, err = run("run", ROOT / "recipes" / "smoke.toml", "-o", tmp_path)
+    smaller = ("data.texts=2", "data.sentences=4", "data.human_texts=20", "llm.max_tokens=32", "quality.texts=2")
+    sets = [word for one in smaller for word in ("--set", one)]
+    status, out, err = run("run", ROOT / "recipes" / "smoke.toml", "-o", tmp_path, *sets)
     assert status == 0, err
     assert "delete 0.4" in out
     found = results.load(tmp_path / "results" / "smoke.json")

@@ -18,20 +18,21 @@ PROMPTS = [
 ]
 
 
-def texts(llm: LLM, batch: int) -> list[str]:
-    settings = GenerationSettings(2, 3, Sampling(max_tokens=32))
-    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, llm, settings, batch=batch))
+def texts(llm: LLM, batch: int, prompts: list[Prompt], tokens: int) -> list[str]:
+    settings = GenerationSettings(2, 2, Sampling(max_tokens=tokens))
+    made = dict(generate_many(prompts, KEY, EMBEDDER, llm, settings, batch=batch))
     return [one.text for _, one in sorted(made.items()) if isinstance(one, Generation)]
 
 
 def test_on_a_tiny_model(tiny: LLM) -> None:
-    assert texts(tiny, 1) == texts(tiny, 2) == texts(tiny, 3)
+    assert texts(tiny, 1, PROMPTS, 32) == texts(tiny, 2, PROMPTS, 32) == texts(tiny, 3, PROMPTS, 32)
 
 
 @pytest.mark.weights
 @pytest.mark.parametrize("engine", ["real_transformers", "llama_cpp"])
 def test_on_real_weights(engine: str, request: pytest.FixtureRequest) -> None:
+    """Two texts of two short sentences: every step costs as much as reading all weights."""
     llm: LLM = request.getfixturevalue(engine)
-    alone = texts(llm, 1)
-    assert len(alone) == 3
-    assert texts(llm, 3) == alone
+    alone = texts(llm, 1, PROMPTS[:2], 12)
+    assert len(alone) == 2
+    assert texts(llm, 2, PROMPTS[:2], 12) == alone

@@ -10,34 +10,44 @@ from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
 from alimark.testing import StandInLLM
 
 CONTEXT = "The council met on Monday to talk about the new library."
-SHORT = Sampling(max_tokens=24)
+SHORT = Sampling(max_tokens=16)
 
 
 class Promises:
     """Collected through its subclasses, each of which says what `llm` is."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sentences(cls, llm: LLM) -> list[Draw]:
+        """Drawn once for all that is asked of them."""
+        return _draw(llm, 6, Sampling(max_tokens=48))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def six(cls, llm: LLM) -> list[Draw]:
+        return _draw(llm, 6, SHORT)
 
     def test_draws_come_in_the_shape_of_the_requests(self, llm: LLM) -> None:
         requests = [Request(CONTEXT, 3, 1), Request("It rained.", 1, 2), Request(CONTEXT, 0, 3)]
         assert [len(draws) for draws in llm.draw(requests, SHORT, sentence_over)] == [3, 1, 0]
         assert llm.draw([], SHORT, sentence_over) == []
 
-    def test_a_draw_says_why_it_ended(self, llm: LLM) -> None:
-        draws = _draw(llm, 6, Sampling(max_tokens=64))
-        for draw in draws:
-            assert 1 <= draw.tokens <= 64
+    def test_a_draw_says_why_it_ended(self, sentences: list[Draw]) -> None:
+        for draw in sentences:
+            assert 1 <= draw.tokens <= 48
             assert draw.ended != "sentence" or sentence_over(draw.text)
-            assert draw.ended != "length" or draw.tokens == 64
-        assert any(draw.ended == "sentence" for draw in draws)
+            assert draw.ended != "length" or draw.tokens == 48
+        assert any(draw.ended == "sentence" for draw in sentences)
 
-    def test_a_sentence_is_left_soon_after_its_end(self, llm: LLM) -> None:
-        ended = [draw for draw in _draw(llm, 6, Sampling(max_tokens=64)) if draw.ended == "sentence"]
+    def test_a_sentence_is_left_soon_after_its_end(self, sentences: list[Draw]) -> None:
+        ended = [draw for draw in sentences if draw.ended == "sentence"]
         for draw in ended:
             assert not sentence_over(draw.text[:-1].rstrip()[:-40])
 
     def test_without_an_end_the_budget_is_spent(self, llm: LLM) -> None:
         [draws] = llm.draw([Request(CONTEXT, 4, 5)], SHORT, never_over)
         assert all(draw.ended in {"length", "model"} for draw in draws)
-        assert all(draw.tokens == 24 for draw in draws if draw.ended == "length")
+        assert all(draw.tokens == SHORT.max_tokens for draw in draws if draw.ended == "length")
         assert any(draw.ended == "length" for draw in draws)
 
     def test_the_same_request_gives_the_same_draws(self, llm: LLM) -> None:
@@ -49,11 +59,10 @@ class Promises:
     again = SHORT
     same_again = 4
 
-    def test_draws_differ_by_number_and_by_seed(self, llm: LLM) -> None:
-        draws = _draw(llm, 6, SHORT)
-        assert len({draw.text for draw in draws}) > 3
+    def test_draws_differ_by_number_and_by_seed(self, llm: LLM, six: list[Draw]) -> None:
+        assert len({draw.text for draw in six}) > 3
         [others] = llm.draw([Request(CONTEXT, 6, 8)], SHORT, sentence_over)
-        assert sum(one.text == other.text for one, other in zip(draws, others, strict=True)) <= 2
+        assert sum(one.text == other.text for one, other in zip(six, others, strict=True)) <= 2
 
     def test_a_context_without_room_is_an_error(self, llm: LLM) -> None:
         with pytest.raises(ContextFull):
@@ -64,8 +73,8 @@ class Promises:
         [draws] = llm.draw([Request(context, 6, 4)], Sampling(max_tokens=16, temperature=1.5), never_over)
         assert not any(draw.text.endswith("\ufffd") for draw in draws)
 
-    def test_waves_give_the_draws_of_one_request(self, llm: LLM) -> None:
-        whole = _draw(llm, 6, self.again)
+    def test_waves_give_the_draws_of_one_request(self, llm: LLM, six: list[Draw]) -> None:
+        whole = six if self.again == SHORT else _draw(llm, 6, self.again)
         waves = _draw(llm, 2, self.again) + _draw(llm, 4, self.again, first=2)
         same = sum(one == other for one, other in zip(whole, waves, strict=True))
         assert same >= self.same_in_waves
@@ -104,20 +113,22 @@ def _draw(llm: LLM, count: int, sampling: Sampling, first: int = 0) -> list[Draw
 
 
 def _ask(llm: LLM, question: str, begun: str = "") -> list[Draw]:
-    sampling = Sampling(max_tokens=16, temperature=0.3, repetition_penalty=1.0, may_end=True)
+    sampling = Sampling(max_tokens=8, temperature=0.3, repetition_penalty=1.0, may_end=True)
     [draws] = llm.draw([Request(begun, 2, 1, turns=(Turn("user", question),))], sampling, never_over)
     return draws
 
 
 class TestStandIn(Promises):
-    @pytest.fixture
-    def llm(self) -> LLM:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls) -> LLM:
         return StandInLLM(context_characters=50_000)
 
 
 class TestTinyTransformers(Promises):
-    @pytest.fixture
-    def llm(self, tiny: LLM) -> LLM:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, tiny: LLM) -> LLM:
         return tiny
 
 
@@ -125,8 +136,9 @@ class TestTinyTransformers(Promises):
 class TestTransformers(Promises):
     knows_france = True
 
-    @pytest.fixture
-    def llm(self, real_transformers: LLM) -> LLM:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, real_transformers: LLM) -> LLM:
         return real_transformers
 
 
@@ -135,8 +147,9 @@ class TestLlamaCpp(Promises):
     knows_france = True
     same_in_waves = 2  # the batch's shape moves llama.cpp's logits, and with them a draw now and then
 
-    @pytest.fixture
-    def llm(self, llama_cpp: LLM) -> LLM:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, llama_cpp: LLM) -> LLM:
         return llama_cpp
 
 
@@ -148,8 +161,9 @@ class TestLlamaCppServer(Promises):
     same_again = 2
     same_in_waves = 2
 
-    @pytest.fixture
-    def llm(self, served: LLM) -> LLM:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, served: LLM) -> LLM:
         return served
 
 
@@ -166,6 +180,7 @@ class TestUnknownServer(Promises):
         "the server does not tell how many tokens it sampled; they are estimated from the text",
     )
 
-    @pytest.fixture
-    def llm(self, served_plainly: LLM) -> LLM:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, served_plainly: LLM) -> LLM:
         return served_plainly

@@ -232,6 +232,8 @@ def test_an_unexpected_error_is_one_documents_own() -> None:
     answers = auditor.answer([marked(key()), "It is a TRAP.", *plain_texts(2)])
     assert [isinstance(one, AlimarkError) for one in answers] == [False, True, False, False]
     assert "nobody thought of this" in str(answers[1])
+    with pytest.raises(AlimarkError, match="20 documents in a row"):
+        auditor.answer(["It is a TRAP."] * 20)
 
 
 def test_the_pool_of_one_process() -> None:

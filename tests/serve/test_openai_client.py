@@ -82,6 +82,23 @@ def test_several_prompts_and_choices(running: Running, client: Any) -> None:
     assert texts == [one.text for one in made.choices]
 
 
+def test_usage_is_of_prompts_and_texts(client: Any) -> None:
+    """The stand-in counts a word a token."""
+    asked = {"model": "stand-in", "prompt": ["One door opened.", "Two."], "n": 2, "seed": 3, "max_tokens": 60}
+    made = client.completions.create(**asked)
+    words = sum(len(one.text.split()) for one in made.choices)
+    assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, words)
+    assert made.usage.total_tokens == 4 + words
+    assert sum(made.alimark["tokens_sampled"]) > 10 * words, "24 candidates a sentence"
+    chunks = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == made.usage
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    chat = client.chat.completions.create(model="stand-in", messages=MESSAGES, seed=2, max_tokens=20)
+    assert chat.usage.prompt_tokens == 10
+    assert chat.usage.completion_tokens == len(chat.choices[0].message.content.split())
+
+
 def test_every_text_has_its_record(running: Running, client: Any) -> None:
     made = client.completions.create(model="stand-in", prompt="Again.", max_tokens=20)
     chunks = list(client.completions.create(model="stand-in", prompt="Again.", max_tokens=20, stream=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 Over = Callable[[str], bool]
 """Tells from a continuation so far whether its first sentence is certainly over.
@@ -108,3 +108,20 @@ class LLM(Protocol):
     def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
         """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
         ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A language model that has its tokenizer here."""
+
+    def count_tokens(self, request: Request) -> int:
+        """Tokens that the request is read as, chat template included."""
+        ...
+
+
+def count_tokens(llm: LLM, request: Request) -> int:
+    """As the model reads the request, or, where only a server far away could tell, a guess: four bytes a token."""
+    if isinstance(llm, CountsTokens):
+        return llm.count_tokens(request)
+    said = "".join(turn.content for turn in request.turns) + request.context
+    return -(-len(said.encode("utf-8", "replace")) // 4)

@@ -108,11 +108,19 @@ class LlamaCpp(LLM):
                 self._draw(request, prompt, sampling, over) for request, prompt in zip(requests, prompts, strict=True)
             ]
 
-    def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
+    def count_tokens(self, request: Request) -> int:
+        """Tokens that the request is read as, chat template included."""
+        return len(self._ids(request))
+
+    def _ids(self, request: Request) -> list[int]:
         text = self._chat(request.turns) + request.context
         ids: list[int] = self._server.post("/tokenize", {"content": text, "add_special": True})["tokens"]
         if self._add_bos is not None and ids[:1] != [self._add_bos]:
             ids.insert(0, self._add_bos)
+        return ids
+
+    def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
+        ids = self._ids(request)
         if not ids:
             raise LLMError("the context is empty; give the model a prompt to continue")
         if len(ids) + sampling.max_tokens > self._context_tokens:

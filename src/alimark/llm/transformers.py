@@ -134,7 +134,11 @@ class Transformers:
                     draws[part.at] += found
         return draws
 
-    def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
+    def count_tokens(self, request: Request) -> int:
+        """Tokens that the request is read as, chat template included."""
+        return len(self._ids(request))
+
+    def _ids(self, request: Request) -> list[int]:
         ids: list[int]
         if request.turns:
             text = self._chat(request.turns) + request.context
@@ -143,6 +147,10 @@ class Transformers:
             ids = self._tokenizer(request.context, verbose=False)["input_ids"]
         if self._add_bos is not None and ids[:1] != [self._add_bos]:
             ids.insert(0, self._add_bos)
+        return ids
+
+    def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
+        ids = self._ids(request)
         if not ids:
             raise LLMError("the context is empty; give the model a prompt to continue")
         most = getattr(self._model.config, "max_position_embeddings", None)

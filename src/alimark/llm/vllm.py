@@ -76,13 +76,21 @@ class VLLM(LLM):
                 live = [one for one in live if one.ended is None]
         return [[one.draw() for one in group] for group in opened]
 
-    def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
+    def count_tokens(self, request: Request) -> int:
+        """Tokens that the request is read as, chat template included."""
+        return len(self._ids(request))
+
+    def _ids(self, request: Request) -> list[int]:
         if request.turns:
             ids = list(self._tokenizer.encode(self._chat(request.turns) + request.context, add_special_tokens=False))
         else:
             ids = list(self._tokenizer.encode(request.context))
         if self._add_bos is not None and ids[:1] != [self._add_bos]:
             ids.insert(0, self._add_bos)
+        return ids
+
+    def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
+        ids = self._ids(request)
         if not ids:
             raise LLMError("the context is empty; give the model a prompt to continue")
         if len(ids) + sampling.max_tokens > self._most:

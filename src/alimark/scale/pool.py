@@ -236,13 +236,12 @@ class _Host:
 
 
 def _bound_threads(threads: int) -> None:
-    """Before the libraries are loaded that read these. Workers that each take all cores are in each other's way."""
-    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    with suppress(ImportError, ValueError):
-        import numba
+    """Workers that each take all cores are in each other's way. Numba reads no environment once it runs."""
+    import numba
 
-        numba.set_num_threads(threads)
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
 
 
 def _join(ray: Any, cluster: Cluster) -> bool:

@@ -1,11 +1,12 @@
-"""Detections of many requests at a time: one thread takes all texts that wait and embeds their units in one batch.
+"""Detections of many requests at a time: one thread takes all texts that wait and embeds their units in one batch, another
+aligns what was embedded and answers.
 
 Nobody waits for a batch to fill: while one is being embedded, the next gathers by itself.
 """
 
 from __future__ import annotations
 
-import math
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.detection import AlignedDetection
-from alimark.detector import DetectionSettings, detect_batch, detect_keys, prepare
+from alimark.detector import DetectionSettings, Prepared, best_keys, detect_prepared, prepare
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, LimitError
 from alimark.key import Key
+from alimark.scoring import scoring
+from alimark.signals import project
+from alimark.significance import MAX_DRAWS
 
 BATCH_TEXTS = 64
 BATCH_CHARACTERS = 200_000
@@ -48,9 +52,11 @@ class Check:
 Answer = list[AlignedDetection]
 """Best first: one of one key, the best few of many."""
 
+Asked = tuple[Check, Future[Answer]]
+
 
 class Checker:
-    """Takes texts from any thread."""
+    """Takes texts from any thread. One thread cuts and embeds, another aligns, so that the embedder is kept busy."""
 
     def __init__(
         self,
@@ -60,11 +66,17 @@ class Checker:
         seen: Callable[[int, int], None] = lambda texts, units: None,
     ) -> None:
         self._embedder_of, self._most, self._seen = embedder_of, most, seen
-        self._waiting: deque[tuple[Check, Future[Answer]]] = deque()
+        self._waiting: deque[Asked] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="alimark-checker", daemon=True)
-        self._thread.start()
+        # One batch ahead of the aligner and no more: what waits in the queue is counted, and makes larger batches.
+        self._embedded: queue.Queue[_Batch | None] = queue.Queue(1)
+        self._threads = [
+            threading.Thread(target=work, name=f"alimark-{name}", daemon=True)
+            for name, work in (("embedding", self._embed_all), ("aligning", self._align_all))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def waiting(self) -> int:
@@ -87,29 +99,29 @@ class Checker:
         with self._wake:
             self._closed = True
             self._wake.notify()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
-    def _serve(self) -> None:
+    def _embed_all(self) -> None:
         while batch := self._take():
             # Whoever gave up meanwhile is passed over; from here on nobody can.
-            batch = [(check, future) for check, future in batch if future.set_running_or_notify_cancel()]
-            for group in _by_embedder([check for check, _ in batch]):
-                mine = [(check, future) for check, future in batch if check in group]
-                answers: Sequence[Answer | Exception]
-                try:
-                    answers = self._answer([check for check, _ in mine])
-                except Exception as error:  # whatever it was, those who wait must hear of it
-                    answers = [error] * len(mine)
-                for (_, future), answer in zip(mine, answers, strict=True):
-                    if isinstance(answer, Exception):
-                        future.set_exception(answer)
-                    else:
-                        future.set_result(answer)
+            for group in _by_embedder([one for one in batch if one[1].set_running_or_notify_cancel()]):
+                if done := self._embed(group):
+                    self._embedded.put(done)
+        self._embedded.put(None)
 
-    def _take(self) -> list[tuple[Check, Future[Answer]]]:
+    def _align_all(self) -> None:
+        while batch := self._embedded.get():
+            for cut in batch.cuts:  # each is answered at once, so that its client's next text is there early
+                try:
+                    cut.future.set_result(_answer(cut, batch))
+                except Exception as error:  # whatever it was, those who wait must hear of it
+                    cut.future.set_exception(error)
+
+    def _take(self) -> list[Asked]:
         with self._wake:
             self._wake.wait_for(lambda: self._waiting or self._closed)
-            batch: list[tuple[Check, Future[Answer]]] = []
+            batch: list[Asked] = []
             characters = 0
             while self._waiting and len(batch) < BATCH_TEXTS:
                 characters += len(self._waiting[0][0].text)
@@ -118,53 +130,70 @@ class Checker:
                 batch.append(self._waiting.popleft())
             return batch
 
-    def _answer(self, checks: Sequence[Check]) -> list[Answer | AlimarkError]:
-        embedder = self._embedder_of(checks[0].keys[0])
-        units: dict[str, None] = {}
-        refused: dict[Check, AlimarkError] = {}
-        for check in checks:
-            try:
-                units |= dict.fromkeys(unit for one in _kinds(check.keys) for unit in _units(check, one[0], embedder))
-            except AlimarkError as error:
-                refused[check] = error
-        known = _Known(embedder, list(units))
-        self._seen(len(checks), len(units))
-        found = _of_one_key([check for check in checks if check not in refused and check.tried == 1], known)
-        for check in checks:
-            if check not in refused and check not in found:
-                found[check] = _of_many_keys(check, known)
-        return [refused.get(check) or found[check] for check in checks]
+    def _embed(self, group: Sequence[Asked]) -> _Batch | None:
+        """All units of some texts in one go. Who cannot be answered is told so and left out."""
+        cuts: list[_Cut] = []
+        try:
+            embedder = self._embedder_of(group[0][0].keys[0])
+            for check, future in group:
+                try:
+                    cuts.append(_cut(check, future, embedder))
+                except AlimarkError as error:
+                    future.set_exception(error)
+            units = list(dict.fromkeys(unit for cut in cuts for one in cut.kinds for unit in one.text.unit_texts))
+            self._seen(len(group), len(units))
+            vectors = embedder.embed(units) if units else np.empty((0, embedder.dimension), np.float32)
+            return _Batch(cuts, embedder, {unit: i for i, unit in enumerate(units)}, vectors)
+        except Exception as error:  # whatever it was, those who wait must hear of it
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            return None
 
 
-class _Known:
-    """An embedder that has embedded all it will be asked for, in one batch."""
+@dataclass(frozen=True)
+class _Kind:
+    """Keys that one pass can look for, and the text as they cut it."""
 
-    def __init__(self, embedder: Embedder, texts: list[str]) -> None:
-        self.name, self.dimension, self.fingerprint = embedder.name, embedder.dimension, embedder.fingerprint
-        self.backend, self.languages = embedder.backend, embedder.languages
-        self._place = {text: i for i, text in enumerate(texts)}
-        self._vectors = embedder.embed(texts) if texts else np.empty((0, embedder.dimension), np.float32)
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        return self._vectors[[self._place[text] for text in texts]]
+    keys: list[Key]
+    text: Prepared
 
 
-def _by_embedder(checks: Sequence[Check]) -> list[set[Check]]:
-    groups: dict[str, set[Check]] = {}
-    for check in checks:
-        groups.setdefault(check.keys[0].fingerprint, set()).add(check)
+@dataclass(frozen=True)
+class _Cut:
+    check: Check
+    future: Future[Answer]
+    kinds: list[_Kind]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Texts and the vectors of all their units."""
+
+    cuts: list[_Cut]
+    embedder: Embedder
+    place: dict[str, int]
+    vectors: Vectors
+
+    def of(self, text: Prepared) -> Vectors:
+        return self.vectors[[self.place[unit] for unit in text.unit_texts]]
+
+
+def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
+    groups: dict[str, list[Asked]] = {}
+    for one in asked:
+        groups.setdefault(one[0].keys[0].fingerprint, []).append(one)
     return list(groups.values())
 
 
-def _kinds(keys: Sequence[Key]) -> list[list[Key]]:
-    """Keys that one pass can look for."""
+def _cut(check: Check, future: Future[Answer], embedder: Embedder) -> _Cut:
     groups: dict[tuple[str, bool], list[Key]] = {}
-    for key in keys:
+    for key in check.keys:
         groups.setdefault((key.splitter, key.soft), []).append(key)
-    return list(groups.values())
+    return _Cut(check, future, [_Kind(keys, _prepared(check, keys[0], embedder)) for keys in groups.values()])
 
 
-def _units(check: Check, key: Key, embedder: Embedder) -> list[str]:
+def _prepared(check: Check, key: Key, embedder: Embedder) -> Prepared:
     prepared = prepare(check.text, key, embedder, check.settings)
     count = len(prepared.sentences)
     blocks = check.settings.max_blocks if check.settings.search == "excerpt" else 1.5 * count
@@ -173,42 +202,23 @@ def _units(check: Check, key: Key, embedder: Embedder) -> list[str]:
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "
             "at a time; cut the text into parts, name the key, or take a larger rate"
         )
-    return prepared.unit_texts
+    return prepared
 
 
-def _of_one_key(checks: Sequence[Check], known: _Known) -> dict[Check, Answer | AlimarkError]:
-    groups: dict[tuple[Key, DetectionSettings], list[Check]] = {}
-    for check in checks:
-        groups.setdefault((check.keys[0], check.settings), []).append(check)
-    found: dict[Check, Answer | AlimarkError] = {}
-    for (key, settings), some in groups.items():
-        for check, one in zip(some, detect_batch([check.text for check in some], key, known, settings), strict=True):
-            found[check] = one if isinstance(one, AlimarkError) else [one]
-    return found
-
-
-def _of_many_keys(check: Check, known: _Known) -> Answer | AlimarkError:
+def _answer(cut: _Cut, batch: _Batch) -> Answer:
     """Each kind of key by itself; p-values corrected for the keys of all kinds."""
-    total, found = check.tried, []
-    for keys in _kinds(check.keys):
-        # `detect_keys` draws and corrects for the keys it is given; so many draws resolve the rest.
-        wanted = max(check.settings.draws, check.settings.draws * total // 5)
-        settings = replace(check.settings, draws=math.ceil(wanted / max(1.0, len(keys) / 5)))
-        try:
-            some = detect_keys(check.text, keys, known, settings)
-        except AlimarkError as error:
-            return error
-        found += [_corrected(one, total / len(keys), total) for one in some]
+    check, found = cut.check, []
+    if check.tried == 1:
+        [kind], [key] = cut.kinds, cut.kinds[0].keys
+        signals = scoring(key, check.settings).signals(kind.text.units, project(batch.of(kind.text), key))
+        return [detect_prepared(kind.text, [signals], key, batch.embedder, check.settings)]
+    # As many random keys as resolve a p-value that is corrected for all keys, as for many keys of one kind.
+    wanted = min(MAX_DRAWS, max(check.settings.draws, check.settings.draws * check.tried // 5))
+    settings = replace(check.settings, draws=wanted)
+    for kind in cut.kinds:
+        found += best_keys(kind.text, [batch.of(kind.text)], kind.keys, batch.embedder, settings, 3, check.tried)
     return best_first(found)
 
 
 def best_first(found: list[AlignedDetection]) -> Answer:
     return sorted(found, key=lambda one: (one.p_value, -one.score))[:3]
-
-
-def _corrected(one: AlignedDetection, factor: float, total: int) -> AlignedDetection:
-    passages = tuple(replace(passage, p_value=min(1.0, factor * passage.p_value)) for passage in one.passages)
-    return replace(
-        one, p_value=min(1.0, factor * one.p_value), p_randomised=min(1.0, factor * one.p_randomised),
-        passages=passages, keys_tried=total,
-    )  # fmt: skip

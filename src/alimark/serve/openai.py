@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from alimark.errors import AlimarkError
 from alimark.generate import Generation, GenerationSettings, MarkedSentence, Writing
 from alimark.key import Key
-from alimark.llm.base import Sampling, Turn
+from alimark.llm.base import Request, Sampling, Turn, count_tokens
 from alimark.serve.auth import Token
 from alimark.serve.gate import Refused, refusal
 from alimark.serve.records import Record, of_text
@@ -91,6 +91,7 @@ class _Texts:
         self._loop = asyncio.get_running_loop()
         self._news: asyncio.Queue[tuple[int, str, int]] = asyncio.Queue()
         seed = secrets.randbits(47) if asked.seed is None else asked.seed
+        self._prompts = prompts
         self._writings = [
             Writing(prompt, self.key, settings, seed=seed + place, turns=turns, progress=self._teller(place))
             for place, (prompt, turns) in enumerate(one for one in prompts for _ in range(asked.n))
@@ -156,7 +157,19 @@ class _Texts:
         records = [self._record(one) for one in made]
         await self.service.write_down(records)
         choices = [self._choice(place, one) for place, one in enumerate(made)]
-        return self._head(chunk=False) | {"choices": choices, "alimark": self._mark(made, records)}
+        usage = await asyncio.to_thread(self._usage)
+        return self._head(chunk=False) | {"choices": choices, "usage": usage, "alimark": self._mark(made, records)}
+
+    def _usage(self) -> dict[str, int]:
+        """Tokens of the prompts and of the texts, as the model cuts them. What was sampled besides is told with the mark."""
+        read = written = 0
+        for number, (prompt, turns) in enumerate(self._prompts):
+            own = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, turns=turns))
+            read += own
+            for one in self._writings[number * self.asked.n : (number + 1) * self.asked.n]:
+                whole = count_tokens(self.service.llm, Request(one.context, 1, 0, turns=turns))
+                written += max(0, whole - own)
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
     def _choice(self, place: int, made: Generation) -> dict[str, Any]:
         said = {"message": {"role": "assistant", "content": made.text}} if self._chat else {"text": made.text}
@@ -169,7 +182,7 @@ class _Texts:
     def _mark(self, made: Sequence[Generation], records: Sequence[Record]) -> dict[str, Any]:
         return Mark(
             key_id=self.key.id, record_ids=[one.id for one in records], matches=[list(one.matches) for one in made],
-            block_size=self.key.block_size,
+            block_size=self.key.block_size, tokens_sampled=[one.tokens for one in made],
         ).model_dump()  # fmt: skip
 
     def _record(self, made: Generation) -> Record:
@@ -199,6 +212,8 @@ class _Texts:
                     event = await self._end(place, made)
                     open_places.discard(place)
                     yield event
+            if self.asked.stream_options and self.asked.stream_options.include_usage:
+                yield self._event([], usage=await asyncio.to_thread(self._usage))
             yield b"data: [DONE]\n\n"
         except (AlimarkError, TimeoutError) as error:
             told = refusal(error) if isinstance(error, AlimarkError) else Refused(504, "timeout", "this took too long")
@@ -222,8 +237,8 @@ class _Texts:
         said = {"delta": {"content": piece}} if self._chat else {"text": piece}
         return {"index": place, **said, "logprobs": None, "finish_reason": None}
 
-    def _event(self, choices: Sequence[dict[str, Any]], mark: dict[str, Any] | None = None) -> bytes:
-        content = self._head(chunk=True) | {"choices": list(choices), "alimark": mark or {"key_id": self.key.id}}
+    def _event(self, choices: Sequence[dict[str, Any]], mark: dict[str, Any] | None = None, **more: Any) -> bytes:
+        content = self._head(chunk=True) | {"choices": list(choices), "alimark": mark or {"key_id": self.key.id}} | more
         return b"data: " + json.dumps(content).encode() + b"\n\n"
 
     def _give_up(self) -> None:

@@ -38,6 +38,11 @@ class Failure(BaseModel):
 # Writing, as the OpenAI protocol has it
 
 
+class StreamOptions(Strict):
+    include_usage: bool = Field(False, description="A last event with the usage and no choice.")
+    include_obfuscation: bool | None = Field(None, description="Taken and passed over.")
+
+
 class ToWrite(Strict):
     model: str = Field("", max_length=200, description="A name from /v1/models, or nothing for the only one.")
     max_tokens: int | None = Field(None, ge=1, le=100_000, description="Counted as 25 a sentence, begun ones included.")
@@ -46,7 +51,7 @@ class ToWrite(Strict):
     top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     n: int = Field(1, ge=1, le=16)
     stream: bool = False
-    stream_options: dict[str, Any] | None = Field(None, description="Taken and passed over: no usage is counted.")
+    stream_options: StreamOptions | None = None
     seed: Seed | None = None
     user: str | None = Field(None, max_length=512, description="Taken and passed over.")
 
@@ -96,6 +101,7 @@ class Mark(BaseModel):
     record_ids: list[str] = []
     matches: list[list[int]] = Field([], description="Of each choice: bits of each sentence's block that it carries.")
     block_size: int = 0
+    tokens_sampled: list[int] = Field([], description="Of each choice: tokens sampled for it, all candidates counted.")
 
 
 # Checking

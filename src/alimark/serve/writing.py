@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from alimark.embed import Embedder
+from alimark.errors import AlimarkError
 from alimark.generate import Generation, Scheduler, Writing
 from alimark.key import Key
 from alimark.llm.base import LLM
-from alimark.rewrite import RewriteSettings, Rewriting, rewrite
+from alimark.rewrite import Original, RewriteSettings, Rewriting, rewrite_many
 from alimark.serve.checking import QueueFull
 
 Made = TypeVar("Made")
 
 _AT_A_TIME = 2
-"""Texts rewritten, and files read or texts attacked, at a time. Those who read a file do not wait for those who rewrite."""
+"""Runs that rewrite, and files read or texts attacked, at a time. Those who read a file do not wait for those who rewrite."""
 
 
 class Places:
@@ -51,17 +54,94 @@ class Places:
             self.taken -= count
 
 
+@dataclass(frozen=True, eq=False)
+class _Rewrite:
+    """A text to be rewritten, and who waits for it."""
+
+    original: Original
+    key: Key
+    settings: RewriteSettings
+    future: Future[Rewriting] = field(default_factory=Future)
+
+    def joins(self, other: _Rewrite) -> bool:
+        """Whether one run can hold both."""
+        mine, theirs = self.key, other.key
+        return self.settings == other.settings and (mine.fingerprint, mine.splitter) == (
+            theirs.fingerprint,
+            theirs.splitter,
+        )
+
+
+class Rewriters:
+    """Rewrites of all texts that wait are asked for in one run, which fills the model's batches with sentences of several."""
+
+    def __init__(self, llm: Callable[[], LLM], embedder_of: Callable[[Key], Embedder]) -> None:
+        self._llm, self._embedder_of = llm, embedder_of
+        self._waiting: deque[_Rewrite] = deque()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_AT_A_TIME, "alimark-rewriter")
+
+    def submit(self, asked: _Rewrite) -> Future[Rewriting]:
+        with self._lock:
+            self._waiting.append(asked)
+        self._pool.submit(self._run)
+        return asked.future
+
+    def close(self) -> None:
+        """What waits is given up."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            for one in self._waiting:
+                one.future.cancel()
+            self._waiting.clear()
+
+    def _next(self, like: _Rewrite | None = None) -> _Rewrite | None:
+        """The first that waits, of those that may join; whoever gave up meanwhile is passed over."""
+        with self._lock:
+            for one in list(self._waiting):
+                if like is None or one.joins(like):
+                    self._waiting.remove(one)
+                    if one.future.set_running_or_notify_cancel():
+                        return one
+            return None
+
+    def _run(self) -> None:
+        first = self._next()
+        if first is None:
+            return  # another run took it along
+        taken: list[_Rewrite] = []
+
+        def originals() -> Iterator[Original]:
+            one: _Rewrite | None = first
+            while one is not None:  # who comes while the run has room for more is taken along
+                taken.append(one)
+                yield one.original
+                one = self._next(first)
+
+        try:
+            embedder = self._embedder_of(first.key)
+            for place, made in rewrite_many(originals(), first.key, embedder, self._llm(), first.settings):
+                if isinstance(made, AlimarkError):
+                    taken[place].future.set_exception(made)
+                else:
+                    taken[place].future.set_result(made)
+        except Exception as error:  # whatever it was, those who wait must hear of it
+            for one in {first, *taken}:
+                if not one.future.done():
+                    one.future.set_exception(error)
+
+
 class Writers:
     """Texts that are written or rewritten, together at most so many; other slow work beside them."""
 
     def __init__(
         self, llm: LLM, rewrite_llm: Callable[[], LLM], embedder_of: Callable[[Key], Embedder], *, most: int
     ) -> None:
-        self.llm, self._rewrite_llm, self._embedder_of = llm, rewrite_llm, embedder_of
+        self.llm, self._embedder_of = llm, embedder_of
         self._texts, self._others = Places(most), Places(most)
         self._schedulers: dict[str, Scheduler] = {}
         self._making = threading.Lock()
-        self._rewriters = ThreadPoolExecutor(_AT_A_TIME, "alimark-rewriter")
+        self._rewriters = Rewriters(rewrite_llm, embedder_of)
         self._hands = ThreadPoolExecutor(_AT_A_TIME, "alimark-hand")
 
     @property
@@ -76,10 +156,8 @@ class Writers:
         return self._texts.start(len(writings), lambda: [scheduler.submit(one) for one in writings])
 
     def rewrite(self, text: str, key: Key, seed: int | None, settings: RewriteSettings) -> Future[Rewriting]:
-        def work() -> Rewriting:
-            return rewrite(text, key, self._embedder_of(key), self._rewrite_llm(), settings, seed=seed)
-
-        return self._texts.start(1, lambda: [self._rewriters.submit(work)])[0]
+        asked = _Rewrite(Original(text, seed, key=key), key, settings)
+        return self._texts.start(1, lambda: [self._rewriters.submit(asked)])[0]
 
     def run(self, work: Callable[[], Made]) -> Future[Made]:
         """Anything else that takes a while: reading a file, attacking a text."""
@@ -96,5 +174,5 @@ class Writers:
         self._texts.closed = self._others.closed = True
         for one in self._schedulers.values():
             one.close()
-        for pool in (self._rewriters, self._hands):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._rewriters.close()
+        self._hands.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,81 @@
+"""Texts that wait to be rewritten share the model's batches."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from stand_ins import EchoLLM
+
+from alimark.errors import LLMError, TextError
+from alimark.key import Key
+from alimark.llm.base import Draw, Over, Sampling
+from alimark.rewrite import RewriteSettings, rewrite
+from alimark.serve.writing import Writers
+from alimark.testing import StandInEmbedder, StandInLLM
+
+EMBEDDER = StandInEmbedder()
+KEY = Key.generate(embedder=EMBEDDER, secret=bytes(32))
+SETTINGS = RewriteSettings(closeness=0.5, mean_closeness=0.5)
+TEXTS = [
+    "The mayor opened the bridge.",
+    "A storm broke the wall.",
+    "Nobody came to the harbour.",
+    "She sold the piano.",
+]
+
+
+class Held(EchoLLM):
+    """Waits in its first call until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__(together=64)
+        self.asked: list[set[str]] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
+        self.asked.append({one.turns[-1].content.rpartition("\n\n")[2] for one in requests})
+        self.begun.set()
+        self.go.wait(10)
+        return super().draw(requests, sampling, over)
+
+
+def test_texts_that_wait_are_rewritten_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alimark.serve.writing._AT_A_TIME", 1)
+    llm = Held()
+    writers = Writers(StandInLLM(), lambda: llm, lambda _: EMBEDDER, most=8)
+    first = writers.rewrite(TEXTS[0], KEY, 0, SETTINGS)
+    assert llm.begun.wait(10)
+    rest = [writers.rewrite(text, KEY, i, SETTINGS) for i, text in enumerate(TEXTS) if i]
+    nothing = writers.rewrite(" ", KEY, 1, SETTINGS)
+    given_up = writers.rewrite("Never mind this.", KEY, 1, SETTINGS)
+    assert given_up.cancel()
+    llm.go.set()
+    made = [future.result(10).text for future in (first, *rest)]
+    with pytest.raises(TextError):
+        nothing.result(10)
+    assert {"A storm broke the wall.", "Nobody came to the harbour.", "She sold the piano."} in llm.asked, "one call"
+    assert not any("Never mind this." in asked for asked in llm.asked)
+    assert made == [rewrite(text, KEY, EMBEDDER, EchoLLM(), SETTINGS, seed=i).text for i, text in enumerate(TEXTS)]
+    assert writers.under_way == 0
+    writers.close()
+
+
+def test_a_model_that_fails_is_heard_of_and_the_next_run_goes_on() -> None:
+    class Failing(EchoLLM):
+        fails = True
+
+        def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
+            if self.fails:
+                raise RuntimeError("out of memory")
+            return super().draw(requests, sampling, over)
+
+    llm = Failing()
+    writers = Writers(StandInLLM(), lambda: llm, lambda _: EMBEDDER, most=8)
+    with pytest.raises((RuntimeError, LLMError)):
+        writers.rewrite(TEXTS[0], KEY, 0, SETTINGS).result(10)
+    llm.fails = False
+    assert writers.rewrite(TEXTS[0], KEY, 0, SETTINGS).result(10).text
+    assert writers.under_way == 0
+    writers.close()

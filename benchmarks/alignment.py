@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, Packed, Rule, best_z, edit_row, kernel, search
-from alimark.key import SOFT_VERSION
 from alimark.scoring import SOFT_VERSIONS
 from alimark.significance import paper_rule
 from alimark.soft import search_soft, worth_tables
@@ -106,24 +105,27 @@ def many_keys(repeats: int) -> None:
 
 
 def soft_keys(repeats: int) -> None:
-    """The soft detector's part for one text: tables, and the likelihood under 1,000 random keys."""
+    """The soft detector's part for one text: tables, and the likelihood under 1,000 random keys, by every version."""
     rng = np.random.default_rng(2)
-    rule = SOFT_VERSIONS[SOFT_VERSION]
     for count in (12, 128):
         units, joinable = rng.normal(size=(count, 2, 32)), np.arange(count) > 0
-        length = math.ceil(rule.blocks * count)
-        blocks = rng.integers(0, 1 << 32, (1000, length)).astype(np.uint64)
-        jobs = np.arange(1000)
+        jobs, spent = np.arange(1000), {}
+        for number, version in SOFT_VERSIONS.items():
+            length = math.ceil(version.blocks * count)
+            blocks = rng.integers(0, 1 << 32, (1000, length)).astype(np.uint64)
 
-        def score() -> object:
-            tables = worth_tables(units)  # noqa: B023
-            return search_soft(
-                tables, joinable, blocks, np.array([length]), rule.rule,  # noqa: B023
-                starts=np.array([0, count]), texts=0 * jobs, keys=jobs,  # noqa: B023
-            )  # fmt: skip
+            def score() -> object:
+                return search_soft(
+                    worth_tables(units), joinable, blocks, np.array([length]), version.rules,  # noqa: B023
+                    starts=np.array([0, count]), texts=0 * jobs, keys=jobs,  # noqa: B023
+                )  # fmt: skip
 
-        score()
-        print(f"soft, 1,000 random keys, {count} sentences, M=32: {timed(score, repeats):.4f} s")
+            score()
+            spent[number] = timed(score, repeats)
+            times = spent[number] / spent[1]
+            print(
+                f"soft {number}, 1,000 random keys, {count} sentences, M=32: {spent[number]:.4f} s, {times:.2f} of version 1"
+            )
 
 
 FIRST_CALL = """

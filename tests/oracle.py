@@ -138,22 +138,28 @@ def soft_likelihood(
     """How much likelier a text is if it carries the blocks: over all that may become of it, or by `best=max` the likeliest.
 
     `whole[i][j]` is the worth of sentence i for block j, `joined[i][j]` that of sentences i - 1 and i together. The text began
-    with any of the first `offsets` blocks.
+    with any of the first `offsets` blocks, or outside and with one of them ahead.
     """
     size, gain = len(whole[0]), chances["worth"]
-    names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump")
+    names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump", "leave")
     usual = 1 - sum(chances[name] for name in names)
 
     def ratio(worth: float) -> float:
         """Of the densities of N(gain, 1) and N(0, 1)."""
         return math.exp(gain * worth - gain * gain / 2)
 
-    def rest(i: int, j: int) -> float:
+    def rest(i: int, j: int, outside: bool = False) -> float:
         """Of sentences i and on, block number j (from 1) being the last one carried."""
         if i == len(whole):
             return 1.0
+        if outside:
+            back = 1 - chances["stay"]
+            starts = [(back * (1 - chances["resume"]) / size, to) for to in range(1, size + 1)]
+            starts += [(back * chances["resume"], j + 1)]
+            ways = [chance * ratio(whole[i][to - 1]) * ahead(i + 1, to) for chance, to in starts if to <= size]
+            return best([*ways, chances["stay"] * ahead(i + 1, j, True)])
         other = 1 - chances["moved"] + chances["moved"] * sum(map(ratio, whole[i])) / size
-        ways = [chances["foreign"] * other * ahead(i + 1, j)]
+        ways = [chances["foreign"] * other * ahead(i + 1, j), chances["leave"] * ahead(i + 1, j, True)]
         if j < size:
             ways.append(chances["replaced"] * other * ahead(i + 1, j + 1))
         starts = [(usual, j + 1), (chances["repeated"], j if j else size + 1)]
@@ -174,7 +180,8 @@ def soft_likelihood(
 
     ahead = cache(rest)
     starts = range(min(offsets, size))
-    return best([ahead(0, start) / len(starts) for start in starts])
+    begins = [(1 - chances["begin"], False), (chances["begin"], True)]
+    return best([chance * ahead(0, start, outside) / len(starts) for start in starts for chance, outside in begins])
 
 
 def soft_local(

@@ -35,7 +35,16 @@ from alimark.soft import (
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()
-RULE = SOFT_VERSIONS[SOFT_VERSION].rule
+RULES = SOFT_VERSIONS[SOFT_VERSION].rules
+
+
+def random_rule(rng: np.random.Generator, *, outside: bool = False) -> SoftRule:
+    *shares, leave = rng.dirichlet([4, *[1] * 9])
+    away = [rng.uniform(), leave, *rng.uniform(size=2)] if outside else []
+    return SoftRule(
+        rng.uniform(0.5, 2), shares[1], shares[2], rng.uniform(0, 1), shares[3], shares[4], rng.uniform(0.1, 0.9),
+        *shares[5:9], *away,
+    )  # fmt: skip
 
 
 class Case:
@@ -54,11 +63,11 @@ class Case:
             self.units[i, rng.integers(0, 2)] += 2.0 * self.signs[0, i]
         self.joinable = rng.random(count) < 0.7
         self.joinable[0] = False
-        shares = rng.dirichlet([4, *[1] * 8])
-        self.rule = SoftRule(
-            rng.uniform(0.5, 2), shares[1], shares[2], rng.uniform(0, 1), shares[3], shares[4], rng.uniform(0.1, 0.9),
-            *shares[5:9],
-        )  # fmt: skip
+        self.rule = random_rule(rng)
+        away = random_rule(rng, outside=True)
+        # Of one worth, of another, and outside by one of the two ways alone
+        self.rules = (self.rule, away._replace(worth=self.rule.worth), away, away._replace(begin=0.0, joined=0.0),
+                      away._replace(leave=0.0, two=0.0))  # fmt: skip
 
     @property
     def tables(self) -> Any:
@@ -69,12 +78,22 @@ class Case:
         joined = [row if can else None for row, can in zip(found[1].tolist(), self.joinable, strict=True)]
         return found[0].tolist(), joined
 
-    def search(self, rule: SoftRule | None = None) -> Any:
+    def search(self, *rules: SoftRule, offsets: int = 1) -> Any:
         keys = np.arange(len(self.blocks))
         return search_soft(
-            self.tables, self.joinable, self.blocks, np.array([self.blocks.shape[1]]), rule or self.rule,
-            starts=np.array([0, len(self.units)]), texts=np.zeros(len(keys), np.int64), keys=keys,
+            self.tables, self.joinable, self.blocks, np.array([self.blocks.shape[1]]), rules,
+            starts=np.array([0, len(self.units)]), texts=np.zeros(len(keys), np.int64), keys=keys, offsets=offsets,
         )  # fmt: skip
+
+    def plain(self, *rules: SoftRule, offsets: int = 1) -> list[float]:
+        """What the oracle makes of it: the mean likelihood of the rules."""
+        return [
+            math.log(
+                sum(oracle.soft_likelihood(*self.worths(key), rule._asdict(), offsets=offsets) for rule in rules)
+                / len(rules)
+            )
+            for key in range(len(self.blocks))
+        ]
 
 
 cases = st.builds(
@@ -85,11 +104,19 @@ cases = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(case=cases)
 def test_the_score_is_the_oracles_likelihood(case: Case) -> None:
-    plain = [math.log(oracle.soft_likelihood(*case.worths(key), case.rule._asdict())) for key in range(3)]
-    np.testing.assert_allclose(case.search(), plain, rtol=1e-9, atol=1e-9)
-    without = case.rule.without_restructuring()
-    plain = [math.log(oracle.soft_likelihood(*case.worths(key), without._asdict())) for key in range(3)]
-    np.testing.assert_allclose(case.search(without), plain, rtol=1e-9, atol=1e-9)
+    for rule in (case.rule, case.rule.without_restructuring()):
+        np.testing.assert_allclose(case.search(rule), case.plain(rule), rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(case=cases, offsets=st.integers(1, 6))
+def test_the_score_of_several_rules_is_their_mean_likelihood(case: Case, offsets: int) -> None:
+    for rule in case.rules[1:]:
+        found = case.search(rule, offsets=offsets)
+        np.testing.assert_allclose(found, case.plain(rule, offsets=offsets), rtol=1e-9, atol=1e-9)
+    for rules in (case.rules, RULES):
+        found = case.search(*rules, offsets=offsets)
+        np.testing.assert_allclose(found, case.plain(*rules, offsets=offsets), rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
@@ -117,11 +144,11 @@ def test_lengths_and_texts_are_kept_apart() -> None:
     one, two = Case(1, 5, 32, 8), Case(2, 7, 32, 8)
     together = search_soft(
         np.concatenate([one.tables, two.tables]), np.concatenate([one.joinable, two.joinable]), two.blocks,
-        np.array([6, 8]), RULE, starts=np.array([0, 5, 12]), texts=np.array([1, 0]), keys=np.array([2, 1]),
+        np.array([6, 8]), RULES, starts=np.array([0, 5, 12]), texts=np.array([1, 0]), keys=np.array([2, 1]),
     )  # fmt: skip
     alone = [
         search_soft(
-            case.tables, case.joinable, two.blocks[:, :length], np.array([length]), RULE,
+            case.tables, case.joinable, two.blocks[:, :length], np.array([length]), RULES,
             starts=np.array([0, len(case.units)]), texts=np.zeros(1, np.int64), keys=np.array([key]),
         )[0]
         for case, length, key in ((two, 8, 2), (one, 6, 1))
@@ -132,9 +159,16 @@ def test_lengths_and_texts_are_kept_apart() -> None:
 # Marking and detecting
 
 
-def soft_key(number: int, m: int = 32) -> Key:
+def soft_key(number: int, m: int = 32, version: int = SOFT_VERSION) -> Key:
     secret = bytes([number, *range(1, 32)])
-    return Key(secret, decision="soft", block_size=m, embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+    return Key(
+        secret,
+        decision="soft",
+        block_size=m,
+        embedder="stand-in",
+        fingerprint=EMBEDDER.fingerprint,
+        soft_version=version,
+    )
 
 
 def written(key: Key | None, sentences: int = 12, seed: int = 5, candidates: int = 64) -> list[str]:
@@ -199,7 +233,7 @@ def test_one_sentence_that_holds_two_blocks_is_told_as_a_split() -> None:
     case.units[:, 0] = np.random.default_rng(0).normal(size=(4, 32))
     for i, blocks in enumerate(([0], [1, 2], [3], [4])):
         case.units[i, 0] += 4 * sum(case.signs[0, block] for block in blocks)
-    _, steps = trace_soft(case.tables, case.joinable, case.blocks[0], RULE)
+    _, steps = trace_soft(case.tables, case.joinable, case.blocks[0], RULES[0])
     held = [step.block for step in steps if step.kind == MATCH and step.cut == SEVERAL]
     assert held == [1, 2]
 
@@ -298,10 +332,44 @@ def test_an_embedder_without_directions_is_used_whole() -> None:
 
 
 def test_old_versions_stay() -> None:
-    """What version 1 fixed when it was released; a better rule is a new version."""
-    version = SOFT_VERSIONS[1]
-    assert version.rule == SoftRule(1.3, 0.12, 0.1, 0.8, 0.05, 0.1, 0.6, 0.06, 0.02, 0.04, 0.02)
-    assert (version.shrink, version.blocks) == (5.0, 2.0)
+    """What each version fixed when it was released; a better rule is a new version."""
+    general = SoftRule(1.3, 0.12, 0.1, 0.8, 0.05, 0.1, 0.6, 0.06, 0.02, 0.04, 0.02)
+    assert SOFT_VERSIONS[1].rules == (general,)
+    assert SOFT_VERSIONS[2].rules == (
+        general,
+        SoftRule(1.3, 0.03, 0.03, 0.3, 0.02, 0.4, 0.6, 0.02, 0.01, 0.02, 0.01),
+        SoftRule(1.3, 0.03, 0.5, 0.95, 0.02, 0.03, 0.6, 0.02, 0.01, 0.02, 0.01),
+        SoftRule(1.3, 0.03, 0.03, 0.3, 0.02, 0.03, 0.6, 0.02, 0.01, 0.0, 0.01, 0.6, 0.1, 0.85, 0.05),
+    )
+    assert {(one.shrink, one.blocks) for one in SOFT_VERSIONS.values()} == {(5.0, 2.0)}
+    assert {one.local for one in SOFT_VERSIONS.values()} == {LocalCosts(1.0, 1.0, 1.0, 1.2)}
+
+
+@pytest.mark.parametrize(("version", "score"), [(1, -0.982312594038207), (2, -0.49117108166587065)])
+def test_a_text_scores_as_it_did(tmp_path: Path, version: int, score: float) -> None:
+    """Under keys of every version, those read from files as well: found today, found by every later release."""
+    key = soft_key(0, version=version)
+    key.save(tmp_path / "key.json")
+    again = Key.load(tmp_path / "key.json")
+    assert again.soft_version == version
+    for one in (key, again):
+        found = AliMark(one, embedder=EMBEDDER).detect(TEXT, draws=9)
+        assert found.raw == pytest.approx(score, rel=1e-9)
+
+
+TEXT = (
+    "The boat left before dawn. Nobody on the quay had seen it go. By noon the wind had turned, and the harbour filled with "
+    "foam. She counted the ropes twice. One was missing. It had been cut, not lost. The keeper said nothing at all."
+)
+
+
+def test_versions_mark_alike_and_are_searched_together(sentences: list[str]) -> None:
+    old = soft_key(0, version=1)
+    assert written(old) == sentences
+    text = " ".join(sentences)
+    best = detect(text, [old, soft_key(0), soft_key(1)], embedder=EMBEDDER, best=3)
+    alone = {key.id: AliMark(key, embedder=EMBEDDER).detect(text).raw for key in (old, soft_key(0))}
+    assert {one.key_id: one.raw for one in best if one.key_id in alone} == pytest.approx(alone)
 
 
 def test_what_ships_is_never_changed() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Law = Literal["uniform", "shuffle"]
 
 VERSION = 1
-SOFT_VERSION = 1
+SOFT_VERSION = 2
 """Of how soft decisions are made and found, the newest; alimark.scoring keeps them all."""
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
@@ -112,7 +112,7 @@ class Key:
         else:
             self.parameters = MappingProxyType(_rival(scheme, embedder, fingerprint, parameters or {}, fitted))
             block_size, decision, centre, span, offsets = 0, "", None, None, 1
-        self.soft_version = soft_version
+        self.soft_version = soft_version if decision == "soft" else 1  # hard keys have no versions to differ by
         self.span = span
         self.decision = decision
         self.block_size = block_size
@@ -137,6 +137,7 @@ class Key:
         centre: ArrayLike | None = None,
         span: int | None = None,
         offsets: int = 1,
+        soft_version: int = SOFT_VERSION,
         preset: str | None = None,
         fitted: Fitted | None = None,
         secret: bytes | None = None,
@@ -146,10 +147,11 @@ class Key:
 
         `span`: the number of directions of the embedding space that the vectors are taken from, those along which the sentences
         of a text differ most. By default soft keys take as many as fit them best, and hard ones, as the paper, the whole space;
-        0 asks for that. `offsets`: the number of blocks that a text may begin with, in secret (docs/security.md). These belong
-        to AliMark. A rival has `parameters` of its own, the defaults of its own paper, or with `preset="paper"` those that
-        AliMark's ran it with, and `fitted`, what it learned from text, where it learns. `secret` is for experiments that are
-        to be repeated; elsewhere it is drawn.
+        0 asks for that. `offsets`: the number of blocks that a text may begin with, in secret (docs/security.md).
+        `soft_version`: an older way to find soft decisions, for experiments (docs/soft.md). These belong to AliMark. A
+        rival has `parameters` of its own, the defaults of its own paper, or with `preset="paper"` those that AliMark's ran it
+        with, and `fitted`, what it learned from text, where it learns. `secret` is for experiments that are to be repeated;
+        elsewhere it is drawn.
         """
         secret = secrets.token_bytes(32) if secret is None else secret
         if scheme == "alimark":
@@ -170,9 +172,11 @@ class Key:
                 centre=None if centre is None else np.asarray(centre, np.float32),
                 span=span,
                 offsets=offsets,
+                soft_version=soft_version,
                 fitted=fitted,
             )
-        if decision != "hard" or block_size is not None or centre is not None or span is not None or offsets != 1:
+        given = (decision, block_size, span, offsets, soft_version)
+        if given != ("hard", None, None, 1, SOFT_VERSION) or centre is not None:
             raise KeyFileError(
                 f"decision, block_size, centre, span and offsets are AliMark's; {scheme} has parameters of its own"
             )

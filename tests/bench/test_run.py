@@ -16,6 +16,7 @@ from alimark.bench.recipe import Recipe, parse, variants
 from alimark.bench.run import Cell, Models, Run
 from alimark.bench.workspace import Workspace, digest
 from alimark.errors import LLMError
+from alimark.key import SOFT_VERSION
 from alimark.testing import StandInLLM
 
 STAND_INS: dict[str, Any] = {
@@ -224,3 +225,22 @@ def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_pat
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) == 20
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
+
+
+def test_versions_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -> None:
+    """Version 1 goes by the ids it had before there was another, so that its records stay."""
+
+    def ids(**version: int) -> tuple[str, str]:
+        key = {"embedder": "stand-in", "decision": "soft", "block_size": 32, **version}
+        own = Run(recipe(watermark=[{"key": key, "generate": {"candidates": 8}}]), Workspace(tmp_path))
+        cell, [detection] = own.cells[0], own.recipe.detection
+        made = own.generate_job(cell, cell.items[0]).id
+        return made, own.detect_job(cell, detection, made, cell.items[0].prompt).id
+
+    assert ids(soft_version=1) == FIRST_IDS
+    assert ids() == ids(soft_version=SOFT_VERSION)
+    assert ids()[0] == FIRST_IDS[0]
+    assert ids()[1] != FIRST_IDS[1]
+
+
+FIRST_IDS = ("b7eef3cf7ea40ca204d17b0a", "a2f5b1d613a5ebbbcefffabc")

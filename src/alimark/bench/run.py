@@ -27,7 +27,7 @@ from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull, LLMError
 from alimark.fitted import Fitted
 from alimark.generate import Generation, GenerationSettings, Prompt, generate_many
-from alimark.key import DEFAULT_EMBEDDER, Key
+from alimark.key import DEFAULT_EMBEDDER, SOFT_VERSION, Key
 from alimark.llm.base import LLM, Sampling
 from alimark.loading import named_embedder, named_llm
 from alimark.records import Record
@@ -107,6 +107,17 @@ def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
     if "fitted" in public:
         public["fitted"] = models.fitted(str(public["fitted"]))
     return Key.generate(secret=secret_bytes, scheme=watermark.scheme, embedder=embedder, **public)
+
+
+def _marking(watermark: Watermark) -> dict[str, Any]:
+    """What texts hang on: all versions of soft decisions mark alike."""
+    return {name: value for name, value in watermark.key.items() if name != "soft_version"}
+
+
+def _finding(watermark: Watermark) -> dict[str, Any]:
+    """What scores hang on; version 1 of soft decisions goes unnamed, as in records from before there was another."""
+    version = watermark.key.get("soft_version", SOFT_VERSION) if watermark.key.get("decision") == "soft" else 1
+    return _marking(watermark) | ({"soft_version": version} if version != 1 else {})
 
 
 def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
@@ -192,13 +203,13 @@ class Run:
         making = {
             "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": settings.to_dict(),
             "seed": recipe.seed, "answer": answer,
-            **({"scheme": cell.watermark.scheme, "key": cell.watermark.key} if marked else {}),
+            **({"scheme": cell.watermark.scheme, "key": _marking(cell.watermark)} if marked else {}),
         }  # fmt: skip
         group = (
             recipe.llm.name,
             digest(recipe.llm.options),
             digest(settings.to_dict()),
-            digest(cell.watermark.key),
+            digest(_marking(cell.watermark)),
             cell.watermark.scheme,
             marked,
         )
@@ -215,7 +226,7 @@ class Run:
 
     def detect_job(self, cell: Cell, detection: Detection, source: str, secret_text: str, number: int = 0) -> Job:
         """`source`: the record whose text is scored, or "human:" and the text."""
-        making = {"stage": "detect", "source": source, "key": cell.watermark.key, "scheme": cell.watermark.scheme,
+        making = {"stage": "detect", "source": source, "key": _finding(cell.watermark), "scheme": cell.watermark.scheme,
                   "secret": secret_text, "number": number, "seed": cell.recipe.seed,
                   "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
         group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)

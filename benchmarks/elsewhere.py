@@ -31,7 +31,6 @@ _READ_TOGETHER = 32
 
 
 def jobs(args: argparse.Namespace) -> None:
-    from alimark.attacks import seed_for
     from alimark.bench.recipe import attacks, load
     from alimark.bench.run import Run, _seed, key_for, secret
     from alimark.bench.workspace import Workspace
@@ -59,9 +58,9 @@ def jobs(args: argparse.Namespace) -> None:
         for item in cell.items
     ]
     for job in run._open("attack", chats):
-        cell, _, attack, parent = job.content
+        _, _, attack, parent, seed = job.content
         found.append({"id": job.id, "stage": "attack", "source": parent, "attack": attack.name,
-                      "settings": attack.settings, "seed": seed_for(attack.name, cell.recipe.seed, parent)})  # fmt: skip
+                      "settings": attack.settings, "seed": seed})  # fmt: skip
     for job in run._open("quality", readings(run)):
         found.append({"id": job.id, "stage": "quality", "source": job.content[1], "prompt": job.content[0],
                       "oracle": job.group[0]})  # fmt: skip

@@ -3,8 +3,13 @@
     python benchmarks/paired.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m
 
 Thresholds are the empirical quantiles of the recipe's human texts under fresh keys, each watermark's own. The interval of the
-difference comes from resampling prompts and human texts together, 4000 times. Attacks that failed are counted apart: "sound"
-leaves a prompt out where the attack failed on either text, "all" counts failures as misses.
+difference comes from resampling prompts and human texts together, 4000 times; with `data.human_keys` a human text counts
+under several keys, and is resampled with all of them. Attacks that failed are counted apart: "sound" leaves a prompt out where
+the attack failed on either text, "all" counts failures as misses.
+
+With --answers N up to N texts of a prompt are compared, as far as both watermarks have them in the workspace (the answers that
+`quality.answers` asks for), and with --times N each is attacked N times; what the bench did not do is attacked and scored here
+first. All texts count the same, and a prompt is resampled with all of its texts.
 
 With --nominal the threshold is a p-value by random keys, right for every text whatever human texts there are: then none are
 resampled, and intervals are narrower.
@@ -15,81 +20,135 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark.bench.data import Item
 from alimark.bench.recipe import OneAttack, attacks, load
-from alimark.bench.run import Cell, Run
+from alimark.bench.run import Cell, Job, Run
 from alimark.bench.workspace import Workspace
-from alimark.records import Record
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 REPEATS = 4000
+
+
+class Text(NamedTuple):
+    """An answer to a prompt; the prompt's number among those of all data sets."""
+
+    data: str
+    item: Item
+    prompt: int
+    answer: int
+    again: int
+    """How often the answer was attacked before."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Of one watermark: scores of human texts, and for each attack the score of each prompt's text, NaN where it failed."""
+    """Of one watermark: scores of human texts, and for each attack the score of each text, NaN where it failed."""
 
     label: str
     human: Floats
+    """A row for each human text, a column for each key that it was scored under."""
     p_values: Floats
     """Of the human texts."""
     texts: dict[str, Floats]
     own_p: dict[str, Floats]
     """The p-values of those texts."""
+    prompts: Ints
+    """To which prompt each text belongs."""
 
 
-def scored(run: Run, label: str) -> Scored:
-    cells = [cell for cell in run.cells if cell.watermark.label == label]
+def texts_of(run: Run, answers: int, times: int = 1) -> list[Text]:
+    """The first answers to every prompt, and further ones that every watermark has."""
+    if run.recipe.grid:
+        raise SystemExit("a recipe with a grid holds several tables: set one value of each")
+    ids: dict[Text, list[str]] = {}
+    prompts: dict[tuple[str, str], int] = {}
+    for cell in run.cells:
+        for item in cell.items:
+            prompt = prompts.setdefault((cell.data.name, item.prompt), len(prompts))
+            for answer in range(answers):
+                own = run.generate_job(cell, item, answer=answer).id
+                for again in range(times):
+                    ids.setdefault(Text(cell.data.name, item, prompt, answer, again), []).append(own)
+    there = run.workspace.records("generate", [one for some in ids.values() for one in some])
+    return [text for text, some in ids.items() if not text.answer or all(one in there for one in some)]
+
+
+def source(run: Run, cell: Cell, text: Text, attack: OneAttack | None) -> Job:
+    """What makes the text that is scored."""
+    if attack is None:
+        return run.generate_job(cell, text.item, answer=text.answer)
+    return run.attack_job(cell, text.item, attack, text.answer, text.again)
+
+
+def complete(run: Run, texts: list[Text]) -> None:
+    """Attacks and scores what a run of the recipe leaves alone."""
+    further = [
+        (cell, text)
+        for cell in run.cells
+        for text in texts
+        if text.data == cell.data.name and (text.answer or text.again)
+    ]
+    attacked = [source(run, cell, text, attack) for cell, text in further for attack in attacks(run.recipe)]
+    run._write("attack", run._open("attack", attacked), run._attacked)
     [detection] = run.recipe.detection
-    records = run.workspace.records("detect", {job.id for job in run.detect_jobs()})
+    scores = [
+        run.detect_job(cell, detection, source(run, cell, text, attack).id, text.item.prompt)
+        for cell, text in further
+        for attack in (None, *attacks(run.recipe))
+    ]
+    run._write("detect", run._open("detect", scores), run._detected)
 
-    def of(attack: OneAttack | None, name: str) -> Floats:
-        return np.array(
-            [
-                _value(records.get(run.detect_job(cell, detection, _source(run, cell, item, attack), item.prompt).id), name)
-                for cell in cells
-                for item in cell.items
-            ]
-        )  # fmt: skip
 
-    own = [records.get(job.id) for cell in cells for _, job in run.human_jobs(cell, detection)]
-    human = np.array([_value(record, "score") for record in own])
+def scored(run: Run, label: str, texts: list[Text]) -> Scored:
+    cells = {cell.data.name: cell for cell in run.cells if cell.watermark.label == label}
+    [detection] = run.recipe.detection
+    ways = {"none": None} | {attack.label: attack for attack in attacks(run.recipe)}
+    own = [job.id for cell in cells.values() for _, job in run.human_jobs(cell, detection)]
+    jobs = {
+        name: [
+            run.detect_job(
+                cells[text.data], detection, source(run, cells[text.data], text, way).id, text.item.prompt
+            ).id
+            for text in texts
+        ]
+        for name, way in ways.items()
+    }
+    records = run.workspace.records("detect", {*own, *(one for some in jobs.values() for one in some)})
+
+    def values(ids: list[str], name: str) -> Floats:
+        return np.array([float(records.get(one, {}).get(name, np.nan)) for one in ids])
+
+    human = values(own, "score").reshape(-1, run.recipe.data.human_keys)
     if np.isnan(human).any():
         raise SystemExit(
             f"{int(np.isnan(human).sum())} human texts are not scored yet: finish `alimark bench run` first"
         )
-    ways = {"none": None} | {attack.label: attack for attack in attacks(run.recipe)}
-    every, own_p = ({attack: of(way, name) for attack, way in ways.items()} for name in ("score", "p_value"))
-    return Scored(label, human, np.array([float(record["p_value"]) for record in own if record]), every, own_p)
+    every, own_p = ({way: values(ids, name) for way, ids in jobs.items()} for name in ("score", "p_value"))
+    return Scored(label, human, values(own, "p_value"), every, own_p, np.array([text.prompt for text in texts]))
 
 
-def _source(run: Run, cell: Cell, item: object, attack: OneAttack | None) -> str:
-    return run.generate_job(cell, item).id if attack is None else run.attack_job(cell, item, attack).id  # type: ignore[arg-type]
-
-
-def _value(record: Record | None, name: str) -> float:
-    return float(record[name]) if record and name in record else float("nan")
-
-
-def rate(scores: Floats, human: Floats, fpr: float) -> float:
-    """Of the texts that were attacked with success."""
-    sound = scores[~np.isnan(scores)]
-    return float((sound > np.quantile(human, 1 - fpr, method="higher")).mean())
+def rate(scores: Floats, human: Floats, fpr: float, times: Floats | None = None) -> float:
+    """Of texts that were attacked with success, each of which may count several times."""
+    return float(np.average(scores > np.quantile(human, 1 - fpr, method="higher"), weights=times))
 
 
 def difference(one: Scored, two: Scored, attack: str, fpr: float, rng: np.random.Generator) -> tuple[float, float]:
-    """The 95% interval of the second's rate less the first's, on prompts that both came through."""
+    """The 95% interval of the second's rate less the first's, on texts that both came through."""
     a, b = one.texts[attack], two.texts[attack]
     sound = ~np.isnan(a) & ~np.isnan(b)
     a, b = a[sound], b[sound]
-    found = []
-    for _ in range(REPEATS):
-        prompts = rng.integers(0, len(a), len(a))
+    names, prompts = np.unique(one.prompts[sound], return_inverse=True)
+    found: list[float] = []
+    while len(found) < REPEATS:
+        times = np.bincount(rng.integers(0, len(names), len(names)), minlength=len(names))[prompts].astype(float)
         humans = rng.integers(0, len(one.human), len(one.human))
-        found.append(rate(b[prompts], two.human[humans], fpr) - rate(a[prompts], one.human[humans], fpr))
+        found.append(rate(b, two.human[humans], fpr, times) - rate(a, one.human[humans], fpr, times))
     low, high = np.quantile(found, (0.025, 0.975))
     return float(low), float(high)
 
@@ -116,7 +175,10 @@ def nominal_row(one: Scored, two: Scored, attack: str, rng: np.random.Generator)
     for level in (0.01, 0.05):
         found = np.stack([a[sound] <= level, b[sound] <= level]).astype(float)
         less = found[1] - found[0]
-        means = less[rng.integers(0, len(less), (REPEATS, len(less)))].mean(axis=1)
+        names, prompts = np.unique(one.prompts[sound], return_inverse=True)
+        sums, counts = np.bincount(prompts, less), np.bincount(prompts)
+        drawn = rng.integers(0, len(names), (REPEATS, len(names)))
+        means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
         low, high = np.quantile(means, (0.025, 0.975))
         cells += [f"{100 * share:.0f}" for share in found.mean(axis=1)]
         cells += [f"{100 * less.mean():+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"]
@@ -131,7 +193,8 @@ def draw(path: Path, one: Scored, two: Scored) -> None:
     from matplotlib import pyplot as plt
 
     names = list(one.texts)[::-1]
-    rates = [[100 * rate(own.texts[name], own.human, 0.01) for name in names] for own in (one, two)]
+    sound = {name: ~np.isnan(one.texts[name]) & ~np.isnan(two.texts[name]) for name in names}
+    rates = [[100 * rate(own.texts[name][sound[name]], own.human, 0.01) for name in names] for own in (one, two)]
     figure, axes = plt.subplots(figsize=(7.5, 0.28 * len(names) + 1.2), layout="constrained")
     axes.hlines(range(len(names)), rates[0], rates[1], color="#c8ccd4", linewidth=2, zorder=1)
     for own, found, colour in ((one, rates[0], "#8a94a6"), (two, rates[1], "#0b6e4f")):
@@ -152,12 +215,18 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     parser.add_argument("--plot", type=Path, help="draw the rates at 1%% as a picture, too")
     parser.add_argument("--nominal", action="store_true", help="thresholds are p-values by random keys")
+    parser.add_argument("--answers", type=int, default=1, help="texts of a prompt, as far as there are so many")
+    parser.add_argument("--times", type=int, default=1, help="how often each text is attacked")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
-    one, two = (scored(run, watermark.label) for watermark in run.recipe.watermark[:2])
+    texts = texts_of(run, args.answers, args.times)
+    complete(run, texts)
+    one, two = (scored(run, watermark.label, texts) for watermark in run.recipe.watermark[:2])
     for own in (one, two):
         found = ", ".join(f"{100 * (own.p_values <= level).mean():.1f}% at p <= {level}" for level in (0.01, 0.05))
-        print(f"{own.label}: {len(own.human)} human texts, of which found: {found}")
+        scores = f"{len(own.human)} human texts, {own.human.size} scores"
+        print(f"{own.label}: {scores}, of which found: {found}")
+    print(f"{len(texts)} texts of each on {len(set(one.prompts.tolist()))} prompts\n")
     names = [f"{own.label} {'p <= ' if args.nominal else 'TPR@'}{x}" for x in ("1%", "5%") for own in (one, two)]
     head = ["attack", "sound", "failed", *names[:2], "difference", *names[2:], "difference", "@1%, all"]
     head = [head[i] for i in (0, 1, 3, 4, 5, 6, 7, 8)] if args.nominal else head

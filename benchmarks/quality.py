@@ -50,46 +50,65 @@ def answers_of(cell: Cell, number: int) -> range:
     return range(wanted.answers if number < wanted.prompts and wanted.answers else 1)
 
 
-def reading_jobs(run: Run, cell: Cell) -> list[tuple[str, Item, str, str]]:
-    """Kind, prompt, text and perplexity of every answer, the last two as ids of records."""
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a prompt that may be read; `source` and `reading` are the ids of its text and of its perplexity."""
+
+    kind: str
+    item: Item
+    place: tuple[int, int]
+    """The answer's number and its prompt's."""
+    source: str
+    reading: Job
+
+
+def answers(run: Run, cell: Cell) -> list[Answer]:
+    """Every answer that the recipe asks for, marked and unmarked."""
     found = []
     for number, item in enumerate(cell.items[: cell.recipe.quality.texts]):
         for answer in answers_of(cell, number):
             for kind, marked in ((cell.watermark.label, True), (UNMARKED, False)):
                 source = run.generate_job(cell, item, marked=marked, answer=answer).id
-                found.append((kind, item, source, run.reading_job(cell, item, source).id))
+                found.append(Answer(kind, item, (answer, number), source, run.reading_job(cell, item, source)))
     return found
 
 
 def readings(run: Run) -> list[Job]:
-    """All perplexities that the recipe wants, and those of further answers."""
+    """All perplexities that the recipe wants, and those of further answers.
+
+    In the order of answers and prompts, all kinds together, human texts last: stopped at any place, what was read is paired.
+    """
     if not run.recipe.quality.oracle:
         return []
-    jobs = [job for cell in run.cells for _, _, job in run.quality_jobs(cell)]
-    further = [(cell, item, source) for cell in run.cells for _, item, source, _ in reading_jobs(run, cell)]
-    return list({job.id: job for job in jobs + [run.reading_job(*one) for one in further]}.values())
+    jobs = [
+        one.reading
+        for one in sorted((one for cell in run.cells for one in answers(run, cell)), key=lambda one: one.place)
+    ]
+    jobs += [job for cell in run.cells for _, _, job in run.quality_jobs(cell)]
+    return list({job.id: job for job in jobs}.values())
 
 
-def measure(run: Run, embed: Embed) -> dict[str, dict[str, Prompted]]:
+def measure(run: Run, embed: Embed | None) -> dict[str, dict[str, Prompted]]:
     """Of each kind of text and each prompt."""
-    jobs = [job for cell in run.cells for job in dict.fromkeys(reading_jobs(run, cell))]
-    texts = run._texts([source for _, _, source, _ in jobs])
-    read = run.workspace.records("quality", [own for *_, own in jobs])
+    every = [one for cell in run.cells for one in answers(run, cell)]
+    texts = run._texts([one.source for one in every])
+    read = run.workspace.records("quality", [one.reading.id for one in every])
     found: dict[str, dict[str, Prompted]] = {}
-    answers: dict[tuple[str, str], dict[str, str]] = {}
-    for kind, item, source, own in jobs:
-        if not (text := texts.get(source)) or source in answers.get((kind, item.prompt), {}):
+    answered: dict[tuple[str, str], dict[str, str]] = {}
+    for one in every:
+        prompt = one.item.prompt
+        if not (text := texts.get(one.source)) or one.source in answered.get((one.kind, prompt), {}):
             continue  # unmarked text is the same for every watermark
-        answers.setdefault((kind, item.prompt), {})[source] = text
-        values = found.setdefault(kind, {}).setdefault(item.prompt, Prompted()).values
+        answered.setdefault((one.kind, prompt), {})[one.source] = text
+        values = found.setdefault(one.kind, {}).setdefault(prompt, Prompted()).values
         values.setdefault("distinct", []).append(distinct(text))
         values.setdefault("repetition", []).append(repetition(text))
-        if "perplexity" in read.get(own, {}):
-            values.setdefault("log perplexity", []).append(float(np.log(read[own]["perplexity"])))
-    for (kind, prompt), several in answers.items():
+        if "perplexity" in read.get(one.reading.id, {}):
+            values.setdefault("log perplexity", []).append(float(np.log(read[one.reading.id]["perplexity"])))
+    for (kind, prompt), several in answered.items():
         if len(several) > 1:
             values = found[kind][prompt].values
-            values["diversity"] = [diversity(embed(list(several.values())))]
+            values["diversity"] = [diversity(embed(list(several.values())))] if embed else []
             values["overlap"] = [self_overlap(list(several.values()))]
     return found
 
@@ -145,10 +164,13 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
-    parser.add_argument("--embedder", default="all-mpnet-base-v2", help="whose cosine tells answers apart")
+    parser.add_argument(
+        "--embedder", default="all-mpnet-base-v2", help="whose cosine tells answers apart; empty: none does"
+    )
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
-    report(measure(run, run.models.embedder(args.embedder).embed), np.random.default_rng(1))
+    embed = run.models.embedder(args.embedder).embed if args.embedder else None
+    report(measure(run, embed), np.random.default_rng(1))
 
 
 if __name__ == "__main__":

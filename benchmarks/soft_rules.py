@@ -25,7 +25,7 @@ from alimark.bench.workspace import Workspace
 from alimark.key import SOFT_VERSION, Key
 from alimark.scoring import SOFT_VERSIONS, Soft
 from alimark.signals import Units, project, restructure
-from alimark.soft import _worths, trace_soft
+from alimark.soft import SoftRule, _worths, trace_soft
 from alimark.text import splitter
 
 NOW = SOFT_VERSIONS[SOFT_VERSION]
@@ -157,28 +157,52 @@ def _stretches(worths: Any, rule: Any, begin: float, leave: float, stay: float, 
     return total
 
 
-def stretches(text: Text, blocks: Any) -> Floats:
-    rule = Soft(NOW, restructure=False)
-    signals = rule.signals(text.units, project(text.vectors, text.key))
-    chances = tuple(NOW.rule._replace(joined=0.0))
-    found = []
-    for row in blocks[:, : rule.length(text.units.count)]:
-        worths = np.empty((len(signals.tables), signals.tables.shape[1], len(row)))
-        _worths(signals.tables, row, worths)
-        found.append(_stretches(worths, chances, 0.3, 0.05, 0.85, 0.3))
-    return np.array(found)
+def stretched(rule: SoftRule, begin: float, leave: float, stay: float, resume: float) -> Score:
+    def score(text: Text, blocks: Any) -> Floats:
+        own = Soft(NOW, restructure=False)
+        signals = own.signals(text.units, project(text.vectors, text.key))
+        found = []
+        for row in blocks[:, : own.length(text.units.count)]:
+            worths = np.empty((len(signals.tables), signals.tables.shape[1], len(row)))
+            _worths(signals.tables, row, worths)
+            found.append(_stretches(worths, tuple(rule._replace(joined=0.0)), begin, leave, stay, resume))
+        return np.array(found)
+
+    return score
+
+
+def ruled(rule: SoftRule) -> Score:
+    return by(Soft(NOW._replace(rule=rule), restructure=True))
+
+
+def mixed(*every: Score) -> Score:
+    """The likelihood if each of these is as likely as the others."""
+
+    def score(text: Text, blocks: Any) -> Floats:
+        found: Floats = np.logaddexp.reduce([one(text, blocks) for one in every], axis=0)
+        return found
+
+    return score
+
+
+RARELY = SoftRule(worth=1.3, foreign=0.03, replaced=0.03, moved=0.3, repeated=0.02, skipped=0.03, further=0.6,
+                  two=0.02, three=0.01, joined=0.02, jump=0.01)  # fmt: skip
+"""For a text of which one thing became, and little else."""
+DELETED = ruled(RARELY._replace(skipped=0.4))
+REORDERED = ruled(RARELY._replace(replaced=0.5, moved=0.95))
+ONE_RUN = stretched(RARELY, 0.6, 0.1, 0.85, 0.05)
 
 
 def variants() -> dict[str, Score]:
     def changed(**rule: float) -> Score:
-        return by(Soft(NOW._replace(rule=NOW.rule._replace(**rule)), restructure=True))
+        return ruled(NOW.rule._replace(**rule))
 
     def version(**settings: Any) -> Score:
         return by(Soft(NOW._replace(**settings), restructure=True))
 
     return {
         "starting point": starting_point,
-        "version 1": by(Soft(NOW, restructure=True)),
+        "version 1": ruled(NOW.rule),
         "the likeliest alignment alone": likeliest,
         "no restructuring": by(Soft(NOW, restructure=False)),
         "1.5 blocks a sentence": version(blocks=1.5),
@@ -190,7 +214,12 @@ def variants() -> dict[str, Score]:
         "worth 0.9": changed(worth=0.9),
         "worth 1.8": changed(worth=1.8),
         "skips twice as likely": changed(skipped=0.2),
-        "stretches outside": stretches,
+        "stretches outside": stretched(NOW.rule, 0.3, 0.05, 0.85, 0.3),
+        "deleted": DELETED,
+        "reordered": REORDERED,
+        "one run": ONE_RUN,
+        "version 1, reordered, one run": mixed(ruled(NOW.rule), REORDERED, ONE_RUN),
+        "version 1, deleted, reordered, one run": mixed(ruled(NOW.rule), DELETED, REORDERED, ONE_RUN),
     }
 
 

@@ -204,12 +204,14 @@ class Run:
         )
         return Job(digest(making), group, (cell, item, settings, marked, answer))
 
-    def attack_job(self, cell: Cell, item: Item, attack: OneAttack) -> Job:
-        parent = self.generate_job(cell, item).id
+    def attack_job(self, cell: Cell, item: Item, attack: OneAttack, answer: int = 0, again: int = 0) -> Job:
+        """`again`: how often the text was attacked so before, each time with other chances."""
+        parent = self.generate_job(cell, item, answer=answer).id
         pool = cell.data.name if attack.name in _POOLED else ""
         making = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": attack.settings, "pool": pool,
-                  "seed": cell.recipe.seed}  # fmt: skip
-        return Job(digest(making), (attack.name, digest(attack.settings), pool), (cell, item, attack, parent))
+                  "seed": cell.recipe.seed} | ({"again": again} if again else {})  # fmt: skip
+        seed = seed_for(attack.name, cell.recipe.seed, f"{parent}/{again}" if again else parent)
+        return Job(digest(making), (attack.name, digest(attack.settings), pool), (cell, item, attack, parent, seed))
 
     def detect_job(self, cell: Cell, detection: Detection, source: str, secret_text: str, number: int = 0) -> Job:
         """`source`: the record whose text is scored, or "human:" and the text."""
@@ -322,7 +324,7 @@ class Run:
         self._write("attack", self._open("attack", jobs), self._attacked)
 
     def _attacked(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Record]]:
-        cell, _, wanted, _ = jobs[0].content
+        cell, _, wanted, _, _ = jobs[0].content
         texts = self.workspace.records("generate", [job.content[3] for job in jobs])
         sound = []
         for job in jobs:
@@ -336,7 +338,7 @@ class Run:
             # The paper's: sentences of other texts of the data set. They are human, so none brings a mark along.
             settings["pool"] = tuple(cell.data.human)
         attack = load_attack(wanted.name, **settings)
-        targets = (Target(text, seed_for(wanted.name, cell.recipe.seed, job.content[3])) for job, text in sound)
+        targets = (Target(text, job.content[4]) for job, text in sound)
         for place, made in attack.run(targets):
             job = sound[place][0]
             record: Record = {"parent_id": job.content[3], "attack": {"name": attack.name, "settings": attack.settings}}

@@ -1,0 +1,115 @@
+"""What benchmarks/paired.py and quality.py make of several answers to one prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_run import STAND_INS, recipe
+
+import paired
+import quality
+from alimark.bench.recipe import attacks
+from alimark.bench.run import Run
+from alimark.bench.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two watermarks; the first two of four prompts are answered three times."""
+    [watermark] = STAND_INS["watermark"]
+    wanted = recipe(
+        watermark=[watermark | {"label": label, "key": watermark["key"] | {"block_size": size}}
+                   for label, size in (("one", 8), ("two", 16))],
+        data=STAND_INS["data"] | {"human_texts": 10, "human_keys": 2},
+        attack=[{"name": "delete", "rate": 0.5}], meaning="",
+        quality={"texts": 3, "answers": 3, "prompts": 2},
+    )  # fmt: skip
+    made = Run(wanted, Workspace(tmp_path_factory.mktemp("work")))
+    made.run()
+    return made
+
+
+def test_further_answers_are_attacked_and_scored_once(run: Run) -> None:
+    texts = paired.texts_of(run, 3)
+    assert [(text.prompt, text.answer) for text in texts] == [
+        (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (3, 0),
+    ]  # fmt: skip
+    assert len(paired.texts_of(run, 1)) == 4
+    assert [text.again for text in paired.texts_of(run, 1, 2)] == [0, 1] * 4
+    paired.complete(run, texts)
+    one = paired.scored(run, "one", texts)
+    assert one.human.shape == (10, 2)
+    assert set(one.texts) == {"none", "delete 0.5"}
+    assert all(len(scores) == 8 and np.isfinite(scores).all() for scores in one.texts.values())
+    assert len(np.unique(one.texts["none"])) > 4  # the answers are not all the same
+    size = sum(path.stat().st_size for path in (run.workspace.folder / "records").iterdir())
+    paired.complete(run, texts)
+    assert sum(path.stat().st_size for path in (run.workspace.folder / "records").iterdir()) == size
+
+
+def test_another_attack_is_one_with_other_chances(run: Run) -> None:
+    texts = paired.texts_of(run, 1, 3)
+    paired.complete(run, texts)
+    [attack] = attacks(run.recipe)
+    ids = [paired.source(run, run.cells[0], text, attack).id for text in texts]
+    records = run.workspace.records("attack", ids)
+    left = [records[own]["text"] for own in ids]
+    assert len(set(ids)) == len(ids)
+    assert all(len(set(left[start : start + 3])) > 1 for start in range(0, len(left), 3))
+
+
+def made_up(label: str, share: float, prompts: list[int], rng: np.random.Generator) -> paired.Scored:
+    """Texts of one prompt are all found or all missed."""
+    by_prompt = np.full(max(prompts) + 1, -9.0)
+    by_prompt[rng.random(len(by_prompt)) < share] = 9.0
+    scores = {"none": np.take(by_prompt, prompts)}
+    human = rng.normal(size=(100, 2))
+    return paired.Scored(
+        label, human, np.full(200, 0.5), scores, {"none": (scores["none"] < 0).astype(np.float64)}, np.array(prompts)
+    )
+
+
+@pytest.mark.parametrize("row", [paired.row, paired.nominal_row])
+def test_answers_that_say_the_same_narrow_no_interval(row: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paired, "REPEATS", 100)
+
+    def cells(answers: int) -> list[str]:
+        prompts = [number for number in range(40) for _ in range(answers)]
+        one, two = (made_up(str(share), share, prompts, np.random.default_rng(3)) for share in (0.4, 0.7))
+        line: str = row(one, two, "none", np.random.default_rng(1))  # type: ignore[operator]
+        return [cell.strip() for cell in line.split("|")]
+
+    once, often = cells(1), cells(5)
+    assert (once[2], often[2]) == ("40", "200")
+    assert [cell for cell in once if "[" in cell] == [cell for cell in often if "[" in cell]
+
+
+def test_the_interval_is_that_of_a_plain_bootstrap_over_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paired, "REPEATS", 800)
+    rng = np.random.default_rng(5)
+    prompts = np.repeat(np.arange(30), rng.integers(1, 6, 30)).tolist()
+    one, two = (made_up(str(share), share, prompts, rng) for share in (0.4, 0.7))
+    low, high = paired.difference(one, two, "none", 0.01, rng)
+    groups = [np.flatnonzero(one.prompts == number) for number in range(30)]
+    found = []
+    for _ in range(800):
+        places = np.concatenate([groups[number] for number in rng.integers(0, 30, 30)])
+        found.append((two.texts["none"][places] > 0).mean() - (one.texts["none"][places] > 0).mean())
+    assert (low, high) == pytest.approx(tuple(np.quantile(found, (0.025, 0.975))), abs=0.04)
+
+
+def test_what_is_read_first_is_paired(tmp_path: Path) -> None:
+    wanted = recipe(quality={"oracle": "some", "texts": 3, "answers": 2, "prompts": 2})
+    run = Run(wanted, Workspace(tmp_path))
+    [cell] = run.cells
+    places = {one.reading.id: (one.place, one.kind) for one in quality.answers(run, cell)}
+    found = [places.get(job.id) for job in quality.readings(run)]
+    label = cell.watermark.label
+    assert found[:10] == [
+        ((answer, number), kind)
+        for answer, number in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
+        for kind in (label, "unmarked")
+    ]
+    assert found[10:] == [None] * 3  # human texts

@@ -118,7 +118,7 @@ def soft_keys(repeats: int) -> None:
         def score() -> object:
             tables = worth_tables(units)  # noqa: B023
             return search_soft(
-                tables, joinable, blocks, np.array([length]), rule.rule,  # noqa: B023
+                tables, joinable, blocks, np.array([length]), rule.rules,  # noqa: B023
                 starts=np.array([0, count]), texts=0 * jobs, keys=jobs,  # noqa: B023
             )  # fmt: skip
 

@@ -140,7 +140,7 @@ def scored(rule: SoftRule, third: float = 0.0, halved: float = 0.0, halves: int 
     return score
 
 
-RULE = NOW.rule
+[RULE] = NOW.rules
 VARIANTS = {
     "version 1": scored(RULE),
     "three sentences": scored(RULE, third=0.02),

@@ -141,19 +141,26 @@ def soft_likelihood(
     with any of the first `offsets` blocks.
     """
     size, gain = len(whole[0]), chances["worth"]
-    names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump")
+    names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump", "leaving")
     usual = 1 - sum(chances[name] for name in names)
 
     def ratio(worth: float) -> float:
         """Of the densities of N(gain, 1) and N(0, 1)."""
         return math.exp(gain * worth - gain * gain / 2)
 
-    def rest(i: int, j: int) -> float:
-        """Of sentences i and on, block number j (from 1) being the last one carried."""
+    def rest(i: int, j: int, outside: bool = False) -> float:
+        """Of sentences i and on, block number j (from 1) being the last one carried, or left for a passage without any."""
         if i == len(whole):
             return 1.0
+        if outside:
+            back = [
+                (chances["resumed"], j + 1),
+                *((((1 - chances["resumed"]) / size), to) for to in range(1, size + 1)),
+            ]
+            ways = [chance * ratio(whole[i][to - 1]) * ahead(i + 1, to) for chance, to in back if to <= size]
+            return best([chances["staying"] * ahead(i + 1, j, True), *((1 - chances["staying"]) * way for way in ways)])
         other = 1 - chances["moved"] + chances["moved"] * sum(map(ratio, whole[i])) / size
-        ways = [chances["foreign"] * other * ahead(i + 1, j)]
+        ways = [chances["foreign"] * other * ahead(i + 1, j), chances["leaving"] * ahead(i + 1, j, True)]
         if j < size:
             ways.append(chances["replaced"] * other * ahead(i + 1, j + 1))
         starts = [(usual, j + 1), (chances["repeated"], j if j else size + 1)]
@@ -174,7 +181,8 @@ def soft_likelihood(
 
     ahead = cache(rest)
     starts = range(min(offsets, size))
-    return best([ahead(0, start) / len(starts) for start in starts])
+    within = [(1 - chances["outside"]) * ahead(0, start) / len(starts) for start in starts]
+    return best([*within, *(chances["outside"] * ahead(0, start, True) / len(starts) for start in starts)])
 
 
 def soft_local(

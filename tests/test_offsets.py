@@ -77,7 +77,7 @@ def test_hard_bits_are_searched_from_every_block_on(seed: int, count: int, m: in
 def test_the_soft_score_is_the_oracles_over_all_starts(case: SoftCase, offsets: int) -> None:
     keys = np.arange(3)
     found = search_soft(
-        case.tables, case.joinable, case.blocks, np.array([case.blocks.shape[1]]), case.rule,
+        case.tables, case.joinable, case.blocks, np.array([case.blocks.shape[1]]), (case.rule,),
         starts=np.array([0, len(case.units)]), texts=0 * keys, keys=keys, offsets=offsets,
     )  # fmt: skip
     chances = case.rule._asdict()
@@ -159,8 +159,9 @@ PLAIN = {
 
 @pytest.mark.parametrize("decision", ["hard", "soft"])
 def test_a_key_without_offsets_is_what_it_was(decision: str, tmp_path: Path) -> None:
-    """Id and file of keys made before there were offsets."""
+    """Id and file of keys made before there were offsets, or a second version of soft decisions."""
     key = key_of(7, decision, 1)
+    key.soft_version = 1
     key.save(tmp_path / "key.json")
     digest = hashlib.sha256((tmp_path / "key.json").read_bytes()).hexdigest()
     assert (key.id, digest) == PLAIN[decision]

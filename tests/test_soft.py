@@ -35,7 +35,7 @@ from alimark.soft import (
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()
-RULE = SOFT_VERSIONS[SOFT_VERSION].rule
+RULES = SOFT_VERSIONS[SOFT_VERSION].rules
 
 
 class Case:
@@ -61,6 +61,14 @@ class Case:
         )  # fmt: skip
 
     @property
+    def wandering(self) -> SoftRule:
+        """A rule by which the text may leave the blocks, too."""
+        rng = np.random.default_rng(len(self.units))
+        usual = 1 - sum(self.rule[1:3]) - sum(self.rule[4:6]) - sum(self.rule[7:11])
+        return self.rule._replace(outside=rng.uniform(), leaving=rng.uniform(0, usual), staying=rng.uniform(),
+                                  resumed=rng.uniform())  # fmt: skip
+
+    @property
     def tables(self) -> Any:
         return worth_tables(self.units)
 
@@ -69,10 +77,10 @@ class Case:
         joined = [row if can else None for row, can in zip(found[1].tolist(), self.joinable, strict=True)]
         return found[0].tolist(), joined
 
-    def search(self, rule: SoftRule | None = None) -> Any:
+    def search(self, *rules: SoftRule) -> Any:
         keys = np.arange(len(self.blocks))
         return search_soft(
-            self.tables, self.joinable, self.blocks, np.array([self.blocks.shape[1]]), rule or self.rule,
+            self.tables, self.joinable, self.blocks, np.array([self.blocks.shape[1]]), rules or (self.rule,),
             starts=np.array([0, len(self.units)]), texts=np.zeros(len(keys), np.int64), keys=keys,
         )  # fmt: skip
 
@@ -90,6 +98,23 @@ def test_the_score_is_the_oracles_likelihood(case: Case) -> None:
     without = case.rule.without_restructuring()
     plain = [math.log(oracle.soft_likelihood(*case.worths(key), without._asdict())) for key in range(3)]
     np.testing.assert_allclose(case.search(without), plain, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=cases)
+def test_the_score_of_several_rules_is_their_mean_likelihood(case: Case) -> None:
+    rules = (case.rule, case.wandering, case.rule.without_restructuring())
+    plain = [
+        math.log(sum(oracle.soft_likelihood(*case.worths(key), rule._asdict()) for rule in rules) / 3)
+        for key in range(3)
+    ]
+    np.testing.assert_allclose(case.search(*rules), plain, rtol=1e-9, atol=1e-9)
+
+
+def test_rules_of_several_worths_are_refused() -> None:
+    case = Case(1, 3, 8, 4)
+    with pytest.raises(ValueError, match="worth"):
+        case.search(case.rule, case.rule._replace(worth=9.0))
 
 
 @settings(max_examples=100, deadline=None)
@@ -117,11 +142,11 @@ def test_lengths_and_texts_are_kept_apart() -> None:
     one, two = Case(1, 5, 32, 8), Case(2, 7, 32, 8)
     together = search_soft(
         np.concatenate([one.tables, two.tables]), np.concatenate([one.joinable, two.joinable]), two.blocks,
-        np.array([6, 8]), RULE, starts=np.array([0, 5, 12]), texts=np.array([1, 0]), keys=np.array([2, 1]),
+        np.array([6, 8]), RULES, starts=np.array([0, 5, 12]), texts=np.array([1, 0]), keys=np.array([2, 1]),
     )  # fmt: skip
     alone = [
         search_soft(
-            case.tables, case.joinable, two.blocks[:, :length], np.array([length]), RULE,
+            case.tables, case.joinable, two.blocks[:, :length], np.array([length]), RULES,
             starts=np.array([0, len(case.units)]), texts=np.zeros(1, np.int64), keys=np.array([key]),
         )[0]
         for case, length, key in ((two, 8, 2), (one, 6, 1))
@@ -199,7 +224,7 @@ def test_one_sentence_that_holds_two_blocks_is_told_as_a_split() -> None:
     case.units[:, 0] = np.random.default_rng(0).normal(size=(4, 32))
     for i, blocks in enumerate(([0], [1, 2], [3], [4])):
         case.units[i, 0] += 4 * sum(case.signs[0, block] for block in blocks)
-    _, steps = trace_soft(case.tables, case.joinable, case.blocks[0], RULE)
+    _, steps = trace_soft(case.tables, case.joinable, case.blocks[0], RULES[0])
     held = [step.block for step in steps if step.kind == MATCH and step.cut == SEVERAL]
     assert held == [1, 2]
 
@@ -298,10 +323,26 @@ def test_an_embedder_without_directions_is_used_whole() -> None:
 
 
 def test_old_versions_stay() -> None:
-    """What version 1 fixed when it was released; a better rule is a new version."""
-    version = SOFT_VERSIONS[1]
-    assert version.rule == SoftRule(1.3, 0.12, 0.1, 0.8, 0.05, 0.1, 0.6, 0.06, 0.02, 0.04, 0.02)
-    assert (version.shrink, version.blocks) == (5.0, 2.0)
+    """What each version fixed when it was released; a better rule is a new version."""
+    anything = SoftRule(1.3, 0.12, 0.1, 0.8, 0.05, 0.1, 0.6, 0.06, 0.02, 0.04, 0.02)
+    assert SOFT_VERSIONS[1].rules == (anything,)
+    assert SOFT_VERSIONS[2].rules == (
+        anything,
+        SoftRule(1.3, 0.03, 0.03, 0.3, 0.03, 0.4, 0.6, 0.0, 0.0, 0.0, 0.01),
+        SoftRule(1.3, 0.03, 0.5, 0.95, 0.03, 0.03, 0.6, 0.0, 0.0, 0.0, 0.01),
+        SoftRule(1.3, 0.03, 0.03, 0.3, 0.03, 0.03, 0.6, 0.0, 0.0, 0.0, 0.01, 0.6, 0.1, 0.85, 0.05),
+    )
+    assert {(version.shrink, version.blocks) for version in SOFT_VERSIONS.values()} == {(5.0, 2.0)}
+    assert set(SOFT_VERSIONS) == set(range(1, SOFT_VERSION + 1))
+
+
+def test_a_text_of_an_older_version_is_found_by_its_key(sentences: list[str]) -> None:
+    key = soft_key(0)
+    old = Key(bytes(key._secret), decision="soft", block_size=key.block_size, span=key.span, embedder=key.embedder,
+              fingerprint=key.fingerprint, soft_version=1)  # fmt: skip
+    scores = [AliMark(one, embedder=EMBEDDER).detect(" ".join(sentences)) for one in (key, old)]
+    assert all(found.verdict() == "found" for found in scores)
+    assert scores[0].score != scores[1].score
 
 
 def test_what_ships_is_never_changed() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Law = Literal["uniform", "shuffle"]
 
 VERSION = 1
-SOFT_VERSION = 1
+SOFT_VERSION = 2
 """Of how soft decisions are made and found, the newest; alimark.scoring keeps them all."""
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"

@@ -128,7 +128,8 @@ class Hard:
 class SoftVersion(NamedTuple):
     """What a soft key fixes for all time: a text marked today is to be found by every later release."""
 
-    rule: soft.SoftRule
+    rules: tuple[soft.SoftRule, ...]
+    """What may have become of a text, each as likely; by the first, the likeliest alignment is shown."""
     shrink: float
     """The text's own mean is taken for that of so many more sentences, which are like any: the shorter, the less it counts."""
     blocks: float
@@ -136,17 +137,25 @@ class SoftVersion(NamedTuple):
     local: LocalCosts
 
 
-SOFT_VERSIONS = {
-    1: SoftVersion(
-        rule=soft.SoftRule(
-            worth=1.3, foreign=0.12, replaced=0.1, moved=0.8, repeated=0.05, skipped=0.1, further=0.6,
-            two=0.06, three=0.02, joined=0.04, jump=0.02,
-        ),
-        shrink=5.0,
-        blocks=2.0,
-        local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),
-    )
-}  # fmt: skip
+_ANYTHING = soft.SoftRule(
+    worth=1.3, foreign=0.12, replaced=0.1, moved=0.8, repeated=0.05, skipped=0.1, further=0.6,
+    two=0.06, three=0.02, joined=0.04, jump=0.02,
+)  # fmt: skip
+_LITTLE = soft.SoftRule(
+    worth=1.3, foreign=0.03, replaced=0.03, moved=0.3, repeated=0.03, skipped=0.03, further=0.6,
+    two=0.0, three=0.0, joined=0.0, jump=0.01,
+)  # fmt: skip
+_DELETED = _LITTLE._replace(skipped=0.4)
+_REORDERED = _LITTLE._replace(replaced=0.5, moved=0.95)
+_PASTED = _LITTLE._replace(outside=0.6, leaving=0.1, staying=0.85, resumed=0.05)
+
+_VERSION_1 = SoftVersion(
+    rules=(_ANYTHING,),
+    shrink=5.0,
+    blocks=2.0,
+    local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),
+)
+SOFT_VERSIONS = {1: _VERSION_1, 2: _VERSION_1._replace(rules=(_ANYTHING, _DELETED, _REORDERED, _PASTED))}
 """docs/soft.md tells how these came about, and what else was tried."""
 
 
@@ -176,8 +185,9 @@ class Soft:
     local_unit = 1.0
 
     @cached_property
-    def _rule(self) -> soft.SoftRule:
-        return self.version.rule if self.restructure else self.version.rule.without_restructuring()
+    def _rules(self) -> tuple[soft.SoftRule, ...]:
+        rules = self.version.rules
+        return rules if self.restructure else tuple(rule.without_restructuring() for rule in rules)
 
     def length(self, sentences: int) -> int:
         return math.ceil(self.version.blocks * sentences) + self.offsets - 1
@@ -194,12 +204,12 @@ class Soft:
         joinable = np.concatenate([one.joinable for one in signals])
         lengths = np.array([self.length(len(one.packed)) for one in signals])
         return soft.search_soft(
-            tables, joinable, blocks, lengths, self._rule, starts=_starts(signals), texts=texts, keys=keys,
+            tables, joinable, blocks, lengths, self._rules, starts=_starts(signals), texts=texts, keys=keys,
             offsets=self.offsets,
         )  # fmt: skip
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
-        return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rule, self.offsets)[1]
+        return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rules[0], self.offsets)[1]
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
         return soft.search_local_soft(signals.tables, signals.joinable, blocks, self.version.local)

@@ -367,7 +367,7 @@ def _soft_power(m: int, count: int, fpr: float) -> float:
         flat, jobs = units.reshape(-1, 2, m), np.arange(len(blocks))
         joinable = np.arange(len(flat)) % count > 0
         return search_soft(
-            worth_tables(flat), joinable, blocks, np.full(len(units), length), version.rule,
+            worth_tables(flat), joinable, blocks, np.full(len(units), length), version.rules,
             starts=np.arange(0, len(flat) + 1, count), texts=jobs % len(units), keys=jobs,
         )  # fmt: skip
 

@@ -5,12 +5,13 @@ A text is its units' projections: `units[i, 0]` of sentence i, `units[i, 1]` of 
 block has mean 0 and deviation 1 over random blocks.
 
 The score is the logarithm of a likelihood ratio under a small model of rewriting, summed over all alignments: sentences are
-dropped, put in, moved, split and merged with the chances of a `SoftRule`. How true the model is decides how well marks are
-found; false positives are kept by random keys whatever it says.
+dropped, put in, moved, split and merged with the chances of a `SoftRule`, or of one of several, each as likely. How true the
+model is decides how well marks are found; false positives are kept by random keys whatever it says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,14 @@ class SoftRule(NamedTuple):
     """The sentence carries a block only together with the one before it."""
     jump: float
     """The text goes on at any block."""
+    outside: float = 0.0
+    """The text begins in a passage that carries no blocks at all, as one into which another was pasted."""
+    leaving: float = 0.0
+    """The sentence begins such a passage."""
+    staying: float = 0.0
+    """Within such a passage, that the next sentence belongs to it."""
+    resumed: float = 0.0
+    """Behind such a passage, that the text goes on where it was; else it does so at any block."""
 
     def without_restructuring(self) -> SoftRule:
         """Sentences are taken as they are: none is joined to its neighbour, none holds several blocks."""
@@ -100,35 +109,42 @@ _TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
 
 
 @kernel()
-def _forward(worths: Any, joinable: Any, rule: Any, offsets: Any) -> Any:
+def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any) -> Any:  # noqa: PLR0912
     """The logarithm of how much likelier the text is if it carries these blocks, over all that may have become of it.
 
-    It began with one of the first `offsets` blocks, each as likely.
+    `likelier[i, j]`: how much likelier sentence i is if it carries block j. The text began with one of the first `offsets`
+    blocks, each as likely.
     """
-    gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule
+    gain, foreign, replaced, moved = rule[0], rule[1], rule[2], rule[3]
+    repeated, skipped, further, two, three = rule[4], rule[5], rule[6], rule[7], rule[8]
+    joined, jump, outside, leaving, staying, resumed = rule[9], rule[10], rule[11], rule[12], rule[13], rule[14]
     count, size = worths.shape[0], worths.shape[2]
-    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump
+    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leaving
     less = -gain * gain / 2
     at, before, now = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
-    lost, likelier = np.zeros(size + 1), np.zeros(size + 1)
-    # at[j]: that block j was the last one carried, or that none was yet and block j + 1 comes first
+    lost, left = np.zeros(size + 1), np.zeros(size + 1)
+    # at[j]: that block j was the last one carried, or that none was yet and block j + 1 comes first; left[j]: the same,
+    # and that a passage without blocks goes on
     offsets = min(offsets, size)
     for j in range(offsets):
-        at[j] = 1.0 / offsets
-    total, last = 0.0, 1.0
+        at[j] = (1 - outside) / offsets
+        left[j] = outside / offsets
+    total, last, without = 0.0, 1.0, outside
     for i in range(count):
         mean = 0.0
-        for j in range(1, size + 1):
-            likelier[j] = np.exp(gain * worths[i, 0, j - 1] + less)
-            mean += likelier[j]
+        for j in range(size):
+            mean += likelier[i, j]
         other = 1 - moved + moved * mean / size
         for j in range(2, size + 1):
             lost[j] = further * lost[j - 1] + (1 - further) * at[j - 2]
+        anywhere = ((1 - without) * jump + without * (1 - staying) * (1 - resumed)) / size
         now[0] = at[0] * foreign * other
         whole = now[0]
         for j in range(1, size + 1):
-            here = at[j - 1] * usual + at[j] * repeated + lost[j] * skipped + jump / size
-            value = (at[j] * foreign + at[j - 1] * replaced) * other + here * likelier[j]
+            here = at[j - 1] * usual + at[j] * repeated + lost[j] * skipped + anywhere
+            if without > 0:
+                here += left[j - 1] * (1 - staying) * resumed
+            value = (at[j] * foreign + at[j - 1] * replaced) * other + here * likelier[i, j - 1]
             if j > 1 and two > 0:
                 value += at[j - 2] * two * np.exp(gain * (worths[i, 0, j - 2] + worths[i, 0, j - 1]) * _TWO + less)
             if j > 2 and three > 0:
@@ -138,6 +154,15 @@ def _forward(worths: Any, joinable: Any, rule: Any, offsets: Any) -> Any:
                 value += before[j - 1] / last * joined * np.exp(gain * worths[i, 1, j - 1] + less)
             now[j] = value
             whole += value
+        if outside + leaving > 0:
+            without = 0.0
+            for j in range(size + 1):
+                left[j] = left[j] * staying + at[j] * leaving
+                without += left[j]
+            whole += without
+            without /= whole
+            for j in range(size + 1):
+                left[j] /= whole
         total += np.log(whole)
         for j in range(size + 1):
             before[j], at[j] = at[j], now[j] / whole
@@ -146,14 +171,20 @@ def _forward(worths: Any, joinable: Any, rule: Any, offsets: Any) -> Any:
 
 
 @kernel(parallel=True)
-def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, blocks: Any, lengths: Any, rule: Any,
+def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, blocks: Any, lengths: Any, rules: Any,
                offsets: Any, out: Any) -> None:  # fmt: skip
     for job in prange(len(texts)):
         a, b = starts[texts[job]], starts[texts[job] + 1]
         own = blocks[keys[job], : lengths[texts[job]]]
         worths = np.empty((b - a, tables.shape[1], len(own)))
         _worths(tables[a:b], own, worths)
-        out[job] = _forward(worths, joinable[a:b], rule, offsets)
+        gain = rules[0, 0]
+        likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
+        found = np.empty(len(rules))
+        for k in range(len(rules)):
+            found[k] = _forward(worths, joinable[a:b], rules[k], likelier, offsets)
+        most = found.max()
+        out[job] = most + np.log(np.exp(found - most).mean())
 
 
 def search_soft(
@@ -161,7 +192,7 @@ def search_soft(
     joinable: NDArray[np.bool_],
     blocks: Packed,
     lengths: Ints,
-    rule: SoftRule,
+    rules: Sequence[SoftRule],
     *,
     starts: Ints,
     texts: Ints,
@@ -170,11 +201,14 @@ def search_soft(
 ) -> Floats:
     """The log-likelihood ratio of many pairs of a text and a key, in parallel, as in `search`.
 
-    Text t meets the first `lengths[t]` blocks of a key and begins with any of the first `offsets`.
+    Text t meets the first `lengths[t]` blocks of a key and begins with any of the first `offsets`. The rules, each as likely
+    as the others, share one `worth`.
     """
+    if len({rule.worth for rule in rules}) != 1:
+        raise ValueError("the rules of one search share one worth")
     out = np.empty(len(texts))
     with one_at_a_time:
-        _soft_jobs(tables, joinable, starts, texts, keys, blocks, lengths, tuple(rule), offsets, out)
+        _soft_jobs(tables, joinable, starts, texts, keys, blocks, lengths, np.array(rules), offsets, out)
     return out
 
 
@@ -253,12 +287,15 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, 
 def trace_soft(
     tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, rule: SoftRule, offsets: int = 1
 ) -> tuple[float, list[Step]]:
-    """The likeliest of all that may have become of the text: its part of the likelihood, as a logarithm, and its moves."""
+    """The likeliest of all that may have become of the text: its part of the likelihood, as a logarithm, and its moves.
+
+    Of a rule by which a text stays within the blocks.
+    """
     worths = np.empty((len(tables), tables.shape[1], len(blocks)))
     _worths(tables, blocks, worths)
     shape = (len(tables) + 1, len(blocks) + 1)
     moves, origins = np.zeros(shape, np.int8), np.zeros(shape, np.int32)
-    j, best = _likeliest(worths, joinable, tuple(rule), offsets, moves, origins)
+    j, best = _likeliest(worths, joinable, tuple(rule[:11]), offsets, moves, origins)
     steps: list[Step] = []
     i = len(tables)
     while i:

@@ -27,7 +27,7 @@ from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull, LLMError
 from alimark.fitted import Fitted
 from alimark.generate import Generation, GenerationSettings, Prompt, generate_many
-from alimark.key import DEFAULT_EMBEDDER, Key
+from alimark.key import DEFAULT_EMBEDDER, SOFT_VERSION, Key
 from alimark.llm.base import LLM, Sampling
 from alimark.loading import named_embedder, named_llm
 from alimark.records import Record
@@ -218,6 +218,8 @@ class Run:
         making = {"stage": "detect", "source": source, "key": cell.watermark.key, "scheme": cell.watermark.scheme,
                   "secret": secret_text, "number": number, "seed": cell.recipe.seed,
                   "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
+        if cell.watermark.key.get("decision") == "soft" and SOFT_VERSION > 1:
+            making["soft_version"] = SOFT_VERSION  # a text is written alike under all versions, but not found alike
         group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)
         return Job(digest(making), group, (cell, detection, source, secret_text, number))
 

@@ -28,8 +28,8 @@ from alimark.signals import Units, project, restructure
 from alimark.soft import SoftRule, trace_soft
 from alimark.text import splitter
 
-FIRST, SECOND = SOFT_VERSIONS[1], SOFT_VERSIONS[2]
-GENERAL, DELETED, REORDERED, ONE_RUN = SECOND.rules
+FIRST = SOFT_VERSIONS[1]
+[RULE] = FIRST.rules
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def likeliest(text: Text, blocks: Any) -> Floats:
     rule = Soft(FIRST, restructure=True)
     signals = rule.signals(text.units, project(text.vectors, text.key))
     rows = blocks[:, : rule.length(text.units.count)]
-    return np.array([trace_soft(signals.tables, signals.joinable, row, GENERAL)[0] for row in rows])
+    return np.array([trace_soft(signals.tables, signals.joinable, row, RULE)[0] for row in rows])
 
 
 @kernel()
@@ -121,20 +121,23 @@ def starting_point(text: Text, blocks: Any) -> Floats:
 
 
 def ruled(*rules: SoftRule) -> Score:
-    """Each rule as likely as the others."""
+    """By any of these, each as likely as the others."""
     return by(Soft(FIRST._replace(rules=rules), restructure=True))
+
+
+_, DELETED, REORDERED, ONE_RUN = SOFT_VERSIONS[2].rules
 
 
 def variants() -> dict[str, Score]:
     def changed(**rule: float) -> Score:
-        return ruled(GENERAL._replace(**rule))
+        return ruled(RULE._replace(**rule))
 
     def version(**settings: Any) -> Score:
         return by(Soft(FIRST._replace(**settings), restructure=True))
 
     return {
         "starting point": starting_point,
-        "version 1": version(),
+        "version 1": ruled(RULE),
         "the likeliest alignment alone": likeliest,
         "no restructuring": by(Soft(FIRST, restructure=False)),
         "1.5 blocks a sentence": version(blocks=1.5),
@@ -146,12 +149,12 @@ def variants() -> dict[str, Score]:
         "worth 0.9": changed(worth=0.9),
         "worth 1.8": changed(worth=1.8),
         "skips twice as likely": changed(skipped=0.2),
-        "stretches outside": changed(joined=0.0, begin=0.3, leave=0.05, stay=0.85, resume=0.3),
+        "stretches outside": changed(outside=0.3, leaving=0.05, staying=0.85, resumed=0.3),
         "deleted": ruled(DELETED),
         "reordered": ruled(REORDERED),
         "one run": ruled(ONE_RUN),
-        "version 1, reordered, one run": ruled(GENERAL, REORDERED, ONE_RUN),
-        "version 2": by(Soft(SECOND, restructure=True)),
+        "version 1, reordered, one run": ruled(RULE, REORDERED, ONE_RUN),
+        "version 2": by(Soft(SOFT_VERSIONS[2], restructure=True)),
     }
 
 

@@ -134,13 +134,13 @@ def scored(rule: SoftRule, third: float = 0.0, halved: float = 0.0, halves: int 
         for row in blocks[:, : math.ceil(NOW.blocks * len(text.units))]:
             worths = np.empty((len(tables), tables.shape[1], len(row)))
             _worths(tables, row, worths)
-            found.append(_forward(worths, text.valid, tuple(rule[:11]), third, halved, halves))
+            found.append(_forward(worths, text.valid, tuple(rule), third, halved, halves))
         return np.array(found)
 
     return score
 
 
-RULE = NOW.rules[0]
+[RULE] = NOW.rules
 VARIANTS = {
     "version 1": scored(RULE),
     "three sentences": scored(RULE, third=0.02),

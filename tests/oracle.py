@@ -138,10 +138,10 @@ def soft_likelihood(
     """How much likelier a text is if it carries the blocks: over all that may become of it, or by `best=max` the likeliest.
 
     `whole[i][j]` is the worth of sentence i for block j, `joined[i][j]` that of sentences i - 1 and i together. The text began
-    with any of the first `offsets` blocks, or outside and with one of them ahead.
+    with any of the first `offsets` blocks.
     """
     size, gain = len(whole[0]), chances["worth"]
-    names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump", "leave")
+    names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump", "leaving")
     usual = 1 - sum(chances[name] for name in names)
 
     def ratio(worth: float) -> float:
@@ -149,17 +149,18 @@ def soft_likelihood(
         return math.exp(gain * worth - gain * gain / 2)
 
     def rest(i: int, j: int, outside: bool = False) -> float:
-        """Of sentences i and on, block number j (from 1) being the last one carried."""
+        """Of sentences i and on, block number j (from 1) being the last one carried, or left for a passage without any."""
         if i == len(whole):
             return 1.0
         if outside:
-            back = 1 - chances["stay"]
-            starts = [(back * (1 - chances["resume"]) / size, to) for to in range(1, size + 1)]
-            starts += [(back * chances["resume"], j + 1)]
-            ways = [chance * ratio(whole[i][to - 1]) * ahead(i + 1, to) for chance, to in starts if to <= size]
-            return best([*ways, chances["stay"] * ahead(i + 1, j, True)])
+            back = [
+                (chances["resumed"], j + 1),
+                *((((1 - chances["resumed"]) / size), to) for to in range(1, size + 1)),
+            ]
+            ways = [chance * ratio(whole[i][to - 1]) * ahead(i + 1, to) for chance, to in back if to <= size]
+            return best([chances["staying"] * ahead(i + 1, j, True), *((1 - chances["staying"]) * way for way in ways)])
         other = 1 - chances["moved"] + chances["moved"] * sum(map(ratio, whole[i])) / size
-        ways = [chances["foreign"] * other * ahead(i + 1, j), chances["leave"] * ahead(i + 1, j, True)]
+        ways = [chances["foreign"] * other * ahead(i + 1, j), chances["leaving"] * ahead(i + 1, j, True)]
         if j < size:
             ways.append(chances["replaced"] * other * ahead(i + 1, j + 1))
         starts = [(usual, j + 1), (chances["repeated"], j if j else size + 1)]
@@ -180,8 +181,8 @@ def soft_likelihood(
 
     ahead = cache(rest)
     starts = range(min(offsets, size))
-    begins = [(1 - chances["begin"], False), (chances["begin"], True)]
-    return best([chance * ahead(0, start, outside) / len(starts) for start in starts for chance, outside in begins])
+    within = [(1 - chances["outside"]) * ahead(0, start) / len(starts) for start in starts]
+    return best([*within, *(chances["outside"] * ahead(0, start, True) / len(starts) for start in starts)])
 
 
 def soft_local(

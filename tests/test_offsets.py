@@ -18,8 +18,7 @@ from alimark import AliMark, DetectionSettings, Key, alignment, calibrate, detec
 from alimark.alignment import Limits
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.generate import GenerationSettings, generate
-from alimark.key import SOFT_VERSION
-from alimark.soft import trace_soft
+from alimark.soft import search_soft, trace_soft
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.writing import Writing
 from test_alignment import Case, a_rule
@@ -28,13 +27,12 @@ from test_soft import Case as SoftCase
 EMBEDDER = StandInEmbedder()
 
 
-def key_of(number: int, decision: str, offsets: int = 16, soft_version: int = SOFT_VERSION) -> Key:
+def key_of(number: int, decision: str, offsets: int = 16) -> Key:
     m = 32 if decision == "soft" else 8
     secret = bytes([number % 256, number // 256, *range(2, 32)])
     return Key(
-        secret, decision=decision, block_size=m, embedder="stand-in", fingerprint=EMBEDDER.fingerprint, offsets=offsets,
-        soft_version=soft_version,
-    )  # fmt: skip
+        secret, decision=decision, block_size=m, embedder="stand-in", fingerprint=EMBEDDER.fingerprint, offsets=offsets
+    )
 
 
 def start_of(key: Key, seed: int) -> int:
@@ -77,10 +75,20 @@ def test_hard_bits_are_searched_from_every_block_on(seed: int, count: int, m: in
     offsets=st.integers(1, 6),
 )
 def test_the_soft_score_is_the_oracles_over_all_starts(case: SoftCase, offsets: int) -> None:
-    found, plain = case.search(case.rule, offsets=offsets), case.plain(case.rule, offsets=offsets)
-    np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-9)
+    keys = np.arange(3)
+    for rules in ((case.rule,), (case.wandering,), (case.rule, case.wandering)):
+        found = search_soft(
+            case.tables, case.joinable, case.blocks, np.array([case.blocks.shape[1]]), rules,
+            starts=np.array([0, len(case.units)]), texts=0 * keys, keys=keys, offsets=offsets,
+        )  # fmt: skip
+        every = [
+            [oracle.soft_likelihood(*case.worths(key), rule._asdict(), offsets=offsets) for rule in rules]
+            for key in range(3)
+        ]
+        np.testing.assert_allclose(found, np.log(np.mean(every, axis=1)), rtol=1e-9, atol=1e-9)
+    chances = case.rule._asdict()
     best, _ = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule, offsets)
-    likeliest = oracle.soft_likelihood(*case.worths(0), case.rule._asdict(), best=max, offsets=offsets)
+    likeliest = oracle.soft_likelihood(*case.worths(0), chances, best=max, offsets=offsets)
     assert best == pytest.approx(math.log(likeliest), rel=1e-9, abs=1e-9)
 
 
@@ -155,8 +163,9 @@ PLAIN = {
 
 @pytest.mark.parametrize("decision", ["hard", "soft"])
 def test_a_key_without_offsets_is_what_it_was(decision: str, tmp_path: Path) -> None:
-    """Id and file of keys made before there were offsets."""
-    key = key_of(7, decision, 1, soft_version=1)
+    """Id and file of keys made before there were offsets, or a second version of soft decisions."""
+    key = key_of(7, decision, 1)
+    key.soft_version = 1
     key.save(tmp_path / "key.json")
     digest = hashlib.sha256((tmp_path / "key.json").read_bytes()).hexdigest()
     assert (key.id, digest) == PLAIN[decision]

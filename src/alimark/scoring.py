@@ -129,7 +129,7 @@ class SoftVersion(NamedTuple):
     """What a soft key fixes for all time: a text marked today is to be found by every later release."""
 
     rules: tuple[soft.SoftRule, ...]
-    """What may have become of a text, each as likely as the others; the first is the general one."""
+    """What may have become of a text, each as likely; by the first, the likeliest alignment is shown."""
     shrink: float
     """The text's own mean is taken for that of so many more sentences, which are like any: the shorter, the less it counts."""
     blocks: float
@@ -137,27 +137,25 @@ class SoftVersion(NamedTuple):
     local: LocalCosts
 
 
-_GENERAL = soft.SoftRule(
+_ANYTHING = soft.SoftRule(
     worth=1.3, foreign=0.12, replaced=0.1, moved=0.8, repeated=0.05, skipped=0.1, further=0.6,
     two=0.06, three=0.02, joined=0.04, jump=0.02,
 )  # fmt: skip
-"""For a text of which a little of everything became."""
-_RARELY = soft.SoftRule(
-    worth=1.3, foreign=0.03, replaced=0.03, moved=0.3, repeated=0.02, skipped=0.03, further=0.6,
-    two=0.02, three=0.01, joined=0.02, jump=0.01,
+_LITTLE = soft.SoftRule(
+    worth=1.3, foreign=0.03, replaced=0.03, moved=0.3, repeated=0.03, skipped=0.03, further=0.6,
+    two=0.0, three=0.0, joined=0.0, jump=0.01,
 )  # fmt: skip
-"""For one of which one thing became, and little else."""
-_DELETED = _RARELY._replace(skipped=0.4)
-_REORDERED = _RARELY._replace(replaced=0.5, moved=0.95)
-_ONE_RUN = _RARELY._replace(joined=0.0, begin=0.6, leave=0.1, stay=0.85, resume=0.05)
+_DELETED = _LITTLE._replace(skipped=0.4)
+_REORDERED = _LITTLE._replace(replaced=0.5, moved=0.95)
+_PASTED = _LITTLE._replace(outside=0.6, leaving=0.1, staying=0.85, resumed=0.05)
 
-_FIRST = SoftVersion(
-    rules=(_GENERAL,),
+_VERSION_1 = SoftVersion(
+    rules=(_ANYTHING,),
     shrink=5.0,
     blocks=2.0,
     local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),
 )
-SOFT_VERSIONS = {1: _FIRST, 2: _FIRST._replace(rules=(_GENERAL, _DELETED, _REORDERED, _ONE_RUN))}
+SOFT_VERSIONS = {1: _VERSION_1, 2: _VERSION_1._replace(rules=(_ANYTHING, _DELETED, _REORDERED, _PASTED))}
 """docs/soft.md tells how these came about, and what else was tried."""
 
 
@@ -211,7 +209,7 @@ class Soft:
         )  # fmt: skip
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
-        """The likeliest alignment under the first rule, the general one: to look at, whichever rule the score comes from."""
+        """The likeliest alignment under the first rule, the one for anything, whichever rule the score owes most to."""
         return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rules[0], self.offsets)[1]
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:

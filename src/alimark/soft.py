@@ -5,8 +5,8 @@ A text is its units' projections: `units[i, 0]` of sentence i, `units[i, 1]` of 
 block has mean 0 and deviation 1 over random blocks.
 
 The score is the logarithm of a likelihood ratio under a small model of rewriting, summed over all alignments: sentences are
-dropped, put in, moved, split and merged with the chances of a `SoftRule`, or of several, each as likely as the others. How true
-the model is decides how well marks are found; false positives are kept by random keys whatever it says.
+dropped, put in, moved, split and merged with the chances of a `SoftRule`, or of one of several, each as likely. How true the
+model is decides how well marks are found; false positives are kept by random keys whatever it says.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class SoftRule(NamedTuple):
     """The sentence carries a block only together with the one before it."""
     jump: float
     """The text goes on at any block."""
-    begin: float = 0.0
-    """The text begins outside the blocks, with sentences of another's: pasted ones come in a row."""
-    leave: float = 0.0
-    """The text goes outside with this sentence."""
-    stay: float = 0.0
-    """Once outside, it is there with the next sentence, too."""
-    resume: float = 0.0
-    """Of those that come back, the share that goes on where it was; the others come back at any block."""
+    outside: float = 0.0
+    """The text begins in a passage that carries no blocks at all, as one into which another was pasted."""
+    leaving: float = 0.0
+    """The sentence begins such a passage."""
+    staying: float = 0.0
+    """Within such a passage, that the next sentence belongs to it."""
+    resumed: float = 0.0
+    """Behind such a passage, that the text goes on where it was; else it does so at any block."""
 
     def without_restructuring(self) -> SoftRule:
         """Sentences are taken as they are: none is joined to its neighbour, none holds several blocks."""
@@ -108,106 +108,66 @@ def _worths(tables: Any, blocks: Any, out: Any) -> None:
 _TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
 
 
-_SINGLE, _PAIR, _TRIPLE, _JOINT = range(4)
-
-
 @kernel()
-def _ratios(worths: Any, gain: Any, paired: Any, joint: Any, out: Any) -> Any:
-    """How much likelier a sentence is if it carries block j, blocks j - 1 and j, three of them, or j with its predecessor.
-
-    Returned is the sum over single blocks.
-    """
-    less = -gain * gain / 2
-    total = 0.0
-    for j in range(worths.shape[1]):
-        out[_SINGLE, j] = np.exp(gain * worths[0, j] + less)
-        total += out[_SINGLE, j]
-    if paired:
-        for j in range(1, worths.shape[1]):
-            out[_PAIR, j] = np.exp(gain * (worths[0, j - 1] + worths[0, j]) * _TWO + less)
-        for j in range(2, worths.shape[1]):
-            both = worths[0, j - 2] + worths[0, j - 1] + worths[0, j]
-            out[_TRIPLE, j] = np.exp(gain * both * _THREE + less)
-    if joint:
-        for j in range(worths.shape[1]):
-            out[_JOINT, j] = np.exp(gain * worths[1, j] + less)
-    return total
-
-
-@kernel()
-def _step(
-    rule: Any, at: Any, before: Any, outside: Any, ratios: Any, mean: Any, joint: Any, lost: Any, now: Any
-) -> Any:
-    """What becomes of the chances `at` and `outside` with the next sentence: `now`, and `outside` in place.
-
-    Returned are their sums. `before` is what `at` was one sentence ago, in today's measure. Loops without branches are what
-    the compiler makes fast.
-    """
-    _, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump, begin, leave, stay, resume = rule
-    size = len(at) - 1
-    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leave
-    other = 1 - moved + moved * mean / size
-    for j in range(2, size + 1):
-        lost[j] = further * lost[j - 1] + (1 - further) * at[j - 2]
-    anywhere, back, away = jump / size, 0.0, 0.0
-    if begin > 0 or leave > 0:
-        without = outside.sum()
-        anywhere = ((1 - without) * jump + without * (1 - stay) * (1 - resume)) / size
-        back = (1 - stay) * resume
-    now[0] = at[0] * foreign * other
-    for j in range(1, size + 1):
-        here = at[j - 1] * usual + at[j] * repeated + lost[j] * skipped + anywhere + outside[j - 1] * back
-        now[j] = (at[j] * foreign + at[j - 1] * replaced) * other + here * ratios[_SINGLE, j - 1]
-    if two > 0:
-        for j in range(2, size + 1):
-            now[j] += at[j - 2] * two * ratios[_PAIR, j - 1]
-    if three > 0:
-        for j in range(3, size + 1):
-            now[j] += at[j - 3] * three * ratios[_TRIPLE, j - 1]
-    if joint and joined > 0:
-        for j in range(1, size + 1):
-            now[j] += before[j - 1] * joined * ratios[_JOINT, j - 1]
-    if begin > 0 or leave > 0:
-        for j in range(size + 1):
-            outside[j] = outside[j] * stay + at[j] * leave
-        away = outside.sum()
-    whole = 0.0
-    for j in range(size + 1):
-        whole += now[j]
-    return whole + away
-
-
-@kernel()
-def _forward(worths: Any, joinable: Any, rules: Any, offsets: Any) -> Any:
+def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any) -> Any:  # noqa: PLR0912
     """The logarithm of how much likelier the text is if it carries these blocks, over all that may have become of it.
 
-    It began with one of the first `offsets` blocks, each as likely, and the likelihood is the mean of the rules'. They go
-    through the text side by side, since most of the time goes into ratios, which rules of one worth share.
+    `likelier[i, j]`: how much likelier sentence i is if it carries block j. The text began with one of the first `offsets`
+    blocks, each as likely.
     """
-    count, size, several = worths.shape[0], worths.shape[2], len(rules)
-    paired, joint = (rules[:, 7:9] > 0).any(), (rules[:, 9] > 0).any()
-    # at[r, j]: that block j was the last one carried, or that none was yet and block j + 1 comes first; outside[r, j]: the same
-    # while the text is outside
-    at, before, outside = np.zeros((several, size + 1)), np.zeros((several, size + 1)), np.zeros((several, size + 1))
-    now, lost, ratios = np.zeros(size + 1), np.zeros(size + 1), np.zeros((4, size))
-    totals, mean, offsets = np.zeros(several), 0.0, min(offsets, size)
-    for r in range(several):
-        begin = rules[r, 11]
-        at[r, :offsets], outside[r, :offsets] = (1.0 - begin) / offsets, begin / offsets
+    gain, foreign, replaced, moved = rule[0], rule[1], rule[2], rule[3]
+    repeated, skipped, further, two, three = rule[4], rule[5], rule[6], rule[7], rule[8]
+    joined, jump, outside, leaving, staying, resumed = rule[9], rule[10], rule[11], rule[12], rule[13], rule[14]
+    count, size = worths.shape[0], worths.shape[2]
+    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leaving
+    less = -gain * gain / 2
+    at, before, now = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
+    lost, left = np.zeros(size + 1), np.zeros(size + 1)
+    # at[j]: that block j was the last one carried, or that none was yet and block j + 1 comes first; left[j]: the same,
+    # and that a passage without blocks goes on
+    offsets = min(offsets, size)
+    for j in range(offsets):
+        at[j] = (1 - outside) / offsets
+        left[j] = outside / offsets
+    total, last, without = 0.0, 1.0, outside
     for i in range(count):
-        with_last = i > 0 and joint and joinable[i]
-        for r in range(several):
-            if r == 0 or rules[r, 0] != rules[r - 1, 0]:
-                mean = _ratios(worths[i], rules[r, 0], paired, with_last, ratios)
-            whole = _step(rules[r], at[r], before[r], outside[r], ratios, mean, with_last, lost, now)
-            totals[r] += np.log(whole)
+        mean = 0.0
+        for j in range(size):
+            mean += likelier[i, j]
+        other = 1 - moved + moved * mean / size
+        for j in range(2, size + 1):
+            lost[j] = further * lost[j - 1] + (1 - further) * at[j - 2]
+        anywhere = ((1 - without) * jump + without * (1 - staying) * (1 - resumed)) / size
+        now[0] = at[0] * foreign * other
+        whole = now[0]
+        for j in range(1, size + 1):
+            here = at[j - 1] * usual + at[j] * repeated + lost[j] * skipped + anywhere
+            if without > 0:
+                here += left[j - 1] * (1 - staying) * resumed
+            value = (at[j] * foreign + at[j - 1] * replaced) * other + here * likelier[i, j - 1]
+            if j > 1 and two > 0:
+                value += at[j - 2] * two * np.exp(gain * (worths[i, 0, j - 2] + worths[i, 0, j - 1]) * _TWO + less)
+            if j > 2 and three > 0:
+                both = worths[i, 0, j - 3] + worths[i, 0, j - 2] + worths[i, 0, j - 1]
+                value += at[j - 3] * three * np.exp(gain * both * _THREE + less)
+            if i > 0 and joined > 0 and joinable[i]:
+                value += before[j - 1] / last * joined * np.exp(gain * worths[i, 1, j - 1] + less)
+            now[j] = value
+            whole += value
+        if outside + leaving > 0:
+            without = 0.0
             for j in range(size + 1):
-                before[r, j], at[r, j] = at[r, j] / whole, now[j] / whole
-                outside[r, j] /= whole
-    if several == 1:
-        return totals[0]
-    top = totals.max()
-    return top + np.log(np.exp(totals - top).mean())
+                left[j] = left[j] * staying + at[j] * leaving
+                without += left[j]
+            whole += without
+            without /= whole
+            for j in range(size + 1):
+                left[j] /= whole
+        total += np.log(whole)
+        for j in range(size + 1):
+            before[j], at[j] = at[j], now[j] / whole
+        last = whole
+    return total
 
 
 @kernel(parallel=True)
@@ -218,7 +178,13 @@ def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, b
         own = blocks[keys[job], : lengths[texts[job]]]
         worths = np.empty((b - a, tables.shape[1], len(own)))
         _worths(tables[a:b], own, worths)
-        out[job] = _forward(worths, joinable[a:b], rules, offsets)
+        gain = rules[0, 0]
+        likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
+        found = np.empty(len(rules))
+        for k in range(len(rules)):
+            found[k] = _forward(worths, joinable[a:b], rules[k], likelier, offsets)
+        most = found.max()
+        out[job] = most + np.log(np.exp(found - most).mean())
 
 
 def search_soft(
@@ -233,13 +199,16 @@ def search_soft(
     keys: Ints,
     offsets: int = 1,
 ) -> Floats:
-    """The log-likelihood ratio of many pairs of a text and a key, in parallel, as in `search`; each rule is as likely.
+    """The log-likelihood ratio of many pairs of a text and a key, in parallel, as in `search`.
 
-    Text t meets the first `lengths[t]` blocks of a key and begins with any of the first `offsets`.
+    Text t meets the first `lengths[t]` blocks of a key and begins with any of the first `offsets`. The rules, each as likely
+    as the others, share one `worth`.
     """
+    if len({rule.worth for rule in rules}) != 1:
+        raise ValueError("the rules of one search share one worth")
     out = np.empty(len(texts))
     with one_at_a_time:
-        _soft_jobs(tables, joinable, starts, texts, keys, blocks, lengths, np.array(rules, float), offsets, out)
+        _soft_jobs(tables, joinable, starts, texts, keys, blocks, lengths, np.array(rules), offsets, out)
     return out
 
 
@@ -320,7 +289,7 @@ def trace_soft(
 ) -> tuple[float, list[Step]]:
     """The likeliest of all that may have become of the text: its part of the likelihood, as a logarithm, and its moves.
 
-    Under one rule, and without stretches outside: an alignment to look at, behind which the score may know better ones.
+    Of one rule, by which a text stays within the blocks: an alignment to look at, whichever rule the score owes most to.
     """
     worths = np.empty((len(tables), tables.shape[1], len(blocks)))
     _worths(tables, blocks, worths)

@@ -110,14 +110,8 @@ def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
 
 
 def _marking(watermark: Watermark) -> dict[str, Any]:
-    """What texts hang on: all versions of soft decisions mark alike."""
+    """What texts hang on: they are written alike under all versions of soft decisions, but not found alike."""
     return {name: value for name, value in watermark.key.items() if name != "soft_version"}
-
-
-def _finding(watermark: Watermark) -> dict[str, Any]:
-    """What scores hang on; version 1 of soft decisions goes unnamed, as in records from before there was another."""
-    version = watermark.key.get("soft_version", SOFT_VERSION) if watermark.key.get("decision") == "soft" else 1
-    return _marking(watermark) | ({"soft_version": version} if version != 1 else {})
 
 
 def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
@@ -226,9 +220,14 @@ class Run:
 
     def detect_job(self, cell: Cell, detection: Detection, source: str, secret_text: str, number: int = 0) -> Job:
         """`source`: the record whose text is scored, or "human:" and the text."""
-        making = {"stage": "detect", "source": source, "key": _finding(cell.watermark), "scheme": cell.watermark.scheme,
+        making = {"stage": "detect", "source": source, "key": _marking(cell.watermark), "scheme": cell.watermark.scheme,
                   "secret": secret_text, "number": number, "seed": cell.recipe.seed,
                   "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
+        version = cell.watermark.key.get("soft_version", SOFT_VERSION)
+        if (
+            cell.watermark.key.get("decision") == "soft" and version != 1
+        ):  # unnamed in records from before there was another
+            making["soft_version"] = version
         group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)
         return Job(digest(making), group, (cell, detection, source, secret_text, number))
 

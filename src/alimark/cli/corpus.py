@@ -19,7 +19,7 @@ _MOST_FAULTS = 5
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says of a corpus."""
+    """What the command line says of an audit."""
 
     engine: str
     address: str | None
@@ -34,26 +34,20 @@ class Options:
     time_limit: float
     cache: int
     draws: int | None
+    fpr: float
+    fdr: float
+    as_json: bool
+    llm: str | None
 
 
-def audit(
-    keys: list[Key],
-    inputs: list[str],
-    output: str,
-    settings: RandomKeys,
-    options: Options,
-    fpr: float,
-    fdr: float,
-    as_json: bool,
-    llm: str | None,
-) -> None:
+def audit(keys: list[Key], inputs: list[str], output: str, settings: RandomKeys, options: Options) -> None:
     from alimark.audit import FirstPass
     from alimark.keyfile import Sealed
     from alimark.scale import corpus
     from alimark.scale.pool import Cluster
     from alimark.scale.worker import Task
 
-    if llm is not None:
+    if options.llm is not None:
         raise AlimarkError("no chat model is asked about a corpus; audit a JSONL file into another one for that")
     if options.engine == "plain" and (options.address or options.workers):
         raise AlimarkError("--address and --workers go with --engine ray")
@@ -73,13 +67,19 @@ def audit(
     try:
         with show.progress() as bar, show.only_ours():
             found, outcome = corpus.run(
-                inputs, task, cluster=cluster, fpr=fpr, fdr=fdr, block_bytes=options.block_bytes, progress=_Bar(bar)
+                inputs,
+                task,
+                cluster=cluster,
+                fpr=options.fpr,
+                fdr=options.fdr,
+                block_bytes=options.block_bytes,
+                progress=_Bar(bar),
             )
     except KeyboardInterrupt:
         show.note("stopped; every finished block is kept, and the same command goes on from there")
         raise
     found |= _rates(outcome)
-    if as_json:
+    if options.as_json:
         show.print_json(found)
     else:
         _print(found)

@@ -124,9 +124,9 @@ def detect(
 
         how = corpus.Options(
             engine, address, workers, worker_cpus, device, first_pass, text_field, by, block_size << 10, max_document << 20,
-            time_limit, cache, draws,
+            time_limit, cache, draws, fpr, fdr, as_json, llm,
         )  # fmt: skip
-        _audit(keys, inputs, output, settings, how, fpr, fdr, as_json, llm)
+        _audit(keys, inputs, output, settings, how)
         return
     if not files:
         raise AlimarkError("name a text file, or - for standard input")
@@ -152,27 +152,18 @@ def detect(
     raise typer.Exit(0 if all(found[0].verdict(fpr) == "found" for found in sound.values()) else 1)
 
 
-def _audit(
-    keys: list[Key],
-    inputs: list[str],
-    output: str,
-    settings: RandomKeys,
-    options: Options,
-    fpr: float,
-    fdr: float,
-    as_json: bool,
-    llm: str | None,
-) -> None:
+def _audit(keys: list[Key], inputs: list[str], output: str, settings: RandomKeys, options: Options) -> None:
     from alimark.cli import audit, corpus
 
     if options.engine not in ("plain", "ray"):
         raise AlimarkError(f"--engine is plain or ray, not {options.engine!r}")
     if _is_folder(output):
-        corpus.audit(keys, inputs, output, settings, options, fpr, fdr, as_json, llm)
+        corpus.audit(keys, inputs, output, settings, options)
         return
     if options.engine != "plain" or len(inputs) > 1 or options.first_pass is not None:
         raise AlimarkError("many inputs, --engine ray and --first-pass write a folder; give one as --output")
-    audit.audit(keys, Path(inputs[0]), Path(output), settings, fpr, fdr, as_json, llm)
+    shared = options.fpr, options.fdr, options.as_json, options.llm
+    audit.audit(keys, Path(inputs[0]), Path(output), settings, *shared)
 
 
 def _is_folder(output: str) -> bool:

@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py make corpus --human booksum.jsonl.gz c4.jsonl.gz nq.jsonl.gz --documents 100000 --marked 1000
     python benchmarks/scale.py run corpus found                     # all of it: memory, documents a second, discoveries
-    python benchmarks/scale.py compare corpus --documents 400       # one worker, two workers, the plain batch audit
+    python benchmarks/scale.py compare --human c4.jsonl.gz          # one worker, two workers, the plain batch audit
     python benchmarks/scale.py same corpus --documents 2000         # the answers of Ray and of the plain audit
     python benchmarks/scale.py boilerplate --human c4.jsonl.gz      # half of the sentences alike, cache on and off
     python benchmarks/scale.py rates --human c4.jsonl.gz            # what each stage does in a second on one core
@@ -198,9 +198,20 @@ def some_of(corpus: Path, count: int, folder: Path) -> Path:
     return path
 
 
+def own_documents(paths: Sequence[str], count: int, folder: Path, pages: int = 0) -> Path:
+    """Documents of eight sentences that no other has, or of four such and four of one of so many pages; with a key."""
+    passages = passages_of(paths, pages + (1 if pages else 2) * count, seed=3)
+    shared, own = passages[:pages], passages[pages:]
+    firsts = [shared[i % pages] for i in range(count)] if pages else own[count:]
+    Key.generate(embedder=load_embedder(EMBEDDER), secret=KEY).save(folder / "key.json")
+    path = folder / "docs.jsonl"
+    lines = [json.dumps({"id": str(i), "text": " ".join(firsts[i] + own[i])}) for i in range(count)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def compare(args: argparse.Namespace) -> None:
     """Each way in turn, as often as asked; the time is that of the work, without the start of Python, Ray and models."""
-    words = ["-k", args.corpus / "key.json", "--draws", 9999]
     ways: dict[str, list[object]] = {
         "plain": [],
         "ray, 1 worker": ["--engine", "ray", "--workers", 1],
@@ -209,13 +220,14 @@ def compare(args: argparse.Namespace) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        source = some_of(args.corpus, args.documents, folder)
-        block = max(1, source.stat().st_size // 16 // 1024)  # eight blocks for each of two workers
+        source = own_documents(args.human, args.documents, folder)
+        words = ["-k", folder / "key.json", "--draws", 9999, "--input", source]
+        block = max(1, source.stat().st_size // 32 // 1024)  # sixteen blocks for each of two workers
         for _ in range(args.repeats):
             for name, own in ways.items():
                 output = folder / ("out.jsonl" if name == "plain" else "out")
                 more = [] if name == "plain" else ["--block-size", block]
-                found = command(*words, "--input", source, "--output", output, *own, *more)
+                found = command(*words, "--output", output, *own, *more)
                 spent = found["seconds" if name == "plain" else "seconds_at_work"]
                 seconds[name].append(spent)
                 print(f"{name}: {args.documents / spent:.2f} documents/s", flush=True)
@@ -247,20 +259,15 @@ def same(args: argparse.Namespace) -> None:
 
 def boilerplate(args: argparse.Namespace) -> None:
     """Documents of four sentences of their own and four of a site's page, fifty sites; cache on and off, in turn."""
-    passages = passages_of(args.human, args.documents + 50, seed=3)
-    pages, own = passages[:50], passages[50:]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        Key.generate(embedder=load_embedder(EMBEDDER), secret=KEY).save(folder / "key.json")
-        with (folder / "docs.jsonl").open("w") as file:
-            for number, some in enumerate(own):
-                file.write(json.dumps({"id": str(number), "text": " ".join(pages[number % 50] + some)}) + "\n")
+        source = own_documents(args.human, args.documents, folder, pages=50)
         rates: dict[int, list[float]] = {256: [], 0: []}
         for _ in range(args.repeats):
             for size, seen in rates.items():
-                words = ["-k", folder / "key.json", "--input", folder / "docs.jsonl", "--output", folder / "out"]
+                words = ["-k", folder / "key.json", "--input", source, "--output", folder / "out"]
                 found = command(*words, "--cache", size)
-                seen.append(len(own) / found["seconds_at_work"])
+                seen.append(args.documents / found["seconds_at_work"])
                 units = f"{found['units_embedded']:,} of {found['units_asked']:,} units embedded"
                 print(f"cache {size} MB: {seen[-1]:.2f} documents/s, {units}", flush=True)
                 shutil.rmtree(folder / "out")
@@ -332,9 +339,9 @@ def main() -> None:
     for verb in (make, run, compare, same, boilerplate, rates):
         one = verbs.add_parser(verb.__name__)
         one.set_defaults(verb=verb)
-        if verb not in (boilerplate, rates):
+        if verb in (make, run, same):
             one.add_argument("corpus", type=Path)
-        if verb in (make, boilerplate, rates):
+        if verb not in (run, same):
             one.add_argument("--human", nargs="+", required=True, help="JSONL of human texts")
         if verb is not run:
             one.add_argument("--documents", type=int, default=400)

@@ -35,7 +35,8 @@ utilities: Any = pytest.importorskip("ray.cluster_utils")
 # Ray leaves sockets and files to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
                                         "ignore::pytest.PytestUnraisableExceptionWarning")  # fmt: skip
-BLOCK = 2000
+BLOCK = 1200
+PACE = 0.4  # seconds a batch takes at least, so that there is a middle of the run to kill it in
 HERE = Path(__file__).parent
 
 
@@ -49,7 +50,7 @@ class Trapped(Worker):
             time.sleep(600)
         if "DIE" in said:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.005 * len(batch))
+        time.sleep(0 if work.careful else PACE)
         return super()._rows(batch, work, poison=poison)
 
 
@@ -121,13 +122,13 @@ def test_workers_and_driver_killed_ten_times(
         while driver.poll() is None and time.monotonic() < until:
             # Only where it has done some work, so that every life brings the run forward.
             if killed < 10 and len(list((tmp_path / "out" / "results").glob("part-*"))) > before:
-                time.sleep(chance.random() / 2)
+                time.sleep(chance.random() * PACE)
                 killed += 1
                 if killed % 2:
                     driver.kill()
                 elif pids := workers():
                     os.kill(chance.choice(pids), signal.SIGKILL)
-                    before += 2
+                    before = len(list((tmp_path / "out" / "results").glob("part-*"))) + 1
             time.sleep(0.02)
         if driver.wait() == 0:
             break

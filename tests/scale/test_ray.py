@@ -62,9 +62,12 @@ def cluster() -> Iterator[Any]:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [before])])
     small = {"object_store_memory": 80 << 20, "num_cpus": 1, "include_dashboard": False}
-    made = utilities.Cluster(initialize_head=True, head_node_args=small)
-    made.add_node(object_store_memory=80 << 20, num_cpus=1)
-    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        made = utilities.Cluster(initialize_head=True, head_node_args=small)
+        made.add_node(object_store_memory=80 << 20, num_cpus=1)
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        pytest.skip(f"Ray starts no cluster on this machine: {error}")
     yield made
     ray.shutdown()
     made.shutdown()
@@ -95,7 +98,7 @@ def test_poison_is_recorded_and_everything_else_is_found(
     monkeypatch.setattr(corpus, "Worker", Trapped)
     said = [*texts[:20], "They HANG here. It ends.", *texts[20:40], "They DIE here. It ends.", *texts[40:]]
     source = write(tmp_path / "docs.jsonl", said)
-    asked = task(source, tmp_path / "out", time_limit=4.0)
+    asked = task(source, tmp_path / "out", time_limit=6.0)
     found, outcome = corpus.run([str(source)], asked, cluster=Cluster(cluster.address), block_bytes=40_000)
     best = rows(tmp_path / "out")
     assert len(best) == len(said) == len({row["place"] for row in best})

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from alimark.detection import Detection
-from alimark.detector import Beat, DetectionSettings, detect_batch, detect_keys_batch
+from alimark.detector import Beat, DetectionSettings, detect_batch
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.key import Key
+from alimark.many_keys import detect_keys_batch
 from alimark.significance import RandomKeys
 from alimark.watermark import load
 

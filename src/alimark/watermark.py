@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, overload
 
 from alimark.detection import AlignedDetection, Detection
-from alimark.detector import DetectionSettings, detect_batch, detect_keys, units_of
+from alimark.detector import DetectionSettings, detect_batch, units_of
 from alimark.embed import Embedder, load_embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.key import Key
@@ -343,6 +343,8 @@ def detect(
     if any(key.scheme != "alimark" for key in keys):
         return _detect_each(text, keys, embedder, best, settings, options)
     chosen = detection_settings(AliMark(keys[0]), settings, options)
+    from alimark.many_keys import detect_keys
+
     return detect_keys(text, keys, embedder or AliMark(keys[0]).embedder, chosen, best=best, llm=llm)
 
 

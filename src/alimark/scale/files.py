@@ -108,8 +108,8 @@ def _absolute(location: str) -> str:
 
 def _bare(location: str) -> str:
     """An address without what may be a password in it."""
-    scheme, _, rest = location.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    scheme, sign, rest = location.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if sign else location
 
 
 def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], int]:
@@ -123,19 +123,15 @@ def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], int]:
         own, path = file_system(location)
         if own.type_name != fs.type_name:
             raise AlimarkError("all inputs lie on one file system; run the others apart, or copy them")
-        found, other = _expand(own, path, _bare(location) if "://" in location else location)
+        found, other = _expand(own, path, _bare(location))
         unknown += other
         sources |= {source.path: source for source in found}
     if not sources:
         raise AlimarkError(
-            f"no documents in {', '.join(map(_bare_or, locations))}; known are .parquet, .jsonl and .ndjson (also .gz, .zst, "
+            f"no documents in {', '.join(map(_bare, locations))}; known are .parquet, .jsonl and .ndjson (also .gz, .zst, "
             ".bz2, .lz4) and .txt, .md"
         )
     return fs, [sources[path] for path in sorted(sources)], unknown
-
-
-def _bare_or(location: str) -> str:
-    return _bare(location) if "://" in location else location
 
 
 def _expand(fs: FileSystem, path: str, said: str) -> tuple[list[Source], int]:

@@ -43,19 +43,6 @@ class Died:
     why: str
 
 
-class Pool(Protocol, Generic[Job]):
-    def give(self, job: Job) -> None:
-        """One more job."""
-        ...
-
-    def run(self) -> Iterator[tuple[Job, Any]]:
-        """A job and a message, Ended or Died, until every job given has ended or died."""
-        ...
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
-
-
 class LocalPool(Generic[Job]):
     """This process, one job after the other."""
 

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.detection import AlignedDetection
-from alimark.detector import DetectionSettings, Prepared, best_keys, detect_prepared, prepare
+from alimark.detector import DetectionSettings, Prepared, detect_prepared, prepare
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, LimitError
 from alimark.key import Key
+from alimark.many_keys import best_keys
 from alimark.scoring import scoring
 from alimark.signals import project
 from alimark.significance import MAX_DRAWS

@@ -4,52 +4,92 @@
     python benchmarks/elsewhere.py do jobs.jsonl made --device cuda                     # there: no pydantic, no typer, no data
     python benchmarks/elsewhere.py take made work                                       # here again; then `alimark bench run`
 
-The jobs are the recipe's texts, its chat attacks and the perplexities it asks for, as far as the workspace lacks them, with
-their ids, seeds and keys, so that the bench takes the records for its own. `do` writes each record as soon as it is made and
-goes on where it was stopped. A job whose parent failed is left out. Texts that are there already travel with the jobs. The
-keys are the bench's, which protect nothing.
+The jobs are the recipe's texts, its chat attacks, its detections and the perplexities it asks for, as far as the workspace
+lacks them, with their ids, seeds and keys, so that the bench takes the records for its own. `do` writes each record as soon as
+it is made and goes on where it was stopped. A job whose parent failed is left out. Texts that are there already travel with
+the jobs; attacks other than chat are for the bench itself, and come first. The keys are the bench's, which protect nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
+import multiprocessing
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alimark.records import JsonlWriter, Record, read_jsonl, write_whole
 
-STAGES = ("generate", "attack", "quality")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from alimark.bench.run import Cell, Run
+    from alimark.bench.vectors import KeptVectors
+    from alimark.detector import DetectionSettings
+    from alimark.embed import Embedder
+    from alimark.key import Key
+
+STAGES = ("generate", "attack", "detect", "quality")
 _READ_TOGETHER = 32
+_EMBEDDED_TOGETHER = 2000  # texts: a GPU wants full batches
 
 
 # Here
 
 
 def jobs(args: argparse.Namespace) -> None:
-    from alimark.bench.recipe import attacks, load
-    from alimark.bench.run import Run, _seed, key_for, secret
+    from alimark.bench.recipe import load
+    from alimark.bench.run import Run
     from alimark.bench.workspace import Workspace
-    from quality import readings
 
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
-    found: list[Record] = []
+    of_stage = {"generate": _texts_to_write, "attack": _chats, "detect": _detections, "quality": _readings}
+    found = [job for stage in args.stages for job in of_stage[stage](run)]
+    known = run._texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
+    there = [{"id": _name(own), "stage": "text", "text": text} for own, text in known.items()]
+    lines = [json.dumps(job | ({"source": _name(job["source"])} if "source" in job else {}), ensure_ascii=False)
+             for job in there + found]  # fmt: skip
+    write_whole(args.output, ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass"))
+    print({stage: sum(job["stage"] == stage for job in found) for stage in args.stages})
+
+
+def _name(source: str) -> str:
+    """A human text is its own source, and is scored under many keys: it travels once, and goes by its hash."""
+    return (
+        hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest() if source.startswith("human:") else source
+    )
+
+
+def _sent(run: Run, cell: Cell, own: bytes) -> Record:
+    """A key's parameters and its secret."""
+    from alimark.bench.run import key_for
+
+    public = key_for(cell.watermark, own, run.models).public()
+    return {name: public[name] for name in public if name not in ("version", "fingerprint")} | {"secret": own.hex()}
+
+
+def _texts_to_write(run: Run) -> Iterator[Record]:
+    from alimark.bench.run import _seed, secret
+
     texts = [run.generate_job(cell, item) for cell in run.cells for item in cell.items]
     texts += [job for cell in run.cells for job in run.quality_generate_jobs(cell)]
     for job in run._open("generate", texts):
         cell, item, settings, marked, _ = job.content
-        key = None
-        if marked:
-            own = secret(cell.recipe.seed, item.prompt)
-            public = key_for(cell.watermark, own, run.models).public()
-            key = {name: public[name] for name in public if name not in ("version", "fingerprint")}
-            key["secret"] = own.hex()
-        found.append({"id": job.id, "stage": "generate", "llm": cell.recipe.llm.name, "prompt": item.prompt,
-                      "seed": _seed(job.id), "settings": asdict(settings), "key": key})  # fmt: skip
+        key = _sent(run, cell, secret(cell.recipe.seed, item.prompt)) if marked else None
+        yield {"id": job.id, "stage": "generate", "llm": cell.recipe.llm.name, "prompt": item.prompt,
+               "seed": _seed(job.id), "settings": asdict(settings), "key": key}  # fmt: skip
+
+
+def _chats(run: Run) -> Iterator[Record]:
+    from alimark.bench.recipe import attacks
+
     chats = [
         run.attack_job(cell, item, attack)
         for cell in run.cells
@@ -59,30 +99,40 @@ def jobs(args: argparse.Namespace) -> None:
     ]
     for job in run._open("attack", chats):
         _, _, attack, parent, seed = job.content
-        found.append({"id": job.id, "stage": "attack", "source": parent, "attack": attack.name,
-                      "settings": attack.settings, "seed": seed})  # fmt: skip
+        yield {"id": job.id, "stage": "attack", "source": parent, "attack": attack.name, "settings": attack.settings,
+               "seed": seed}  # fmt: skip
+
+
+def _detections(run: Run) -> Iterator[Record]:
+    from alimark.bench.run import secret
+
+    for job in run._open("detect", run.detect_jobs()):
+        cell, detection, source, secret_text, number = job.content
+        if cell.watermark.scheme == "alimark" and not detection.llm:
+            key = _sent(run, cell, secret(cell.recipe.seed, secret_text, number))
+            yield {"id": job.id, "stage": "detect", "source": source, "key": key, "options": detection.options}
+
+
+def _readings(run: Run) -> Iterator[Record]:
+    from quality import readings
+
     for job in run._open("quality", readings(run)):
-        found.append({"id": job.id, "stage": "quality", "source": job.content[1], "prompt": job.content[0],
-                      "oracle": job.group[0]})  # fmt: skip
-    known = run._texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
-    there = [{"id": own, "stage": "text", "text": text} for own, text in known.items()]
-    lines = [json.dumps(job, ensure_ascii=False) for job in there + found]
-    write_whole(args.output, ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass"))
-    print({stage: sum(job["stage"] == stage for job in found) for stage in STAGES})
+        yield {"id": job.id, "stage": "quality", "source": job.content[1], "prompt": job.content[0],
+               "oracle": job.group[0]}  # fmt: skip
 
 
 def take(args: argparse.Namespace) -> None:
     """Adds what was made to the workspace's records, once each."""
     for stage in STAGES:
-        if (args.made / f"{stage}.jsonl").exists():
+        if (args.made / f"{stage}.jsonl").exists() and (made := _records(args.made / f"{stage}.jsonl")):
             with JsonlWriter(args.workspace / "records" / f"{stage}.jsonl") as writer:
-                new = [one for one in _records(args.made / f"{stage}.jsonl") if one["id"] not in writer.done]
+                new = [one for one in made if one["id"] not in writer.done]
                 for record in new:
                     writer.write(record)
             print(f"{stage}: {len(new)}")
 
 
-# There: nothing below imports more of the bench than its oracle
+# There: nothing below imports more of the bench than its oracle, its kept vectors and the form of its records
 
 
 def do(args: argparse.Namespace) -> None:
@@ -90,7 +140,7 @@ def do(args: argparse.Namespace) -> None:
     every = _records(args.jobs)
     texts = {job["id"]: job["text"] for job in every if job["stage"] == "text"}
     steps: dict[str, Callable[[list[Record], dict[str, str], argparse.Namespace], Iterator[Record]]] = {
-        "generate": _generate, "attack": _attack, "quality": _quality,
+        "generate": _generate, "attack": _attack, "detect": _detect, "quality": _quality,
     }  # fmt: skip
     for stage in STAGES:
         path = args.made / f"{stage}.jsonl"
@@ -122,11 +172,22 @@ def _alike(job: Record) -> Any:
     return job["llm"], public, job["settings"]
 
 
+def _embedder(name: str, args: argparse.Namespace) -> Embedder:
+    from alimark.loading import named_embedder
+
+    return named_embedder(name, **({"backend": "torch", "device": args.device} if args.device else {}))
+
+
+def _key(sent: Record, embedder: Embedder) -> Key:
+    from alimark.key import Key
+
+    public = {name: value for name, value in sent.items() if name not in ("secret", "embedder")}
+    return Key(bytes.fromhex(sent["secret"]), embedder=embedder.name, fingerprint=embedder.fingerprint, **public)
+
+
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
-    from alimark.embed import load_embedder
     from alimark.errors import AlimarkError
     from alimark.generate import GenerationSettings, Prompt, generate_many
-    from alimark.key import Key
     from alimark.llm import load_llm
     from alimark.llm.base import Sampling
 
@@ -138,16 +199,9 @@ def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespac
             llms = {first["llm"]: load_llm(first["llm"], **device)}
         settings = dict(first["settings"])
         settings["sampling"] = Sampling(**settings["sampling"])
-        embedder, prompts = None, []
-        if first["key"]:
-            embedder = load_embedder(first["key"]["embedder"], **({"backend": "torch"} | device if device else {}))
+        embedder, prompts = _embedder(first["key"]["embedder"], args) if first["key"] else None, []
         for job in some:
-            key = None
-            if job["key"] and embedder:
-                public = {name: value for name, value in job["key"].items() if name not in ("secret", "embedder")}
-                secret = bytes.fromhex(job["key"]["secret"])
-                key = Key(secret, embedder=embedder.name, fingerprint=embedder.fingerprint, **public)
-            prompts.append(Prompt(job["prompt"], job["seed"], key))
+            prompts.append(Prompt(job["prompt"], job["seed"], _key(job["key"], embedder) if embedder else None))
         made = generate_many(prompts, prompts[0].key, embedder, llms[first["llm"]], GenerationSettings(**settings))
         for place, one in made:
             if isinstance(one, AlimarkError):
@@ -167,6 +221,73 @@ def _attack(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
                               "attack": {"name": attack.name, "settings": attack.settings}}  # fmt: skip
             record |= {"failed": True, "error": made.error} if made.failed else {"text": made.text}
             yield record | {"tries": made.tries, "tokens": made.tokens, "left": made.left}
+
+
+def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
+    """First all units are embedded, then the texts are scored by as many processes as there are cores."""
+    from alimark.bench.vectors import KeptVectors
+
+    os.environ |= {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # of the processes that score
+    for group in _groups(jobs, lambda job: job["key"]["embedder"]):
+        embedder = _embedder(group[0]["key"]["embedder"], args)
+        with KeptVectors(embedder, args.made / "vectors") as vectors:
+            _embed(group, texts, vectors)
+        about = _Known(embedder.name, embedder.dimension, embedder.fingerprint, embedder.backend, embedder.languages)
+        work = [(job, texts[job["source"]]) for job in group]
+        with multiprocessing.get_context("spawn").Pool(args.processes, _begin, (about, args.made / "vectors")) as pool:
+            yield from pool.imap_unordered(_score, work, chunksize=8)
+
+
+def _embed(jobs: list[Record], texts: dict[str, str], vectors: KeptVectors) -> None:
+    from alimark.watermark import load
+
+    for some in _groups(jobs, lambda job: (job["key"] | {"secret": ""}, job["options"])):
+        mark, settings = load(_key(some[0]["key"], vectors), embedder=vectors), _settings(some[0])
+        sources = list(dict.fromkeys(job["source"] for job in some))
+        for start in range(0, len(sources), _EMBEDDED_TOGETHER):
+            these = [texts[source] for source in sources[start : start + _EMBEDDED_TOGETHER]]
+            vectors.embed(list(dict.fromkeys(mark.units(these, settings))))
+            print(f"detect: {start + len(these)} of {len(sources)} texts embedded", flush=True)
+
+
+def _settings(job: Record) -> DetectionSettings:
+    from alimark.detector import DetectionSettings
+
+    options: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["options"].items()}
+    return DetectionSettings(**options)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An embedder by its marks alone, for a process that finds every vector on disk."""
+
+    name: str
+    dimension: int
+    fingerprint: str
+    backend: str
+    languages: frozenset[str]
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise AssertionError(f"not embedded before: {texts[0]!r}")
+
+
+_vectors: list[KeptVectors] = []
+
+
+def _begin(about: _Known, folder: Path) -> None:
+    from alimark.bench.vectors import KeptVectors
+
+    _vectors[:] = [KeptVectors(about, folder, os.getpid())]
+
+
+def _score(work: tuple[Record, str]) -> Record:
+    from alimark.bench.workspace import scored
+    from alimark.watermark import load
+
+    job, text = work
+    mark = load(_key(job["key"], _vectors[0]), embedder=_vectors[0])
+    [answer] = mark.detect_batch([text], _settings(job))
+    return {"id": job["id"], **scored(answer)}
 
 
 def _quality(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
@@ -192,6 +313,7 @@ def main() -> None:
     one.add_argument("recipe", type=Path)
     one.add_argument("workspace", type=Path)
     one.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    one.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="those of them; all unless told")
     one.add_argument("--output", type=Path, required=True)
     one.set_defaults(verb=jobs)
     one = verbs.add_parser("do", help="make the records")
@@ -199,6 +321,7 @@ def main() -> None:
     one.add_argument("made", type=Path, help="folder for the records")
     one.add_argument("--device", help="cuda: all models on the GPU")
     one.add_argument("--chat-llm", help="the chat attack's model by another name, such as transformers:...")
+    one.add_argument("--processes", type=int, default=os.cpu_count(), help="that score texts")
     one.set_defaults(verb=do)
     one = verbs.add_parser("take", help="add the records to a workspace")
     one.add_argument("made", type=Path)

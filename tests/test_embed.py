@@ -415,6 +415,22 @@ class TestErrors:
         with pytest.raises(ModelError, match=r"Transformer \+ Pooling \+ Dense"):
             load_embedder(str(folder), backend="onnx")
 
+    def test_a_model_that_no_graph_can_record_runs_plainly(self, bert: Path) -> None:
+        from alimark._recording import NotRecordable
+
+        asked = []
+
+        def recorded(rows: list[list[int]]) -> None:
+            asked.append(len(rows))
+            raise NotRecordable("leaves the GPU")
+
+        embedder = load_embedder(str(bert), backend="torch")
+        vectors = embedder.embed(TEXTS)
+        embedder._recorded = recorded  # type: ignore[attr-defined]
+        assert gap(embedder.embed(TEXTS), vectors) < 1e-6
+        assert gap(embedder.embed(TEXTS), vectors) < 1e-6
+        assert len(asked) == 1  # and is not tried again
+
     def test_a_missing_library_is_named(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from alimark.errors import MissingExtra
 

@@ -29,6 +29,10 @@ def record(work: Callable[[], None], stream: torch.cuda.Stream | None = None, po
     return graph
 
 
+class NotRecordable(RuntimeError):
+    """The work leaves the GPU on its way."""
+
+
 class RecordedEncoder:
     """A sentence encoder on a GPU, recorded for each of a few lengths. Safe to share by threads.
 
@@ -73,4 +77,7 @@ class RecordedEncoder:
         def work() -> None:
             out.copy_(self._encode(kept[0], kept[1]))
 
-        return record(work), kept, out
+        try:
+            return record(work), kept, out
+        except RuntimeError as error:
+            raise NotRecordable(str(error)) from error

@@ -249,8 +249,18 @@ class TorchEmbedder(LoadedEmbedder):
             rows = [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
         with torch.inference_mode():
             batches = [rows[start : start + self._batch] for start in range(0, len(rows), self._batch)]
-            vectors: Vectors = torch.cat([(self._recorded or self._plainly)(batch) for batch in batches]).numpy()
+            vectors: Vectors = torch.cat([self._forwarded(batch) for batch in batches]).numpy()
         return vectors
+
+    def _forwarded(self, batch: list[list[int]]) -> Any:
+        if self._recorded is not None:
+            from alimark._recording import NotRecordable
+
+            try:
+                return self._recorded(batch)
+            except NotRecordable:  # MPNet, for one, finds its position buckets on the CPU; seen at the first text
+                self._recorded = None
+        return self._plainly(batch)
 
     def _plainly(self, batch: list[list[int]]) -> Any:
         import torch

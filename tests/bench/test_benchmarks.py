@@ -1,16 +1,18 @@
-"""What benchmarks/paired.py and quality.py make of several answers to one prompt."""
+"""What benchmarks/paired.py and quality.py make of several answers to one prompt, and what elsewhere.py brings back."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_run import STAND_INS, recipe
 
+import elsewhere
 import paired
 import quality
-from alimark.bench.recipe import attacks
+from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 
@@ -113,3 +115,52 @@ def test_what_is_read_first_is_paired(tmp_path: Path) -> None:
         for kind in (label, "unmarked")
     ]
     assert found[10:] == [None] * 3  # human texts
+
+
+@pytest.mark.parametrize("decision", ["hard", "soft"])
+def test_what_is_scored_elsewhere_is_what_the_bench_scores(
+    decision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = tmp_path / "recipe.toml"
+    wanted.write_text(
+        f"""
+        title = "scored elsewhere"
+        [data]
+        sets = ["manual"]
+        texts = 3
+        sentences = 4
+        human_texts = 6
+        human_keys = 2
+        [llm]
+        name = "stand-in"
+        [[watermark]]
+        key = {{ embedder = "stand-in", block_size = 8, decision = "{decision}" }}
+        generate = {{ candidates = 8 }}
+        [[attack]]
+        name = "delete"
+        rate = 0.5
+        [[detection]]
+        options = {{ draws = 99, restructure = [1, 1] }}
+        """
+    )
+    there = Run(load(wanted, []), Workspace(tmp_path / "there"))
+    there.run()
+    here = tmp_path / "here"
+    Workspace(here)
+    for stage in ("generate", "attack"):
+        shutil.copy(tmp_path / "there" / "records" / f"{stage}.jsonl", here / "records")
+
+    def say(*words: object) -> None:
+        monkeypatch.setattr("sys.argv", ["elsewhere.py", *map(str, words)])
+        elsewhere.main()
+
+    say("jobs", wanted, here, "--stages", "detect", "--output", tmp_path / "jobs.jsonl")
+    say("do", tmp_path / "jobs.jsonl", tmp_path / "made", "--processes", 1)
+    say("take", tmp_path / "made", here)
+    ids = [job.id for job in there.detect_jobs()]
+    assert len(ids) == 3 * 2 + 6 * 2
+    made = Workspace(here).records("detect", ids)
+    assert made == there.workspace.records("detect", ids)
+    assert len(made) == len(ids)
+    say("jobs", wanted, here, "--stages", "detect", "--output", tmp_path / "jobs.jsonl")
+    assert "{'detect': 0}" in capsys.readouterr().out

@@ -21,7 +21,7 @@ from alimark.baselines import asks_llm, scheme
 from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, detection_options, variants
-from alimark.bench.workspace import Stage, Workspace, digest
+from alimark.bench.workspace import Stage, Workspace, digest, scored
 from alimark.detector import DetectionSettings
 from alimark.embed import Embedder
 from alimark.errors import AlimarkError, ContextFull, LLMError
@@ -256,6 +256,8 @@ class Run:
         self, stage: Stage, jobs: Sequence[Job], make: Callable[[Sequence[Job]], Iterator[tuple[Job, Record]]]
     ) -> None:
         """Group by group, so that what is heavy is loaded once; every record is on disk as soon as it is made."""
+        if not jobs:
+            return  # and keeps nobody else from writing
         groups: dict[tuple[Any, ...], list[Job]] = defaultdict(list)
         for job in jobs:
             groups[job.group].append(job)
@@ -406,9 +408,8 @@ class Run:
             return {"failed": True, "error": "there is no text to score"}
         [answer] = load(self._key(job), embedder=embedder).detect_batch([text], settings, llm=llm)
         if isinstance(answer, AlimarkError):
-            return self._failed("detect", answer)
-        return {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
-                "sentences": len(answer.sentences)}  # fmt: skip
+            self.progress.fault(f"detect: {answer}")
+        return scored(answer)
 
     def _texts(self, sources: Sequence[str]) -> dict[str, str]:
         """Of each source its text; empty where making it failed."""

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from alimark.bench.vectors import KeptVectors
 from alimark.embed import Embedder
-from alimark.errors import RecordError
+from alimark.errors import AlimarkError, RecordError
 from alimark.records import JsonlWriter, Record, read_jsonl
 
 Stage = Literal["generate", "attack", "detect", "meaning", "quality"]
@@ -30,6 +30,14 @@ def digest(making: Mapping[str, Any]) -> str:
     """The id of what these things make."""
     text = json.dumps(making, sort_keys=True, ensure_ascii=False, allow_nan=False, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def scored(answer: Any) -> Record:
+    """What is kept of a detection."""
+    if isinstance(answer, AlimarkError):
+        return {"failed": True, "error": str(answer)}
+    return {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
+            "sentences": len(answer.sentences)}  # fmt: skip
 
 
 class Workspace:

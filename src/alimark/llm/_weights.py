@@ -15,12 +15,19 @@ from alimark.errors import LLMError
 if TYPE_CHECKING:
     import torch
 
+_PROBE = "It was the end of the day and there had been no time for all that they had to do"
+"""Words so common that every tokenizer of English which has them as tokens reads them as such."""
+
 
 def load(source: str | Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """The tokenizer and the model, on the CPU, of a safetensors folder, a hub id or a GGUF file."""
-    if str(source).endswith(".gguf"):
-        source = converted(Path(source))
-    return _load(source, {"dtype": dtype})
+    if not str(source).endswith(".gguf"):
+        return _load(source, {"dtype": dtype})
+    folder = converted(Path(source))
+    tokenizer, model = _load(folder, {"dtype": dtype})
+    if fault := misread(tokenizer):  # a folder of another version's making
+        raise LLMError(f"the tokenizer in {folder} is broken: {fault}; delete the folder, and it is made anew")
+    return tokenizer, model
 
 
 def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> tuple[Any, Any]:
@@ -60,11 +67,17 @@ def converted(path: Path) -> Path:
 
 def _convert(path: Path, folder: Path) -> None:
     import torch
+    import transformers
     from transformers import AutoModelForCausalLM
 
     with redirect_stderr(io.StringIO()):  # its progress bar heeds no setting
         # Half precision holds what was made of a few bits a weight, in half the space.
         tokenizer, read = _load(path.parent, {"dtype": torch.float16}, gguf_file=path.name)
+    if fault := misread(tokenizer):
+        raise LLMError(
+            f"transformers {transformers.__version__} misreads the tokenizer of {path.name}: {fault}; install another version "
+            "of transformers, or let llama.cpp, which reads such files itself, run the model"
+        )
     config = copy.deepcopy(read.config)
     if hasattr(config, "quantization_config"):  # the numbers are plain by now, yet it would not be saved with that
         del config.quantization_config
@@ -74,6 +87,21 @@ def _convert(path: Path, folder: Path) -> None:
         model.generation_config = read.generation_config
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def misread(tokenizer: Any) -> str:
+    """How an English sentence shows that words were learned whole but are not read so; empty where nothing is wrong.
+
+    Some versions of transformers take the merges of a GGUF's tokenizer for flat scores. The model then sees its prompt in
+    pieces that it never learned, and writes nonsense without any error.
+    """
+    known = tokenizer.get_vocab()
+    found = tokenizer.tokenize(_PROBE)
+    for word in _PROBE.split()[1:]:
+        whole = {mark + word for mark in ("\u2581", "\u0120")} & known.keys()
+        if whole and not whole.intersection(found):
+            return f"it knows {word!r} as one token, yet cuts the sentence into {' '.join(found[:12])} ..."
+    return ""
 
 
 @contextmanager

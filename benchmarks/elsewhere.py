@@ -227,7 +227,6 @@ def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
     """First all units are embedded, then the texts are scored by as many processes as there are cores."""
     from alimark.bench.vectors import KeptVectors
 
-    os.environ |= {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # of the processes that score
     for group in _groups(jobs, lambda job: job["key"]["embedder"]):
         embedder = _embedder(group[0]["key"]["embedder"], args)
         with KeptVectors(embedder, args.made / "vectors") as vectors:
@@ -275,8 +274,11 @@ _vectors: list[KeptVectors] = []
 
 
 def _begin(about: _Known, folder: Path) -> None:
+    import numba
+
     from alimark.bench.vectors import KeptVectors
 
+    numba.set_num_threads(1)  # there is a process for each core
     _vectors[:] = [KeptVectors(about, folder, os.getpid())]
 
 

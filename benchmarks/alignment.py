@@ -19,10 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.alignment import LEFT, RIGHT, WHOLE, Limits, Packed, Rule, best_z, edit_row, kernel, search
-from alimark.scoring import SOFT_VERSIONS, SoftVersion
-from alimark.significance import paper_rule
-from alimark.soft import search_soft, worth_tables
+from alimark._util.arrays import Packed
+from alimark._util.compiling import kernel
+from alimark.detection.kernels.hard import best_z, edit_row, search
+from alimark.detection.kernels.soft import search_soft, worth_tables
+from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits, Rule
+from alimark.detection.scoring import SOFT_VERSIONS, SoftVersion
+from alimark.detection.stats.null_tables import paper_rule
 
 M = 8
 

@@ -35,8 +35,8 @@ def test_public_names_are_pinned_and_all_resolve() -> None:
 
 
 def test_names_hold_after_submodules_are_imported() -> None:
-    import alimark.detector
-    import alimark.watermark
+    import alimark.detection.pipeline
+    import alimark.schemes.api
 
     assert callable(alimark.detect)
     assert callable(alimark.load)

@@ -138,8 +138,9 @@ FIRST_CALL = """
 import time
 start = time.perf_counter()
 import numpy as np
-from alimark.alignment import Limits, search
-from alimark.significance import paper_rule
+from alimark.detection.kernels.hard import search
+from alimark.detection.kernels.types import Limits
+from alimark.detection.stats.null_tables import paper_rule
 rule = paper_rule(8, 13)
 search(np.zeros((12, 2, 4), np.uint64), np.ones((12, 2, 4), bool), np.ones((1000, 20), np.uint64), 8, Limits.of("single"), rule)
 print(time.perf_counter() - start)

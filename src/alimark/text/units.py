@@ -44,7 +44,18 @@ def merge(units: Iterable[str]) -> str:
 
 
 def halve(unit: str) -> tuple[str, str] | None:
-    """The unit cut at the space nearest its middle character, or None where it stays whole."""
+    """Cuts a unit in two at the space nearest its middle character.
+
+    Args:
+        unit: The text of a sentence, as `clean` returns it.
+
+    Returns:
+        The two halves, the first with a final full stop; None for a unit that is too short or has no space.
+
+    Example:
+        >>> halve("The keeper lit the lamp and went to bed.")
+        ('The keeper lit the.', 'lamp and went to bed.')
+    """
     if len(unit) < 10:
         return None
     middle = len(unit) // 2

@@ -15,6 +15,9 @@ from alimark.schemes.alimark import AliMark
 from alimark.schemes.base import Watermark, detection_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from alimark.generation.api import Finished, GenerationSettings, ManyProgress, Prompt
     from alimark.llm.base import LLM
 
 
@@ -26,6 +29,23 @@ def load(key: Key, *, embedder: Embedder | None = None) -> Watermark:
 
     kind: Any = scheme(key.scheme)
     return cast(Watermark, kind(key, embedder=embedder))
+
+
+def generate_many(
+    mark: Watermark | None,
+    prompts: Iterable[Prompt],
+    llm: LLM,
+    settings: GenerationSettings,
+    *,
+    batch: int | None = None,
+    progress: ManyProgress | None = None,
+) -> Finished:
+    """Writes a text after each prompt, marked by `mark` or, without one, unmarked; yields them as they are finished."""
+    from alimark.generation.api import generate_many
+
+    if mark is None:
+        return generate_many(prompts, None, None, llm, settings, batch=batch, progress=progress)
+    return mark.generate_many(prompts, llm, settings, batch=batch, progress=progress)
 
 
 def detect(

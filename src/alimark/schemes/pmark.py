@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark.errors import ContextFull, KeyFileError, KeyMismatch
 from alimark.generation.candidates import FirstSentence, Text
-from alimark.generation.rules import Weight
+from alimark.generation.selection import Weight
 from alimark.keys.arithmetic import orthonormal
 from alimark.keys.key import Key
 from alimark.llm.base import Request, Sampling
@@ -25,7 +25,7 @@ from alimark.schemes.sentence import SentenceRival, Statistic, count_z, in_chunk
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
-    from alimark.generation.session import GenerationSettings
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 Bits = NDArray[np.bool_]

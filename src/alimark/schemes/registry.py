@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from alimark.errors import KeyFileError
 
 if TYPE_CHECKING:
-    from alimark.generation.rules import Rule
+    from alimark.generation.selection import Rule
+    from alimark.generation.settings import GenerationSettings
     from alimark.keys.fitted import Fitted
     from alimark.keys.key import Key
 
@@ -71,13 +72,15 @@ def asks_llm(key: Key) -> bool:
     return bool(asks is not None and asks(key))
 
 
-def sentence_rule(key: Key) -> Rule:
-    """What a sentence-level scheme adds to the loop that writes."""
-    kind: Any = scheme(key.scheme)
-    if not hasattr(kind, "rule"):
+def rule_for(key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+    """The selection rule of one text under a key of any sentence-level scheme (a `generation.selection.RuleFactory`)."""
+    from alimark.schemes.alimark import AliMark
+
+    kind: Any = AliMark if key.scheme == AliMark.scheme else scheme(key.scheme)
+    if not hasattr(kind, "sentence_rule"):
         raise KeyFileError(f"{key.scheme} marks tokens, not sentences; write with alimark.load(key).generate")
-    found: Rule = kind.rule(key)
-    return found
+    rule: Rule = kind.sentence_rule(key, settings, text_id)
+    return rule
 
 
 def parameters(name: str, given: Mapping[str, Any], preset: str | None = None) -> dict[str, Any]:

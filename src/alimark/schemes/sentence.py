@@ -24,7 +24,7 @@ from alimark.detection.results import Detection
 from alimark.detection.settings import MAX_SENTENCES
 from alimark.detection.stats.p_values import NullScores, RandomKeys, significance
 from alimark.errors import AlimarkError, KeyFileError, LimitError, TextError
-from alimark.generation.rules import Rule
+from alimark.generation.selection import Rule
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.schemes.base import SentenceWatermark
@@ -33,6 +33,7 @@ from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 REJECTION_LIMIT = 100
@@ -77,6 +78,10 @@ class SentenceRival(SentenceWatermark[Detection]):
     @abstractmethod
     def rule(cls, key: Key) -> Rule:
         """What is asked of a sentence while a text is written."""
+
+    @classmethod
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+        return cls.rule(key)
 
     @abstractmethod
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:

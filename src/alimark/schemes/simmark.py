@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
-from alimark.generation.rules import Weight
+from alimark.generation.selection import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.schemes._fit import embedded, sentences_of
@@ -24,7 +24,7 @@ from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, Statistic, c
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
-    from alimark.generation.session import GenerationSettings
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 _SEQUENCES_A_CHUNK = 1024

@@ -19,9 +19,10 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark.errors import AlimarkError
-from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Writing
+from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Session
 from alimark.keys.key import Key
 from alimark.llm.base import Request, Sampling, Turn, count_tokens
+from alimark.schemes.registry import rule_for
 from alimark.serve.auth import Token
 from alimark.serve.gate import Refused, refusal
 from alimark.serve.records import Record, of_text
@@ -92,9 +93,11 @@ class _Texts:
         self._news: asyncio.Queue[tuple[int, str, int]] = asyncio.Queue()
         seed = secrets.randbits(47) if asked.seed is None else asked.seed
         self._prompts = prompts
-        self._writings = [
-            Writing(prompt, self.key, settings, seed=seed + place, turns=turns, progress=self._teller(place))
-            for place, (prompt, turns) in enumerate(one for one in prompts for _ in range(asked.n))
+        self._sessions = [
+            Session(
+                prompt, self.key, settings, rule=rule_for, seed=seed + place, turns=turns, progress=self._teller(place)
+            )
+            for place, (prompt, turns) in enumerate(pair for pair in prompts for _ in range(asked.n))
         ]
         self._matches: list[list[int]] = [[] for _ in range(count)]
         self._sent = [""] * count
@@ -128,7 +131,7 @@ class _Texts:
 
         def tell(sentence: MarkedSentence) -> None:
             # White space at the end waits for what follows, for it may be the end. Code between sentences comes along.
-            text = str(self._writings[place].text).rstrip()
+            text = str(self._sessions[place].text).rstrip()
             self._matches[place].append(sentence.matches)
             self._wake(place, text, sentence.matches)
 
@@ -139,7 +142,7 @@ class _Texts:
             self._loop.call_soon_threadsafe(self._news.put_nowait, (place, text, matches))
 
     async def start(self) -> None:
-        self._futures: list[Future[Generation]] = await asyncio.to_thread(self.service.writers.write, self._writings)
+        self._futures: list[Future[Generation]] = await asyncio.to_thread(self.service.writers.write, self._sessions)
         for place, future in enumerate(self._futures):
             future.add_done_callback(lambda _, place=place: self._wake(place, "", 0))  # type: ignore[misc]
 
@@ -166,7 +169,7 @@ class _Texts:
         for number, (prompt, turns) in enumerate(self._prompts):
             own = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, turns=turns))
             read += own
-            for one in self._writings[number * self.asked.n : (number + 1) * self.asked.n]:
+            for one in self._sessions[number * self.asked.n : (number + 1) * self.asked.n]:
                 whole = count_tokens(self.service.llm, Request(one.context, 1, 0, turns=turns))
                 written += max(0, whole - own)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

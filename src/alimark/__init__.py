@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from alimark.llm import load_llm as load_llm
     from alimark.llm.base import LLM as LLM
     from alimark.llm.base import Sampling as Sampling
-    from alimark.rewriting.settings import RewriteSettings as RewriteSettings
     from alimark.rewriting.results import Rewriting as Rewriting
     from alimark.rewriting.results import RewrittenSentence as RewrittenSentence
+    from alimark.rewriting.settings import RewriteSettings as RewriteSettings
     from alimark.schemes.alimark import AliMark as AliMark
     from alimark.schemes.api import detect as detect
     from alimark.schemes.api import load as load

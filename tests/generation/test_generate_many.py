@@ -233,3 +233,30 @@ def test_code_blocks_pass_unmarked_and_are_no_sentences() -> None:
     assert not any("print(" in sentence for sentence in made.sentences)
     assert splitter().units(made.text) == list(made.sentences)
     assert made.surviving == 4
+
+
+def test_a_single_prompt_is_written_in_the_calling_thread() -> None:
+    """So an interruption reaches the model at once, whatever number of callers it takes."""
+    threads: set[str] = set()
+
+    class Watched(StandInLLM):
+        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+            threads.add(threading.current_thread().name)
+            return super().draw(requests, sampling, over)
+
+    mark, llm = AliMark(KEY, embedder=EMBEDDER), Watched(callers=4)
+    single = mark.generate(PROMPTS[0].text, llm, sentences=5, candidates=24, seed=PROMPTS[0].seed)
+    assert threads == {threading.current_thread().name}
+    assert single.text == texts(StandInLLM(callers=4), None)[0]
+    with pytest.raises(KeyboardInterrupt):
+        mark.generate("Day 1.", Watched(callers=4, interrupt_at=2), sentences=5, candidates=24)
+
+
+def test_a_key_needs_a_rule_and_its_embedder() -> None:
+    with pytest.raises(AlimarkError, match="selection rule"):
+        list(generate_many(PROMPTS, KEY, EMBEDDER, StandInLLM(), SETTINGS))
+    other = Key.generate(embedder=StandInEmbedder(32))
+    for callers in (1, 3):
+        with pytest.raises(AlimarkError, match="embedder"):
+            list(generate_many([Prompt("Day.", key=other)], KEY, EMBEDDER, StandInLLM(callers=callers), SETTINGS,
+                               rule=rule_for))  # fmt: skip

@@ -19,7 +19,7 @@ from databases import postgres
 from services import Process, set_up, start_process, wait_for
 
 from alimark.serve.database import Store
-from alimark.serve.records import Book
+from alimark.serve.records import RecordLog
 
 KILLS = 10
 PROMPT = "The quince harvest of Trumpington astonished everybody."
@@ -139,7 +139,7 @@ def _grep(data: Path, database: str, log: Path, load: Load, tokens: dict[str, st
     forms += [token.encode() for token in tokens.values()]
     store = Store(database)
     rows = store.do(lambda db: [db.execute(f"SELECT * FROM {table}") for table in ("records", "keys", "tokens")])
-    exported = "".join(Book(store).export())
+    exported = "".join(RecordLog(store).export())
     store.close()
     held = json.dumps(rows).encode() + exported.encode() + log.read_bytes()
     held += b"".join(file.read_bytes() for file in data.parent.glob("alimark.db*"))

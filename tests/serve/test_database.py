@@ -19,7 +19,7 @@ from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.serve import database
 from alimark.serve.database import Connection, DatabaseError, Store
-from alimark.serve.records import Book, Record, sha256
+from alimark.serve.records import Record, RecordLog, sha256
 from alimark.serve.settings import Settings, read_settings
 from alimark.testing import StandInEmbedder
 
@@ -30,30 +30,30 @@ def record(text: str, **changes: object) -> Record:
     return Record(**fields | changes)  # type: ignore[arg-type]
 
 
-def exported(book: Book) -> list[dict[str, object]]:
-    return [json.loads(line) for lines in book.export() for line in lines.splitlines()]
+def exported(log: RecordLog) -> list[dict[str, object]]:
+    return [json.loads(line) for lines in log.export() for line in lines.splitlines()]
 
 
 def exercise(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on either database."""
     store = Store(url)
-    book, keeping = Book(store), Book(store, keep_text=True)
+    log, keeping = RecordLog(store), RecordLog(store, keep_text=True)
     first = record("One came.")
-    store.do(book.writing([first, record("Two went.", at=time.time() - 3 * 86400)]))
+    store.do(log.writing([first, record("Two went.", at=time.time() - 3 * 86400)]))
     store.do(keeping.writing([record("Three\0 stayed \ud800.", id="kept")]))
-    store.do(book.writing([first]))  # a second time changes nothing
-    rows = exported(book)
+    store.do(log.writing([first]))  # a second time changes nothing
+    rows = exported(log)
     assert [row.get("text") for row in rows] == [None, None, "Three\ufffd stayed ?."]
     assert rows[0]["p_value"] == 0.01
     assert rows[0]["details"] == {"draws": 1000}
-    assert book.prune(2) == 1
-    assert len(exported(book)) == 2
+    assert log.prune(2) == 1
+    assert len(exported(log)) == 2
     with pytest.raises(DatabaseError) as told:
         store.do(lambda db: db.execute("SELECT secret_thing FROM nowhere"))
     assert "secret_thing" not in str(told.value)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: store.do(book.writing([record(f"Text {i}.")])), range(1500)))
-    assert len(exported(book)) == 1502
+        list(pool.map(lambda i: store.do(log.writing([record(f"Text {i}.")])), range(1500)))
+    assert len(exported(log)) == 1502
     store.close()
     with pytest.raises(DatabaseError):
         store.submit(lambda db: None)
@@ -174,7 +174,7 @@ def test_the_operators_commands(tmp_path: Path) -> None:
     assert "alimark keys, not semstamp" in str(refused)
     assert "behind the verb" in str(alimark("--port", "9", "export").exception)
     store = Store(f"sqlite:///{data / 'alimark.db'}")
-    store.do(Book(store).writing([record("Old.", at=1.0), record("New.")]))
+    store.do(RecordLog(store).writing([record("Old.", at=1.0), record("New.")]))
     store.close()
     assert len(alimark("export", "--data", str(data)).stdout.splitlines()) == 2
     assert alimark("prune", "--days", "1", "--data", str(data)).stdout == "1 records deleted\n"

@@ -87,7 +87,7 @@ def main() -> None:
             page.set_default_timeout(3_600_000)
             page.goto(f"http://127.0.0.1:{port}")
             page.fill("#token", token)
-            page.click("text=Use it")
+            page.click("text=Use token")
             take(page, given)
             opened.close()
         server.should_exit = True

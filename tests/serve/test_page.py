@@ -57,7 +57,7 @@ def page(chromium: Any, running: Running) -> Iterator[Any]:
     opened.complaints = complaints
     opened.goto(running.url)
     opened.fill("#token", token)
-    opened.click("text=Use it")
+    opened.click("text=Use token")
     yield opened
     context.close()
     assert not complaints
@@ -190,7 +190,7 @@ def test_errors_are_shown(page: Any, running: Running) -> None:
     page.click("#check-form button.main")
     assert "Paste a text" in page.inner_text("#check-error")
     page.fill("#token", "alm_wrong")
-    page.click("text=Use it")
+    page.click("text=Use token")
     page.fill("#text", "One came. Two went.")
     page.click("#check-form button.main")
     page.wait_for_selector("#check-error:has-text('token')")

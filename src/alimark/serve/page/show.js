@@ -31,12 +31,13 @@ export function shade(agreed, bits) {
 export function inWords(detection, fpr) {
   const chance = `p = ${number(detection.p_value)}`;
   const keys = detection.keys_tried > 1 ? `, corrected for the ${detection.keys_tried} keys that were tried` : "";
+  const needed = detection.sentences_needed ? `about ${detection.sentences_needed}` : "more than 40";
   if (detection.verdict === "found")
     return [`The watermark of key ${detection.key_id} was found.`,
       `A text without this watermark would score this high with a probability of at most p (${chance}${keys}).`];
   if (detection.verdict === "too short to tell")
     return ["The text is too short for a verdict.",
-      `It has ${detection.sentences} sentences; about ${detection.sentences_needed ?? "more than 40"} are needed (${chance}${keys}).`];
+      `It has ${detection.sentences} sentences; ${needed} are needed (${chance}${keys}).`];
   return ["No watermark was found.", `${chance}${keys}; the limit is ${fpr}. This does not mean that a person wrote it.`];
 }
 

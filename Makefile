@@ -16,6 +16,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/alignment.py

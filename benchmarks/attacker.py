@@ -28,16 +28,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.alignment import WHOLE, Floats
+from alimark._util.arrays import Floats
 from alimark.bench.vectors import KeptVectors
-from alimark.corpus import read_texts
-from alimark.detector import DetectionSettings
-from alimark.directions import directions, mean
-from alimark.embed import load_embedder
-from alimark.key import Key
-from alimark.scoring import scoring
-from alimark.signals import Units, project, targets
-from alimark.text import splitter
+from alimark.calibration.human_text import read_texts
+from alimark.detection.kernels.types import WHOLE
+from alimark.detection.scoring import scoring
+from alimark.detection.settings import DetectionSettings
+from alimark.detection.units import Units
+from alimark.embedding.directions import directions, mean
+from alimark.embedding.loading import load_embedder
+from alimark.keys.key import Key
+from alimark.keys.projection import project, targets
+from alimark.text.splitting import splitter
 
 Ints = NDArray[np.int64]
 Vectors = NDArray[np.float32]

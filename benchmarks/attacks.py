@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder
+from alimark._util.jsonl import JsonlWriter, read_jsonl
 from alimark.attacks import Target, load_attack, seed_for
-from alimark.corpus import read_texts
-from alimark.embed import Embedder
-from alimark.learned import words_in_common
-from alimark.records import JsonlWriter, read_jsonl
-from alimark.text import DEFAULT_SPLITTER, splitter
+from alimark.calibration.human_text import read_texts
+from alimark.detection.chat_restructuring import words_in_common
+from alimark.embedding.base import Embedder
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 Record = dict[str, Any]
 

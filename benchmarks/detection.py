@@ -15,13 +15,15 @@ from typing import Any
 
 from alignment import per_candidate, timed
 from alimark import Key, load_embedder
-from alimark.alignment import LEFT, RIGHT, WHOLE, search
-from alimark.detector import DetectionSettings, detect_batch, prepare
+from alimark.detection.kernels.hard import search
+from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE
+from alimark.detection.pipeline import detect_batch, prepare
+from alimark.detection.scoring import scoring
+from alimark.detection.settings import DetectionSettings
+from alimark.keys.projection import project
 from alimark.llm.base import Request, Sampling
-from alimark.scoring import scoring
-from alimark.signals import project
 from alimark.testing import StandInLLM
-from alimark.text import splitter
+from alimark.text.splitting import splitter
 
 PAPER = {4: 0.02, 8: 0.03, 16: 0.05, 32: 0.08, 64: 0.15, 128: 0.34}
 

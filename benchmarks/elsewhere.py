@@ -24,7 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alimark.records import JsonlWriter, Record, read_jsonl, write_whole
+from alimark._util.files import write_whole
+from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
     from alimark.bench.run import Cell, Run
     from alimark.bench.vectors import KeptVectors
-    from alimark.detector import DetectionSettings
-    from alimark.embed import Embedder
-    from alimark.key import Key
+    from alimark.detection.settings import DetectionSettings
+    from alimark.embedding.base import Embedder
+    from alimark.keys.key import Key
 
 STAGES = ("generate", "attack", "detect", "quality")
 _READ_TOGETHER = 32
@@ -173,13 +174,13 @@ def _alike(job: Record) -> Any:
 
 
 def _embedder(name: str, args: argparse.Namespace) -> Embedder:
-    from alimark.loading import named_embedder
+    from alimark.embedding.loading import load_embedder
 
-    return named_embedder(name, **({"backend": "torch", "device": args.device} if args.device else {}))
+    return load_embedder(name, **({"backend": "torch", "device": args.device} if args.device else {}))
 
 
 def _key(sent: Record, embedder: Embedder) -> Key:
-    from alimark.key import Key
+    from alimark.keys.key import Key
 
     public = {name: value for name, value in sent.items() if name not in ("secret", "embedder")}
     return Key(bytes.fromhex(sent["secret"]), embedder=embedder.name, fingerprint=embedder.fingerprint, **public)
@@ -187,7 +188,7 @@ def _key(sent: Record, embedder: Embedder) -> Key:
 
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
     from alimark.errors import AlimarkError
-    from alimark.generate import GenerationSettings, Prompt, generate_many
+    from alimark.generation.api import GenerationSettings, Prompt, generate_many
     from alimark.llm import load_llm
     from alimark.llm.base import Sampling
 
@@ -238,7 +239,7 @@ def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
 
 
 def _embed(jobs: list[Record], texts: dict[str, str], vectors: KeptVectors) -> None:
-    from alimark.watermark import load
+    from alimark.schemes.api import load
 
     for some in _groups(jobs, lambda job: (job["key"] | {"secret": ""}, job["options"])):
         mark, settings = load(_key(some[0]["key"], vectors), embedder=vectors), _settings(some[0])
@@ -250,7 +251,7 @@ def _embed(jobs: list[Record], texts: dict[str, str], vectors: KeptVectors) -> N
 
 
 def _settings(job: Record) -> DetectionSettings:
-    from alimark.detector import DetectionSettings
+    from alimark.detection.settings import DetectionSettings
 
     options: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["options"].items()}
     return DetectionSettings(**options)
@@ -284,7 +285,7 @@ def _begin(about: _Known, folder: Path) -> None:
 
 def _score(work: tuple[Record, str]) -> Record:
     from alimark.bench.workspace import scored
-    from alimark.watermark import load
+    from alimark.schemes.api import load
 
     job, text = work
     mark = load(_key(job["key"], _vectors[0]), embedder=_vectors[0])

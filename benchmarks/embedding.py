@@ -22,11 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from alimark.corpus import read_texts
-from alimark.detector import DetectionSettings, units_of
-from alimark.embed import LoadedEmbedder, load_embedder
-from alimark.key import Key
-from alimark.text import splitter
+from alimark.calibration.human_text import read_texts
+from alimark.detection.pipeline import units_of
+from alimark.detection.settings import DetectionSettings
+from alimark.embedding.base import Embedder
+from alimark.embedding.loading import load_embedder
+from alimark.keys.key import Key
+from alimark.text.splitting import splitter
 
 COLD_TEXTS = 47  # what `alimark detect` embeds for a text of twelve sentences
 WORDS = """the of and a to in is was for that on with as by at from it an be which are this were had not have
@@ -39,7 +41,7 @@ political development published including significant approximately characterist
 COLD = """
 import sys, time
 start = time.perf_counter()
-from alimark.embed import load_embedder
+from alimark.embedding.loading import load_embedder
 embedder = load_embedder(sys.argv[1], backend=sys.argv[2])
 embedder.embed(sys.stdin.read().split("\\n"))
 print(time.perf_counter() - start)
@@ -53,7 +55,7 @@ def sentences(count: int, seed: int = 1) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=length)).capitalize() + "." for length in lengths]
 
 
-def units(path: Path, count: int, embedder: LoadedEmbedder) -> list[str]:
+def units(path: Path, count: int, embedder: Embedder) -> list[str]:
     """What detection embeds of documents of twelve sentences."""
     cut, key, found = splitter("nupunkt"), Key.generate(embedder=embedder), dict[str, None]()
     for text in read_texts(path):

@@ -18,8 +18,8 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.baselines import _prf
-from alimark.baselines.exp import costs
+from alimark.schemes import _prf
+from alimark.schemes.exp import costs
 
 VOCABULARY = 49_152
 

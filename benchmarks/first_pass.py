@@ -24,16 +24,17 @@ from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 from tokenizers import Tokenizer
 
-from alimark.alignment import WHOLE, Limits
 from alimark.bench.recipe import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.corpus import read_texts
-from alimark.detector import DetectionSettings
+from alimark.calibration.human_text import read_texts
+from alimark.detection.kernels.types import WHOLE, Limits
+from alimark.detection.scoring import scoring
+from alimark.detection.settings import DetectionSettings
+from alimark.detection.units import Units, restructure
+from alimark.keys.projection import project
 from alimark.models import store
-from alimark.scoring import scoring
-from alimark.signals import Units, project, restructure
-from alimark.text import splitter
+from alimark.text.splitting import splitter
 from soft_rules import Text, texts_of
 
 FULL, PLAIN = DetectionSettings(), DetectionSettings(restructure="none")

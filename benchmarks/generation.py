@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder, load_llm
-from alimark.embed import Embedder
-from alimark.generate import Generation, GenerationSettings, Prompt, default_batch, generate_many
+from alimark.embedding.base import Embedder
+from alimark.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
+from alimark.keys.projection import project, to_bits
 from alimark.llm.base import LLM, Request, Sampling
-from alimark.signals import project, to_bits
-from alimark.text import clean, splitter
+from alimark.text.splitting import splitter
+from alimark.text.units import clean
 from marked_texts import read_prompts
 
 Continue = Callable[[str, int, int], list[str]]

@@ -9,7 +9,7 @@ import argparse
 import time
 
 from alimark import Key, detect, load_embedder
-from alimark.generate import GenerationSettings, generate
+from alimark.generation.api import GenerationSettings, generate
 from alimark.testing import StandInLLM
 
 

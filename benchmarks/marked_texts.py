@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder, load_llm
+from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.errors import AlimarkError
-from alimark.generate import GenerationSettings, Prompt, generate_many
-from alimark.records import JsonlWriter, Record, read_jsonl
+from alimark.generation.api import GenerationSettings, Prompt, generate_many
 
 PROMPTS = (
     "The old lighthouse at the edge of the bay had been dark for thirty years.",

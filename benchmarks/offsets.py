@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from alimark.alignment import Floats
+from alimark._util.arrays import Floats
 from alimark.bench.recipe import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.detector import DetectionSettings
-from alimark.key import Key
-from alimark.scoring import Hard, Scoring, Soft, scoring
-from alimark.signals import project
+from alimark.detection.scoring import Hard, Scoring, Soft, scoring
+from alimark.detection.settings import DetectionSettings
+from alimark.keys.key import Key
+from alimark.keys.projection import project
 from soft_rules import Text, texts_of
 
 SETTINGS = DetectionSettings()

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder, load_llm
-from alimark.corpus import cut, read_texts
-from alimark.embed import Embedder
+from alimark._util.jsonl import JsonlWriter, read_jsonl
+from alimark.calibration.human_text import cut, read_texts
+from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
-from alimark.records import JsonlWriter, read_jsonl
-from alimark.rewrite import rewrite_many
-from alimark.rewriting import Original, RewriteSettings, Rewriting
-from alimark.text import DEFAULT_SPLITTER
+from alimark.rewriting.api import rewrite_many
+from alimark.rewriting.results import Original, RewriteSettings, Rewriting
+from alimark.text.splitting import DEFAULT_SPLITTER
 
 Record = dict[str, Any]
 

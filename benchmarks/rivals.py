@@ -29,21 +29,21 @@ from typing import Any
 import numpy as np
 
 from alimark import load, load_embedder, load_llm
+from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.attacks import load_attack, seed_for
-from alimark.baselines import scheme
 from alimark.bench.data import DataSet
 from alimark.bench.data import load as load_data
 from alimark.bench.metrics import auroc_interval, tpr_at
 from alimark.bench.vectors import KeptVectors
-from alimark.detection import Detection
-from alimark.embed import Embedder
+from alimark.detection.results import Detection
+from alimark.detection.stats.p_values import RandomKeys
+from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, AttackError
-from alimark.fitted import Fitted
-from alimark.generate import GenerationSettings, Prompt
-from alimark.key import Key
-from alimark.records import JsonlWriter, Record, read_jsonl
-from alimark.significance import RandomKeys
-from alimark.text import splitter
+from alimark.generation.api import GenerationSettings, Prompt
+from alimark.keys.fitted import Fitted
+from alimark.keys.key import Key
+from alimark.schemes.registry import scheme
+from alimark.text.splitting import splitter
 
 METHODS: dict[str, dict[str, Any]] = {
     "AliMark": {},

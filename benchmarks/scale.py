@@ -34,15 +34,16 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from alimark.audit import Auditor
-from alimark.corpus import read_texts
-from alimark.detector import DetectionSettings, units_of
-from alimark.embed import load_embedder
-from alimark.key import Key
+from alimark.audit.auditor import Auditor
+from alimark.calibration.human_text import read_texts
+from alimark.detection.pipeline import units_of
+from alimark.detection.settings import DetectionSettings
+from alimark.embedding.loading import load_embedder
+from alimark.keys.key import Key
+from alimark.keys.projection import project, to_bits
 from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.files import find, plan, read
-from alimark.signals import project, to_bits
-from alimark.text import splitter
+from alimark.text.splitting import splitter
 
 PASSAGE = 4
 EMBEDDER = "all-MiniLM-L6-v2"

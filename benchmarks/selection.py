@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 
 import attacker
-from alimark.alignment import Floats
+from alimark._util.arrays import Floats
 from alimark.bench.vectors import KeptVectors
-from alimark.embed import load_embedder
-from alimark.key import Key
-from alimark.scoring import SOFT_VERSIONS
-from alimark.signals import project, targets
+from alimark.detection.scoring import SOFT_VERSIONS
+from alimark.embedding.loading import load_embedder
+from alimark.keys.key import Key
+from alimark.keys.projection import project, targets
 from attacker import SENTENCES, Ints, Pool, p_values, sentences_of
 
 SHRINK = SOFT_VERSIONS[1].shrink

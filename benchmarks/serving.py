@@ -32,8 +32,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from alimark.embed import Embedder, load_embedder
-from alimark.key import Key
+from alimark.embedding.base import Embedder
+from alimark.embedding.loading import load_embedder
+from alimark.keys.key import Key
 from alimark.llm import load_llm
 from alimark.testing import StandInEmbedder, StandInLLM
 from detection import sentences
@@ -56,7 +57,8 @@ def llm_of(name: str) -> Any:
 
 def library(name: str, key_file: str, pipe: Any) -> None:
     """Seconds and CPU seconds of each batch that is sent; everything loaded and warm."""
-    from alimark.detector import DetectionSettings, detect_batch
+    from alimark.detection.pipeline import detect_batch
+    from alimark.detection.settings import DetectionSettings
 
     key, embedder = Key.load(key_file), embedder_of(name)
     while texts := pipe.recv():

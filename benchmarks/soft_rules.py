@@ -18,15 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from alimark.alignment import LEFT, RIGHT, WHOLE, Floats, Limits, kernel
+from alimark._util.arrays import Floats
+from alimark._util.compiling import kernel
 from alimark.bench.recipe import Watermark, attacks, load
 from alimark.bench.run import Run, key_for, secret
 from alimark.bench.workspace import Workspace
-from alimark.key import Key
-from alimark.scoring import SOFT_VERSIONS, Soft
-from alimark.signals import Units, project, restructure
-from alimark.soft import SoftRule, trace_soft
-from alimark.text import splitter
+from alimark.detection.kernels.soft import SoftRule, trace_soft
+from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
+from alimark.detection.scoring import SOFT_VERSIONS, Soft
+from alimark.detection.units import Units, restructure
+from alimark.keys.key import Key
+from alimark.keys.projection import project
+from alimark.text.splitting import splitter
 
 FIRST = SOFT_VERSIONS[1]
 [RULE] = FIRST.rules

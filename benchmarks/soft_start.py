@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from alimark.alignment import Floats
+from alimark._util.arrays import Floats
 from alimark.bench.recipe import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.key import SOFT_VERSION
-from alimark.scoring import SOFT_VERSIONS, Soft
+from alimark.detection.scoring import SOFT_VERSIONS, Soft
+from alimark.keys.key import SOFT_VERSION
 from soft_rules import SINGLE, Score, Text, by, starting_point, texts_of
 
 REPEATS = 4000

@@ -19,15 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from alimark.alignment import Floats, kernel
+from alimark._util.arrays import Floats
+from alimark._util.compiling import kernel
 from alimark.bench.recipe import Watermark, attacks, load
 from alimark.bench.run import Run, key_for, secret
 from alimark.bench.workspace import Workspace
-from alimark.key import Key
-from alimark.scoring import SOFT_VERSIONS
-from alimark.signals import project
-from alimark.soft import SoftRule, _worths, worth_tables
-from alimark.text import halve, merge, splitter, with_full_stop
+from alimark.detection.kernels.soft import SoftRule, _worths, worth_tables
+from alimark.detection.scoring import SOFT_VERSIONS
+from alimark.keys.key import Key
+from alimark.keys.projection import project
+from alimark.text.splitting import splitter
+from alimark.text.units import halve, merge, with_full_stop
 
 NOW = SOFT_VERSIONS[1]
 WHOLE, PAIR, THREE, MIDDLE, CLAUSE = 0, 1, 2, 3, 5  # units of a sentence; halves take two places

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.directions import FILE, MOST, mean_of
-from alimark.embed import load_embedder
+from alimark._util.jsonl import read_jsonl
+from alimark.embedding.directions import FILE, MOST, mean_of
+from alimark.embedding.loading import load_embedder
 from alimark.errors import RecordError
-from alimark.records import read_jsonl
-from alimark.text import DEFAULT_SPLITTER, splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 
 def texts_of(path: Path, count: int, least: int) -> Iterator[list[str]]:

@@ -10,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from alimark.significance import monte_carlo, null_table, tabled_lengths
+from alimark.detection.stats.null_tables import monte_carlo, null_table, tabled_lengths
 
 SIZES = (2, 4, 8, 16)
 SHIPPED = Path(__file__).parents[1] / "src" / "alimark" / "null_tables.json"

@@ -20,7 +20,7 @@ import httpx
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from alimark.embed import load_embedder
+from alimark.embedding.loading import load_embedder
 from alimark.llm import load_llm
 from alimark.serve.app import create_app
 from alimark.serve.service import Service

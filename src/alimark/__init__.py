@@ -9,54 +9,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alimark.detection import AlignedDetection as AlignedDetection
-    from alimark.detection import AlignedStep as AlignedStep
-    from alimark.detection import Detection as Detection
-    from alimark.detection import Passage as Passage
-    from alimark.detection import Verdict as Verdict
-    from alimark.detector import DetectionSettings as DetectionSettings
-    from alimark.embed import Embedder as Embedder
-    from alimark.embed import load_embedder as load_embedder
+    from alimark.detection.results import AlignedDetection as AlignedDetection
+    from alimark.detection.results import AlignedStep as AlignedStep
+    from alimark.detection.results import Detection as Detection
+    from alimark.detection.results import Passage as Passage
+    from alimark.detection.results import Verdict as Verdict
+    from alimark.detection.settings import DetectionSettings as DetectionSettings
+    from alimark.embedding.base import Embedder as Embedder
+    from alimark.embedding.loading import load_embedder as load_embedder
     from alimark.errors import AlimarkError as AlimarkError
-    from alimark.generate import Generation as Generation
-    from alimark.generate import MarkedSentence as MarkedSentence
-    from alimark.key import Key as Key
+    from alimark.generation.session import Generation as Generation
+    from alimark.generation.session import MarkedSentence as MarkedSentence
+    from alimark.keys.key import Key as Key
     from alimark.llm import load_llm as load_llm
     from alimark.llm.base import LLM as LLM
     from alimark.llm.base import Sampling as Sampling
-    from alimark.rewriting import RewriteSettings as RewriteSettings
-    from alimark.rewriting import Rewriting as Rewriting
-    from alimark.rewriting import RewrittenSentence as RewrittenSentence
-    from alimark.text import register_splitter as register_splitter
-    from alimark.watermark import AliMark as AliMark
-    from alimark.watermark import Watermark as Watermark
-    from alimark.watermark import detect as detect
-    from alimark.watermark import load as load
+    from alimark.rewriting.results import RewriteSettings as RewriteSettings
+    from alimark.rewriting.results import Rewriting as Rewriting
+    from alimark.rewriting.results import RewrittenSentence as RewrittenSentence
+    from alimark.schemes.alimark import AliMark as AliMark
+    from alimark.schemes.api import detect as detect
+    from alimark.schemes.api import load as load
+    from alimark.schemes.base import Watermark as Watermark
+    from alimark.text.splitting import register_splitter as register_splitter
 
 _HOME = {
-    "AliMark": "watermark",
-    "AlignedDetection": "detection",
-    "AlignedStep": "detection",
+    "AliMark": "schemes.alimark",
+    "AlignedDetection": "detection.results",
+    "AlignedStep": "detection.results",
     "AlimarkError": "errors",
-    "Detection": "detection",
-    "DetectionSettings": "detector",
-    "Embedder": "embed",
-    "Generation": "generate",
-    "Key": "key",
+    "Detection": "detection.results",
+    "DetectionSettings": "detection.settings",
+    "Embedder": "embedding.base",
+    "Generation": "generation.session",
+    "Key": "keys.key",
     "LLM": "llm.base",
-    "MarkedSentence": "generate",
-    "Passage": "detection",
-    "RewriteSettings": "rewriting",
-    "RewrittenSentence": "rewriting",
-    "Rewriting": "rewriting",
+    "MarkedSentence": "generation.session",
+    "Passage": "detection.results",
+    "RewriteSettings": "rewriting.results",
+    "RewrittenSentence": "rewriting.results",
+    "Rewriting": "rewriting.results",
     "Sampling": "llm.base",
-    "Verdict": "detection",
-    "Watermark": "watermark",
-    "detect": "watermark",
-    "load": "watermark",
-    "load_embedder": "embed",
+    "Verdict": "detection.results",
+    "Watermark": "schemes.base",
+    "detect": "schemes.api",
+    "load": "schemes.api",
+    "load_embedder": "embedding.loading",
     "load_llm": "llm",
-    "register_splitter": "text",
+    "register_splitter": "text.splitting",
 }
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605 - built from the one table above
 

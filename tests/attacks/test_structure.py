@@ -14,7 +14,7 @@ from alimark.attacks import Target, load_attack
 from alimark.attacks.structure import CopyPaste, Delete, Insert, Merge, Reorder, Split, Truncate, touched
 from alimark.errors import AttackError
 from alimark.testing import StandInLLM
-from alimark.text import DEFAULT_SPLITTER, splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 CUT = splitter(DEFAULT_SPLITTER)
 SUBJECTS = ("The mayor", "An old sailor", "Her brother", "The team", "A visitor", "Some students", "The doctor")

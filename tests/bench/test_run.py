@@ -16,7 +16,7 @@ from alimark.bench.recipe import Recipe, parse, variants
 from alimark.bench.run import Cell, Models, Run
 from alimark.bench.workspace import Workspace, digest
 from alimark.errors import LLMError
-from alimark.key import SOFT_VERSION
+from alimark.keys.key import SOFT_VERSION
 from alimark.testing import StandInLLM
 
 STAND_INS: dict[str, Any] = {

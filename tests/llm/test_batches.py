@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alimark import Generation, Key
-from alimark.generate import GenerationSettings, Prompt, generate_many
+from alimark.generation.api import GenerationSettings, Prompt, generate_many
 from alimark.llm.base import LLM, Sampling
 from alimark.testing import StandInEmbedder
 

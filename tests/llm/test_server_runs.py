@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import alimark.embed
+import alimark.embedding.loading
 from alimark import Key
 from alimark.llm.base import Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -35,7 +35,7 @@ def told(seen: Seen) -> Reply:
 
 @pytest.fixture
 def run(command: Run, fake: Fake, waits: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(alimark.embed, "load_embedder", lambda name, **_: EMBEDDER)
+    monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
     Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint).save(tmp_path / "key.json")
     lines = [json.dumps({"id": f"p{i}", "prompt": prompt}) for i, prompt in enumerate(PROMPTS)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines), "utf-8")

@@ -6,7 +6,7 @@ import pytest
 from alimark.errors import ContextFull
 from alimark.llm.base import LLM, Draw, Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
-from alimark.text import splitter
+from alimark.text.splitting import splitter
 
 over = splitter().first_sentence_over
 

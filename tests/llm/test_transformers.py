@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from overs import never_over, sentence_over
 
-from alimark.candidate import FirstSentence
 from alimark.errors import LLMError
+from alimark.generation.candidates import FirstSentence
 from alimark.llm.base import Draw, Over, Request, Sampling, never
-from alimark.text import DEFAULT_SPLITTER, splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

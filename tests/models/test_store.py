@@ -22,6 +22,7 @@ from typing import IO, Any
 import pytest
 from typer.testing import CliRunner
 
+from alimark._util.paths import cache_folder
 from alimark.cli.models import app
 from alimark.errors import HashMismatch, MissingExtra, ModelError
 from alimark.models import checkpoint, fetching, manifest, store
@@ -200,12 +201,12 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_home_is_the_cache_folder_unless_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ALIMARK_HOME", raising=False)
-    assert store.home().name == "alimark"
+    assert cache_folder().name == "alimark"
     monkeypatch.setenv("ALIMARK_HOME", str(tmp_path / "elsewhere"))
-    assert store.home() == tmp_path / "elsewhere"
+    assert cache_folder() == tmp_path / "elsewhere"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ALIMARK_HOME", "relative")
-    assert store.home() == tmp_path / "relative"
+    assert cache_folder() == tmp_path / "relative"
 
 
 @pytest.mark.parametrize("name", ["single", "zipped"])

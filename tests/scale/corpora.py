@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import alimark
-from alimark.detector import DetectionSettings
-from alimark.keyfile import Sealed
+from alimark.detection.settings import DetectionSettings
+from alimark.keys.files import Sealed
 from alimark.scale.worker import Task
 from alimark.testing import StandInEmbedder, StandInLLM, _sentence
 

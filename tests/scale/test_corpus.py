@@ -12,13 +12,13 @@ import pytest
 from corpora import EMBEDDER, SETTINGS, key, marked, plain_texts, rows, task, write
 from scipy import stats
 
-from alimark.audit import Auditor, FirstPass
+from alimark.audit.auditor import Auditor, FirstPass
+from alimark.detection.stats.p_values import benjamini_hochberg
 from alimark.errors import AlimarkError
 from alimark.scale import corpus
 from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.pool import Ended, LocalPool
 from alimark.scale.summary import threshold
-from alimark.significance import benjamini_hochberg
 from alimark.testing import StandInEmbedder
 from commands import Run, command
 

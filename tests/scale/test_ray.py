@@ -22,7 +22,7 @@ from alimark.bench.recipe import parse
 from alimark.bench.run import Run as BenchRun
 from alimark.bench.workspace import Workspace
 from alimark.errors import AlimarkError, ModelError
-from alimark.generate import GenerationSettings, Prompt
+from alimark.generation.api import GenerationSettings, Prompt
 from alimark.scale import corpus
 from alimark.scale.generation import Replicas
 from alimark.scale.pool import Cluster

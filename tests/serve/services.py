@@ -23,7 +23,7 @@ import httpx
 import uvicorn
 from stand_ins import stand_in_service
 
-from alimark.key import Key
+from alimark.keys.key import Key
 from alimark.serve.app import create_app
 from alimark.serve.service import Service
 from alimark.testing import StandInEmbedder

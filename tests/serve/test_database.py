@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from alimark.cli.main import app
 from alimark.errors import AlimarkError
-from alimark.key import Key
+from alimark.keys.key import Key
 from alimark.serve import database
 from alimark.serve.database import Connection, DatabaseError, Store
 from alimark.serve.records import Book, Record, sha256

@@ -11,9 +11,9 @@ import pytest
 from services import Running, serving
 
 import alimark
-from alimark.detector import DetectionSettings
+from alimark.detection.settings import DetectionSettings
 from alimark.errors import TextError
-from alimark.key import Key
+from alimark.keys.key import Key
 from alimark.serve.checking import Check, Checker, QueueFull
 from alimark.testing import StandInEmbedder, StandInLLM
 

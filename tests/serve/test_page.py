@@ -13,7 +13,7 @@ from test_extract import docx, pdf
 
 import alimark
 from alimark.testing import StandInEmbedder, StandInLLM
-from alimark.text import splitter
+from alimark.text.splitting import splitter
 from browsers import browser
 
 playwright = pytest.importorskip("playwright.sync_api")

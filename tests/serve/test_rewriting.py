@@ -9,9 +9,9 @@ import pytest
 from stand_ins import EchoLLM
 
 from alimark.errors import LLMError, TextError
-from alimark.key import Key
+from alimark.keys.key import Key
 from alimark.llm.base import Draw, Over, Sampling
-from alimark.rewrite import RewriteSettings, rewrite
+from alimark.rewriting.api import RewriteSettings, rewrite
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder, StandInLLM
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from alimark.attacks.checks import joined_flaw, sentence_flaw
 from alimark.errors import AttackError
-from alimark.text import DEFAULT_SPLITTER, Piece, join, pieces, splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 
 
 def setting(default: Any, help_text: str) -> Any:

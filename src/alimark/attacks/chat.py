@@ -12,9 +12,9 @@ from typing import ClassVar
 from alimark.attacks.base import Attack, Attacked, Target, setting
 from alimark.attacks.checks import text_flaw, without_preface
 from alimark.attacks.settings import GPT35, ChatSettings
-from alimark.chat import Answer, draw_all
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.llm.base import LLM, Request, Sampling, Turn, never
+from alimark.llm.chat import Answer, draw_all
 
 SYSTEM = "You are a helpful assistant to rewrite text."
 PROMPT = """\

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 
-from alimark.candidate import degenerate
-from alimark.judging import PREFACE, REFUSAL, other_language
-from alimark.text import COMMON, DEFAULT_SPLITTER, WORDS, clean, looks_english, splitter
+from alimark.generation.candidates import degenerate
+from alimark.rewriting.candidates import PREFACE, REFUSAL, other_language
+from alimark.text.language import COMMON, WORDS, looks_english
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.text.units import clean
 
 LEAST_WORDS, MOST_WORDS = 0.6, 1.8
 """A text's words, as a share of the original's. Rewrites that merge and split keep within; summaries and essays do not."""

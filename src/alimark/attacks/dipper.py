@@ -14,7 +14,7 @@ from alimark.attacks.base import Attack, Attacked, Target
 from alimark.attacks.checks import text_flaw
 from alimark.attacks.settings import DipperSettings
 from alimark.errors import AttackError
-from alimark.text import DEFAULT_SPLITTER, Piece, join, pieces, splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 
 if TYPE_CHECKING:
     import torch

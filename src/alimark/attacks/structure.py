@@ -27,7 +27,9 @@ from typing import Any, ClassVar, Literal
 
 from alimark.attacks.base import TextAttack, setting
 from alimark.errors import AttackError
-from alimark.text import DEFAULT_SPLITTER, WORDS, Piece, join, pieces, splitter, with_full_stop
+from alimark.text.language import WORDS
+from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
+from alimark.text.units import with_full_stop
 
 
 def touched(rate: float, count: int) -> int:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from alimark.attacks.wordnet import wordnet
-from alimark.text import DEFAULT_SPLITTER, splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 # Words in their text.
 

@@ -7,7 +7,6 @@ Marian models, which transformers runs.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+from alimark._util.cpu import available_cpus
 from alimark.attacks._seq2seq import Network, one_line, writer
 from alimark.attacks.base import SentenceAttack
 from alimark.attacks.settings import TranslationSettings
@@ -81,7 +81,7 @@ def _portuguese() -> BackTranslator:
         between = translate(text, "en-pt") if 0 < len(text.split()) <= _MOST_WORDS else ""
         return one_line(translate(between, "pt-en")) if between.strip() else ""
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cpus()
 
     def many(texts: Sequence[str]) -> list[str]:
         with ThreadPoolExecutor(cores) as pool:  # it lets go of the interpreter while it translates

@@ -35,7 +35,7 @@ from alimark.attacks.tagging import (
 )
 from alimark.attacks.wordnet import Sense, wordnet
 from alimark.errors import AttackError, MissingExtra
-from alimark.text import WORDS, looks_english
+from alimark.text.language import WORDS, looks_english
 
 T = TypeVar("T")
 Edit = tuple[int, int, str]

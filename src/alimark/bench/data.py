@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alimark.corpus import language_reference
+from alimark._util.jsonl import Record, read_jsonl
+from alimark.calibration.human_text import language_reference
 from alimark.errors import AlimarkError, MissingExtra, RecordError
-from alimark.records import Record, read_jsonl
-from alimark.text import DEFAULT_SPLITTER, Splitter, splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 
 HUB: dict[str, tuple[str, str, str, str]] = {
     # repository, configuration, split, field

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
 from alimark.bench.recipe import Detection, OneAttack, attacks, to_toml
 from alimark.bench.results import Cost, Estimate, Example, Human, Quality, Results, Row, Runtime, Where
 from alimark.bench.run import Cell, Run, embedder_for, key_for, secret, settings_for
-from alimark.key import DEFAULT_EMBEDDER
-from alimark.records import Record
-from alimark.text import DEFAULT_SPLITTER, splitter
-from alimark.watermark import load
+from alimark.keys.key import DEFAULT_EMBEDDER
+from alimark.schemes.api import load
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "transformers", "xllamacpp")
 _NOMINAL = (0.01, 0.05)

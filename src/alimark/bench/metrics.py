@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from alimark.alignment import Floats
+from alimark._util.arrays import Floats
 
 LEVEL = 0.95
 DRAWS = 2000

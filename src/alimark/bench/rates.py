@@ -23,17 +23,7 @@ from alimark.bench.cells import (
     three,
 )
 from alimark.bench.results import Estimate, Results, Row
-from alimark.bench.shape import (
-    NO_ATTACK,
-    Paper,
-    Variant,
-    attack_label,
-    family,
-    group_label,
-    grouped,
-    variant,
-    variants,
-)
+from alimark.bench.shape import NO_ATTACK, Paper, Variant, attack_label, family, group_label, grouped, variant, variants
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from alimark._util.files import read_text
 from alimark.errors import AlimarkError
-from alimark.records import read_text
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -219,9 +219,9 @@ def parse(content: Mapping[str, Any], where: str = "the recipe") -> Recipe:
 def _check(recipe: Recipe, where: str) -> None:
     """What only the things themselves can say about their settings."""
     from alimark.attacks import load_attack
-    from alimark.baselines import names, parameters
-    from alimark.detector import DetectionSettings
+    from alimark.detection.settings import DetectionSettings
     from alimark.llm.base import Sampling
+    from alimark.schemes.registry import names, parameters
 
     try:
         Sampling(**recipe.llm.sampling)

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from alimark._util.files import write_whole
 from alimark.bench import html, markdown, plots, rates, tables
 from alimark.bench.cells import Table
 from alimark.bench.results import Example, Results
 from alimark.bench.shape import colours
 from alimark.bench.sheet import Plot
-from alimark.records import write_whole
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
+from alimark._util.files import write_whole
 from alimark.errors import RecordError
-from alimark.records import write_whole
 
 VERSION = 1
 

@@ -16,23 +16,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from alimark._util.jsonl import Record
 from alimark.attacks import Target, load_attack, seed_for
-from alimark.baselines import asks_llm, scheme
 from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, detection_options, variants
 from alimark.bench.workspace import Stage, Workspace, digest, scored
-from alimark.detector import DetectionSettings
-from alimark.embed import Embedder
+from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import RandomKeys
+from alimark.embedding.base import Embedder
+from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, ContextFull, LLMError
-from alimark.fitted import Fitted
-from alimark.generate import Generation, GenerationSettings, Prompt, generate_many
-from alimark.key import DEFAULT_EMBEDDER, SOFT_VERSION, Key
+from alimark.generation.api import Generation, GenerationSettings, Prompt, generate_many
+from alimark.keys.fitted import Fitted
+from alimark.keys.key import DEFAULT_EMBEDDER, SOFT_VERSION, Key
+from alimark.llm import load_llm
 from alimark.llm.base import LLM, Sampling
-from alimark.loading import named_embedder, named_llm
-from alimark.records import Record
-from alimark.significance import RandomKeys
-from alimark.watermark import load
+from alimark.schemes.api import load
+from alimark.schemes.registry import asks_llm, scheme
 
 if TYPE_CHECKING:
     from alimark.scale.generation import Replicas
@@ -86,12 +87,12 @@ class Models:
         which = digest({"name": name, "options": options or {}})
         if which not in self._llms:
             self._llms.clear()  # one at a time: two may not fit
-            self._llms[which] = named_llm(name, **(options or {}))
+            self._llms[which] = load_llm(name, **(options or {}))
         return self._llms[which]
 
     def embedder(self, name: str) -> Embedder:
         if name not in self._embedders:
-            self._embedders[name] = named_embedder(name)
+            self._embedders[name] = load_embedder(name)
         return self._embedders[name]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.embed import Embedder
+from alimark.embedding.base import Embedder
 
 _KEY_BYTES = 16
 _FORM = 1

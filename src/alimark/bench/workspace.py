@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.bench.vectors import KeptVectors
-from alimark.embed import Embedder
+from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, RecordError
-from alimark.records import JsonlWriter, Record, read_jsonl
 
 Stage = Literal["generate", "attack", "detect", "meaning", "quality"]
 

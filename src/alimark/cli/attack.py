@@ -16,8 +16,8 @@ from alimark.cli.texts import TextFile
 from alimark.errors import AlimarkError, AttackError, RecordError
 
 if TYPE_CHECKING:
+    from alimark._util.jsonl import Record
     from alimark.attacks import Attack, Attacked, Target
-    from alimark.records import Record
 
 _KEPT = ("prompt", "scheme", "key_id")
 """What a record of an attack takes over from the record of the text."""
@@ -161,8 +161,8 @@ def _run(
 
 def _pool(kind: type[Attack], pool: Path | None, source: Path | None) -> tuple[str, ...]:
     """Texts that sentences may come from."""
-    from alimark.corpus import read_texts
-    from alimark.records import read_text
+    from alimark._util.files import read_text
+    from alimark.calibration.human_text import read_texts
 
     if pool is not None and pool.suffix not in (".jsonl", ".gz"):
         return (read_text(pool),)
@@ -174,8 +174,8 @@ def _pool(kind: type[Attack], pool: Path | None, source: Path | None) -> tuple[s
 
 
 def _one(wanted: Attack, file: str, seed: int, as_json: bool) -> None:
+    from alimark._util.files import read_text
     from alimark.attacks import Target
-    from alimark.records import read_text
 
     text = show.read_stdin() if file == "-" else read_text(file)
     if not text.strip():
@@ -213,8 +213,8 @@ def _record(wanted: Attack, source: Record, own: str, seed: int, made: Attacked)
 
 
 def _many(wanted: Attack, source: Path, output: Path, seed: int, as_json: bool) -> None:
+    from alimark._util.jsonl import JsonlWriter
     from alimark.attacks import Target, seed_for
-    from alimark.records import JsonlWriter
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")
@@ -251,8 +251,8 @@ def _many(wanted: Attack, source: Path, output: Path, seed: int, as_json: bool) 
 
 def _check_same(wanted: Attack, output: Path, seed: int) -> None:
     """A file that goes on must go on with the same settings."""
+    from alimark._util.jsonl import read_jsonl
     from alimark.attacks import seed_for
-    from alimark.records import read_jsonl
 
     if not output.exists():
         return

@@ -14,9 +14,9 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
-    from alimark.audit import Document
-    from alimark.key import Key
-    from alimark.significance import RandomKeys
+    from alimark.audit.auditor import Document
+    from alimark.detection.stats.p_values import RandomKeys
+    from alimark.keys.key import Key
 
 MOST_DRAWS = 1_000_000
 
@@ -32,8 +32,8 @@ def audit(
     llm_name: str | None = None,
 ) -> None:
     """Appends one answer a document to `output`, then sums up everything that is there."""
-    from alimark.audit import Auditor, answer_record, answers
-    from alimark.records import JsonlWriter, read_jsonl
+    from alimark._util.jsonl import JsonlWriter, read_jsonl
+    from alimark.audit.auditor import Auditor, answer_record, answers
 
     if not 0 < fdr < 1:
         raise AlimarkError(f"a false discovery rate lies between 0 and 1, not at {fdr}")
@@ -85,8 +85,8 @@ def _for_many(settings: RandomKeys, tests: int, fdr: float) -> RandomKeys:
 
 def _batches(source: Path, done: set[str]) -> Iterator[tuple[int, list[Document]]]:
     """Documents not done yet, in batches, each with the number of lines passed over before it."""
-    from alimark.audit import in_batches
-    from alimark.records import read_jsonl, unique_id
+    from alimark._util.jsonl import read_jsonl, unique_id
+    from alimark.audit.auditor import in_batches
 
     skipped = 0
     seen: set[str] = set()
@@ -109,8 +109,8 @@ def _batches(source: Path, done: set[str]) -> Iterator[tuple[int, list[Document]
 
 def summarise(output: Path, fpr: float, fdr: float) -> dict[str, Any]:
     """Counts over all answers of a file, by p-value and by false discovery rate."""
-    from alimark.records import read_jsonl
-    from alimark.significance import benjamini_hochberg
+    from alimark._util.jsonl import read_jsonl
+    from alimark.detection.stats.p_values import benjamini_hochberg
 
     p_values, failed = [], 0
     for _, record in read_jsonl(output):

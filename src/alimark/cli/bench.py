@@ -108,7 +108,7 @@ def _run(loaded: Recipe, output: Path, name: str, bars: _Bars, writers: Replicas
 
 def _fetch(loaded: Recipe) -> None:
     from alimark.bench.recipe import variants
-    from alimark.key import DEFAULT_EMBEDDER
+    from alimark.keys.key import DEFAULT_EMBEDDER
 
     names = {loaded.meaning, loaded.quality.oracle}
     for variant in variants(loaded):
@@ -190,8 +190,8 @@ def _together(loaded: Recipe, output: Path, processes: int) -> None:
     """Processes that each take the jobs whose ids fall to them, stage by stage; what one leaves the last run makes."""
     import subprocess
 
+    from alimark._util.files import write_whole
     from alimark.bench.recipe import to_toml
-    from alimark.records import write_whole
 
     output.mkdir(parents=True, exist_ok=True)
     shared = output / ".recipe.toml"

@@ -14,10 +14,10 @@ from alimark.cli import show
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.calibrate import Embedded
-    from alimark.detector import DetectionSettings
-    from alimark.embed import Embedder
-    from alimark.key import Key
+    from alimark.calibration.rates import Embedded
+    from alimark.detection.settings import DetectionSettings
+    from alimark.embedding.base import Embedder
+    from alimark.keys.key import Key
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def calibrate(
         alimark calibrate -k key.json --human texts.jsonl
         alimark calibrate -k key.json --human texts.jsonl --keys 200 --centring
     """
-    from alimark.detector import DetectionSettings
-    from alimark.key import Key
+    from alimark.detection.settings import DetectionSettings
+    from alimark.keys.key import Key
 
     try:
         lengths = [int(n) for n in sentences.split(",")]
@@ -90,10 +90,10 @@ def _measure_rival(key: Key, texts: list[str], length: int, draws: int, fresh: b
     """By detecting every text, which any scheme can do."""
     import numpy as np
 
-    from alimark import calibrate as measure
-    from alimark import corpus
-    from alimark.significance import RandomKeys
-    from alimark.watermark import load
+    from alimark.calibration import human_text as corpus
+    from alimark.calibration import rates as measure
+    from alimark.detection.stats.p_values import RandomKeys
+    from alimark.schemes.api import load
 
     kept, short, repeats = corpus.cut(texts, length, key.splitter)
     if len(kept) < 20:
@@ -123,7 +123,7 @@ def _measure_rival(key: Key, texts: list[str], length: int, draws: int, fresh: b
 
 
 def _texts(human: list[Path] | None) -> list[str]:
-    from alimark import corpus
+    from alimark.calibration import human_text as corpus
 
     if not human:
         show.note("no --human text given: calibrating on Python's own manual, all of one subject")
@@ -132,8 +132,8 @@ def _texts(human: list[Path] | None) -> list[str]:
 
 
 def _measure(job: _Job, texts: list[str], length: int, centre_out: Path | None) -> dict[str, Any]:
-    from alimark import calibrate as measure
-    from alimark import corpus
+    from alimark.calibration import human_text as corpus
+    from alimark.calibration import rates as measure
 
     kept, short, repeats = corpus.cut(texts, length, job.key.splitter)
     if len(kept) < 20:
@@ -175,7 +175,7 @@ def _spread(job: _Job, embedded: Embedded, bar: Any) -> dict[str, Any]:
 
     Alternate texts and not halves, since several files make one corpus: a mean of one file alone fits the others badly.
     """
-    from alimark import calibrate as measure
+    from alimark.calibration import rates as measure
 
     test = embedded.part(range(1, len(embedded.units), 2))
     centres = {"as is": job.key.centre}
@@ -202,7 +202,7 @@ def _summary(rates: Any) -> dict[str, list[float]]:
 
 
 def _write_centre(path: Path, embedded: Embedded, embedder: Embedder) -> None:
-    from alimark.records import write_whole
+    from alimark._util.files import write_whole
 
     content = {
         "embedder": embedder.name,

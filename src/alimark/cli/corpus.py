@@ -10,9 +10,9 @@ from alimark.cli import show
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.key import Key
+    from alimark.detection.stats.p_values import RandomKeys
+    from alimark.keys.key import Key
     from alimark.scale.corpus import Outcome
-    from alimark.significance import RandomKeys
 
 _MOST_FAULTS = 5
 
@@ -41,8 +41,8 @@ class Options:
 
 
 def audit(keys: list[Key], inputs: list[str], output: str, settings: RandomKeys, options: Options) -> None:
-    from alimark.audit import FirstPass
-    from alimark.keyfile import Sealed
+    from alimark.audit.auditor import FirstPass
+    from alimark.keys.files import Sealed
     from alimark.scale import corpus
     from alimark.scale.pool import Cluster
     from alimark.scale.worker import Task

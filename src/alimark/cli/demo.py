@@ -10,7 +10,7 @@ import typer
 from alimark.cli import show
 
 if TYPE_CHECKING:
-    from alimark.detection import AlignedDetection
+    from alimark.detection.results import AlignedDetection
 
 PROMPT = "The old lighthouse at the edge of the bay had been dark for thirty years."
 
@@ -50,9 +50,9 @@ def demo(
     where `alimark generate` takes 64 and marks more strongly.
     """
     from alimark.cli.generate import write_one
-    from alimark.generate import GenerationSettings
-    from alimark.key import DEFAULT_EMBEDDER, Key
-    from alimark.watermark import AliMark
+    from alimark.generation.api import GenerationSettings
+    from alimark.keys.key import DEFAULT_EMBEDDER, Key
+    from alimark.schemes.alimark import AliMark
 
     embedder = show.load_embedder(DEFAULT_EMBEDDER)
     key, other = Key.generate(embedder=embedder), Key.generate(embedder=embedder)
@@ -78,7 +78,7 @@ def demo(
 
 def changed(sentences: list[str]) -> str:
     """One merge, one split and one deletion: what a rewrite does to the structure of a text."""
-    from alimark.text import halve
+    from alimark.text.units import halve
 
     done = list(sentences)
     if len(done) > 8:

@@ -16,10 +16,10 @@ from alimark.errors import AlimarkError, KeyMismatch, RecordError
 
 if TYPE_CHECKING:
     from alimark.cli.corpus import Options
-    from alimark.detection import AlignedDetection, Detection, Verdict
-    from alimark.detector import DetectionSettings
-    from alimark.key import Key
-    from alimark.significance import RandomKeys
+    from alimark.detection.results import AlignedDetection, Detection, Verdict
+    from alimark.detection.settings import DetectionSettings
+    from alimark.detection.stats.p_values import RandomKeys
+    from alimark.keys.key import Key
 
 Files = Annotated[list[str] | None, typer.Argument(help="Text files; - reads standard input.")]
 
@@ -135,7 +135,7 @@ def detect(
     answers = _answers(files, keys, settings, llm)
     sound = {name: found for name, found in answers.items() if not isinstance(found, AlimarkError)}
     if report is not None and sound:
-        from alimark.records import write_whole
+        from alimark._util.files import write_whole
 
         [found] = sound.values()
         content = json.dumps(found[0].report(fpr), ensure_ascii=False, indent=2) + "\n"
@@ -174,8 +174,8 @@ def _settings(
     restructure: str, variants: int, null: str, null_file: Path | None, draws: int | None, tail: bool, excerpt: bool,
     max_blocks: int, fpr: float,
 ) -> DetectionSettings:  # fmt: skip
-    from alimark.detector import DetectionSettings
-    from alimark.significance import draws_for
+    from alimark.detection.settings import DetectionSettings
+    from alimark.detection.stats.p_values import draws_for
 
     limits: Any = restructure
     if "," in restructure:
@@ -198,9 +198,9 @@ def _settings(
 
 def _for_keys(keys: list[Key], settings: DetectionSettings, has_llm: bool) -> RandomKeys:
     """The settings, or for keys of rivals those that all have; the options of AliMark's search are then refused."""
-    from alimark.baselines import asks_llm
-    from alimark.detector import DetectionSettings
-    from alimark.significance import RandomKeys
+    from alimark.detection.settings import DetectionSettings
+    from alimark.detection.stats.p_values import RandomKeys
+    from alimark.schemes.registry import asks_llm
 
     asked = any(map(asks_llm, keys))
     if settings.learned != has_llm and not (has_llm and asked):
@@ -216,7 +216,7 @@ def _for_keys(keys: list[Key], settings: DetectionSettings, has_llm: bool) -> Ra
 
 
 def _load_keys(paths: list[Path]) -> list[Key]:
-    from alimark.key import Key
+    from alimark.keys.key import Key
 
     files = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     if not files:
@@ -229,9 +229,9 @@ Answers = dict[str, "list[Detection] | AlimarkError"]
 
 def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> Answers:
     """For each file its detections, best first (one for one key, the best few for many), or what is wrong with it."""
-    from alimark.alignment import warm_up
-    from alimark.records import read_text
-    from alimark.watermark import detect as detect_keys
+    from alimark._util.files import read_text
+    from alimark.detection.kernels.hard import warm_up
+    from alimark.schemes.api import detect as detect_keys
 
     answers: Answers = {}
     if keys[0].scheme == "alimark":
@@ -272,7 +272,7 @@ def _print_json(answers: Answers, fpr: float) -> None:
 def _show(answers: dict[str, list[Detection]], fpr: float) -> None:
     from rich.markup import escape
 
-    from alimark.detection import AlignedDetection
+    from alimark.detection.results import AlignedDetection
 
     console = show.stdout()
     for name, found in answers.items():
@@ -290,7 +290,7 @@ def _show(answers: dict[str, list[Detection]], fpr: float) -> None:
 
 def _lines(found: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str]:
     """What stands below the verdict."""
-    from alimark.detection import AlignedDetection
+    from alimark.detection.results import AlignedDetection
 
     best = found[0]
     z = "" if best.z is None else f", z {best.z:.2f}"

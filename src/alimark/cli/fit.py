@@ -42,10 +42,10 @@ def fit(
         alimark fit sir --human texts.jsonl -o sir.safetensors
         alimark keygen --scheme simmark --fitted interval.npz -o key.json
     """
-    from alimark import corpus
-    from alimark.baselines import names
-    from alimark.baselines import scheme as known_scheme
+    from alimark.calibration import human_text as corpus
     from alimark.cli.keygen import assignments
+    from alimark.schemes.registry import names
+    from alimark.schemes.registry import scheme as known_scheme
 
     kind: Any = known_scheme(scheme)
     if not hasattr(kind, "fit"):

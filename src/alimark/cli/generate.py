@@ -16,11 +16,11 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
-    from alimark.generate import Generation, GenerationSettings, MarkedSentence, Prompt
+    from alimark._util.jsonl import JsonlWriter
+    from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Prompt
     from alimark.llm.base import LLM
-    from alimark.records import JsonlWriter
     from alimark.scale.generation import Replicas
-    from alimark.watermark import Watermark
+    from alimark.schemes.base import Watermark
 
 _FAULTS = 3  # so many in a row, and the model is gone, not the prompts bad
 
@@ -98,8 +98,8 @@ def generate(
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl \\
             --engine ray --llm openai:http://a:8000/v1 --llm openai:http://b:8000/v1
     """
-    from alimark.generate import GenerationSettings
-    from alimark.key import Key
+    from alimark.generation.api import GenerationSettings
+    from alimark.keys.key import Key
     from alimark.llm.base import Sampling
 
     if (prompt is None) == (input_file is None):
@@ -147,7 +147,7 @@ def write_one(
     title: str = "writing",
 ) -> Generation:
     """One text, with a bar that moves at each sentence."""
-    from alimark.generate import Prompt
+    from alimark.generation.api import Prompt
 
     with show.progress() as bar:
         task = bar.add_task(title, total=settings.sentences)
@@ -169,7 +169,7 @@ def written(
     mark: Watermark | None, prompts: Iterable[Prompt], llm: LLM, settings: GenerationSettings, **options: Any
 ) -> Iterator[tuple[int, Generation | AlimarkError]]:
     """Texts as they are finished, marked or, without a mark, plain."""
-    from alimark.generate import generate_many
+    from alimark.generation.api import generate_many
 
     if mark is None:
         return generate_many(prompts, None, None, llm, settings, **options)
@@ -204,7 +204,7 @@ class _Job:
 
 def _jobs(source: Path, writer: JsonlWriter, seed: int | None, counts: Counter[str]) -> tuple[list[_Job], list[str]]:
     """What is left to be written, and the ids of all lines in order."""
-    from alimark.records import read_jsonl, unique_id
+    from alimark._util.jsonl import read_jsonl, unique_id
 
     jobs: list[_Job] = []
     order: list[str] = []
@@ -258,7 +258,7 @@ def _many(
     as_json: bool,
     writers: Replicas | None,
 ) -> None:
-    from alimark.records import JsonlWriter
+    from alimark._util.jsonl import JsonlWriter
 
     counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
     with JsonlWriter(output, key_id=mark.key.id if mark else None) as writer:
@@ -299,7 +299,7 @@ def _written(
     jobs: list[_Job], made_by: Callable[[list[Prompt]], Iterator[tuple[int, Generation | AlimarkError]]]
 ) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
     """Texts as they are finished. An error that came often in a row is raised: then it is the model's."""
-    from alimark.generate import Prompt
+    from alimark.generation.api import Prompt
 
     prompts = [Prompt(str(job.record["prompt"]), job.seed) for job in jobs]
     faults: list[AlimarkError] = []

@@ -55,9 +55,9 @@ def keygen(
     it like a password. Marking and detection must use the same key, and the
     key fixes embedder, splitter and block size for both.
     """
-    from alimark.fitted import Fitted
-    from alimark.key import Key
-    from alimark.text import splitter as check_splitter
+    from alimark.keys.fitted import Fitted
+    from alimark.keys.key import Key
+    from alimark.text.splitting import splitter as check_splitter
 
     check_splitter(splitter)
     key = Key.generate(
@@ -92,7 +92,7 @@ def assignments(pairs: list[str]) -> dict[str, Any]:
 def _read_centre(path: Path, embedder: str) -> list[float]:
     import json
 
-    from alimark.records import read_text
+    from alimark._util.files import read_text
 
     try:
         content = json.loads(read_text(path))

@@ -12,8 +12,8 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, LLMError
 
 if TYPE_CHECKING:
-    from alimark.rewriting import RewriteSettings, Rewriting
-    from alimark.watermark import AliMark
+    from alimark.rewriting.results import RewriteSettings, Rewriting
+    from alimark.schemes.alimark import AliMark
 
 DEFAULT_LLM = "qwen2.5-coder-1.5b"
 """The smallest model of the store that rewrites a sentence without losing it."""
@@ -68,9 +68,9 @@ def rewrite(
     """
     from dataclasses import replace
 
-    from alimark.key import Key
-    from alimark.rewriting import RewriteSettings
-    from alimark.watermark import AliMark
+    from alimark.keys.key import Key
+    from alimark.rewriting.results import RewriteSettings
+    from alimark.schemes.alimark import AliMark
 
     if (file is None) == (input_file is None):
         raise AlimarkError("name a text file (- for standard input), or give --input and --output")
@@ -96,7 +96,7 @@ def rewrite(
 
 
 def _read(file: str) -> str:
-    from alimark.records import read_text
+    from alimark._util.files import read_text
 
     text = show.read_stdin() if file == "-" else read_text(file)
     if not text.strip():
@@ -105,7 +105,7 @@ def _read(file: str) -> str:
 
 
 def _one(mark: AliMark, llm: str, text: str, settings: RewriteSettings, seed: int | None) -> Rewriting:
-    from alimark.rewrite import rewrite
+    from alimark.rewriting.api import rewrite
 
     model = show.load_llm(llm)
     with show.progress() as bar:
@@ -137,10 +137,10 @@ def _say(made: Rewriting) -> None:
 def _many(
     mark: AliMark, llm_name: str, source: Path, output: Path, settings: RewriteSettings, seed: int | None, as_json: bool
 ) -> None:
+    from alimark._util.jsonl import JsonlWriter
     from alimark.cli.texts import TextFile
-    from alimark.records import JsonlWriter
-    from alimark.rewrite import rewrite_many
-    from alimark.rewriting import Original
+    from alimark.rewriting.api import rewrite_many
+    from alimark.rewriting.results import Original
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")

@@ -111,7 +111,7 @@ def import_key(
     model: Annotated[str, typer.Option(help="The model it marks; empty for any.")] = "",
 ) -> None:
     """Put a key that exists on the ring."""
-    from alimark.key import Key
+    from alimark.keys.key import Key
     from alimark.serve.ring import Ring
 
     settings = _settings(data, config)
@@ -159,13 +159,13 @@ def prune(
 
 
 def _settings(data: Path | None, config: Path | None, **given: Any) -> Settings:
-    from alimark.models.store import home
+    from alimark._util.paths import cache_folder
     from alimark.serve.settings import read_settings
 
     named = {name: value for name, value in given.items() if value is not None}
     if data is not None:
         named["data"] = data
-    return read_settings(config, named, default_data=home() / "serve")
+    return read_settings(config, named, default_data=cache_folder() / "serve")
 
 
 def _store(settings: Settings) -> Store:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-    from alimark.detection import AlignedDetection, AlignedStep, Detection
-    from alimark.embed import Embedder
-    from alimark.key import Key
+    from alimark.detection.results import AlignedDetection, AlignedStep, Detection
+    from alimark.embedding.base import Embedder
+    from alimark.keys.key import Key
     from alimark.llm.base import LLM
     from alimark.scale.generation import Replicas
-    from alimark.watermark import Watermark
+    from alimark.schemes.base import Watermark
 
 
 def print_json(content: Any) -> None:
@@ -103,7 +103,7 @@ def load_llm(name: str) -> LLM:
 
 
 def load_embedder(name: str) -> Embedder:
-    from alimark.embed import load_embedder
+    from alimark.embedding.loading import load_embedder
 
     fetch_models(name)
     return load_embedder(name)
@@ -111,7 +111,7 @@ def load_embedder(name: str) -> Embedder:
 
 def load_mark(key: Key, *, embedder: bool = True) -> Watermark:
     """The watermark of a key, with its embedder loaded, unless others embed."""
-    from alimark.watermark import load
+    from alimark.schemes.api import load
 
     return load(key, embedder=load_embedder(key.embedder) if key.embedder and embedder else None)
 

@@ -10,7 +10,7 @@ from alimark.cli import show
 from alimark.errors import RecordError
 
 if TYPE_CHECKING:
-    from alimark.records import Record
+    from alimark._util.jsonl import Record
 
 
 class Row(NamedTuple):
@@ -31,7 +31,7 @@ class TextFile:
         self.bad = 0
 
     def rows(self) -> Iterator[Row]:
-        from alimark.records import read_jsonl, unique_id
+        from alimark._util.jsonl import read_jsonl, unique_id
 
         self.order, self.bad = [], 0
         seen: set[str] = set()
@@ -46,7 +46,7 @@ class TextFile:
 
     def texts(self) -> Iterator[str]:
         """The texts alone, with no word about lines that hold none."""
-        from alimark.records import read_jsonl
+        from alimark._util.jsonl import read_jsonl
 
         for line, record in read_jsonl(self.source):
             if isinstance(record, dict) and not self._fault(line, record):

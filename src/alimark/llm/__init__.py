@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "Turn", "known_llm", "load_llm"]
 
 DEFAULT_LLM = "smollm2-135m"
+STAND_IN = "stand-in"
+"""The name of the model that needs no weights, for trying things out."""
 
 
 def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
@@ -27,6 +29,10 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
     """
     from alimark.models import store
 
+    if name == STAND_IN:
+        from alimark.testing import StandInLLM
+
+        return StandInLLM()
     engine, model = _engine_of(str(name))
     if engine == "openai":
         return _openai(model, **options)

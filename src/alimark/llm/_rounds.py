@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from alimark.llm.base import Draw, Ended
-from alimark.text import STOPS
+from alimark.text.splitting import STOPS
 
 SHORT_ROUNDS = 3
 """Rounds of a draw that may be cut short; the next takes all tokens that are left, so that a whole answer takes few."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.llm.base import Draw, Over, never
-from alimark.text import STOP, STOPS
+from alimark.text.splitting import STOP, STOPS
 
 # A token without one of these begins no sentence's end; a broken character might be one of them in part.
 _MARKS = frozenset(stop[0] for stop in STOPS) | {"\ufffd"}

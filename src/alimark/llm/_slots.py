@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from alimark._recording import record
+from alimark._util.cuda_graphs import record
 from alimark.llm._lanes import Reading, Shape
 from alimark.llm._sampling import LEAST_TOP_P, choose, scores, tries_for, uniform_numbers
 from alimark.llm.base import Sampling

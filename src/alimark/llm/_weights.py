@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alimark._util.paths import cache_folder
 from alimark.errors import LLMError
 
 if TYPE_CHECKING:
@@ -46,14 +47,13 @@ def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> 
 
 def converted(path: Path) -> Path:
     """The folder of safetensors made from a GGUF file; transformers takes minutes to read one, so it is done once."""
-    from alimark.models import store
     from alimark.models.fetching import install, locked, staged
 
     if not path.is_file():
         raise LLMError(f"there is no GGUF file at {path}")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    home = store.home()
+    home = cache_folder()
     folder = home / "converted" / f"{path.stem}-{digest[:16]}"
     work = f"converted-{folder.name}"
     with locked(home, work):

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import secrets
 import threading
 import time
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from alimark._util.cpu import available_cpus
 from alimark.errors import ContextFull, LLMError, MissingExtra
 from alimark.llm._rounds import BROKEN, WARY_STOPS, OpenDraw, seed_of
 from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn, never
@@ -268,7 +268,7 @@ def free_cores(seconds: float = 0.2) -> int:
     llama.cpp's threads wait for each other by spinning: one that shares its core holds up all the others, and two threads on
     two busy cores were seen to sample three times slower than one.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cpus()
     try:
         before = _ticks()
         time.sleep(seconds)

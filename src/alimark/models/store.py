@@ -15,11 +15,11 @@ at sizes only; `verify` hashes.
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from alimark._util.paths import cache_folder
 from alimark.errors import HashMismatch, MissingExtra, ModelError
 from alimark.models import manifest
 from alimark.models.manifest import Entry
@@ -34,15 +34,6 @@ CHECKPOINT_PATTERNS = ("pytorch_model*.bin",)
 TOKENIZER_PATTERNS = ("*.json", "*.txt", "*.model", "*.spm")
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/(?P<file>[\w./-]+\.gguf))?")
-
-
-def home() -> Path:
-    """The store's folder: $ALIMARK_HOME, else the user's cache folder."""
-    if chosen := os.environ.get("ALIMARK_HOME"):
-        return Path(chosen).expanduser().absolute()
-    from platformdirs import user_cache_dir
-
-    return Path(user_cache_dir("alimark", appauthor=False))
 
 
 @functools.cache
@@ -83,9 +74,9 @@ def fetch(name: str, progress: Progress | None = None, *, force: bool = False) -
 
     model = entry(name)
     if force or not is_fetched(name):
-        fetching.fetch(model, home(), progress or (lambda done, total: None), force=force)
+        fetching.fetch(model, cache_folder(), progress or (lambda done, total: None), force=force)
     else:
-        fetching.tidy(home())
+        fetching.tidy(cache_folder())
     return _path(model)
 
 
@@ -136,7 +127,7 @@ def resolve_weights(model: str | Path, fetch: bool = True) -> Path:
     on_hub = _on_hub(name)
     if on_hub and not converting.has_safetensors(folder):
         folder = _from_hub(on_hub["repo"], None, fetch, (*HUB_PATTERNS, *CHECKPOINT_PATTERNS))
-    return converting.as_safetensors(folder, home())
+    return converting.as_safetensors(folder, cache_folder())
 
 
 def resolve_tokenizer(model: str | Path, fetch: bool = True) -> Path:
@@ -175,7 +166,7 @@ def _from_hub(repo: str, file: str | None, download: bool, patterns: Sequence[st
 
 
 def _folder(model: Entry) -> Path:
-    return home() / "models" / model.name
+    return cache_folder() / "models" / model.name
 
 
 def _path(model: Entry) -> Path:

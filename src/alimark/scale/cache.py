@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.embed import Embedder
+from alimark.embedding.base import Embedder
 
 _TOGETHER = 512
 """Units between two beats: a second or two of work on a core."""

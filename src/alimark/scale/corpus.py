@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from alimark._util.files import write_whole
 from alimark.errors import AlimarkError
-from alimark.records import write_whole
 from alimark.scale import summary
 from alimark.scale.files import BLOCK_BYTES, Block, Source, arrow, file_system, find, plan
 from alimark.scale.pool import Cluster, Died, Ended, LocalPool, RayPool
@@ -297,7 +297,7 @@ def _deepen(
     All of them together take as many draws as one alone would: documents times keys over the rate. A p-value that is asked
     again only where it was the smallest possible stays valid: below the old floor only the new draws count.
     """
-    from alimark.significance import MAX_DRAWS
+    from alimark.detection.stats.p_values import MAX_DRAWS
 
     before = 0
     for _ in range(_ROUNDS):

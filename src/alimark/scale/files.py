@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
+from alimark._util.jsonl import Record, parse_record
 from alimark.errors import AlimarkError, MissingExtra, RecordError
-from alimark.records import Record, parse_record
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

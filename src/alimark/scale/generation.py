@@ -10,14 +10,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from alimark.embed import Embedder
+from alimark.embedding.base import Embedder
+from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, LLMError
-from alimark.generate import Generation, GenerationSettings, Prompt, generate_many
-from alimark.key import Key
-from alimark.keyfile import Sealed
-from alimark.loading import named_embedder, named_llm
+from alimark.generation.api import Generation, GenerationSettings, Prompt, generate_many
+from alimark.keys.files import Sealed
+from alimark.keys.key import Key
+from alimark.llm import load_llm
 from alimark.scale.pool import Builder, Cluster, Died, Ended, RayPool
-from alimark.watermark import load
+from alimark.schemes.api import load
 
 _DEATHS = 3
 _SHARES = 4
@@ -38,7 +39,7 @@ class Writer:
     """Holds a model, and the embedders that the keys have named so far."""
 
     def __init__(self, llm: str, options: dict[str, Any], *, threads: int | None, guarded: bool) -> None:
-        self._llm = named_llm(llm, **options)
+        self._llm = load_llm(llm, **options)
         self._threads = threads
         self._embedders: dict[str, Embedder] = {}
 
@@ -55,7 +56,7 @@ class Writer:
 
     def _embedder(self, name: str) -> Embedder:
         if name not in self._embedders:
-            self._embedders[name] = named_embedder(name, threads=self._threads)
+            self._embedders[name] = load_embedder(name, threads=self._threads)
         return self._embedders[name]
 
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from alimark.audit import Answer, Auditor, FirstPass, answers, in_batches
-from alimark.detector import Clock
+from alimark._util.jsonl import record_id
+from alimark.audit.auditor import Answer, Auditor, FirstPass, answers, in_batches
+from alimark.detection.pipeline import Clock
+from alimark.detection.stats.p_values import RandomKeys
+from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, RecordError, TextError
-from alimark.keyfile import Sealed
-from alimark.loading import named_embedder
-from alimark.records import record_id
+from alimark.keys.files import Sealed
 from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.files import MAX_DOCUMENT, Block, Document, arrow, file_system, read
-from alimark.significance import RandomKeys
 
 _ROWS_TOGETHER = 4096
 _WARMING = "The door was open. Nobody came in, and it was late. The lamp went out. Somebody wrote a letter."
@@ -125,7 +125,7 @@ class Worker:
         self._embedders: list[RememberingEmbedder] = []
 
         def load(name: str) -> RememberingEmbedder:
-            own = named_embedder(name, device=task.device, threads=threads)
+            own = load_embedder(name, device=task.device, threads=threads)
             self._embedders.append(RememberingEmbedder(own, task.cache, self._beat))
             return self._embedders[-1]
 

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from alimark.detection import AlignedDetection
-from alimark.detector import DetectionSettings
+from alimark.detection.results import AlignedDetection
+from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import draws_for
 from alimark.errors import AlimarkError
-from alimark.key import Key
-from alimark.rewrite import RewriteSettings
+from alimark.keys.key import Key
+from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
 from alimark.serve.checking import Answer, Check, best_first
@@ -25,7 +26,6 @@ from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import Administers, Detects, Generates, Service, Serving
-from alimark.significance import draws_for
 
 router = APIRouter()
 

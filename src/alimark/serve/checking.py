@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.detection import AlignedDetection
-from alimark.detector import DetectionSettings, Prepared, detect_prepared, prepare
-from alimark.embed import Embedder
+from alimark.detection.many_keys import best_keys
+from alimark.detection.pipeline import Prepared, detect_prepared, prepare
+from alimark.detection.results import AlignedDetection
+from alimark.detection.scoring import scoring
+from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import MAX_DRAWS
+from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, LimitError
-from alimark.key import Key
-from alimark.many_keys import best_keys
-from alimark.scoring import scoring
-from alimark.signals import project
-from alimark.significance import MAX_DRAWS
+from alimark.keys.key import Key
+from alimark.keys.projection import project
 
 BATCH_TEXTS = 64
 BATCH_CHARACTERS = 200_000

@@ -15,15 +15,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from alimark.errors import (
-    AlimarkError,
-    AttackError,
-    KeyFileError,
-    LimitError,
-    LLMError,
-    ModelError,
-    TextError,
-)  # fmt: skip
+from alimark.errors import AlimarkError, AttackError, KeyFileError, LimitError, LLMError, ModelError, TextError
 from alimark.serve.auth import Allowance, Token, Tokens
 from alimark.serve.checking import QueueFull
 from alimark.serve.database import DatabaseError

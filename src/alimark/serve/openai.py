@@ -19,8 +19,8 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark.errors import AlimarkError
-from alimark.generate import Generation, GenerationSettings, MarkedSentence, Writing
-from alimark.key import Key
+from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Writing
+from alimark.keys.key import Key
 from alimark.llm.base import Request, Sampling, Turn, count_tokens
 from alimark.serve.auth import Token
 from alimark.serve.gate import Refused, refusal

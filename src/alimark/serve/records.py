@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from alimark.detection import AlignedDetection
+from alimark.detection.results import AlignedDetection
 from alimark.serve.database import Connection, Job, Store
 
 _PAGE = 1000

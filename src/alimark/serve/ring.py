@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from alimark.embed import Embedder
+from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, KeyFileError
-from alimark.key import Key
+from alimark.keys.key import Key
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
 

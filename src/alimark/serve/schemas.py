@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from alimark.key import MAX_OFFSETS
+from alimark.keys.key import MAX_OFFSETS
 from alimark.serve.auth import LABEL
 
 Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]

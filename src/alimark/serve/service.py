@@ -11,9 +11,10 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
-from alimark.embed import Embedder, load_embedder
+from alimark.embedding.base import Embedder
+from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError
-from alimark.key import Key
+from alimark.keys.key import Key
 from alimark.llm import load_llm
 from alimark.llm.base import LLM
 from alimark.serve.auth import Allowance, Role, Token, Tokens
@@ -86,7 +87,7 @@ class Service:
 
     def warm_up(self) -> None:
         """Loads what the first request would wait for."""
-        from alimark.alignment import warm_up
+        from alimark.detection.kernels.hard import warm_up
 
         warm_up()
         self.embedder(self.settings.embedder)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from alimark.errors import AlimarkError
-from alimark.key import DEFAULT_EMBEDDER
+from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.llm import DEFAULT_LLM
 
 DATABASE_VARIABLE = "ALIMARK_DATABASE_URL"

@@ -9,12 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from alimark.embed import Embedder
+from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
-from alimark.generate import Generation, Scheduler, Writing
-from alimark.key import Key
+from alimark.generation.api import Generation, Scheduler, Writing
+from alimark.keys.key import Key
 from alimark.llm.base import LLM
-from alimark.rewrite import Original, RewriteSettings, Rewriting, rewrite_many
+from alimark.rewriting.api import Original, RewriteSettings, Rewriting, rewrite_many
 from alimark.serve.checking import QueueFull
 
 Made = TypeVar("Made")

@@ -1,0 +1,10 @@
+"""Names for the array types that many modules share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Packed = NDArray[np.uint64]

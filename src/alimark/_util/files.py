@@ -1,0 +1,40 @@
+"""Files that are written whole or not at all, and text files read as UTF-8."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from alimark.errors import RecordError
+
+
+def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:
+    """Writes `data` so that `path` holds all of it or is untouched, whatever happens on the way."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            os.replace(part, path)
+        else:
+            os.link(part, path)  # unlike replace, fails where the path exists
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # nobody asked for the part file
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a file; bytes that are not UTF-8 are an error that says where."""
+    data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path} is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None

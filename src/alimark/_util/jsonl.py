@@ -1,0 +1,169 @@
+"""Files that are written whole or not at all, and JSONL records that survive being cut off.
+
+One record for everything that is written: `id, prompt, text, sentences, scheme, key_id, settings, seed, cost, parent_id,
+attack, failed, error` (absent where empty). Every verb reads it and adds to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from alimark.errors import RecordError
+
+Record = dict[str, Any]
+
+
+def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
+    """Line number and record; a line that is no record comes as the error that says why, and reading goes on."""
+    with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, parse_record(line, f"{path}:{number}")
+
+
+def parse_record(line: bytes, where: str) -> Record | RecordError:
+    try:
+        record = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        return RecordError(f"{where} is not JSON ({error})")
+    if not isinstance(record, dict):
+        return RecordError(f"{where} is not a JSON object")
+    return record
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def record_id(record: Record, *, field: str) -> str:
+    """The record's own id, or one made from its content, so that a run over the same input resumes."""
+    if "id" in record:
+        return str(record["id"])
+    return "h" + hashlib.sha256(str(record.get(field)).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def unique_id(record: Record, line: int, seen: set[str], *, field: str) -> str:
+    """The record's id, told apart by its line where another had it before: no record is passed over silently."""
+    own = record_id(record, field=field)
+    own = f"{own}#{line}" if own in seen else own
+    seen.add(own)
+    return own
+
+
+class JsonlWriter:
+    """Appends records one whole line at a time; what an earlier, killed run finished is known by `done`.
+
+    One process writes at a time, and only to a file of its own kind: every line a record with an id, under the same key.
+    """
+
+    def __init__(self, path: Path | str, *, key_id: str | None = None) -> None:
+        self.path = Path(path)
+        self.done: set[str] = set()
+        if self.path.suffix == ".gz":
+            raise RecordError(f"{self.path}: records are appended to plain files; choose a name without .gz")
+        from filelock import FileLock, Timeout  # it imports asyncio, which a cold detection can do without
+
+        self._lock = FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise RecordError(f"another process is writing {self.path}; wait for it, or choose another file") from None
+        try:
+            self._file: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 - closed by __exit__
+            self._take_up(key_id)
+        except BaseException:
+            self._release()
+            raise
+
+    def _take_up(self, key_id: str | None) -> None:
+        """Reads what is there. Nothing is changed before every whole line has proved to be a record."""
+        self._file.seek(0)
+        whole, last = 0, b""
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                last = line
+                break
+            self._know(parse_record(line, str(self.path)), key_id)
+            whole += len(line)
+        if not last:
+            return
+        record = parse_record(last, str(self.path))
+        if isinstance(record, dict):
+            self._know(record, key_id)
+            self._file.write(b"\n")  # only the end of the line is missing
+        elif last.startswith(b"{"):
+            self._file.truncate(whole)  # a process killed while writing leaves at most one such line
+        else:
+            self._know(record, key_id)
+
+    def _know(self, record: Record | RecordError, key_id: str | None) -> None:
+        if isinstance(record, RecordError) or "id" not in record:
+            raise RecordError(f"{self.path} holds lines that are no records of alimark; choose another output file")
+        if key_id is not None and record.get("key_id", key_id) != key_id:
+            raise RecordError(
+                f"{self.path} was written under key {record['key_id']}, not {key_id}; choose another output file"
+            )
+        self.done.add(str(record["id"]))
+
+    def _release(self) -> None:
+        if hasattr(self, "_file"):
+            with contextlib.suppress(OSError):
+                self._file.close()
+        self._lock.release()
+        with contextlib.suppress(OSError):
+            Path(self._lock.lock_file).unlink()
+
+    def write(self, record: Record) -> None:
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+        start = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(line + b"\n")
+            self._file.flush()
+        except OSError:
+            # A full disk may have taken half of the line; the next run must not find it.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), start)
+            raise
+        self.done.add(str(record["id"]))
+
+    def arrange(self, order: Sequence[str]) -> None:
+        """Puts the records with these ids in this order, behind all others; done in a copy, so whole or not at all."""
+        place = {name: i for i, name in enumerate(order)}
+        lines: list[tuple[int, int, int]] = []
+        start = self._file.seek(0)
+        for line in self._file:
+            lines.append((place.get(str(json.loads(line)["id"]), -1), start, len(line)))
+            start += len(line)
+        if (wanted := sorted(lines, key=lambda line: line[0])) == lines:
+            return
+        copy = self.path.with_name(f".{self.path.name}.arranged")
+        try:
+            with open(copy, "w+b") as file:
+                for _, start, length in wanted:
+                    self._file.seek(start)
+                    file.write(self._file.read(length))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(copy, self.path)
+        finally:
+            copy.unlink(missing_ok=True)
+        self._file.close()
+        self._file = open(self.path, "a+b")  # noqa: SIM115
+
+    def __enter__(self) -> JsonlWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            os.fsync(self._file.fileno())
+        self._release()

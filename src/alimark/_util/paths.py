@@ -1,0 +1,15 @@
+"""Folders that alimark keeps files in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """The folder for models, graphs, null tables and compiled kernels: `ALIMARK_HOME`, or the user's cache folder."""
+    if chosen := os.environ.get("ALIMARK_HOME"):
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("alimark", appauthor=False))

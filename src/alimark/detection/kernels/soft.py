@@ -1,0 +1,376 @@
+"""Compiled kernels of soft decisions: how likely a text is under a key, the likeliest alignment, the search for excerpts.
+
+A text is its units' projections: `units[i, 0]` of sentence i, `units[i, 1]` of sentences i-1 and i together where
+`joinable[i]`. They enter as tables (see `worth_tables`), made once for a text and used for every key. A unit's worth for a
+block has mean 0 and deviation 1 over random blocks.
+
+The score is the logarithm of a likelihood ratio under a small model of rewriting, summed over all alignments: sentences are
+dropped, put in, moved, split and merged with the chances of a `SoftRule`, or of one of several, each as likely. How true the
+model is decides how well marks are found; false positives are kept by random keys whatever it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats, Ints, Packed
+from alimark._util.compiling import kernel, one_at_a_time
+from alimark.detection.kernels.types import LEFT, MATCH, RIGHT, SKIP_BLOCK, SKIP_SENTENCE, WHOLE, LocalCosts, Step
+
+
+class SoftRule(NamedTuple):
+    """What becomes of a marked text on its way: the chance of each move from one sentence to the next.
+
+    A sentence usually carries the block behind its predecessor's. The chances of everything else stand here; what they
+    leave is the chance of that. `worth` is what a unit that carries a block gains along the block's direction,
+    in standard deviations of a unit that does not.
+    """
+
+    worth: float
+    foreign: float
+    """The sentence was put in: it carries no block, and none is used up."""
+    replaced: float
+    """The sentence stands in a block's place without carrying it."""
+    moved: float
+    """The share of foreign and replaced sentences that carry some block of another place."""
+    repeated: float
+    """The sentence before was cut in two: this one carries the same block."""
+    skipped: float
+    """Blocks before the sentence's own were lost."""
+    further: float
+    """The chance that after a lost block another is."""
+    two: float
+    """Two sentences became this one, which carries both blocks."""
+    three: float
+    joined: float
+    """The sentence carries a block only together with the one before it."""
+    jump: float
+    """The text goes on at any block."""
+    outside: float = 0.0
+    """The text begins in a passage that carries no blocks at all, as one into which another was pasted."""
+    leaving: float = 0.0
+    """The sentence begins such a passage."""
+    staying: float = 0.0
+    """Within such a passage, that the next sentence belongs to it."""
+    resumed: float = 0.0
+    """Behind such a passage, that the text goes on where it was; else it does so at any block."""
+
+    def without_restructuring(self) -> SoftRule:
+        """Sentences are taken as they are: none is joined to its neighbour, none holds several blocks."""
+        return self._replace(two=0.0, three=0.0, joined=0.0)
+
+
+def worth_tables(units: Floats) -> Floats:
+    """For each unit and each byte of a block, the worth of all 256 values of that byte: (..., bytes, 256).
+
+    A unit's worth for a block is <t, a>, t the block as +1 and -1 over the root of M. It is a sum over the block's bytes, so
+    that many blocks cost a few additions each.
+    """
+    m = units.shape[-1]
+    size = -(-m // 8)
+    signs = (np.arange(256)[:, None] >> np.arange(8)) & 1
+    from_last = np.zeros((*units.shape[:-1], 8 * size))
+    from_last[..., :m] = units[..., ::-1]  # the last bit of a block is its lowest
+    tables: Floats = from_last.reshape(*units.shape[:-1], size, 8) @ (2.0 * signs.T - 1) / np.sqrt(m)
+    return tables
+
+
+@kernel()
+def _worths(tables: Any, blocks: Any, out: Any) -> None:
+    """out[i, r, j]: the worth of each unit for each block."""
+    count, runs, size = tables.shape[0], tables.shape[1], tables.shape[2]
+    for i in range(count):
+        for r in range(runs):
+            for j in range(len(blocks)):
+                worth = 0.0
+                for b in range(size):
+                    worth += tables[i, r, b, (blocks[j] >> np.uint64(8 * b)) & np.uint64(255)]
+                out[i, r, j] = worth
+
+
+_TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
+
+
+@kernel()
+def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any) -> Any:  # noqa: PLR0912
+    """The logarithm of how much likelier the text is if it carries these blocks, over all that may have become of it.
+
+    `likelier[i, j]`: how much likelier sentence i is if it carries block j. The text began with one of the first `offsets`
+    blocks, each as likely.
+    """
+    gain, foreign, replaced, moved = rule[0], rule[1], rule[2], rule[3]
+    repeated, skipped, further, two, three = rule[4], rule[5], rule[6], rule[7], rule[8]
+    joined, jump, outside, leaving, staying, resumed = rule[9], rule[10], rule[11], rule[12], rule[13], rule[14]
+    count, size = worths.shape[0], worths.shape[2]
+    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leaving
+    less = -gain * gain / 2
+    at, before, now = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
+    lost, left = np.zeros(size + 1), np.zeros(size + 1)
+    # at[j]: that block j was the last one carried, or that none was yet and block j + 1 comes first; left[j]: the same,
+    # and that a passage without blocks goes on
+    offsets = min(offsets, size)
+    for j in range(offsets):
+        at[j] = (1 - outside) / offsets
+        left[j] = outside / offsets
+    total, last, without = 0.0, 1.0, outside
+    for i in range(count):
+        mean = 0.0
+        for j in range(size):
+            mean += likelier[i, j]
+        other = 1 - moved + moved * mean / size
+        for j in range(2, size + 1):
+            lost[j] = further * lost[j - 1] + (1 - further) * at[j - 2]
+        anywhere = ((1 - without) * jump + without * (1 - staying) * (1 - resumed)) / size
+        now[0] = at[0] * foreign * other
+        whole = now[0]
+        for j in range(1, size + 1):
+            here = at[j - 1] * usual + at[j] * repeated + lost[j] * skipped + anywhere
+            if without > 0:
+                here += left[j - 1] * (1 - staying) * resumed
+            value = (at[j] * foreign + at[j - 1] * replaced) * other + here * likelier[i, j - 1]
+            if j > 1 and two > 0:
+                value += at[j - 2] * two * np.exp(gain * (worths[i, 0, j - 2] + worths[i, 0, j - 1]) * _TWO + less)
+            if j > 2 and three > 0:
+                both = worths[i, 0, j - 3] + worths[i, 0, j - 2] + worths[i, 0, j - 1]
+                value += at[j - 3] * three * np.exp(gain * both * _THREE + less)
+            if i > 0 and joined > 0 and joinable[i]:
+                value += before[j - 1] / last * joined * np.exp(gain * worths[i, 1, j - 1] + less)
+            now[j] = value
+            whole += value
+        if outside + leaving > 0:
+            without = 0.0
+            for j in range(size + 1):
+                left[j] = left[j] * staying + at[j] * leaving
+                without += left[j]
+            whole += without
+            without /= whole
+            for j in range(size + 1):
+                left[j] /= whole
+        total += np.log(whole)
+        for j in range(size + 1):
+            before[j], at[j] = at[j], now[j] / whole
+        last = whole
+    return total
+
+
+@kernel(parallel=True)
+def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, blocks: Any, lengths: Any, rules: Any,
+               offsets: Any, out: Any) -> None:  # fmt: skip
+    for job in prange(len(texts)):
+        a, b = starts[texts[job]], starts[texts[job] + 1]
+        own = blocks[keys[job], : lengths[texts[job]]]
+        worths = np.empty((b - a, tables.shape[1], len(own)))
+        _worths(tables[a:b], own, worths)
+        gain = rules[0, 0]
+        likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
+        found = np.empty(len(rules))
+        for k in range(len(rules)):
+            found[k] = _forward(worths, joinable[a:b], rules[k], likelier, offsets)
+        most = found.max()
+        out[job] = most + np.log(np.exp(found - most).mean())
+
+
+def search_soft(
+    tables: Floats,
+    joinable: NDArray[np.bool_],
+    blocks: Packed,
+    lengths: Ints,
+    rules: Sequence[SoftRule],
+    *,
+    starts: Ints,
+    texts: Ints,
+    keys: Ints,
+    offsets: int = 1,
+) -> Floats:
+    """The log-likelihood ratio of many pairs of a text and a key, in parallel, as in `search`.
+
+    Text t meets the first `lengths[t]` blocks of a key and begins with any of the first `offsets`. The rules, each as likely
+    as the others, share one `worth`.
+    """
+    if len({rule.worth for rule in rules}) != 1:
+        raise ValueError("the rules of one search share one worth")
+    out = np.empty(len(texts))
+    with one_at_a_time:
+        _soft_jobs(tables, joinable, starts, texts, keys, blocks, lengths, np.array(rules), offsets, out)
+    return out
+
+
+_FOREIGN, _REPLACED, _CARRIES, _HOLDS, _JOINED = range(5)
+SEVERAL = RIGHT | LEFT
+"""The code of a whole sentence that carries several blocks."""
+
+
+@kernel()
+def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912, PLR0915
+    """The likeliest moves: moves[i, j] into sentence i with block j last, origins[i, j] the last block before it."""
+    gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule
+    count, size = worths.shape[0], worths.shape[2]
+    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump
+    less = -gain * gain / 2
+    none = -1e300
+    best = np.full((count + 1, size + 1), none)
+    offsets = min(offsets, size)
+    for j in range(offsets):
+        best[0, j] = -np.log(offsets)
+    to_foreign, to_replaced, to_usual = np.log(foreign), np.log(replaced), np.log(usual)
+    to_repeated, to_jump = np.log(repeated), np.log(jump / size)
+    for i in range(1, count + 1):
+        mean = 0.0
+        for j in range(size):
+            mean += np.exp(gain * worths[i - 1, 0, j] + less)
+        other = np.log(1 - moved + moved * mean / size)
+        top = 0
+        for j in range(size + 1):
+            if best[i - 1, j] > best[i - 1, top]:
+                top = j
+        lost, lost_from = none, 0  # the best way over at least one lost block
+        for j in range(size + 1):
+            value, move, origin = best[i - 1, j] + to_foreign + other, _FOREIGN, j
+            if j > 1:
+                lost += np.log(further)
+                fresh = best[i - 1, j - 2] + np.log(1 - further)
+                if fresh > lost:
+                    lost, lost_from = fresh, j - 2
+            if j > 0:
+                if best[i - 1, j - 1] + to_replaced + other > value:
+                    value, move, origin = best[i - 1, j - 1] + to_replaced + other, _REPLACED, j - 1
+                worth = gain * worths[i - 1, 0, j - 1] + less
+                for way in range(4):
+                    if way == 0:
+                        found, source = best[i - 1, j - 1] + to_usual, j - 1
+                    elif way == 1:
+                        found, source = best[i - 1, j] + to_repeated, j
+                    elif way == 2:
+                        found, source = lost + np.log(skipped), lost_from
+                    else:
+                        found, source = best[i - 1, top] + to_jump, top
+                    if found + worth > value:
+                        value, move, origin = found + worth, _CARRIES, source
+                for held in range(2, 4):
+                    chance = two if held == 2 else three
+                    if j >= held and chance > 0:
+                        both = 0.0
+                        for k in range(held):
+                            both += worths[i - 1, 0, j - 1 - k]
+                        found = best[i - 1, j - held] + np.log(chance) + gain * both / np.sqrt(held) + less
+                        if found > value:
+                            value, move, origin = found, _HOLDS, j - held
+                if i > 1 and joined > 0 and joinable[i - 1]:
+                    found = best[i - 2, j - 1] + np.log(joined) + gain * worths[i - 1, 1, j - 1] + less
+                    if found > value:
+                        value, move, origin = found, _JOINED, j - 1
+            best[i, j], moves[i, j], origins[i, j] = value, move, origin
+    end = 0
+    for j in range(size + 1):
+        if best[count, j] > best[count, end]:
+            end = j
+    return end, best[count, end]
+
+
+def trace_soft(
+    tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, rule: SoftRule, offsets: int = 1
+) -> tuple[float, list[Step]]:
+    """The likeliest of all that may have become of the text: its part of the likelihood, as a logarithm, and its moves.
+
+    Of one rule, by which a text stays within the blocks: an alignment to look at, whichever rule the score owes most to.
+    """
+    worths = np.empty((len(tables), tables.shape[1], len(blocks)))
+    _worths(tables, blocks, worths)
+    shape = (len(tables) + 1, len(blocks) + 1)
+    moves, origins = np.zeros(shape, np.int8), np.zeros(shape, np.int32)
+    j, best = _likeliest(worths, joinable, tuple(rule[:11]), offsets, moves, origins)
+    steps: list[Step] = []
+    i = len(tables)
+    while i:
+        move, origin = int(moves[i, j]), int(origins[i, j])
+        if move in (_FOREIGN, _REPLACED):
+            steps.append(Step(SKIP_SENTENCE, i - 1, 0, WHOLE, -1))
+            lost = range(j - 1, origin - 1, -1)
+        elif move == _HOLDS:
+            steps += [Step(MATCH, i - 1, 0, SEVERAL, block) for block in range(j - 1, origin - 1, -1)]
+            lost = range(0)
+        else:
+            steps.append(Step(MATCH, i - 1, int(move == _JOINED), WHOLE, j - 1))
+            lost = range(j - 2, origin - 1, -1)
+        steps += [Step(SKIP_BLOCK, i - 1, 0, WHOLE, block) for block in lost]
+        i, j = i - (2 if move == _JOINED else 1), origin
+    return float(best), steps[::-1]
+
+
+@kernel()
+def _local_soft_one(worths: Any, joinable: Any, costs: Any, table: Any) -> Any:
+    """The best local sum of worths, each less `theta`, and where it ends; as `_local_one`."""
+    theta, skip_sentence, skip_block, restructure = costs
+    count, size, kept = worths.shape[0], worths.shape[2], len(table)
+    best, best_i, best_j = 0.0, 0, 0
+    table[0, :] = 0.0
+    for i in range(1, count + 1):
+        row, up = table[i % kept], table[(i - 1) % kept]
+        row[0] = 0.0
+        for j in range(1, size + 1):
+            value = max(0.0, up[j - 1] + worths[i - 1, 0, j - 1] - theta)
+            value = max(value, up[j] - skip_sentence, row[j - 1] - skip_block)
+            if i > 1 and joinable[i - 1]:
+                value = max(value, table[(i - 2) % kept][j - 1] + worths[i - 1, 1, j - 1] - theta - restructure)
+            if j > 1:
+                both = (worths[i - 1, 0, j - 2] + worths[i - 1, 0, j - 1]) * _TWO
+                value = max(value, up[j - 2] + both - theta - restructure)
+            row[j] = value
+            if value > best:
+                best, best_i, best_j = value, i, j
+    return best, best_i, best_j
+
+
+@kernel(parallel=True)
+def _local_soft_jobs(tables: Any, joinable: Any, blocks: Any, costs: Any, out: Any) -> None:
+    for key in prange(len(blocks)):
+        worths = np.empty((len(tables), tables.shape[1], blocks.shape[1]))
+        _worths(tables, blocks[key], worths)
+        best, _, _ = _local_soft_one(worths, joinable, costs, np.empty((3, blocks.shape[1] + 1)))
+        out[key] = best
+
+
+def search_local_soft(tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, costs: LocalCosts) -> Floats:
+    """For each key the best local sum."""
+    out = np.empty(len(blocks))
+    with one_at_a_time:
+        _local_soft_jobs(tables, joinable, blocks, tuple(costs), out)
+    return out
+
+
+def trace_local_soft(
+    tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, costs: LocalCosts
+) -> tuple[float, list[Step]]:
+    """The best local sum for one key, and its moves in order."""
+    worths = np.empty((len(tables), tables.shape[1], len(blocks)))
+    _worths(tables, blocks, worths)
+    table = np.empty((len(tables) + 1, len(blocks) + 1))
+    best, i, j = _local_soft_one(worths, joinable, tuple(costs), table)
+    steps: list[Step] = []
+    while i and j and table[i, j] > 0:
+        here, own = table[i, j], worths[i - 1]
+        if here == table[i - 1, j - 1] + own[0, j - 1] - costs.theta:
+            steps.append(Step(MATCH, i - 1, 0, WHOLE, j - 1))
+            i, j = i - 1, j - 1
+        elif (
+            i > 1
+            and joinable[i - 1]
+            and (here == table[i - 2, j - 1] + own[1, j - 1] - costs.theta - costs.restructure)
+        ):
+            steps.append(Step(MATCH, i - 1, 1, WHOLE, j - 1))
+            i, j = i - 2, j - 1
+        elif here == table[i - 1, j] - costs.skip_sentence:
+            steps.append(Step(SKIP_SENTENCE, i - 1, 0, WHOLE, -1))
+            i -= 1
+        elif here == table[i, j - 1] - costs.skip_block:
+            steps.append(Step(SKIP_BLOCK, i - 1, 0, WHOLE, j - 1))
+            j -= 1
+        else:
+            steps += [Step(MATCH, i - 1, 0, SEVERAL, j - 1), Step(MATCH, i - 1, 0, SEVERAL, j - 2)]
+            i, j = i - 1, j - 2
+    return float(best), steps[::-1]

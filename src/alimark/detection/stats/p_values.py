@@ -1,0 +1,154 @@
+"""What a score means: the paper's null tables, p-values by random keys, false discovery rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats
+from alimark.errors import AlimarkError
+
+DEFAULT_DRAWS = 1000
+MAX_DRAWS = 10_000_000
+
+
+# p-values by random keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomKeys:
+    """The random keys behind a p-value: what detection by any scheme can be asked for."""
+
+    draws: int = DEFAULT_DRAWS
+    """Random keys behind the p-value."""
+    stop_after: int | None = None
+    """Stop drawing after so many random keys scored as high (Besag and Clifford)."""
+    tail: bool = False
+    """Also estimate the p-value below 1 / draws from a fitted tail."""
+
+    def __post_init__(self) -> None:
+        if self.draws < 1 or (self.stop_after is not None and self.stop_after < 1):
+            raise AlimarkError("draws and stop_after must be at least 1")
+
+
+NullScores = Callable[[int, int], Floats]
+"""The scores of random keys number `first` to `first + count - 1`."""
+
+
+@dataclass(frozen=True)
+class Significance:
+    """A score among those that random keys give to the same text."""
+
+    p_value: float
+    draws: int
+    above: int
+    """Random keys that scored higher."""
+    ties: int
+    """Random keys that scored the same, as happens with hard bits."""
+    mean: float
+    std: float
+    stopped_early: bool
+    tail: float | None = None
+    """An estimate below 1 / draws from a fitted tail, where it was asked for; not a bound."""
+    scores: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
+
+    def randomised(self, u: float) -> float:
+        """The p-value with ties broken by `u`, uniform on (0, 1]: exact where `p_value` is only never too small.
+
+        Where the drawing stopped early there is no such value, and `p_value` itself is returned.
+        """
+        if self.stopped_early:
+            return self.p_value
+        return (self.above + u * (self.ties + 1)) / (self.draws + 1)
+
+
+def draws_for(fpr: float, least: int = DEFAULT_DRAWS) -> int:
+    """Enough random keys to resolve a false-positive rate: ten expected above the threshold."""
+    if not 0 < fpr < 1:
+        raise AlimarkError(f"a false-positive rate lies between 0 and 1, not at {fpr}")
+    wanted = max(least, math.ceil(10 / fpr))
+    if wanted > MAX_DRAWS:
+        raise AlimarkError(
+            f"a false-positive rate of {fpr:g} needs {wanted:,} random keys, more than {MAX_DRAWS:,}; "
+            "use 1e-6 or more, and the tail estimate below that"
+        )
+    return wanted
+
+
+def significance(
+    raw: float,
+    null_scores: NullScores,
+    draws: int = DEFAULT_DRAWS,
+    *,
+    stop_after: int | None = None,
+    tail: bool = False,
+) -> Significance:
+    """The random-key p-value of `raw`.
+
+    With all `draws` made it is (1 + as high) / (draws + 1). With `stop_after` = h the drawing ends at the h-th key that scores
+    as high, after n draws, and it is h / n (Besag and Clifford): little work for texts that are nothing special.
+    """
+    seen: list[Floats] = []
+    high = made = 0
+    while made < draws:
+        count = min(max(2 * (stop_after or 65536), made), 65536, draws - made)
+        scores = null_scores(made, count)
+        as_high = np.flatnonzero(scores >= raw)
+        if stop_after is not None and high + len(as_high) >= stop_after:
+            scores = scores[: as_high[stop_after - high - 1] + 1]
+            seen.append(scores)
+            return _summary(raw, np.concatenate(seen), stop_after / (made + len(scores)), True)
+        high, made = high + len(as_high), made + count
+        seen.append(scores)
+    every = np.concatenate(seen)
+    return _summary(raw, every, (1 + high) / (draws + 1), False, tail=tail)
+
+
+def _summary(raw: float, scores: Floats, p_value: float, stopped: bool, *, tail: bool = False) -> Significance:
+    above = int((scores > raw).sum())
+    ties = int((scores == raw).sum())
+    estimate = tail_estimate(raw, scores) if tail and above + ties < 10 else None
+    estimate = None if estimate is None else min(estimate, p_value)
+    mean, std = float(scores.mean()), float(scores.std())
+    return Significance(p_value, len(scores), above, ties, mean, std, stopped, estimate, scores)
+
+
+def tail_estimate(raw: float, scores: Floats, share: float = 0.01) -> float | None:
+    """P(null >= raw) from a generalised Pareto tail fitted to the highest `share` of the scores, at least 50 of them.
+
+    Fitted by probability-weighted moments (Hosking and Wallis 1987). None where too few scores are distinct.
+    """
+    count = max(50, int(len(scores) * share))
+    ordered = np.sort(scores)
+    if len(scores) < 4 * count:
+        return None
+    threshold = ordered[-count - 1]
+    excess = ordered[-count:] - threshold
+    first = float(excess.mean())
+    second = float((excess * (1 - (np.arange(1, count + 1) - 0.35) / count)).mean())
+    if first <= 0 or first <= 2 * second:
+        return None
+    shape = 2 - first / (first - 2 * second)
+    scale = 2 * first * second / (first - 2 * second)
+    # A tail with an end would call a higher score impossible; an exponential one errs on the safe side.
+    shape = max(shape, 0.0)
+    over = (raw - threshold) / scale
+    if over <= 0:
+        return None
+    beyond = math.exp(-over) if shape < 1e-6 else (1 + shape * over) ** (-1 / shape)
+    return count / len(scores) * beyond
+
+
+def benjamini_hochberg(p_values: Sequence[float], rate: float) -> tuple[NDArray[np.bool_], float]:
+    """Which of many texts are found with the false discovery rate kept at `rate`, and the p-value that this takes."""
+    p = np.asarray(p_values, float)
+    if not len(p):
+        return np.zeros(0, bool), 0.0
+    ordered = np.sort(p)
+    passing = np.flatnonzero(ordered <= rate * np.arange(1, len(p) + 1) / len(p))
+    threshold = float(ordered[passing[-1]]) if len(passing) else 0.0
+    return p <= threshold, threshold

@@ -1,0 +1,132 @@
+"""Sentence embeddings by onnxruntime on the CPU, without torch."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.paths import cache_folder
+from alimark.embedding import onnx_graph as _graph
+from alimark.embedding.base import (
+    CHARACTERS_PER_TOKEN,
+    MAX_CHARACTERS,
+    LoadedEmbedder,
+    ModelFiles,
+    Progress,
+    Vectors,
+    cut_text,
+    length_batches,
+    text_parts,
+)
+from alimark.errors import ModelError
+
+
+class OnnxEmbedder(LoadedEmbedder):
+    """The graph that alimark writes from the weights, run on the CPU."""
+
+    backend = "onnx"
+
+    def __init__(self, model: ModelFiles, threads: int | None = None) -> None:
+        super().__init__(model)
+        recipe = _graph.read_recipe(model.folder)
+        self.dimension = recipe.hidden
+        self._max_tokens = recipe.max_tokens
+        self._padding = recipe.padding
+        self._session = _open_session(model, recipe, threads)
+        self._tokenizer = _open_tokenizer(model.weights.parent, recipe.max_tokens)
+
+    def _embed_window(
+        self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
+    ) -> None:
+        tokens = self._tokenise(texts)
+        for batch in length_batches([len(ids) for ids in tokens]):
+            vectors[rows[batch]] = self._run([tokens[i] for i in batch])
+            done += len(batch)
+            if progress:
+                progress(done)
+
+    def _tokenise(self, texts: list[str]) -> list[NDArray[np.int32]]:
+        """Token ids as if whole texts had been read, without reading whole texts."""
+        reach = CHARACTERS_PER_TOKEN * self._max_tokens
+        tokens = self._encode([cut_text(text, reach) for text in texts])
+        while reach < MAX_CHARACTERS:
+            # A cut text that did not fill the model's length has more to give.
+            unfilled = [i for i, text in enumerate(texts) if len(text) > reach and len(tokens[i]) < self._max_tokens]
+            if not unfilled:
+                break
+            reach = min(4 * reach, MAX_CHARACTERS)
+            for i, ids in zip(unfilled, self._encode([cut_text(texts[i], reach) for i in unfilled]), strict=True):
+                tokens[i] = ids
+        return tokens
+
+    def _encode(self, texts: list[str]) -> list[NDArray[np.int32]]:
+        return [
+            np.array(encoding.ids, dtype=np.int32)
+            for part in text_parts(texts)
+            for encoding in self._tokenizer.encode_batch_fast(part)
+        ]
+
+    def _run(self, tokens: list[NDArray[np.int32]]) -> Vectors:
+        length = max(1, *map(len, tokens))  # a tokenizer without special tokens makes nothing of ""
+        ids = np.full((len(tokens), length), self._padding, dtype=np.int32)
+        mask = np.zeros_like(ids)
+        for row, text_ids in enumerate(tokens):
+            ids[row, : len(text_ids)] = text_ids
+            mask[row, : len(text_ids)] = 1
+        vectors: Vectors = self._session.run(["vectors"], {"ids": ids, "mask": mask})[0]
+        return vectors
+
+
+def _open_session(model: ModelFiles, recipe: _graph.Recipe, threads: int | None) -> Any:
+    """A session on the cached graph, which is written first where it is missing or broken."""
+
+    prefix = model.fingerprint.removeprefix("sha256:")[:16]
+    folder = cache_folder() / "onnx" / f"{prefix}-{recipe.digest}-v{_graph.VERSION}"
+    path = folder / _graph.GRAPH_FILE
+    if path.exists():
+        with suppress(Exception):  # onnxruntime's errors share no base; whatever is wrong, a new graph is the cure
+            return _session(path, threads)
+    try:
+        _graph.write_graph(recipe, model.weights, folder)
+    except OSError as error:
+        raise ModelError(f"cannot write the graph of {model.name}: {error}; set ALIMARK_HOME elsewhere") from error
+    try:
+        return _session(path, threads)
+    except Exception as error:
+        raise ModelError(f"onnxruntime cannot run {path}: {error}; delete {folder} and try again") from error
+
+
+def _session(path: Path, threads: int | None) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    # Stated, because the default counts the machine's cores and not those this process may use.
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    options.intra_op_num_threads = own if threads is None else threads
+    # The graph is written as an optimiser would leave it.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    # Waiting threads that spin take the cores from whoever else runs here.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _open_tokenizer(folder: Path, max_tokens: int) -> Any:
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(f"{folder} holds no tokenizer.json; fetch the model again")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"{path} cannot be read ({error}); fetch the model again") from error
+    # The file carries settings of its own (128 tokens for the store's models), which upstream overrides too.
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_tokens)
+    return tokenizer

@@ -1,0 +1,131 @@
+"""Sentence embeddings by sentence-transformers, on CPU or GPU."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.embedding import onnx_graph as _graph
+from alimark.embedding.base import MAX_CHARACTERS, LoadedEmbedder, ModelFiles, Progress, Vectors, cut_text
+from alimark.errors import MissingExtra, ModelError
+
+
+class TorchEmbedder(LoadedEmbedder):
+    """sentence-transformers, always in float32; on the CPU unless `device` says otherwise."""
+
+    backend = "sentence-transformers"
+
+    def __init__(self, model: ModelFiles, device: str | None = None) -> None:
+        super().__init__(model)
+        _refuse_pickles(model.folder)
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise MissingExtra("sentence-transformers", "sentence-transformers") from None
+        try:
+            with _no_progress_bar():
+                encoder = SentenceTransformer(
+                    str(model.folder),
+                    device=device or "cpu",
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    model_kwargs={"use_safetensors": True},
+                )
+            # Some files state half precision, which costs agreement and, on some CPUs, the process.
+            self._encoder = encoder.float()
+        except Exception as error:
+            raise ModelError(f"sentence-transformers cannot load {model.folder}: {error}") from error
+        # A copy of the tokenizer beneath: transformers' own changes its settings at each call.
+        self._tokenizer = copy.deepcopy(self._encoder.tokenizer.backend_tokenizer)
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self._encoder.max_seq_length)
+        self._padding = self._encoder.tokenizer.pad_token_id or 0
+        self._lock = threading.Lock()
+        # A GPU is kept waiting by small batches, and by the padding of large ones; a CPU gains nothing from them.
+        on: Any = self._encoder.device
+        self._batch, self._window = (32, 512) if on.type == "cpu" else (256, 4096)
+        self._recorded: Any = None
+        if on.type == "cuda":
+            from alimark.embedding.cuda_graphs import RecordedEncoder
+
+            longest = int(self._encoder.max_seq_length or 512)
+            self._recorded = RecordedEncoder(self._forward, on, self._padding, longest)
+        self.dimension = int(self._encode([""]).shape[1])
+
+    def _embed_window(
+        self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
+    ) -> None:
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        for start in range(0, len(order), self._window):
+            batch = order[start : start + self._window]
+            vectors[rows[batch]] = self._encode([cut_text(texts[i], MAX_CHARACTERS) for i in batch])
+            done += len(batch)
+            if progress:
+                progress(done)
+
+    def _encode(self, texts: list[str]) -> Vectors:
+        """As the encoder's own `encode`, which spends more time on the way to the tokenizer than in it."""
+        import torch
+
+        with self._lock:
+            rows = [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
+        with torch.inference_mode():
+            batches = [rows[start : start + self._batch] for start in range(0, len(rows), self._batch)]
+            vectors: Vectors = torch.cat([self._forwarded(batch) for batch in batches]).numpy()
+        return vectors
+
+    def _forwarded(self, batch: list[list[int]]) -> Any:
+        if self._recorded is not None:
+            from alimark.embedding.cuda_graphs import NotRecordable
+
+            try:
+                return self._recorded(batch)
+            except NotRecordable:  # MPNet, for one, finds its position buckets on the CPU; seen at the first text
+                self._recorded = None
+        return self._plainly(batch)
+
+    def _plainly(self, batch: list[list[int]]) -> Any:
+        import torch
+
+        longest = max(map(len, batch))
+        ids = np.full((len(batch), longest), self._padding, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for i, row in enumerate(batch):
+            ids[i, : len(row)], mask[i, : len(row)] = row, 1
+        return self._forward(*(torch.from_numpy(part).to(self._encoder.device) for part in (ids, mask))).cpu()
+
+    def _forward(self, ids: Any, mask: Any) -> Any:
+        import torch
+
+        answer = self._encoder({"input_ids": ids, "attention_mask": mask})
+        return torch.nn.functional.normalize(answer["sentence_embedding"], dim=1)
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """transformers draws one while it loads weights, whoever calls it."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _refuse_pickles(folder: Path) -> None:
+    """A pickle can run code; sentence-transformers falls back on one where safetensors are missing."""
+    for _, module in _graph.read_modules(folder):
+        if not (module / "model.safetensors").exists():
+            pickles = [file for suffix in ("bin", "pt", "pkl") for file in module.glob(f"*.{suffix}")]
+            if pickles:
+                raise ModelError(f"{pickles[0]} is a pickle, which can run code; convert it to safetensors")

@@ -1,0 +1,66 @@
+"""Projections of embeddings on a key's secret vectors, and how well they agree with its blocks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats, Packed
+from alimark.embedding.directions import mean
+from alimark.errors import ModelError
+from alimark.keys.arithmetic import pack_bits
+from alimark.keys.key import Key, many_vectors
+
+
+def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
+    """The projections of each embedding on the secret vectors, (n, M)."""
+    return _centred(embeddings, key) @ key.vectors(embeddings.shape[1]).T
+
+
+def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
+    wide = embeddings.astype(np.float64)
+    if not np.isfinite(wide).all():
+        raise ModelError("the embedder gave vectors that hold no numbers; its weights may be damaged")
+    centre: NDArray[np.floating] | None = key.centre
+    if centre is None and key.soft:
+        centre = mean(key.fingerprint)
+    return wide if centre is None else wide - centre
+
+
+def targets(key: Key, count: int, start: int = 0) -> Floats:
+    """`count` blocks from number `start` on as directions, +1 for a one and -1 for a zero, each row of length 1."""
+    m = np.uint64(key.block_size)
+    shifts = np.arange(m, dtype=np.uint64)[::-1]
+    signs = (key.blocks(start + count)[start:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
+    directions: Floats = signs / np.sqrt(float(m))
+    return directions
+
+
+class Carried(NamedTuple):
+    """What a unit carries of a block: bits that agree, and what selection goes by."""
+
+    bits: int
+    worth: float
+    """The bits that agree, or for a soft decision how far the unit lies along the block's direction."""
+
+
+def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
+    """Of each unit, a row of projections, and the block whose direction is `target`."""
+    bits = ((projections >= 0) == (target > 0)).sum(axis=1)
+    worths = projections @ target if key.soft else bits
+    return list(map(Carried, bits.tolist(), worths.tolist()))
+
+
+def to_bits(projections: NDArray[np.float64]) -> Packed:
+    """The bits of each row of projections, packed; a projection of zero gives a one."""
+    flat = (projections >= 0).reshape(-1, projections.shape[-1])
+    return pack_bits(flat.astype(np.uint8)).reshape(projections.shape[:-1])
+
+
+def project_many(embeddings: NDArray[np.float32], keys: list[Key]) -> Floats:
+    """The projections under each of many keys of one block size, span and centre, (keys, n, M)."""
+    vectors = many_vectors(keys, embeddings.shape[1])
+    found: Floats = np.einsum("ud,kmd->kum", _centred(embeddings, keys[0]), vectors, optimize=True)
+    return found

@@ -1,0 +1,315 @@
+"""The language models that a token-level watermark can write with: those that show which tokens may come next.
+
+On transformers it sees the logits; prompts are filled up on the left and what fills them up is masked. llama.cpp's interface
+has no place for a watermark inside a step, but it tells the probabilities of the likeliest tokens behind its own penalties,
+temperature and top-p: a request for each token, which its cache of the text so far makes bearable. Servers of others give a
+handful of probabilities at most, and cannot be used.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from alimark.errors import ContextFull, LLMError
+from alimark.llm.base import LLM, Request, Sampling, Turn
+from alimark.schemes.tokens import TextTokenizer, vocabulary_of
+
+if TYPE_CHECKING:
+    import torch
+
+_LIKELIEST = (
+    1024  # a nucleus seldom holds more tokens; where it does, transformers sorts all, and llama.cpp cuts it off
+)
+
+_SAMPLE = "The keeper's map, 12.5 miles wide (or so), was older than the town."
+
+
+class Source(Protocol):
+    """A batch of texts in progress."""
+
+    def candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf behind the last."""
+        ...
+
+    def take(self, tokens: torch.Tensor) -> None:
+        """The token that each row goes on with."""
+        ...
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """From now on the batch has these of its rows."""
+        ...
+
+
+class Engine(Protocol):
+    name: str
+    device: Any
+    ends: frozenset[int]
+    lock: Any
+    """Held while a batch is written."""
+    most: int
+    """Texts in a batch."""
+
+    def prompt(self, text: str, chat: bool) -> list[int]: ...
+
+    def check_room(self, ids: Sequence[int], tokens: int) -> None: ...
+
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> Source: ...
+
+    def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of `ids` behind `before`."""
+        ...
+
+    def writes(self, tokenizer: TextTokenizer) -> bool:
+        """Whether its tokens are those of this tokenizer."""
+        ...
+
+
+class CausalLM:
+    """A model that gives its logits: the tokenizer and the weights of a `Transformers` language model.
+
+    Its layers are shared, attention is transformers' own.
+    """
+
+    def __init__(self, tokenizer: Any, model: Any, *, name: str, add_bos: int | None = None) -> None:
+        import torch
+
+        self.tokenizer, self.model, self.name = tokenizer, model, name
+        self._add_bos = add_bos
+        self.device = model.device
+        ends = model.generation_config.eos_token_id
+        ends = ends if isinstance(ends, list) else [ends]
+        size = model.get_output_embeddings().weight.shape[0]
+        self.ends = frozenset(end for end in (*ends, tokenizer.eos_token_id) if end is not None)
+        special = self.ends | set(tokenizer.all_special_ids)
+        self.control = torch.tensor(sorted(i for i in special if i < size), dtype=torch.long, device=self.device)
+        self.lock = threading.Lock()
+        self.most = 1024
+        self._vocabulary = ""
+
+    def prompt(self, text: str, chat: bool) -> list[int]:
+        if chat:
+            if not self.tokenizer.chat_template:
+                raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
+            turns = [{"role": "user", "content": text}]
+            laid_out = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            ids: list[int] = self.tokenizer(laid_out, verbose=False, add_special_tokens=False)["input_ids"]
+        else:
+            # A token of its own for a last blank would keep the model from its usual " The".
+            ids = self.tokenizer(text.rstrip(" \t"), verbose=False)["input_ids"]
+        if self._add_bos is not None and ids[:1] != [self._add_bos]:
+            ids.insert(0, self._add_bos)
+        if not ids:
+            raise LLMError("the context is empty; give the model a prompt to continue")
+        return ids
+
+    def check_room(self, ids: Sequence[int], tokens: int) -> None:
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        if most is not None and len(ids) + tokens > most:
+            raise ContextFull(
+                f"{len(ids)} tokens of prompt leave no room for {tokens} more in the {most} that this model takes; write "
+                "less, or use a model with a longer context"
+            )
+
+    def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of `ids` behind `before`."""
+        head = self._decoded(before)
+        return self._decoded([*before, *ids])[len(head) :].rstrip("\ufffd")
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> TorchSource:
+        return TorchSource(self, prompts, sampling)
+
+    def writes(self, tokenizer: TextTokenizer) -> bool:
+        beneath = getattr(self.tokenizer, "backend_tokenizer", None)
+        if beneath is None:
+            raise LLMError(f"{self.name} has no fast tokenizer, without which its text cannot be detected")
+        self._vocabulary = self._vocabulary or vocabulary_of(beneath.to_str())
+        return self._vocabulary == tokenizer.fingerprint
+
+
+class TorchSource:
+    """Rows of a batch with the keys and values of what was read."""
+
+    def __init__(self, llm: CausalLM, prompts: Sequence[list[int]], sampling: Sampling) -> None:
+        import torch
+        from transformers import DynamicCache
+
+        self._llm, self._sampling = llm, sampling
+        longest = max(map(len, prompts))
+        filled = [[prompt[0]] * (longest - len(prompt)) + prompt for prompt in prompts]
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=llm.device)
+        self._ids = torch.tensor(filled, device=llm.device)
+        self._mask = (torch.arange(longest, device=llm.device) >= longest - lengths[:, None]).long()
+        self._new = self._ids
+        self._cache: Any = DynamicCache(config=llm.model.config)
+
+    def candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        places = (self._mask.cumsum(dim=1) - 1).clamp(min=0)[:, -self._new.shape[1] :]
+        answer = self._llm.model(
+            self._new, attention_mask=self._mask, position_ids=places, past_key_values=self._cache, use_cache=True,
+            logits_to_keep=1,
+        )  # fmt: skip
+        logits = self.penalised(answer.logits[:, -1].float())
+        if not self._sampling.may_end:
+            logits[:, self._llm.control] = -torch.inf
+        return nucleus(logits / self._sampling.temperature, self._sampling.top_p)
+
+    def penalised(self, logits: torch.Tensor) -> torch.Tensor:
+        """A token that prompt or text hold already is made less likely, once."""
+        import torch
+
+        penalty = self._sampling.repetition_penalty
+        if penalty == 1:
+            return logits.clone()
+        # What fills a prompt up is its own first token, which is penalised anyway.
+        seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, self._ids, True)
+        return logits.where(~seen, (logits / penalty).where(logits > 0, logits * penalty))
+
+    def take(self, tokens: torch.Tensor) -> None:
+        import torch
+
+        self._new = tokens[:, None]
+        self._ids = torch.cat([self._ids, self._new], dim=1)
+        self._mask = torch.cat([self._mask, self._mask.new_ones((len(self._mask), 1))], dim=1)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        self._cache.batch_select_indices(rows)
+        self._ids, self._mask, self._new = self._ids[rows], self._mask[rows], self._new[rows]
+
+
+class LlamaEngine:
+    """A `LlamaCpp` language model, asked for one token at a time."""
+
+    def __init__(self, llm: Any) -> None:
+        import torch
+
+        self._llm, self.name = llm, llm.name
+        self.device = torch.device("cpu")
+        self.ends: frozenset[int] = frozenset()  # a text that the model may not end goes on, see `source`
+        self.lock = threading.Lock()
+        self.most = llm._parallel
+
+    def prompt(self, text: str, chat: bool) -> list[int]:
+        turns = (Turn("user", text),) if chat else ()
+        context = "" if chat else text.rstrip(" \t")
+        ids: list[int] = self._llm._prompt(Request(context, 1, 0, turns=turns), Sampling(max_tokens=1))
+        return ids
+
+    def check_room(self, ids: Sequence[int], tokens: int) -> None:
+        if len(ids) + tokens > self._llm._context_tokens:
+            raise ContextFull(
+                f"{len(ids)} tokens of prompt leave no room for {tokens} more in {self._llm._context_tokens}; write less, or "
+                "load the model with a larger context_tokens"
+            )
+
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> LlamaSource:
+        if sampling.may_end:
+            raise LLMError(
+                "on llama.cpp a token-level watermark writes until the length asked for: leave `may_end` out"
+            )
+        return LlamaSource(self._llm, prompts, sampling)
+
+    def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        head = self._decoded(before)
+        return self._decoded([*before, *ids])[len(head) :].rstrip("\ufffd")
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self._llm._server.post("/detokenize", {"tokens": list(ids)})["content"])
+
+    def writes(self, tokenizer: TextTokenizer) -> bool:
+        asked = {"content": _SAMPLE, "add_special": False}
+        return bool(self._llm._server.post("/tokenize", asked)["tokens"] == tokenizer.ids(_SAMPLE).tolist())
+
+
+class LlamaSource:
+    """Each row is a request of its own, in a slot of its own that keeps what was read of it."""
+
+    def __init__(self, llm: Any, prompts: Sequence[list[int]], sampling: Sampling) -> None:
+        self._llm, self._sampling = llm, sampling
+        self._rows = [(slot, list(prompt)) for slot, prompt in enumerate(prompts)]
+
+    def candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        with ThreadPoolExecutor(len(self._rows)) as pool:
+            found = list(pool.map(self._asked, self._rows))
+        width = max(map(len, found))
+        tokens = torch.tensor([[token for token, _ in row] + [0] * (width - len(row)) for row in found])
+        chances = torch.tensor([[chance for _, chance in row] + [0.0] * (width - len(row)) for row in found])
+        logs = chances.log()
+        return tokens, logs - logs.logsumexp(dim=1, keepdim=True)
+
+    def _asked(self, row: tuple[int, list[int]]) -> list[tuple[int, float]]:
+        slot, ids = row
+        body = self._llm._body(ids, self._sampling, 1, 0)
+        body |= {"stop": [], "id_slot": slot, "cache_prompt": True, "n_probs": _LIKELIEST, "post_sampling_probs": True,
+                 "response_fields": ["completion_probabilities"]}  # fmt: skip
+        [answer] = self._llm._server.post("/completion", body)["completion_probabilities"]
+        return [(one["id"], one["prob"]) for one in answer["top_probs"] if one["prob"] > 0]
+
+    def take(self, tokens: torch.Tensor) -> None:
+        for (_, ids), token in zip(self._rows, tokens.tolist(), strict=True):
+            ids.append(token)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        self._rows = [self._rows[row] for row in rows.tolist()]
+
+
+_made = threading.Lock()
+
+
+def engine_of(llm: LLM) -> Engine:
+    """What a token-level watermark needs of a language model, which not every one can give."""
+    from alimark.llm.llama_cpp import LlamaCpp
+    from alimark.llm.transformers import Transformers
+
+    if isinstance(llm, LlamaCpp):
+        return LlamaEngine(llm)
+    if not isinstance(llm, Transformers):
+        raise LLMError(
+            f"{llm.name} does not show which tokens may come next, which a token-level watermark chooses from; load the "
+            "model with transformers, e.g. `transformers:smollm2-135m`"
+        )
+    with _made:
+        found: CausalLM | None = getattr(llm, "_causal", None)
+        if found is None:
+            found = CausalLM(llm._tokenizer, _plain(llm._model), name=llm.name, add_bos=llm._add_bos)
+            llm._causal = found  # type: ignore[attr-defined]
+    return found
+
+
+def _plain(model: Any) -> Any:
+    """The same layers and the very same weights with transformers' attention: a copy that takes next to no memory."""
+    shared = {id(part): part for part in (*model.parameters(), *model.buffers())}
+    plain = copy.deepcopy(model, shared)
+    for module in plain.modules():
+        vars(module).pop("forward", None)  # what alimark put in a layer's place speaks of the layer it was put into
+    plain.set_attn_implementation("sdpa")
+    return plain
+
+
+def nucleus(logits: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fewest likeliest tokens that hold `top_p` of the probability, likeliest first, and their log-probabilities."""
+    import torch
+
+    logs = torch.log_softmax(logits, dim=1)
+    if top_p >= 1:
+        every = torch.arange(logs.shape[1], device=logs.device).expand_as(logs)
+        return every, logs
+    for most in (min(_LIKELIEST, logs.shape[1]), logs.shape[1]):
+        best, tokens = logs.topk(most, dim=1)
+        before = best.exp().cumsum(dim=1) - best.exp()  # the likeliest is always kept
+        kept = before < top_p
+        if most == logs.shape[1] or not kept[:, -1].any():
+            break
+    width = int(kept.sum(dim=1).max())
+    best, tokens = best[:, :width].masked_fill(~kept[:, :width], -torch.inf), tokens[:, :width]
+    return tokens, best - best.logsumexp(dim=1, keepdim=True)

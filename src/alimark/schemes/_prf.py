@@ -1,0 +1,108 @@
+"""Pseudorandom numbers by hashing, the same on every device: integers go in, 64 bits come out.
+
+A generator of torch or NumPy gives other numbers on a GPU than on a CPU, and may give others in the next release. Here a
+number is a function of two secret words and some coordinates, by additions, multiplications and shifts modulo 2**64
+(the finaliser of splitmix64, once for each coordinate and once more), which every device computes alike. The words come
+from the key's SHAKE-256 stream. This is no cipher: it is for choosing among tokens, not for hiding the secret from who
+can ask for any number of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.compiling import kernel
+
+if TYPE_CHECKING:
+    import torch
+
+Words = NDArray[np.uint64]
+"""Two of them, or rows of two."""
+
+GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_GOLDEN, _FIRST, _SECOND = (np.uint64(number) for number in (GOLDEN, FIRST, SECOND))
+_27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
+_11, _SCALE = np.uint64(11), 2.0**-53
+
+
+def words(data: bytes) -> Words:
+    """Pairs of secret words from a stream's bytes, sixteen each."""
+    return np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> _30)) * _FIRST
+    x = (x ^ (x >> _27)) * _SECOND
+    return x ^ (x >> _31)
+
+
+def hashed(secret: Words, *coordinates: NDArray[Any]) -> NDArray[np.uint64]:
+    """64 bits for each place of the coordinates, which are whole numbers from 0 on and of shapes that go together.
+
+    `secret` has the words in its last axis, the rest of its shape going together with theirs.
+    """
+    found = secret[..., 0]
+    with np.errstate(over="ignore"):
+        for place in coordinates:
+            found = mix(found + (place.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+        return mix(found ^ secret[..., 1])
+
+
+def unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Numbers strictly between 0 and 1."""
+    return np.asarray(((bits >> _11).astype(np.float64) + 0.5) * _SCALE)
+
+
+@kernel()
+def hashed_pair(first: np.uint64, second: np.uint64, a: np.uint64, b: np.uint64) -> np.uint64:
+    """`hashed` of two coordinates, for kernels."""
+    x = first + (a + np.uint64(1)) * _GOLDEN
+    x = (x ^ (x >> _30)) * _FIRST
+    x = (x ^ (x >> _27)) * _SECOND
+    x = (x ^ (x >> _31)) + (b + np.uint64(1)) * _GOLDEN
+    x = (x ^ (x >> _30)) * _FIRST
+    x = (x ^ (x >> _27)) * _SECOND
+    x = (x ^ (x >> _31)) ^ second
+    x = (x ^ (x >> _30)) * _FIRST
+    x = (x ^ (x >> _27)) * _SECOND
+    return np.uint64(x ^ (x >> _31))
+
+
+# The same on torch, whose integers are signed: additions and multiplications wrap alike, shifts are made logical.
+
+
+def on(device: Any, secret: Words) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(secret.view(np.int64).copy()).to(device)
+
+
+def torch_hashed(secret: torch.Tensor, *coordinates: torch.Tensor) -> torch.Tensor:
+    """`hashed` on torch: the same bits, as signed integers."""
+    found = secret[..., 0]
+    for place in coordinates:
+        found = _torch_mix(found + (place + 1) * _signed(GOLDEN))
+    return _torch_mix(found ^ secret[..., 1])
+
+
+def torch_unit(bits: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return (_shifted(bits, 11).to(torch.float64) + 0.5) * _SCALE
+
+
+def _torch_mix(x: torch.Tensor) -> torch.Tensor:
+    x = (x ^ _shifted(x, 30)) * _signed(FIRST)
+    x = (x ^ _shifted(x, 27)) * _signed(SECOND)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: torch.Tensor, by: int) -> torch.Tensor:
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number

@@ -1,0 +1,169 @@
+"""KGW (Kirchenbauer et al., "A Watermark for Large Language Models"): a bias on a green list of the vocabulary.
+
+The tokens before a token decide which part of the vocabulary is green there, and green tokens are made likelier. Detection
+counts the green ones. Here a token is green where the hash of the secret, its context and itself lies in the lowest
+`gamma` of all hashes: every device agrees, a detector asks for the tokens it sees and not for whole lists, and colours
+are independent, so that the count of unmarked text is binomial, exactly. transformers draws a permutation of the vocabulary
+with a generator of the device instead, which differs between devices and, on the CPU, knows no more than 2**32 seeds;
+`logits_processor` is its processor with this list in place of that one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats
+from alimark.errors import KeyFileError
+from alimark.schemes import _prf
+from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.tokens import Ids
+
+if TYPE_CHECKING:
+    import torch
+
+    from alimark.keys.key import Key
+    from alimark.schemes._engines import Engine
+    from alimark.schemes._writing import Step
+
+
+@dataclass(frozen=True)
+class KGWParameters:
+    gamma: float = 0.5
+    """The share of the vocabulary that is green."""
+    delta: float = 2.0
+    """What is added to the logits of green tokens, behind temperature and top-p as in transformers."""
+    context: int = 1
+    """Tokens that decide what is green behind them."""
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma < 1:
+            raise KeyFileError(f"gamma must lie between 0 and 1, not {self.gamma}")
+        if not 0 < self.delta <= 100:
+            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
+        if not 1 <= self.context <= 16:
+            raise KeyFileError(f"context must be 1 to 16 tokens, not {self.context}")
+
+
+class KGW(TokenLevel):
+    """Marks and detects under one key."""
+
+    scheme: ClassVar[str] = "kgw"
+    Parameters: ClassVar[type[Any]] = KGWParameters
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "transformers": {"gamma": 0.25}}
+    parameters: KGWParameters
+
+    @property
+    def secret(self) -> _prf.Words:
+        secret: _prf.Words = _prf.words(self.key.stream("kgw", 16))[0]
+        return secret
+
+    def marker(self, seeds: list[int], engine: Engine) -> GreenBias:
+        return GreenBias(self.secret, self.parameters, engine.device)
+
+    def find(self, ids: Ids) -> Found:
+        grams = distinct_ngrams(ids, self.parameters.context + 1)
+        own = self.parameters
+        green = int(green_tokens(self.secret, grams, own.gamma).sum())
+        total = len(grams)
+        z = (green - own.gamma * total) / math.sqrt(total * own.gamma * (1 - own.gamma)) if total else 0.0
+
+        def null(first: int, count: int) -> Floats:
+            secrets = null_secrets(self.key, "null-kgw", first, count)
+            return np.asarray(green_tokens(secrets[:, None], grams, own.gamma).sum(axis=1), np.float64)
+
+        evidence = {
+            "green": green,
+            "scored": total,
+            "p_normal": normal_tail(z),
+            "p_binomial": binomial_tail(green, total, own.gamma),
+        }
+        return Found(float(green), z, null, own.gamma**total, evidence)
+
+    def logits_processor(self, vocabulary: int, device: Any = "cpu") -> Any:
+        """For `generate` of transformers, and for its WatermarkDetector: put it there as `detector.processor`."""
+        return _processor(self.secret, self.parameters, vocabulary, device)
+
+
+def distinct_ngrams(ids: Ids, n: int) -> Ids:
+    """Each run of n tokens once, a row each: what repeats says nothing new."""
+    if len(ids) < n:
+        return np.empty((0, n), np.int64)
+    return np.unique(np.lib.stride_tricks.sliding_window_view(ids, n), axis=0)
+
+
+def green_tokens(secret: _prf.Words, grams: Ids, gamma: float) -> NDArray[np.bool_]:
+    """Whether the last token of each row is green behind the others. `secret`: one, or many, in front of the rows."""
+    bits = _prf.hashed(secret, *grams.T)
+    return np.asarray(bits < np.uint64(gamma * 2**64))
+
+
+def null_secrets(key: Key, label: str, first: int, count: int) -> _prf.Words:
+    """The words of random keys, number `first` on: repeatable, and unknown without the secret."""
+    return np.concatenate([_prf.words(key.stream(label, 16, i)) for i in range(first, first + count)])
+
+
+def normal_tail(z: float) -> float:
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def binomial_tail(green: int, total: int, gamma: float) -> float:
+    """The chance of so many green tokens or more."""
+    logs = [
+        math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        + k * math.log(gamma) + (total - k) * math.log1p(-gamma)
+        for k in range(green, total + 1)
+    ]  # fmt: skip
+    return min(1.0, math.fsum(math.exp(log) for log in logs))
+
+
+class GreenBias:
+    """Adds delta to the green tokens of the nucleus. The first tokens of a text, which have no context, stay as they are."""
+
+    def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: Any) -> None:
+        self._secret, self._own = _prf.on(device, secret), parameters
+
+    def choose(self, step: Step) -> torch.Tensor:
+        return step.sampled(self.biased(step))
+
+    def biased(self, step: Step) -> torch.Tensor:
+        """The log-probabilities, not made to add up to one again."""
+        if step.number < self._own.context:
+            return step.logs
+        context = step.own[:, -self._own.context :]
+        green = torch_green(self._secret, context, step.tokens, self._own.gamma)
+        return step.logs + self._own.delta * green
+
+    def keep(self, rows: torch.Tensor) -> None:
+        pass
+
+
+def torch_green(secret: torch.Tensor, context: torch.Tensor, tokens: torch.Tensor, gamma: float) -> torch.Tensor:
+    """`green_tokens` for many tokens behind each row's context."""
+    bits = _prf.torch_hashed(secret, *(place[:, None] for place in context.T), tokens)
+    # Signed integers order as unsigned ones do once the highest bit is turned.
+    threshold = int(gamma * 2**64) - 2**63
+    return (bits ^ -(2**63)) < threshold
+
+
+def _processor(secret: _prf.Words, parameters: KGWParameters, vocabulary: int, device: Any) -> Any:
+    import torch
+    from transformers import WatermarkLogitsProcessor
+
+    class HashedGreenList(WatermarkLogitsProcessor):  # type: ignore[misc]
+        def _get_greenlist_ids(self, input_seq: torch.Tensor) -> torch.Tensor:
+            context = input_seq[None, -parameters.context :]
+            every = torch.arange(vocabulary, device=input_seq.device)[None]
+            green = torch_green(_prf.on(input_seq.device, secret), context, every, parameters.gamma)
+            return green[0].nonzero()[:, 0]
+
+    return HashedGreenList(
+        vocabulary, device, greenlist_ratio=parameters.gamma, bias=parameters.delta, context_width=parameters.context
+    )

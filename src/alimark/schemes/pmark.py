@@ -1,0 +1,199 @@
+"""PMark (Huo et al., 2025): a sentence lies above or below the median of each of several channels, as secret bits say.
+
+A channel is the cosine with a secret vector. Over random bits each half of what the model would say is as likely as the
+other, so nothing of the model's distribution is lost. Where the median lies is found out by sampling (online), which the
+detector then has to do as well and needs the model for, or taken to be 0 (offline).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats
+from alimark.errors import ContextFull, KeyFileError, KeyMismatch
+from alimark.generation.candidates import FirstSentence, Text
+from alimark.generation.rules import Weight
+from alimark.keys.arithmetic import orthonormal
+from alimark.keys.key import Key
+from alimark.llm.base import Request, Sampling
+from alimark.schemes.sentence import SentenceRival, Statistic, count_z, in_chunks
+from alimark.text.splitting import splitter
+
+if TYPE_CHECKING:
+    from alimark.generation.session import GenerationSettings
+    from alimark.llm.base import LLM
+
+Bits = NDArray[np.bool_]
+
+_MEDIANS = ("prior", "sampled")
+_KEYS_A_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The paper's. `median`: "prior", which is 0, or "sampled" among `samples` draws of the model."""
+
+    channels: int = 4
+    median: str = "prior"
+    samples: int = 64
+    decay: float = 250.0
+    threshold: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.channels <= 16:
+            raise KeyFileError(f"channels must lie between 1 and 16, not at {self.channels}")
+        if self.median not in _MEDIANS:
+            raise KeyFileError(f"median must be prior or sampled, not {self.median!r}")
+        if not 2 <= self.samples <= 4096:
+            raise KeyFileError(f"samples must lie between 2 and 4096, not at {self.samples}")
+        if not 0 < self.decay <= 1e6 or not 0 <= self.threshold < 1:
+            raise KeyFileError("decay must lie between 0 and a million, and threshold between 0 and 1")
+
+
+def unpack(data: bytes, *shape: int) -> Bits:
+    count = int(np.prod(shape))
+    return np.unpackbits(np.frombuffer(data, np.uint8))[:count].reshape(shape).astype(bool)
+
+
+def soft_counts(cosines: Floats, medians: Floats, bits: Bits, decay: float, threshold: float) -> Floats:
+    """1 on the side of the median that the bit names and within `threshold` of it, and beyond that less the further away."""
+    beyond = np.where(bits, medians - cosines, cosines - medians)
+    return np.asarray(np.exp(-decay * np.maximum(beyond - threshold, 0.0)))
+
+
+class ChannelRule:
+    """Of the candidates keep those on the right side of each channel's median in turn; any of them may be taken.
+
+    With the median known beforehand the first draw that is right in every channel is distributed like any other that is, so
+    sampling stops there.
+    """
+
+    scheme, embeds, strict = "pmark", True, True
+
+    def __init__(self, key: Key) -> None:
+        own = Parameters(**key.parameters)
+        self.key, self.size, self.sampled = key, own.channels, own.median == "sampled"
+        self.stops = not self.sampled
+        self._vectors: dict[int, Floats] = {}
+        self._done = 0
+
+    def bits(self, first: int, count: int) -> Bits:
+        """The secret bits of `count` sentences from number `first` on, a row each."""
+        rows = [
+            unpack(self.key.stream("pmark/bits", -(-self.size // 8), t), self.size) for t in range(first, first + count)
+        ]
+        return np.array(rows).reshape(count, self.size)
+
+    def null_bits(self, chunk: int, sentences: int) -> Bits:
+        """Those of the random keys of a chunk."""
+        size = -(-_KEYS_A_CHUNK * self.size // 8)
+        # One call for each sentence, so that longer texts extend the same keys.
+        columns = [
+            unpack(self.key.stream("pmark/null", size, chunk, t), _KEYS_A_CHUNK, self.size) for t in range(sentences)
+        ]
+        return np.stack(columns, axis=1)
+
+    def vectors(self, dimension: int) -> Floats:
+        if dimension < self.size:
+            raise KeyMismatch(f"{self.size} channels are more than the embedder has dimensions ({dimension})")
+        if dimension not in self._vectors:
+            rows = self.key.normals("pmark/channels", self.size, dimension, dimension)
+            self._vectors[dimension] = orthonormal(rows[None])[0]
+        return self._vectors[dimension]
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        wide = vectors.astype(np.float64)
+        wide = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+        return np.asarray(wide @ self.vectors(vectors.shape[1]).T)
+
+    def wave(self, settings: GenerationSettings) -> int:
+        return settings.wave or (settings.candidates if self.sampled else 2**self.size)
+
+    def weigh(self, seen: Floats) -> Sequence[Weight]:
+        bits = self.bits(self._done, 1)[0]
+        kept = np.ones(len(seen), bool)
+        matches = np.zeros(len(seen), np.int64)
+        for channel, bit in enumerate(bits):
+            values = seen[:, channel]
+            median = float(np.median(values[kept])) if self.sampled and kept.any() else 0.0
+            right = (values >= median) == bit
+            matches += right
+            kept &= right
+        worths = matches + len(bits) * kept  # those kept first, then the most channels
+        return [
+            Weight(*one) for one in zip(matches.tolist(), worths.astype(float).tolist(), kept.tolist(), strict=True)
+        ]
+
+    def chose(self, seen: Floats) -> None:
+        self._done += 1
+
+
+class PMark(SentenceRival):
+    scheme = "pmark"
+    candidates = 64
+    Parameters = Parameters
+    presets = {"paper": {"median": "sampled"}}  # noqa: RUF012
+
+    @classmethod
+    def rule(cls, key: Key) -> ChannelRule:
+        return ChannelRule(key)
+
+    @staticmethod
+    def asks_llm(key: Key) -> bool:
+        """Whether detection is only whole with the model that wrote the text."""
+        return bool(key.parameters["median"] == "sampled")
+
+    def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
+        own, rule = Parameters(**self.key.parameters), self.rule(self.key)
+        medians: Floats = np.zeros(seen.shape)
+        warnings: tuple[str, ...] = ()
+        if rule.sampled and llm is not None:
+            medians = self._medians(sentences, llm, own.samples)
+        elif rule.sampled:
+            warnings = (
+                "the key's medians are sampled from the model that wrote the text; without it they are taken to be 0",
+            )
+        total = seen.size
+        # Of each sentence and channel what it counts if its bit is 0 and if it is 1.
+        either = np.stack([
+            soft_counts(seen, medians, np.full(seen.shape, bit), own.decay, own.threshold) for bit in (False, True)
+        ])  # fmt: skip
+
+        def counts(bits: Bits) -> Floats:
+            return np.asarray(np.where(bits, either[1], either[0]).sum(axis=(-2, -1)))
+
+        def null(first: int, count: int) -> Floats:
+            """Random keys have other bits; given the cosines with the channels, no other part of the key matters."""
+            parts = [
+                counts(rule.null_bits(chunk, len(seen))[some]) for chunk, some in in_chunks(first, count, _KEYS_A_CHUNK)
+            ]
+            return np.asarray((np.concatenate(parts) - total / 2) / np.sqrt(total / 4))
+
+        bits = rule.bits(0, len(seen))
+        soft = float(counts(bits))
+        right = (seen >= medians) == bits
+        evidence: dict[str, Any] = {
+            "counted": total, "right_side": int(right.sum()), "soft_count": round(soft, 3), "expected": total / 2,
+            "channels_of_each": right.sum(axis=1).tolist(), "median": "sampled" if rule.sampled and llm else "prior",
+        }  # fmt: skip
+        return Statistic(count_z(soft, total, 0.5), null, 0.5**total, evidence, warnings)
+
+    def _medians(self, sentences: Sequence[str], llm: LLM, samples: int) -> Floats:
+        """Of every channel among what the model says after each sentence; the first has nothing before it, so 0."""
+        cutter = splitter(self.key.splitter)
+        found = np.zeros((len(sentences), self.rule(self.key).size))
+        for t in range(1, len(sentences)):
+            request = Request(" ".join(sentences[:t]), samples, seed=t)
+            try:
+                [draws] = llm.draw([request], Sampling(), FirstSentence(cutter))
+            except ContextFull:
+                break
+            units = [one.unit for one in map(Text(cutter).candidate, draws) if not one.flaw]
+            if units:
+                found[t] = np.median(self.see(self.embedder.embed(units)), axis=0)
+        return found

@@ -1,0 +1,74 @@
+"""SemStamp (Hou et al., NAACL 2024): regions by random hyperplanes, valid by the signature of the sentence before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats
+from alimark.errors import KeyFileError, KeyMismatch
+from alimark.keys.arithmetic import halving_sum
+from alimark.keys.key import Key
+from alimark.schemes._regions import Located, Mask, RegionRule, RegionWatermark, valid_count
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The paper's: three hyperplanes, a quarter of the regions valid, a cosine of 0.02 between a sentence and any plane."""
+
+    hyperplanes: int = 3
+    ratio: float = 0.25
+    margin: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.hyperplanes <= 12:
+            raise KeyFileError(f"hyperplanes must lie between 1 and 12, not at {self.hyperplanes}")
+        if not 0 <= self.margin < 1:
+            raise KeyFileError(f"margin is a cosine and lies between 0 and 1, not at {self.margin:g}")
+        valid_count(self.ratio, 2**self.hyperplanes)
+
+
+class HyperplaneRule(RegionRule):
+    """A sentence is seen as its cosines with the planes' normals; a region is the pattern of their signs."""
+
+    def __init__(self, key: Key) -> None:
+        own = Parameters(**key.parameters)
+        super().__init__(key, 2**own.hyperplanes, own.ratio, own.margin)
+        self.hyperplanes = own.hyperplanes
+        self._weights = 2 ** np.arange(own.hyperplanes)[::-1]
+        self._normals: dict[int, Floats] = {}
+
+    def normals(self, dimension: int) -> Floats:
+        """One a row, of length 1; independent, as the paper has them, and not orthogonal."""
+        if dimension < self.hyperplanes:
+            raise KeyMismatch(f"{self.hyperplanes} hyperplanes are more than the embedder has dimensions ({dimension})")
+        if dimension not in self._normals:
+            rows = self.key.normals("semstamp/hyperplanes", self.hyperplanes, dimension, dimension)
+            self._normals[dimension] = rows / np.sqrt(halving_sum(rows * rows))[:, None]
+        return self._normals[dimension]
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        wide = vectors.astype(np.float64)
+        lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+        return np.asarray((wide / np.maximum(lengths, 1e-12)) @ self.normals(vectors.shape[1]).T)
+
+    def locate(self, seen: Floats) -> Located:
+        return Located((seen > 0) @ self._weights, np.abs(seen).min(axis=1))
+
+    def shortfall(self, seen: Floats, valid: Mask) -> Floats:
+        """The cosines that would have to change their signs, added up."""
+        signs = (np.flatnonzero(valid)[:, None] // self._weights) % 2 == 1
+        wrong = (seen > 0)[:, None, :] != signs[None]
+        return np.asarray((wrong * np.abs(seen)[:, None, :]).sum(axis=2).min(axis=1))
+
+
+class SemStamp(RegionWatermark):
+    scheme = "semstamp"
+    Parameters = Parameters
+    presets = {"paper": {"margin": 0.01}}  # noqa: RUF012
+
+    @classmethod
+    def rule(cls, key: Key) -> HyperplaneRule:
+        return HyperplaneRule(key)

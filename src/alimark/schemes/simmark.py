@@ -1,0 +1,232 @@
+"""SimMark (Dabiriaghdam and Wang, EMNLP 2025): the similarity of a sentence to the one before lies in an interval.
+
+There is no secret in it: the interval is all there is to know, and every key with the same interval marks and finds the same
+texts. So there are no random keys either, and the p-value is of another kind: the share of random sequences of as many pairs
+of human sentences, of those that the interval was learned from, which count as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats
+from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
+from alimark.generation.rules import Weight
+from alimark.keys.fitted import Fitted
+from alimark.keys.key import Key
+from alimark.schemes._fit import embedded, sentences_of
+from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, Statistic, count_z, in_chunks, too_short
+
+if TYPE_CHECKING:
+    from alimark.embedding.base import Embedder
+    from alimark.generation.session import GenerationSettings
+    from alimark.llm.base import LLM
+
+_SEQUENCES_A_CHUNK = 1024
+_QUANTILES = 2001
+_DISTANCES = ("cosine", "euclidean")
+MOST_COMPONENTS = 512
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The interval is the learned one unless it is given. `decay`: how fast the count falls off outside of it."""
+
+    lower: float | None = None
+    upper: float | None = None
+    decay: float = 250.0
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            value = getattr(self, name)
+            if value is not None and (type(value) not in (int, float) or not -1 <= value <= 2):
+                raise KeyFileError(f"{name} must be a similarity or a distance, not {value!r}")
+        if (self.lower is None) != (self.upper is None):
+            raise KeyFileError("lower and upper go together")
+        if self.lower is not None and self.upper is not None and self.lower >= self.upper:
+            raise KeyFileError(f"an interval from {self.lower:g} to {self.upper:g} is empty")
+        if not 0 < self.decay <= 1e6:
+            raise KeyFileError(f"decay must lie between 0 and a million, not at {self.decay:g}")
+
+
+class Measure:
+    """The similarity of two sentences: a cosine, or a Euclidean distance, of embeddings or of their principal components."""
+
+    def __init__(self, distance: str, mean: NDArray[Any] | None, components: NDArray[Any] | None) -> None:
+        self.distance, self._mean, self._components = distance, mean, components
+
+    @classmethod
+    def of(cls, fitted: Fitted) -> Measure:
+        return cls(str(fitted.origin["distance"]), fitted.arrays.get("mean"), fitted.arrays.get("components"))
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        wide: Floats = vectors.astype(np.float64)
+        wide = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+        if self._components is None or self._mean is None:
+            return wide
+        if self._components.shape[1] != wide.shape[1]:
+            raise KeyMismatch(f"the components have {self._components.shape[1]} dimensions, not {wide.shape[1]}")
+        return np.asarray((wide - self._mean) @ self._components.T.astype(np.float64))
+
+    def between(self, one: Floats, other: Floats) -> Floats:
+        """Of rows with rows."""
+        if self.distance == "euclidean":
+            return np.asarray(np.linalg.norm(one - other, axis=-1))
+        lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+        return np.asarray((one * other).sum(axis=-1) / np.maximum(lengths, 1e-12))
+
+
+def outside(values: Floats, lower: float, upper: float) -> Floats:
+    """How far values lie from the interval; 0 within it."""
+    return np.maximum(np.maximum(lower - values, values - upper), 0.0)
+
+
+def soft_counts(values: Floats, lower: float, upper: float, decay: float) -> Floats:
+    """The paper's: 1 within the interval, and outside of it less the further away."""
+    return np.asarray(np.exp(-decay * outside(values, lower, upper)))
+
+
+class IntervalRule:
+    """Accept a sentence whose similarity to the one before lies in the interval. The first sentence is free."""
+
+    scheme, embeds, stops, strict, size = "simmark", True, True, True, 1
+
+    def __init__(self, key: Key) -> None:
+        own = Parameters(**key.parameters)
+        assert key.fitted is not None
+        self.measure, self.decay = Measure.of(key.fitted), own.decay
+        self.human = key.fitted.arrays["similarities"].astype(np.float64)
+        learned = key.fitted.arrays["interval"]
+        self.lower = float(learned[0]) if own.lower is None else own.lower
+        self.upper = float(learned[1]) if own.upper is None else own.upper
+        self._before: Floats | None = None
+
+    @property
+    def share(self) -> float:
+        """Of human pairs in the interval; never quite none or all, which would leave nothing to test."""
+        within = float(((self.human >= self.lower) & (self.human <= self.upper)).mean())
+        return min(max(within, 1 / len(self.human)), 1 - 1 / len(self.human))
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        return self.measure.see(vectors)
+
+    def wave(self, settings: GenerationSettings) -> int:
+        return 1 if self._before is None else settings.wave or REJECTION_WAVE
+
+    def weigh(self, seen: Floats) -> Sequence[Weight]:
+        if self._before is None:
+            return [Weight(0, 0.0, True)] * len(seen)
+        away = outside(self.measure.between(seen, self._before[None]), self.lower, self.upper)
+        return [Weight(int(one == 0), -one, one == 0) for one in away.tolist()]
+
+    def chose(self, seen: Floats) -> None:
+        self._before = seen
+
+
+class SimMark(SentenceRival):
+    scheme = "simmark"
+    Parameters = Parameters
+    # The repository's for news; they fit instructor-large and hardly any other embedder.
+    presets = {"paper": {"lower": 0.68, "upper": 0.76}}  # noqa: RUF012
+
+    @classmethod
+    def rule(cls, key: Key) -> IntervalRule:
+        return IntervalRule(key)
+
+    def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
+        if len(seen) < 2:
+            return too_short()
+        rule = self.rule(self.key)
+        steps, share = len(seen) - 1, rule.share
+        similarities = rule.measure.between(seen[1:], seen[:-1])
+        counts = soft_counts(similarities, rule.lower, rule.upper, rule.decay)
+        human = soft_counts(rule.human, rule.lower, rule.upper, rule.decay)
+
+        def null(first: int, count: int) -> Floats:
+            parts = []
+            for chunk, some in in_chunks(first, count, _SEQUENCES_A_CHUNK):
+                drawn = self.key.uniforms("simmark/null", _SEQUENCES_A_CHUNK * steps, chunk, steps)
+                picked = (drawn * len(human)).astype(np.int64).reshape(_SEQUENCES_A_CHUNK, steps)[some]
+                parts.append(human[picked].sum(axis=1))
+            return np.asarray((np.concatenate(parts) - share * steps) / np.sqrt(share * (1 - share) * steps))
+
+        evidence: dict[str, Any] = {
+            "counted": steps, "in_interval": int((counts == 1).sum()), "soft_count": round(float(counts.sum()), 3),
+            "expected": round(share * steps, 2), "interval": [round(rule.lower, 4), round(rule.upper, 4)],
+            "similarities": [round(float(one), 4) for one in similarities], "null": "pairs of human sentences, no random keys",
+        }  # fmt: skip
+        return Statistic(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
+
+    @classmethod
+    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
+        if fitted is None:
+            raise KeyFileError(
+                "simmark needs the similarities of human sentences under its embedder; measure them: "
+                "alimark fit simmark --human texts.jsonl -o interval.npz, and give them (--fitted interval.npz)"
+            )
+        arrays = fitted.arrays
+        if fitted.origin.get("distance") not in _DISTANCES or {"interval", "similarities"} - set(arrays):
+            raise KeyFileError("what was learned is no interval and similarities of human sentences")
+        if arrays["interval"].shape != (2,) or arrays["similarities"].ndim != 1 or not len(arrays["similarities"]):
+            raise KeyFileError("the learned interval is malformed; restore the file, or learn it anew")
+        if "components" in arrays and ("mean" not in arrays or arrays["components"].ndim != 2):
+            raise KeyFileError("the learned components are malformed; restore the file, or learn them anew")
+
+    @classmethod
+    def fit(
+        cls,
+        texts: Iterable[str],
+        embedder: Embedder,
+        *,
+        distance: str = "cosine",
+        components: int = 0,
+        closeness: tuple[float, float] = (0.5, 0.7),
+    ) -> Fitted:
+        """The interval between two quantiles of the closeness of neighbours in human text.
+
+        The paper picks an interval by eye, one that few human pairs fall into and that the model still gets to. Here a fifth of
+        human pairs do, the ones next above the middle, which a small model gets to behind most sentences.
+        """
+        low, high = closeness
+        if distance not in _DISTANCES:
+            raise AlimarkError(f"distance must be cosine or euclidean, not {distance!r}")
+        if not 0 <= low < high <= 1:
+            raise AlimarkError(f"closeness takes two shares in order, such as 0.5 and 0.7, not {low:g} and {high:g}")
+        found = sentences_of(texts)
+        vectors = embedded(found.sentences, embedder)
+        mean, rows = _principal(vectors, components) if components else (None, None)
+        measure = Measure(distance, mean, rows)
+        seen, numbers = measure.see(vectors), np.array(found.texts)
+        neighbours = np.flatnonzero(numbers[1:] == numbers[:-1])
+        if len(neighbours) < 100:
+            raise AlimarkError(f"{len(neighbours)} pairs of sentences are too few to learn from; give at least 100")
+        values = measure.between(seen[neighbours + 1], seen[neighbours])
+        shares = (low, high) if distance == "cosine" else (1 - high, 1 - low)
+        arrays: dict[str, NDArray[Any]] = {
+            "interval": np.quantile(values, shares).astype("<f8"),
+            "similarities": np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES).astype("<f8"),
+        }
+        if mean is not None and rows is not None:
+            arrays |= {"mean": mean, "components": rows}
+        origin = found.origin(embedder) | {
+            "pairs": len(neighbours), "distance": distance, "components": components, "closeness": [low, high],
+        }  # fmt: skip
+        return Fitted(cls.scheme, arrays, origin)
+
+
+def _principal(vectors: NDArray[np.float32], components: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The mean and the first principal components of the sentences' directions, by scikit-learn."""
+    try:
+        from sklearn.decomposition import PCA
+    except ImportError:
+        raise MissingExtra("scikit-learn", "fit") from None
+    if not 1 <= components <= min(MOST_COMPONENTS, *vectors.shape):
+        raise AlimarkError(f"{components} components cannot be learned from {len(vectors)} sentences of this embedder")
+    unit = Measure("cosine", None, None).see(vectors)
+    learned = PCA(components, svd_solver="full").fit(unit)
+    return learned.mean_.astype("<f4"), learned.components_.astype("<f4")

@@ -1,0 +1,309 @@
+"""SIR (Liu et al., "A Semantic Invariant Robust Watermark for Large Language Models"): a bias by the meaning so far.
+
+A small network turns the embedding of the text so far into `dimension` numbers, about as many above zero as below; each
+token of the vocabulary belongs to one of them, by a hash of the secret and the token, and is made likelier or less likely by
+its sign. Like meanings give like biases, so that a paraphrase keeps part of the mark. The network is trained on embeddings of
+ordinary text (`alimark fit sir`) by the paper's two losses: the cosine of two outputs follows that of the two embeddings,
+stretched about its mean, and numbers are near +R or -R, balanced over each output and over each of the `dimension`.
+
+The network is no secret and a key holds it; what random keys draw anew is the assignment of tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats
+from alimark.errors import AlimarkError, KeyFileError, MissingExtra
+from alimark.keys.fitted import Fitted
+from alimark.schemes import _prf
+from alimark.schemes.kgw import null_secrets
+from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.tokens import Ids, TextTokenizer
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
+
+if TYPE_CHECKING:
+    import torch
+
+    from alimark.embedding.base import Embedder
+    from alimark.schemes._engines import Engine
+    from alimark.schemes._writing import Step
+
+Array = NDArray[np.float32]
+
+_HIDDEN, _BLOCKS = 256, 2
+_SHARPNESS = 1000.0  # the paper's k2: tanh of so much is a sign
+_STRETCH = 20.0  # k1
+# Lambda 1 and 2, of losses that are means where the paper has sums. Much more on the first, and all texts get one output.
+_FLATNESS, _SIMILARITY = 1.0, 1.0
+_LEAST_PASSAGES = 64
+
+
+@dataclass(frozen=True)
+class SIRParameters:
+    delta: float = 1.0
+    """What is added to, or taken from, the logits."""
+    chunk: int = 10
+    """Tokens that share a bias: that of the text before them."""
+    window: int = 200
+    """Tokens of the text so far that are embedded, the last ones."""
+    dimension: int = 300
+    """Of the network's output."""
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta <= 100:
+            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
+        if not 1 <= self.chunk <= self.window <= 4096:
+            raise KeyFileError("chunk must be at least 1, and window at least chunk and at most 4096")
+        if not 2 <= self.dimension <= 10_000:
+            raise KeyFileError(f"dimension must be 2 to 10000, not {self.dimension}")
+
+
+class SIR(TokenLevel):
+    """Marks and detects under one key."""
+
+    scheme: ClassVar[str] = "sir"
+    Parameters: ClassVar[type[Any]] = SIRParameters
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+    embeds: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
+    parameters: SIRParameters
+
+    @classmethod
+    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
+        if fitted is None:
+            raise KeyFileError("SIR needs a trained network; make one: alimark fit sir")
+        Network.of(fitted, parameters.dimension)
+
+    @property
+    def secret(self) -> _prf.Words:
+        secret: _prf.Words = _prf.words(self.key.stream("sir", 16))[0]
+        return secret
+
+    @property
+    def network(self) -> Network:
+        assert self.key.fitted is not None
+        return Network.of(self.key.fitted, self.parameters.dimension)
+
+    def biases(self, contexts: Sequence[str]) -> Array:
+        """A row of signs for each text so far."""
+        return self.network.signs(self.embedder.embed(list(contexts)))
+
+    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
+        own = self.parameters
+        for text in texts:
+            yield from contexts_of(self.tokenizer.ids(text.strip()), own.chunk, own.window, self.tokenizer)
+
+    def marker(self, seeds: list[int], engine: Engine) -> MeaningBias:
+        return MeaningBias(self, engine.device)
+
+    def find(self, ids: Ids) -> Found:
+        own = self.parameters
+        contexts = contexts_of(ids, own.chunk, own.window, self.tokenizer)
+        rows = np.arange(own.chunk, len(ids)) // own.chunk - 1
+        tokens = ids[own.chunk :]
+        biases = self.biases(contexts) if contexts else np.zeros((0, own.dimension), np.float32)
+
+        def scores(secrets: _prf.Words) -> Floats:
+            if not len(tokens):
+                return np.zeros(len(secrets))
+            return np.asarray(
+                biases[rows, assigned(secrets[:, None], tokens, own.dimension)].mean(axis=1, dtype=np.float64)
+            )
+
+        def null(first: int, count: int) -> Floats:
+            return scores(null_secrets(self.key, "null-sir", first, count))
+
+        raw = float(scores(self.secret[None])[0])
+        return Found(raw, None, null, 0.0, {"mean": raw, "scored": len(tokens), "contexts": len(contexts)})
+
+    @classmethod
+    def fit(
+        cls, texts: Iterable[str], embedder: Embedder, *, dimension: int = 300, passages: int = 2000, epochs: int = 60,
+        seed: int = 0,
+    ) -> Fitted:  # fmt: skip
+        """Trains a network on the embeddings of passages of ordinary texts."""
+        read = list(dict.fromkeys(texts))
+        found = passages_of(read, passages, seed)
+        if len(found) < _LEAST_PASSAGES:
+            raise AlimarkError(f"{len(found)} passages are too few to train on; give at least {_LEAST_PASSAGES}")
+        vectors = np.concatenate([embedder.embed(found[i : i + 64]) for i in range(0, len(found), 64)])
+        arrays, losses = train(vectors, dimension, epochs, seed)
+        digest = hashlib.sha256("\0".join(read).encode("utf-8", "surrogatepass")).hexdigest()
+        origin = {
+            "embedder": embedder.name, "fingerprint": embedder.fingerprint, "texts": len(read), "passages": len(found),
+            "texts_sha256": digest, "epochs": epochs, "seed": seed, "losses": losses,
+        }  # fmt: skip
+        return Fitted("sir", arrays, origin)
+
+
+def contexts_of(ids: Ids, chunk: int, window: int, tokenizer: TextTokenizer) -> list[str]:
+    """The text before each chunk but the first, which has none and is neither marked nor scored."""
+    ends = range(chunk, len(ids), chunk)
+    return [tokenizer.text(ids[max(0, end - window) : end]).strip() for end in ends]
+
+
+def assigned(secret: _prf.Words, tokens: Ids, dimension: int) -> NDArray[np.int64]:
+    """The number among the network's outputs that each token belongs to."""
+    return (_prf.hashed(secret, tokens) >> np.uint64(32)).astype(np.int64) * dimension >> 32
+
+
+@dataclass(frozen=True)
+class Network:
+    """A layer in, residual blocks, a layer out; as NumPy arrays, since it runs once in a chunk."""
+
+    layers: tuple[tuple[Array, Array], ...]
+
+    @classmethod
+    def of(cls, fitted: Fitted, dimension: int) -> Network:
+        names = ["in", *(f"block{i}" for i in range(_BLOCKS)), "out"]
+        try:
+            layers = tuple(
+                (fitted.arrays[f"{name}.weight"].astype(np.float32), fitted.arrays[f"{name}.bias"].astype(np.float32))
+                for name in names
+            )
+        except KeyError:
+            raise KeyFileError("this is no SIR network; make one: alimark fit sir") from None
+        if fitted.scheme != "sir" or any(w.ndim != 2 or b.shape != w.shape[:1] for w, b in layers):
+            raise KeyFileError("this is no SIR network; make one: alimark fit sir")
+        if len(layers[-1][1]) != dimension:
+            raise KeyFileError(f"the network has {len(layers[-1][1])} outputs, the key wants {dimension}")
+        return cls(layers)
+
+    def __call__(self, vectors: Array) -> Array:
+        (first, bias), *blocks, (last, shift) = self.layers
+        x = np.maximum(vectors @ first.T + bias, 0)
+        for weight, offset in blocks:
+            x = x + np.maximum(x @ weight.T + offset, 0)
+        return np.asarray(x @ last.T + shift)
+
+    def signs(self, vectors: Array) -> Array:
+        return np.asarray(np.tanh(_SHARPNESS * self(vectors)))
+
+
+class MeaningBias:
+    """Adds delta times the sign of its number to every token of the nucleus; signs change from chunk to chunk."""
+
+    def __init__(self, mark: SIR, device: Any) -> None:
+        self._mark, self._device = mark, device
+        self._secret = _prf.on(device, mark.secret)
+        self._signs: Any = None
+
+    def choose(self, step: Step) -> torch.Tensor:
+        import torch
+
+        own = self._mark.parameters
+        if step.number < own.chunk:
+            return step.sampled(step.logs)
+        if step.number % own.chunk == 0:
+            read = self._mark.tokenizer.text
+            contexts = [read(ids).strip() for ids in step.own[:, -own.window :].tolist()]
+            self._signs = torch.from_numpy(self._mark.biases(contexts)).to(self._device)
+        # The upper half of the bits, times the dimension, as `assigned` has it.
+        upper = (_prf.torch_hashed(self._secret, step.tokens) >> 32) & 0xFFFFFFFF
+        bias = self._signs.gather(1, upper * own.dimension >> 32)
+        return step.sampled(step.logs + own.delta * bias)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        self._signs = None if self._signs is None else self._signs[rows]
+
+
+# Training
+
+
+def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
+    """Runs of one to eight sentences from all over the texts."""
+    cut = splitter(DEFAULT_SPLITTER)
+    random = np.random.default_rng(seed)
+    each = math.ceil(count / max(1, len(texts)))
+    found: list[str] = []
+    for text in texts:
+        spans = cut.spans(text)
+        for _ in range(each if spans else 0):
+            start = int(random.integers(len(spans)))
+            stop = min(len(spans), start + int(random.integers(1, 9)))
+            found.append(text[spans[start][0] : spans[stop - 1][1]])
+    random.shuffle(found)
+    return list(dict.fromkeys(found))[:count]
+
+
+def train(
+    vectors: Array, dimension: int, epochs: int, seed: int, *, batch: int = 256, rate: float = 1e-3
+) -> tuple[dict[str, Array], dict[str, float]]:
+    """The network's arrays, and what the losses came to."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("torch", "transformers") from None
+    order = torch.Generator().manual_seed(seed)
+    data = torch.from_numpy(np.ascontiguousarray(vectors, np.float32))
+    middle = mean_cosine(data)
+    parts = _initial(vectors.shape[1], dimension, order)
+    optimiser = torch.optim.Adam(parts.values(), lr=rate)
+    similarity = normalisation = torch.zeros(())
+    for _ in range(epochs):
+        for rows in torch.randperm(len(data), generator=order).split(batch):  # type: ignore[no-untyped-call]
+            if len(rows) < 2:
+                continue
+            made = _forward(parts, data[rows])
+            similarity, normalisation = similarity_loss(made, data[rows], middle), normalisation_loss(made)
+            loss = _SIMILARITY * similarity + normalisation
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    arrays = {name: part.detach().numpy().copy() for name, part in parts.items()}
+    return arrays, {"similarity": float(similarity.detach()), "normalisation": float(normalisation.detach())}
+
+
+def _initial(inputs: int, outputs: int, order: torch.Generator) -> dict[str, torch.Tensor]:
+    import torch
+
+    shapes = {"in": (_HIDDEN, inputs), **{f"block{i}": (_HIDDEN, _HIDDEN) for i in range(_BLOCKS)}}
+    parts = {}
+    for name, (rows, columns) in {**shapes, "out": (outputs, _HIDDEN)}.items():
+        weight = torch.randn((rows, columns), generator=order) * math.sqrt(1 / columns)
+        parts[f"{name}.weight"] = weight.requires_grad_()
+        parts[f"{name}.bias"] = torch.zeros(rows).requires_grad_()
+    return parts
+
+
+def _forward(parts: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    x = (x @ parts["in.weight"].T + parts["in.bias"]).relu()
+    for i in range(_BLOCKS):
+        x = x + (x @ parts[f"block{i}.weight"].T + parts[f"block{i}.bias"]).relu()
+    return x @ parts["out.weight"].T + parts["out.bias"]
+
+
+def _cosines(rows: torch.Tensor) -> torch.Tensor:
+    import torch.nn.functional as F
+
+    unit = F.normalize(rows, dim=1)
+    return unit @ unit.T
+
+
+def mean_cosine(vectors: torch.Tensor) -> torch.Tensor:
+    """Over all pairs, each vector with itself included, as the paper's sum has it."""
+    return _cosines(vectors).mean()
+
+
+def similarity_loss(made: torch.Tensor, vectors: torch.Tensor, middle: torch.Tensor) -> torch.Tensor:
+    """How far the cosines of the outputs are from those of the embeddings, stretched about their mean."""
+    import torch
+
+    return (_cosines(made) - torch.tanh(_STRETCH * (_cosines(vectors) - middle))).abs().mean()
+
+
+def normalisation_loss(made: torch.Tensor, size: float = 1.0) -> torch.Tensor:
+    """How far outputs are from being balanced, over each text and over each number, and from being of one size."""
+    over_numbers = made.mean(dim=1).abs().mean()
+    over_texts = made.mean(dim=0).abs().mean()
+    return over_numbers + over_texts + _FLATNESS * (size - made.abs()).abs().mean()

@@ -1,0 +1,25 @@
+"""A quick test whether a text is English."""
+
+from __future__ import annotations
+
+import re
+
+# The commonest words of English running text; about half of any such text consists of them.
+COMMON = frozenset(
+    "the of and to a in is was that it for on as with he be at by i this had not are but from or have an they which "
+    "one you were her all she there would their we him been has when who will no if out so up what its about into than "
+    "them can only other time new some could these two may then do first any my now such like our over me even most "
+    "after also did many off before must well back through years much where your way down should because long those "
+    "see said".split()
+)
+WORDS = re.compile(r"[^\W\d_]+")
+
+
+def looks_english(text: str) -> bool:
+    """False where a text of some length is clearly not English; short texts get the benefit of the doubt."""
+    sample = text[:20000]
+    letters = [c for c in sample if c.isalpha()]
+    if len(letters) >= 20 and sum(c <= "\u024f" for c in letters) < 0.7 * len(letters):
+        return False
+    words = [word.lower() for word in WORDS.findall(sample)]
+    return len(words) < 20 or sum(word in COMMON for word in words) >= 0.15 * len(words)

@@ -1,0 +1,208 @@
+"""Sentences: where they end, what of them is embedded, how two become one and one becomes two.
+
+A *unit* is the cleaned text of a sentence, a merged pair or a half: the thing that is embedded, at generation
+and at detection alike. Splitting never loses a character: the pieces, joined, are the text again up to white space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import NamedTuple
+
+from alimark.errors import AlimarkError, MissingExtra
+from alimark.text.code import Spans, outside_code
+from alimark.text.units import CLOSERS, clean, without_marker
+
+Finder = Callable[[str], Spans]
+
+DEFAULT_SPLITTER = "nupunkt"
+
+STOPS: tuple[str, ...] = (
+    "\n\n",
+    *"。！？｡",
+    *(mark + close + blank for mark in ".!?…؟۔।" for close in ("", *CLOSERS) for blank in " \n"),
+)
+"""Every sentence end contains one of these, so an engine need look no further than these for a place to stop.
+
+A mark behind two closing signs is not listed: there an engine merely samples on to the next end.
+"""
+
+STOP = re.compile(rf"\n\n|[。！？｡]|[.!?…؟۔।][{re.escape(CLOSERS)}]?[ \n]")
+"""Any of them."""
+_BLANK_LINE = re.compile(r"\n[ \t\r]*\n\s*")
+_LIST_LINE = re.compile(r"\n[ \t]*(?=(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6})[ \t]+\S)")
+_WIDE_END = re.compile(rf"[。！？｡]+[{re.escape(CLOSERS)}」』）]*\s*|[؟۔।]+[{re.escape(CLOSERS)}]*\s+")
+_WORD_THEN_MORE = re.compile(r"\w\W")
+
+# Continuations that an undecided splitter would answer differently: after "etc." a capital starts a sentence and a
+# small letter does not. Where all of them give the same cut, no continuation moves it.
+_PROBES = (
+    "The thing was here. ",
+    "and so it was here. ",
+    "12 of them were here. ",
+    '"Well," he said. ',
+    "Inc. was here. ",
+)
+
+
+def _nupunkt() -> Finder:
+    import nupunkt
+
+    spans: Finder = nupunkt.sent_spans
+    return spans
+
+
+def _blingfire() -> Finder:
+    try:
+        import blingfire
+    except ImportError:
+        raise MissingExtra("blingfire", "splitters") from None
+
+    def spans(text: str) -> Spans:
+        return [(int(a), int(b)) for a, b in blingfire.text_to_sentences_and_offsets(text)[1]]
+
+    return spans
+
+
+def _pysbd() -> Finder:
+    try:
+        import pysbd
+    except ImportError:
+        raise MissingExtra("pysbd", "splitters") from None
+    segmenter = pysbd.Segmenter(language="en", clean=False, char_span=True)
+
+    def spans(text: str) -> Spans:
+        return [(s.start, s.end) for s in segmenter.segment(text)]
+
+    return spans
+
+
+_FINDERS: dict[str, Callable[[], Finder]] = {"nupunkt": _nupunkt, "blingfire": _blingfire, "pysbd": _pysbd}
+
+
+BUILT_IN = frozenset(_FINDERS)
+"""Splitters that every process knows."""
+
+
+def register_splitter(name: str, finder: Finder) -> None:
+    """Makes `finder`, which maps a text to (start, end) spans, available to keys under `name`."""
+    if name in _FINDERS:
+        raise AlimarkError(f"a splitter named {name!r} exists already; choose another name")
+    _FINDERS[name] = lambda: finder
+
+
+class Splitter:
+    """Cuts a text into sentences.
+
+    To what the named library finds it adds the ends that all of them miss: blank lines, list items and headings on
+    their own lines, and the full stops of scripts that write no space behind one. A piece without a letter or digit
+    belongs to its neighbour.
+    """
+
+    def __init__(self, name: str, finder: Finder) -> None:
+        self.name = name
+        self._finder = finder
+
+    def spans(self, text: str) -> Spans:
+        """The sentences of `text` as (start, end), without the white space around them. Code blocks hold none."""
+        words = outside_code(text)
+        if words == [(0, len(text))]:
+            return self._spans(text)
+        return [(a + start, b + start) for start, end in words for a, b in self._spans(text[start:end])]
+
+    def _spans(self, text: str) -> Spans:
+        # Nothing but the places where a piece starts is taken from the library: gaps in its spans lose no text.
+        starts = {0, *(start for start, _ in self._finder(text))}
+        if "\n" in text:
+            for pattern in (_BLANK_LINE, _LIST_LINE):
+                starts.update(match.end() for match in pattern.finditer(text))
+        if not text.isascii():
+            starts.update(match.end() for match in _WIDE_END.finditer(text))
+        starts.discard(len(text))
+        cuts = [*sorted(starts), len(text)]
+        pieces = (_strip(text, a, b) for a, b in zip(cuts, cuts[1:], strict=False))
+        return _join_wordless(text, [piece for piece in pieces if piece[0] < piece[1]])
+
+    def sentences(self, text: str) -> list[str]:
+        return [text[a:b] for a, b in self.spans(text)]
+
+    def units(self, text: str) -> list[str]:
+        """The cleaned sentences of `text`."""
+        return [unit for a, b in self.spans(text) if (unit := clean(text[a:b]))]
+
+    def first_sentence_over(self, text: str, spans: Spans | None = None) -> bool:
+        """Whether no continuation of `text`, whose spans may be known already, can change its first sentence."""
+        spans = self.spans(text) if spans is None else spans
+        if len(spans) > 1:
+            # The word behind the end decides; it must be whole.
+            return _WORD_THEN_MORE.search(text, spans[1][0]) is not None
+        if not spans or (not text[spans[0][1] :] and text[-1] not in "。！？｡"):
+            return False
+        end = spans[0][1]
+        return all(self.spans(text + probe)[0][1] == end for probe in _PROBES)
+
+
+@cache
+def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
+    """The splitter that a key names."""
+    if name not in _FINDERS:
+        raise AlimarkError(f"no splitter is named {name!r}; known: {', '.join(sorted(_FINDERS))}")
+    return Splitter(name, _FINDERS[name]())
+
+
+class Piece(NamedTuple):
+    """A sentence in its text: what stands before it since the last one, layout, list signs and code, and the sentence."""
+
+    lead: str
+    body: str
+
+
+def pieces(text: str, cutter: Splitter) -> tuple[list[Piece], str]:
+    """The sentences of a text with what stands before each, and what stands behind the last. `join` undoes it."""
+    found, at = [], 0
+    for a, b in cutter.spans(text):
+        body = without_marker(text[a:b])
+        if not clean(body):
+            continue  # a detector passes over it, too
+        start = b - len(body)
+        found.append(Piece(text[at:start], body))
+        at = b
+    return found, text[at:]
+
+
+def join(found: Iterable[Piece], tail: str = "") -> str:
+    return "".join(lead + body for lead, body in found) + tail
+
+
+def _strip(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def _join_wordless(text: str, pieces: Spans) -> Spans:
+    joined: Spans = []
+    start = None  # of a list number such as "2.", which goes with what follows it
+    for a, b in pieces:
+        if not any(c.isalpha() for c in text[a:b]) and len(pieces) > 1:
+            if any(c.isdigit() for c in text[a:b]):
+                start = a if start is None else start
+                continue
+            if joined and start is None:
+                joined[-1] = (joined[-1][0], b)
+                continue
+            start = a if start is None else start
+            continue
+        joined.append((a if start is None else start, b))
+        start = None
+    if start is not None:  # nothing followed
+        end = pieces[-1][1]
+        if joined:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

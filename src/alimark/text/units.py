@@ -1,0 +1,67 @@
+"""The text that is embedded: a sentence cleaned, two merged, one halved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MARKS = ".!?…。！？｡؟۔।"
+CLOSERS = "\"'”’»)]"
+_STRAIGHT = str.maketrans({**dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‘’‚‛", "'")})
+# Control characters carry no meaning to an embedder, and a tokenizer may stop at a NUL.
+_NO_CONTROL = dict.fromkeys((*range(9), *range(14, 28), 127))
+
+_LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+# A list's or a heading's sign, which is layout and no part of what is said.
+_MARKER = re.compile(r"(?:(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6}|>)[ \t]+)+(?=\S)")
+
+
+def clean(sentence: str) -> str:
+    """The unit's text: on one line, without a list's sign, with straight quotes and a final mark; empty for a blank."""
+    text = without_marker(keep_on_one_line(sentence))
+    text = text if text.isascii() else text.translate(_STRAIGHT)
+    return with_full_stop(text) if text else ""
+
+
+def without_marker(sentence: str) -> str:
+    """A list item or a heading without its sign."""
+    return _MARKER.sub("", sentence, count=1) if _MARKER.match(sentence) else sentence
+
+
+def keep_on_one_line(sentence: str) -> str:
+    if sentence.isprintable():  # no break and no control character in it
+        return sentence.strip()
+    return _LINE_BREAKS.sub(" ", sentence).translate(_NO_CONTROL).strip()
+
+
+def with_full_stop(text: str) -> str:
+    return text if text.rstrip(CLOSERS)[-1:] in tuple(MARKS) else text + "."
+
+
+def merge(units: Iterable[str]) -> str:
+    """Neighbours read as one sentence."""
+    return " ".join(units)
+
+
+def halve(unit: str) -> tuple[str, str] | None:
+    """Cuts a unit in two at the space nearest its middle character.
+
+    Args:
+        unit: The text of a sentence, as `clean` returns it.
+
+    Returns:
+        The two halves, the first with a final full stop; None for a unit that is too short or has no space.
+
+    Example:
+        >>> halve("The keeper lit the lamp and went to bed.")
+        ('The keeper lit the.', 'lamp and went to bed.')
+    """
+    if len(unit) < 10:
+        return None
+    middle = len(unit) // 2
+    left, right = unit.rfind(" ", 0, middle), unit.find(" ", middle)
+    if left < 0 and right < 0:
+        return None
+    at = right if left < 0 or (right >= 0 and right - middle <= middle - left) else left
+    first, second = unit[:at].rstrip(), unit[at:].lstrip()
+    return (with_full_stop(first), second) if first and second else None

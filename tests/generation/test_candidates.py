@@ -1,0 +1,110 @@
+"""What of a model's continuation may be added to a text, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from alimark.generation.candidates import Candidate, Text, broken_markup, degenerate
+from alimark.llm.base import Draw
+from alimark.text.splitting import splitter
+
+
+def text(*pieces: str) -> Text:
+    """A text into which these continuations were taken, sentence by sentence."""
+    made = Text(splitter())
+    for piece in pieces:
+        candidate = made.candidate(Draw(piece, 1, "sentence"))
+        assert not candidate.flaw, candidate
+        made.add(candidate)
+    return made
+
+
+def flaw(continuation: str, *before: str) -> str:
+    return text(*before).candidate(Draw(continuation, 1, "sentence")).flaw
+
+
+@pytest.mark.parametrize(
+    ("continuation", "expected"),
+    [
+        (" The dog barked all night. ", ""),
+        (" \n\n", "blank"),
+        (" ... ?! ", "blank"),
+        (" it rained. ", "repeat"),
+        (" “It rained!” ", "repeat"),
+        (" No no no no no no. ", "degenerate"),
+        (" Very, very, very, very good it was in the end. ", "degenerate"),
+        (" Go on and go on and go on and go on and go on and go on. ", "degenerate"),
+        (" Ha ha ha. ", "degenerate"),
+        (" Th i t n g s a l l i g h t. ", "degenerate"),
+        (" I saw A, B and C on a map. ", ""),
+        (" Ha ha. ", ""),
+        (" He said <|im_end|> and left. ", "markup"),
+        (" The <b>dog barked. ", "markup"),
+        (" The <b>dog</b> barked<br> at 3 < 4 > 2. ", ""),
+        (" The **dog barked. ", "markup"),
+        (" The **dog** ran `home`. ", ""),
+        (" The `dog ran. ", "markup"),
+        ("\n```python\nx = 1", "code"),
+    ],
+)
+def test_flaws(continuation: str, expected: str) -> None:
+    assert flaw(continuation, "It rained. ") == expected
+
+
+def test_a_sentence_cut_off_is_unfinished_and_one_that_ended_is_not() -> None:
+    so_far = text()
+    assert so_far.candidate(Draw(" The dog went", 128, "length")).flaw == "unfinished"
+    assert so_far.candidate(Draw(" The dog went. Then it came", 128, "length")).flaw == ""
+    assert so_far.candidate(Draw(" The dog went", 3, "model")).flaw == ""
+
+
+def test_layout_stays_between_sentences_and_out_of_the_units() -> None:
+    made = text(
+        "## What to pack\n\nFirst",
+        "Take these things:\n\n- a",
+        "- a warm coat\n- a",
+        "- a map of the hills. And",
+        "1. Then go. ",
+        "\n\nIt is\ncold there. ",
+        " Mind the wind. ",
+    )
+    assert str(made) == (
+        "## What to pack\n\nTake these things:\n\n- a warm coat\n- a map of the hills. 1. Then go.\n\n"
+        "It is cold there. Mind the wind."
+    )
+    assert made.units == [
+        "What to pack.",
+        "Take these things:.",
+        "a warm coat.",
+        "a map of the hills.",
+        "Then go.",
+        "It is cold there.",
+        "Mind the wind.",
+    ]
+    assert splitter().units(str(made)) == made.units
+    assert made.surviving() == 7
+
+
+def test_a_sentence_that_would_be_split_otherwise_is_seen() -> None:
+    so_far = text("He met Dr. Brown. ")
+    assert so_far.splits_again(so_far.candidate(Draw(" Then he left. ", 1, "sentence")))
+    assert not so_far.splits_again(Candidate("3 of them left.", "3 of them left."))
+
+
+def test_the_sentence_behind_a_code_block_is_found_again() -> None:
+    so_far = text("Run this:\n\n```")
+    so_far.add_code("```sh\nls\n```\n")
+    assert not so_far.in_code
+    candidate = so_far.candidate(Draw("It lists files. ", 1, "sentence"))
+    assert so_far.splits_again(candidate)
+    so_far.add(candidate)
+    assert str(so_far) == "Run this:\n\n```sh\nls\n```\n\nIt lists files."
+
+
+def test_long_sentences_are_judged_by_their_runs_of_words() -> None:
+    plain = (
+        "The committee that had been asked to look into the matter said on the day that it had found no cause to act."
+    )
+    assert not degenerate(plain)
+    assert degenerate("The cat sat on the mat and the cat sat on the mat and the cat sat on the mat and the cat sat.")
+    assert not broken_markup("A [link] and 2 * 3 and 5 < 6.")

@@ -1,0 +1,231 @@
+"""Many prompts at once: the same texts whatever the batch, order kept, faults confined, and the async twin."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from alimark import AliMark, Generation, Key, Sampling
+from alimark.errors import AlimarkError, LLMError
+from alimark.generation.api import GenerationSettings, Prompt, Scheduler, Writing, generate, generate_many
+from alimark.llm.base import LLM, Draw, Over, Request
+from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.text.splitting import splitter
+from alimark.text.units import clean
+
+EMBEDDER = StandInEmbedder()
+KEY = Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+SETTINGS = GenerationSettings(sentences=5, candidates=24)
+PROMPTS = [Prompt(f"Day {i} began in the harbour.", seed=100 + i) for i in range(9)]
+
+
+def texts(llm: LLM, batch: int | None, prompts: Sequence[Prompt] = PROMPTS) -> dict[int, str]:
+    made = dict(generate_many(prompts, KEY, EMBEDDER, llm, SETTINGS, batch=batch))
+    return {i: one.text for i, one in made.items() if isinstance(one, Generation)}
+
+
+@pytest.mark.parametrize(("callers", "together"), [(1, 4), (2, 2), (4, 1)])
+def test_the_batch_changes_no_text(callers: int, together: int) -> None:
+    alone = {
+        i: generate(prompt.text, KEY, EMBEDDER, StandInLLM(), SETTINGS, seed=prompt.seed).text
+        for i, prompt in enumerate(PROMPTS)
+    }
+    for batch in (1, 2, 5, 9, 40, None):
+        assert texts(StandInLLM(callers=callers, together=together), batch) == alone
+
+
+def test_a_list_of_prompts_comes_back_in_order() -> None:
+    mark = AliMark(KEY, embedder=EMBEDDER)
+    prompts = [prompt.text for prompt in PROMPTS]
+    made = mark.generate(prompts, StandInLLM(callers=3), sentences=3, candidates=8, seed=5, batch=4)
+    assert [one.prompt for one in made] == prompts
+    assert [one.seed for one in made] == [5 + i for i in range(9)]
+
+
+class Counting(StandInLLM):
+    """Notes how many requests each call holds, and that no more calls run at a time than were offered."""
+
+    def __init__(self, **options: int) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.sizes: list[int] = []
+        self.running = self.most = 0
+        self._lock = threading.Lock()
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        with self._lock:
+            self.sizes.append(len(requests))
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(0.005)
+        draws = super().draw(requests, sampling, over)
+        with self._lock:
+            self.running -= 1
+        return draws
+
+
+def test_live_texts_share_a_call_and_new_ones_take_the_place_of_the_finished() -> None:
+    llm = Counting(together=4)
+    texts(llm, 4)
+    assert max(llm.sizes) == 4
+    assert sum(size == 4 for size in llm.sizes) > len(llm.sizes) / 2
+    callers = Counting(callers=3, together=2)
+    texts(callers, None)
+    assert 1 < callers.most <= 3
+    assert max(callers.sizes) <= 2
+
+
+def test_each_candidate_is_embedded_once_and_the_cost_is_told() -> None:
+    asked: list[str] = []
+
+    class Embedder(StandInEmbedder):
+        def embed(self, units: Sequence[str]) -> object:  # type: ignore[override]
+            asked.extend(units)
+            return super().embed(units)
+
+    llm = StandInLLM(repeats=0.3)
+    [(_, made)] = generate_many(PROMPTS[:1], KEY, Embedder(), llm, GenerationSettings(5, 64, wave=8))  # type: ignore[arg-type]
+    assert isinstance(made, Generation)
+    assert len(asked) == len(set(asked)) == made.embedded < made.candidates
+    cost = made.record("x")["cost"]
+    assert cost["waves"] == llm.calls
+    assert cost["tokens"] == made.tokens > made.candidates
+    assert cost["elapsed"] >= cost["seconds"] > 0
+
+
+class Faulty(StandInLLM):
+    """Fails for contexts that hold a word."""
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        if any("Day 3" in request.context for request in requests):
+            raise LLMError("the model choked")
+        return super().draw(requests, sampling, over)
+
+
+def test_an_error_ends_the_texts_of_its_call_and_no_others() -> None:
+    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(callers=3), SETTINGS, batch=3))
+    assert [i for i, one in made.items() if isinstance(one, AlimarkError)] == [3]
+    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(), SETTINGS, batch=2))
+    failed = {i for i, one in made.items() if isinstance(one, AlimarkError)}
+    assert 3 in failed
+    assert len(failed) <= 2
+    assert len(made) == 9
+
+
+def test_a_full_context_ends_its_own_text_alone() -> None:
+    long = [Prompt("word " * 100, 1), *PROMPTS[:3]]
+    made = dict(generate_many(long, KEY, EMBEDDER, StandInLLM(context_characters=600), SETTINGS, batch=4))
+    ended = {i: one.ended for i, one in made.items() if isinstance(one, Generation)}
+    assert ended[0] == "context full"
+    assert all(ended[i] == "complete" for i in (1, 2, 3))
+
+
+def test_texts_of_several_keys_may_be_written_together() -> None:
+    other = Key(bytes(range(1, 33)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint, block_size=4)
+    prompts = [PROMPTS[0], Prompt(PROMPTS[0].text, PROMPTS[0].seed, key=other)]
+    made = dict(generate_many(prompts, KEY, EMBEDDER, StandInLLM(), SETTINGS, batch=2))
+    found = [one.key_id for _, one in sorted(made.items()) if isinstance(one, Generation)]
+    assert found == [KEY.id, other.id]
+
+
+def test_unmarked_text_takes_the_first_good_draw_and_needs_no_key() -> None:
+    llm = StandInLLM(blanks=0.3)
+    made = generate("It began.", None, None, llm, SETTINGS, seed=4)
+    assert len(made.sentences) == 5
+    assert not made.marked
+    assert made.candidates < 20
+    record = made.record("x")
+    assert record["scheme"] == "unmarked"
+    assert "key_id" not in record
+    draws = StandInLLM(blanks=0.3)
+    first = Writing("It began.", None, SETTINGS, seed=4).request()
+    [drawn] = draws.draw([Request(first.context, 24, first.seed)], Sampling(), splitter().first_sentence_over)
+    good = next(draw.text for draw in drawn if draw.text.strip())
+    assert made.sentences[0] == splitter().units(good)[0] == clean(splitter().sentences(good)[0])
+
+
+def test_chat_style_asks_for_an_answer_and_goes_on_with_it() -> None:
+    seen: list[Request] = []
+
+    class Chat(StandInLLM):
+        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+            seen.extend(requests)
+            return super().draw(requests, sampling, over)
+
+    made = generate("Why?", KEY, EMBEDDER, Chat(), GenerationSettings(3, 8, prompt_style="chat"), seed=1)
+    assert {turn.content for request in seen for turn in request.turns} == {"Why?"}
+    assert seen[0].context == ""
+    assert seen[-1].context
+    assert made.text.startswith(seen[-1].context)
+    assert made.record("x")["settings"]["prompt_style"] == "chat"
+    with pytest.raises(AlimarkError, match="prompt style"):
+        GenerationSettings(prompt_style="shout")  # type: ignore[arg-type]
+
+
+def test_awaited_texts_are_written_together() -> None:
+    mark, llm = AliMark(KEY, embedder=EMBEDDER), Counting(together=4)
+
+    async def serve() -> list[Generation]:
+        jobs = [mark.agenerate(p.text, llm, sentences=5, candidates=24, seed=p.seed) for p in PROMPTS[:6]]
+        return await asyncio.gather(*jobs)
+
+    made = asyncio.run(serve())
+    expected = texts(StandInLLM(), 1)
+    assert [one.text for one in made] == [expected[i] for i in range(6)]
+    assert max(llm.sizes) > 1
+
+
+def test_an_awaited_text_can_be_given_up_and_an_error_comes_through() -> None:
+    mark = AliMark(KEY, embedder=EMBEDDER)
+
+    async def give_up() -> None:
+        await asyncio.wait_for(mark.agenerate("Day 1.", Counting(), sentences=2000, candidates=64), 0.3)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(give_up())
+    with pytest.raises(LLMError, match="choked"):
+        asyncio.run(mark.agenerate("Day 3.", Faulty(), sentences=2, candidates=2))
+
+
+def test_a_closed_scheduler_takes_nothing_and_leaves_nobody_waiting() -> None:
+    scheduler = Scheduler(Counting(), EMBEDDER, batch=1)
+    futures = [scheduler.submit(Writing("Day.", KEY, GenerationSettings(1000, 64))) for _ in range(3)]
+    scheduler.close()
+    assert all(future.cancelled() for future in futures)
+    with pytest.raises(AlimarkError, match="closed"):
+        scheduler.submit(Writing("Day.", KEY, SETTINGS))
+
+
+class Coder(LLM):
+    """Writes a sentence, then a code block longer than a draw, then sentences."""
+
+    name = "coder"
+    block = "```python\nfor i in range(3):\n    print(i. real)\n\n# Done. Next.\n```\n"
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        return [[self._one(request.context, request.first + i) for i in range(request.count)] for request in requests]
+
+    def _one(self, context: str, number: int) -> Draw:
+        if "Here" not in context:
+            return Draw(" Here is the code:\n\n", 5, "sentence")
+        code = context[context.index("```") :] if "```" in context else ""
+        if len(code) < len(self.block.rstrip()):
+            part = self.block[len(code) : len(code) + 30]
+            return Draw(
+                part if code else "\n\n" + part, 9, "length" if len(code) + 30 < len(self.block) else "sentence"
+            )
+        return Draw(f" It prints {number} numbers {len(context)} times. ", 7, "sentence")
+
+
+def test_code_blocks_pass_unmarked_and_are_no_sentences() -> None:
+    made = generate("Show me.", KEY, EMBEDDER, Coder(), GenerationSettings(4, 8), seed=1)
+    assert made.ended == "complete"
+    assert made.text.startswith("Here is the code:\n\n```python\n")
+    assert Coder.block.strip() in made.text
+    assert len(made.sentences) == len(made.matches) == 4
+    assert not any("print(" in sentence for sentence in made.sentences)
+    assert splitter().units(made.text) == list(made.sentences)
+    assert made.surviving == 4

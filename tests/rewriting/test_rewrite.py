@@ -1,0 +1,546 @@
+"""Marking a text that exists, with a stand-in for the chat model: what may change, what may not, and what is reported."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import alimark.embedding.loading
+import alimark.llm
+from alimark import AliMark, Key, Rewriting, Sampling
+from alimark.cli import rewrite as verb
+from alimark.cli import show
+from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
+from alimark.keys.projection import project, to_bits
+from alimark.llm.base import LLM, Draw, Ended, Over, Request
+from alimark.rewriting.api import rewrite, rewrite_many
+from alimark.rewriting.candidates import Known, fixed_parts, judge
+from alimark.rewriting.results import WAYS, Original, RewriteSettings
+from alimark.testing import StandInEmbedder
+from alimark.text.splitting import splitter
+from alimark.text.units import without_marker
+from commands import Run, command
+
+__all__ = ["command"]  # a fixture, used by name
+
+EMBEDDER = StandInEmbedder()
+KEY = Key(bytes(range(5, 37)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+
+STORY = (
+    "The old sailor sold his boat to a young doctor from the city in the spring of 1987. Nobody in the village had expected "
+    "such a thing from a man who loved the water more than bread. He moved into a small house behind the church and planted "
+    "beans beside the garden. Every morning he walked down to the harbour and counted the ships that were coming home. "
+    "The doctor named the boat Maria and painted it green with a narrow white line around it. In the second winter a storm "
+    "tore the boat loose and carried it far beyond the northern rocks. The sailor found it there after three days of "
+    "searching with two of his neighbours. Not a single plank was broken, although the mast had disappeared for good. He "
+    "repaired what could be repaired and refused to take any money for the work. From that day the two men were often seen "
+    "together on the quiet evenings of the summer. They spoke about weather, engines, and the strange habits of fish in deep "
+    "water. When the sailor died at last, the doctor gave the boat back to the sea."
+)
+PAGE = """# A short guide to bread
+
+Bread needs little more than flour, water, salt and a fair amount of patience.  It also needs an oven that gets hot enough.
+
+- Mix the flour with the water and wait for half an hour before you go on
+- Add the salt only when the dough has become smooth and quiet
+  1. Turn the dough over on itself every 30 minutes for two hours
+
+```python
+def bake(dough):  # This is a comment. It stays.
+    return dough.after(40, "minutes")
+```
+
+Then bake.
+
+> Let the loaf cool down on a rack, because hot bread cannot be cut well.
+"""
+WORDS = (
+    "harbour candle window forest engine letter silver mountain basket music garden winter paper stone lantern".split()
+)
+
+
+def reworded(sentence: str, chance: random.Random) -> str:
+    """Three words of it replaced."""
+    words = sentence.split()
+    free = [i for i, word in enumerate(words) if word.isalpha() and word.islower() and len(word) > 2]
+    for i in chance.sample(free, min(3, len(free))):
+        words[i] = chance.choice(WORDS)
+    return " ".join(words)
+
+
+def shown_in(request: Request) -> str:
+    """The sentence that a request is about."""
+    return request.turns[-1].content.rsplit("\n\n", 1)[1]
+
+
+class Rewriter(LLM):
+    """Answers with what `answer` makes of the sentence it is shown; `fails` makes it fail on some of them."""
+
+    name = "rewriter"
+    callers, together = 1, 1
+
+    def __init__(
+        self,
+        answer: Callable[[str, random.Random], str] = reworded,
+        *,
+        fails: Callable[[str], Exception | None] = lambda _: None,
+        ended: Ended = "model",
+        callers: int = 1,
+        together: int = 1,
+    ) -> None:
+        self.answer, self.fails, self.ended = answer, fails, ended
+        self.callers, self.together = callers, together
+        self.asked: list[Request] = []
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        self.asked += requests
+        found = []
+        for request in requests:
+            sentence = shown_in(request)
+            if error := self.fails(sentence):
+                raise error
+            draws = []
+            for number in range(request.first, request.first + request.count):
+                text = self.answer(sentence, random.Random(f"{request.seed} {number} {sentence}"))
+                draws.append(Draw(text, len(text.split()), "sentence" if over(text) else self.ended))
+            found.append(draws)
+        return found
+
+
+def marked(llm: LLM | None = None, text: str = STORY, *, seed: int = 1, **options: Any) -> Rewriting:
+    return rewrite(text, KEY, EMBEDDER, llm or Rewriter(), RewriteSettings(**options), seed=seed)
+
+
+def test_the_mark_is_found_and_was_not_there_before() -> None:
+    mark = AliMark(KEY, embedder=EMBEDDER)
+    made = marked(candidates=32)
+    assert mark.detect(STORY).p_value > 0.05
+    assert mark.detect(made.text).verdict() == "found"
+    assert made.surviving == len(made.sentences) == 12
+    assert tuple(splitter().units(made.text)) == made.sentences
+
+
+def test_matches_and_cosines_are_those_of_the_text() -> None:
+    made = marked()
+    before, after = EMBEDDER.embed(splitter().units(STORY)), EMBEDDER.embed(splitter().units(made.text))
+    blocks = KEY.blocks(12).tolist()
+    for vectors, matches in ((before, [one.matches_before for one in made.rewritten]), (after, list(made.matches))):
+        bits = to_bits(project(vectors, KEY)).tolist()
+        assert matches == [8 - (a ^ b).bit_count() for a, b in zip(bits, blocks, strict=True)]
+    assert made.cosines == pytest.approx((before * after).sum(axis=1), abs=1e-5)
+    assert sum(made.matches) > sum(one.matches_before for one in made.rewritten)
+    assert [one.before for one in made.rewritten] == splitter().units(STORY)
+
+
+def test_bits_are_given_up_where_the_text_would_move_too_far() -> None:
+    bounds = [-1.0, 0.85, 0.9, 0.95, 1.0]
+    texts = [marked(closeness=0.5, mean_closeness=bound) for bound in bounds]
+    assert all(np.mean(made.cosines) >= bound for made, bound in zip(texts, bounds, strict=True))
+    bits = [sum(made.matches) for made in texts]
+    assert bits == sorted(bits, reverse=True)
+    assert bits[0] > bits[2] > bits[-1]
+    assert texts[-1].text == STORY
+    assert {one.outcome for one in texts[-1].rewritten} == {"best as it was"}
+
+
+def skeleton(text: str) -> str:
+    """The text without its sentences."""
+    kept, at = "", 0
+    for a, b in splitter().spans(text):
+        kept, at = kept + text[at : b - len(without_marker(text[a:b]))] + "\0", b
+    return kept + text[at:]
+
+
+@pytest.mark.parametrize(
+    "text", [PAGE, PAGE.replace("\n", "\r\n"), f"\n\n  {STORY}\t\n\n", STORY[: STORY.index(" Nobody")]]
+)
+def test_layout_is_kept_to_the_letter(text: str) -> None:
+    made = marked(text=text, candidates=32, closeness=0.3, mean_closeness=0.3)
+    assert made.text != text
+    assert skeleton(made.text) == skeleton(text)
+
+
+def test_code_headings_and_short_sentences_stay() -> None:
+    llm = Rewriter()
+    made = marked(llm, PAGE, candidates=32, closeness=0.3, mean_closeness=0.3)
+    assert PAGE[PAGE.index("```python") : PAGE.rindex("```")] in made.text
+    outcomes = {one.before: one.outcome for one in made.rewritten}
+    assert outcomes["A short guide to bread."] == "heading"
+    assert outcomes["Then bake."] == "too short"
+    assert made.left_alone == (1, 7)
+    assert len(made.rewritten) == len(splitter().units(PAGE)) == 8  # a block each, also those that stay
+    shown = {shown_in(request) for request in llm.asked}
+    assert "Let the loaf cool down on a rack, because hot bread cannot be cut well." in shown
+    assert not any("bake(dough)" in turn.content for request in llm.asked for turn in request.turns)
+    item = next(line for line in made.text.splitlines() if line.startswith("- Mix"))
+    assert not item.endswith(".")  # as it was
+
+
+def test_every_sentence_is_asked_for_in_several_ways_alone_or_in_context() -> None:
+    llm = Rewriter()
+    made = marked(llm, candidates=10, waves=1)
+    assert made.candidates == 120
+    assert [request.count for request in llm.asked[: len(WAYS)]] == [3, 3, 2, 2]
+    assert len({request.seed for request in llm.asked}) == 12 * len(WAYS)
+    assert shown_in(llm.asked[0]) == STORY[: STORY.index(" Nobody")]
+    assert "Nobody" not in llm.asked[0].turns[-1].content
+    assert marked(candidates=2).candidates == 24
+    llm = Rewriter()
+    marked(llm, candidates=4, context=True, waves=1)
+    second = llm.asked[len(WAYS)].turns[-1].content
+    assert "spring of 1987. Nobody" in second
+    assert "planted beans" in second
+    assert shown_in(llm.asked[len(WAYS)]).startswith("Nobody")
+
+
+def test_a_later_wave_rewrites_the_best_so_far_and_nothing_that_is_perfect() -> None:
+    llm = Rewriter()
+    made = marked(llm, candidates=16, waves=2)
+    first = [request for request in llm.asked if any(way in request.turns[-1].content for way in WAYS[:2])]
+    second = [request for request in llm.asked if any(way in request.turns[-1].content for way in WAYS[2:])]
+    assert {shown_in(request) for request in first} == set(splitter().units(STORY))
+    assert len(first) == 24
+    shown = {shown_in(request) for request in second}
+    assert shown - set(splitter().units(STORY))
+    alone = marked(candidates=16, waves=1)
+    perfect = 12 - len(second) // 2
+    assert made.candidates == 16 * 12 - 8 * perfect
+    assert made.embedded <= made.candidates + 12  # none twice
+    assert min(made.cosines) >= 0.62
+    assert made.text != alone.text
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3, 4])
+def test_waves_share_the_rewrites(waves: int) -> None:
+    ways = RewriteSettings(candidates=10, waves=waves).waves_of_ways
+    assert len(ways) == waves
+    assert [share for wave in ways for share in wave] == [(0, 3), (1, 3), (2, 2), (3, 2)]
+    assert marked(candidates=1, waves=waves).candidates == 12
+
+
+def test_same_seed_same_text_however_the_model_is_asked() -> None:
+    made = marked(seed=7)
+    for callers, together in ((1, 5), (4, 1), (3, 7)):
+        assert marked(Rewriter(callers=callers, together=together), seed=7).text == made.text
+    assert marked(seed=8).text != made.text
+    assert marked(seed=made.seed).text == made.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda s, _: s, "unchanged"),
+        (lambda s, _: f'"{s}"', "unchanged"),
+        (lambda s, _: " ", "blank"),
+        (lambda s, c: "Sure! " + reworded(s, c), "chatter"),
+        (lambda s, c: "Here is the rewritten sentence: " + reworded(s, c), "chatter"),
+        (lambda s, c: "Here's a version:\n\n" + reworded(s, c), "chatter"),
+        (lambda s, c: "Rewritten: " + reworded(s, c), "chatter"),
+        (lambda s, c: reworded(s, c)[:-1] + " (rephrased for clarity).", "chatter"),
+        (lambda s, c: "I'm sorry, but I can't help with that.", "refusal"),
+        (lambda s, c: "As an AI language model, I have no boat.", "refusal"),
+        (lambda s, c: reworded(s, c) + " He never came back to it.", "sentences"),
+        (lambda s, c: reworded(s, c)[:-1] + ", was it not?", "mark"),
+        (lambda s, c: reworded(s, c).replace(" ", " `", 1), "markup"),
+        (lambda s, c: reworded(s, c) + "<|im_end|>", "markup"),
+        (lambda s, c: "On and on and on and on and on and on and on and on and on and on and on and on it went.", "degenerate"),
+        (lambda s, c: "The boat.", "length"),
+        (lambda s, c: reworded(s, c)[:-1] + f" in {c.randrange(2000, 3000)}.", "numbers"),
+        (lambda s, c: reworded(s, c)[:-1] + " with Harold Finch.", "names"),
+        (lambda s, c: "老水手把船卖给了一位年轻的医生，然后搬进了教堂后面的一间小屋里，并在南墙边种下了豆子。", "language"),
+    ],
+)  # fmt: skip
+def test_what_cannot_stand_for_a_sentence_is_counted_and_not_taken(
+    answer: Callable[[str, random.Random], str], why: str
+) -> None:
+    made = marked(Rewriter(answer), candidates=4)
+    assert made.text == STORY
+    assert made.rejected[why] >= 36  # of 48: some sentences have a flaw before it
+    assert made.left_alone == tuple(range(1, 13))
+    assert {one.outcome for one in made.rewritten} == {"no rewrite fits"}
+    assert set(made.cosines) == {1.0}
+
+
+def test_an_answer_cut_off_is_not_taken() -> None:
+    assert marked(Rewriter(ended="length"), candidates=4).rejected == {"unfinished": 48}
+
+
+def verdict(answer: str, original: str, *, known: Known | None = None) -> str:
+    return judge(Draw(answer, 1, "model"), original, splitter(), known)[1]
+
+
+def test_numbers_code_and_addresses_are_kept() -> None:
+    original = "In 1987 it cost 3.5 million, says https://example.org/boats, and `pip` is free."
+    kept = "Says https://example.org/boats: it was 3.5 million in 1987, while `pip` costs nothing."
+    assert verdict(kept, original) == ""
+    for lost in ("1987", "3.5", "https://example.org/boats", "`pip`"):
+        assert verdict(kept.replace(lost, "something"), original) == "numbers"
+    assert verdict("In four days the ship had two captains.", "The ship had two captains in four days.") == ""
+    assert verdict("In five days the ship had two captains.", "The ship had two captains in four days.") == "numbers"
+    assert (
+        verdict("The ship had more than one captain in four days.", "The ship had two captains in four days.")
+        == "numbers"
+    )
+
+
+def test_names_are_kept_and_not_invented() -> None:
+    original = "The boat was sold by Maria Brown to the mayor of Dover."
+    known = Known.of([original, "Only then did Peter speak."])
+    assert verdict("To the mayor of Dover the boat was sold, by Maria Brown.", original, known=known) == ""
+    assert verdict("Maria Brown had the mayor of Dover buy her boat from Peter.", original, known=known) == ""
+    assert verdict("A woman sold the boat to the mayor of Dover.", original, known=known) == "names"
+    assert verdict("Maria Brown sold it to the mayor of Dover, Sir Edmund.", original, known=known) == "names"
+    assert verdict("A woman sold the boat to the mayor of a town.", original) == ""  # where names cannot be told
+    assert verdict("He said so.", "Peter said that.", known=known) == "names"
+    assert verdict("It was Mr. Hale who said that.", "Peter said so to him.", known=known) == "names"
+
+
+def test_the_model_is_told_what_must_stay() -> None:
+    units = ["In 1987 Queen Anne paid Peter O'Neil 3.5 million for seven ships, he said.", "Peter was glad of `it`."]
+    known = Known.of([*units, "Only then did Peter speak."])
+    assert fixed_parts(units[0], known) == ["Queen Anne", "Peter O'Neil", "1987", "3.5", "million", "seven"]
+    assert fixed_parts(units[1], known) == ["Peter", "`it`"]
+    assert fixed_parts(units[1], None) == ["`it`"]
+    assert fixed_parts("Nothing is fixed here.", known) == []
+    llm = Rewriter()
+    marked(llm, candidates=1)
+    assert "Use these words in it: 1987." in llm.asked[0].turns[-1].content
+    assert "Use these words" not in llm.asked[1].turns[-1].content
+
+
+def test_what_the_original_does_is_no_flaw() -> None:
+    assert verdict("Sure, I rewrote it by hand.", "Sure, I rewrote all of it.") == ""
+    assert verdict('"Was it you?" she asked him.', '"Was that you?" she asked.') == ""
+    assert verdict("El viejo vendió su barco al médico joven.", "El viejo le vendió su barco a un médico.") == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "original", "body"),
+    [
+        ('"The dog ran off."', "A dog ran away.", "The dog ran off."),
+        ("the dog ran off", "A dog ran away.", "The dog ran off."),
+        ("- The dog ran off.", "A dog ran away", "The dog ran off"),
+        ("The dog\nran off.", "A dog ran away.", "The dog ran off."),
+        ('"Run," he said, "or stay."', 'He said, "run or stay."', '"Run," he said, "or stay."'),
+    ],
+)
+def test_an_answer_is_begun_and_ended_as_the_original(answer: str, original: str, body: str) -> None:
+    assert judge(Draw(answer, 1, "model"), original, splitter(), None) == (body, "")
+
+
+def test_a_sentence_stays_where_every_rewrite_moves_too_far() -> None:
+    def answer(sentence: str, chance: random.Random) -> str:
+        # Far away for every second sentence.
+        far = "Winter lanterns burn quietly in some forgotten mountain forests, candle by candle."
+        return far if len(sentence) % 2 else reworded(sentence, chance)
+
+    made = marked(Rewriter(answer))
+    far = [len(one.before) % 2 == 1 for one in made.rewritten]
+    assert [one.outcome == "no rewrite fits" for one in made.rewritten] == far
+    assert made.rejected["too far"] >= 3  # the others lack a number that their sentence has
+    assert min(made.cosines) >= 0.62
+
+
+def test_a_rewrite_that_would_be_split_otherwise_is_not_taken() -> None:
+    text = "The keys were lost by the man in the long coat. Smith found them again behind Dr Young's large red door."
+    llm = Rewriter(lambda s, c: s.replace("the man in the long coat", f"the man in {c.choice(WORDS)} coats, Dr"))
+    made = marked(llm, text, candidates=16, closeness=-1, mean_closeness=-1)
+    assert made.rejected["resplit"] >= 4
+    assert made.surviving == 2
+    assert made.rewritten[0].outcome == "best as it was"
+
+
+def test_no_room_for_one_sentence() -> None:
+    def fails(sentence: str) -> Exception | None:
+        return ContextFull("too long") if "Maria" in sentence else None
+
+    for together in (1, 9):
+        made = marked(Rewriter(fails=fails, together=together))
+        assert made.rejected["context full"] == 16
+        assert made.left_alone == (5,)
+        assert sum(one.outcome == "rewritten" for one in made.rewritten) >= 8
+
+
+def test_a_model_that_fails_is_said_to() -> None:
+    broken = Rewriter(fails=lambda sentence: LLMError("the server is gone") if "Maria" in sentence else None, callers=2)
+    with pytest.raises(LLMError, match="server is gone"):
+        marked(broken)
+    sound = STORY.replace("Maria", "Anna")
+    texts = [Original(sound, 1), Original(STORY, 1), Original("", 1), Original("# Only a heading\n", 1)]
+    answers = dict(rewrite_many(texts, KEY, EMBEDDER, broken))
+    assert isinstance(answers[0], Rewriting)
+    assert isinstance(answers[1], LLMError)
+    assert isinstance(answers[2], TextError)
+    assert isinstance(answers[3], Rewriting)
+    assert answers[3].text == "# Only a heading\n"
+    assert answers[0].text == marked(text=sound).text
+
+    class Short(Rewriter):
+        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+            return [draws[1:] for draws in super().draw(requests, sampling, over)]
+
+    with pytest.raises(LLMError, match="gave 3 answers where 4"):
+        marked(Short())
+
+
+def test_many_texts_share_calls_and_are_yielded_as_they_are_finished() -> None:
+    llm = Rewriter(together=6)
+    parts = [" ".join(splitter().sentences(STORY)[:n]) for n in (1, 2, 5)]
+    read = 0
+
+    def originals() -> Any:
+        nonlocal read
+        for part in parts:
+            read += 1
+            yield Original(part, 3)
+
+    found = rewrite_many(originals(), KEY, EMBEDDER, llm)
+    first, made = next(found)
+    assert (first, read) == (0, 2)  # a call holds 6 requests: 4 of the first text, 2 of the second
+    assert isinstance(made, Rewriting)
+    rest = dict(found)
+    assert set(rest) == {1, 2}
+    assert [made.text, *(rest[i].text for i in (1, 2))] == [marked(text=part, seed=3).text for part in parts]  # type: ignore[union-attr]
+
+
+def test_through_the_watermark() -> None:
+    mark = AliMark(KEY, embedder=EMBEDDER)
+    one = mark.rewrite(STORY, Rewriter(), seed=4, candidates=8)
+    assert one.text == marked(seed=4, candidates=8).text
+    two = mark.rewrite([STORY, PAGE], Rewriter(), seed=4, candidates=8)
+    assert [made.seed for made in two] == [4, 5]
+    assert two[0].text == one.text
+    with pytest.raises(AlimarkError, match="unknown rewriting option closenes"):
+        mark.rewrite(STORY, Rewriter(), closenes=0.5)
+
+
+@pytest.mark.parametrize("options", [{"candidates": 0}, {"closeness": 1.5}, {"mean_closeness": -2}])
+def test_wrong_settings(options: dict[str, Any]) -> None:
+    with pytest.raises(AlimarkError, match=r"candidates|closeness"):
+        RewriteSettings(**options)
+
+
+def test_progress_counts_sentences() -> None:
+    seen: list[tuple[int, int]] = []
+    rewrite(PAGE, KEY, EMBEDDER, Rewriter(), seed=1, progress=lambda done, total: seen.append((done, total)))
+    # Two stay, and are done at the start; what is perfect at once takes fewer answers.
+    assert seen[0] == (3, 8)
+    assert seen[-1] == (8, 8)
+    assert seen == sorted(set(seen))
+
+
+class TestCommand:
+    llm: Rewriter
+
+    @pytest.fixture
+    def run(self, command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+        monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
+        monkeypatch.setattr(alimark.llm, "load_llm", lambda name, **_: self.llm)
+        monkeypatch.setattr(show, "fetch_models", lambda *_: None)
+        KEY.save(tmp_path / "key.json")
+        (tmp_path / "story.txt").write_text(STORY + "\n", "utf-8")
+        self.llm = Rewriter()
+        return partial(command, "rewrite", "-k", tmp_path / "key.json")
+
+    def test_a_file(self, run: Run, tmp_path: Path) -> None:
+        status, out, err = run(tmp_path / "story.txt", "--seed", 1)
+        assert status == 0
+        assert out == marked().text + "\n"
+        assert err.startswith("12 sentences, ")
+        for word in ("of 8 bits each", "on average", "at least", "0 left alone", " rewrites, ", "tokens", "seed 1"):
+            assert word in err
+
+    def test_standard_input_and_json(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with open(tmp_path / "story.txt") as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            status, out, _ = run("-", "--seed", 1, "--json", "--candidates", 8, "--closeness", 0.7)
+        record = json.loads(out)
+        assert status == 0
+        assert record["original"] == STORY + "\n"
+        assert record["scheme"] == "alimark"
+        assert record["key_id"] == KEY.id
+        assert record["settings"]["candidates"] == 8
+        assert record["settings"]["closeness"] == 0.7
+        assert record["settings"]["llm"] == "rewriter"
+        assert len(record["matches"]) == len(record["cosines"]) == len(record["sentences"]) == 12
+        assert record["cost"]["candidates"] == 96
+
+    def test_many_texts_resume(self, run: Run, tmp_path: Path) -> None:
+        source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        lines = [
+            {"id": "a", "text": STORY, "topic": "sea"},
+            {"id": "b", "text": PAGE},
+            {"id": "c", "prompt": "no text"},
+        ]
+        source.write_text("".join(json.dumps(line) + "\n" for line in lines) + "no json\n", "utf-8")
+        first = tmp_path / "first.jsonl"
+        first.write_text(json.dumps(lines[0]) + "\n", "utf-8")
+        assert run("--input", first, "--output", output, "--seed", 1)[0] == 0
+        asked = len(self.llm.asked)
+        status, out, err = run("--input", source, "--output", output, "--seed", 1, "--json")
+        assert status == 0
+        assert json.loads(out) == {"written": 1, "skipped": 1, "failed": 2}
+        assert err.count("passed over") == 2
+        assert len(self.llm.asked) - asked == 6 * len(WAYS)  # of the second text alone
+        records = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+        assert [record["id"] for record in records] == ["a", "b"]
+        assert records[0]["topic"] == "sea"
+        assert records[0]["text"] == marked(seed=1).text
+        assert records[1]["text"] == marked(text=PAGE, seed=2).text
+
+    def test_a_run_ends_where_the_model_is_gone(self, run: Run, tmp_path: Path) -> None:
+        source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        source.write_text("".join(json.dumps({"id": i, "text": STORY}) + "\n" for i in range(9)), "utf-8")
+        self.llm = Rewriter(fails=lambda _: LLMError("no route to host"))
+        status, _, err = run("--input", source, "--output", output)
+        assert status == 2
+        assert err.count("passed over") == 2
+        assert err.splitlines()[-1] == "error: no route to host"
+        self.llm = Rewriter()
+        assert run("--input", source, "--output", output)[0] == 0
+        assert len(output.read_text("utf-8").splitlines()) == 9
+
+    def test_says_when_most_stays(self, run: Run, tmp_path: Path) -> None:
+        self.llm = Rewriter(lambda s, _: "I'm sorry, but I can't help with that.")
+        status, out, err = run(tmp_path / "story.txt")
+        assert status == 0
+        assert out == STORY + "\n"
+        assert "12 left alone" in err
+        assert "refusal 192" in err
+
+    def test_errors(self, run: Run, tmp_path: Path) -> None:
+        (tmp_path / "empty.txt").write_text(" \n")
+        story = tmp_path / "story.txt"
+        for words, why in (
+            ((), "name a text file"),
+            ((story, "--input", story), "name a text file"),
+            (("--input", story), "go together"),
+            ((tmp_path / "empty.txt",), "empty"),
+            ((tmp_path / "none.txt",), "none.txt"),
+            ((story, "--temperature", 0), "temperature"),
+            ((story, "--closeness", 2), "closeness"),
+            ((story, "--candidates", 0), "candidates"),
+            (("--input", story, "--output", story), "another file"),
+        ):
+            status, out, err = run(*words)
+            assert (status, out) == (2, "")
+            assert err.startswith("error: ")
+            assert why in err
+            assert err.count("\n") == 1
+
+    def test_the_defaults_shown_are_those_of_the_library(self) -> None:
+        shown = inspect.signature(verb.rewrite).parameters
+        settings = RewriteSettings()
+        for name in ("candidates", "closeness", "mean_closeness"):
+            assert shown[name].default == getattr(settings, name)
+        for name in ("temperature", "top_p"):
+            assert shown[name].default == getattr(settings.sampling, name)

@@ -1,7 +1,8 @@
 """A pool of worker processes that find the first sentence of many texts.
 
 A GPU engine samples faster than one Python process can split. A worker is `python -m alimark.text.workers SPLITTER`: it reads
-a line of JSON with texts and writes a line of JSON with answers. A `multiprocessing` pool is not used because it would import the caller's main module again.
+a line of JSON with texts and writes a line of JSON with answers. A `multiprocessing` pool is not used because it would import
+the caller's main module again.
 """
 
 from __future__ import annotations

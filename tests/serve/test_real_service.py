@@ -16,7 +16,7 @@ from alimark.keys.key import Key
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("xllamacpp")
-pytestmark = pytest.mark.weights
+pytestmark = [pytest.mark.weights, pytest.mark.slow]
 
 COMMAND = [sys.executable, "-m", "alimark.cli.main"]
 

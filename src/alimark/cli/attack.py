@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
 from alimark.cli.texts import TextFile
 from alimark.errors import AlimarkError, AttackError, RecordError
 
@@ -180,7 +180,7 @@ def _one(wanted: Attack, file: str, seed: int, as_json: bool) -> None:
     text = show.read_stdin() if file == "-" else read_text(file)
     if not text.strip():
         raise AlimarkError("the text is empty; there is nothing to attack")
-    show.fetch_models(*wanted.models)
+    loading.fetch_models(*wanted.models)
     [(_, made)] = wanted.run([Target(text, seed)])
     if as_json:
         show.print_json(_record(wanted, {"text": text}, file, seed, made))
@@ -232,7 +232,7 @@ def _many(wanted: Attack, source: Path, output: Path, seed: int, as_json: bool) 
                 for row in rows:
                     yield Target(row.record["text"], seed_for(wanted.name, seed, row.id))
 
-            show.fetch_models(*wanted.models)
+            loading.fetch_models(*wanted.models)
             for place, made in wanted.run(targets()):
                 row = rows[place]
                 writer.write(_record(wanted, row.record, row.id, seed_for(wanted.name, seed, row.id), made))

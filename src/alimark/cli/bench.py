@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(
     if dry_run:
         _tell(loaded)
         return
-    with _bars() as bars, show.replicas(engine, address, replicas) as writers:
+    with _bars() as bars, loading.replicas(engine, address, replicas) as writers:
         if processes > 1:
             if writers:
                 raise AlimarkError("--processes share this machine and --engine ray a cluster; take one of them")
@@ -98,7 +98,7 @@ def _run(loaded: Recipe, output: Path, name: str, bars: _Bars, writers: Replicas
     workspace = Workspace(output)
     work = Run(loaded, workspace, bars, replicas=writers)
     _fetch(loaded)
-    with show.only_ours(writers is not None):
+    with loading.quiet_ray(writers is not None):
         work.run()
     found = evaluate(work, name)
     save(workspace.results(name), found)
@@ -115,7 +115,7 @@ def _fetch(loaded: Recipe) -> None:
         names |= {variant.recipe.llm.name.split(":", 1)[-1]}
         names |= {str(one.key.get("embedder", DEFAULT_EMBEDDER)) for one in variant.recipe.watermark}
         names |= {str(one.settings["llm"]) for one in variant.recipe.attack if isinstance(one.settings.get("llm"), str)}
-    show.fetch_models(*sorted(names))
+    loading.fetch_models(*sorted(names))
 
 
 def _tell(loaded: Recipe) -> None:

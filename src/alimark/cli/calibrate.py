@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def calibrate(
             )
         _tell((_measure_rival(loaded, texts, length, draws, fresh, keys) for length in lengths), as_json)
         return
-    job = _Job(loaded, show.load_embedder(loaded.embedder), DetectionSettings(draws=draws), fresh, keys, centring)
+    job = _Job(loaded, loading.load_embedder(loaded.embedder), DetectionSettings(draws=draws), fresh, keys, centring)
     _tell((_measure(job, texts, length, centre_out if length == lengths[0] else None) for length in lengths), as_json)
 
 
@@ -98,7 +98,7 @@ def _measure_rival(key: Key, texts: list[str], length: int, draws: int, fresh: b
     kept, short, repeats = corpus.cut(texts, length, key.splitter)
     if len(kept) < 20:
         raise AlimarkError(f"only {len(kept)} distinct texts have {length} sentences; at least 20 are needed")
-    mark, settings = show.load_mark(key), RandomKeys(draws=draws)
+    mark, settings = loading.load_mark(key), RandomKeys(draws=draws)
     own = measure.values_of(mark, kept, settings)
     result: dict[str, Any] = {
         "sentences": length, "texts": len(kept), "too_short": short, "repeats": repeats, "key_id": key.id,

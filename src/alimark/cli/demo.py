@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import detections, loading, show
 
 if TYPE_CHECKING:
     from alimark.detection.results import AlignedDetection
@@ -54,9 +54,9 @@ def demo(
     from alimark.keys.key import DEFAULT_EMBEDDER, Key
     from alimark.schemes.alimark import AliMark
 
-    embedder = show.load_embedder(DEFAULT_EMBEDDER)
+    embedder = loading.load_embedder(DEFAULT_EMBEDDER)
     key, other = Key.generate(embedder=embedder), Key.generate(embedder=embedder)
-    model = show.load_llm(llm)
+    model = loading.load_llm(llm)
     mark = AliMark(key, embedder=embedder)
     settings = GenerationSettings(sentences=12, candidates=candidates)
     title = f"12 marked sentences, {candidates} candidates each"
@@ -107,8 +107,8 @@ def _print(prompt: str, text: str, rows: list[Row]) -> None:
         verdict = row.found.verdict()
         table.add_row(
             row.name, str(len(row.found.sentences)), f"{row.found.z:.2f}", f"{row.found.score:.2f}",
-            show.p_text(row.found), Text(verdict, style="bold green" if verdict == "found" else ""),
+            detections.p_text(row.found), Text(verdict, style="bold green" if verdict == "found" else ""),
         )  # fmt: skip
     console.print(table)
     console.print("\nHow the changed text meets the key:")
-    console.print(show.alignment_table(rows[1].found))
+    console.print(detections.alignment_table(rows[1].found))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
 from alimark.errors import AlimarkError
 
 
@@ -59,7 +59,7 @@ def fit(
         show.note("no --human text given: learning from Python's own manual, all of one subject")
     texts = [text for path in human for text in corpus.read_texts(path)] if human else list(corpus.language_reference())
     try:
-        learned = kind.fit(texts, show.load_embedder(embedder), **options)
+        learned = kind.fit(texts, loading.load_embedder(embedder), **options)
     except (TypeError, ValueError) as error:
         raise AlimarkError(f"{scheme} cannot learn with these options: {error}") from None
     learned.save(output)

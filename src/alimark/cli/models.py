@@ -79,9 +79,9 @@ def fetch(
     for name in wanted:
         store.entry(name)  # a misspelt name is told before the first download, not after
     rows = []
-    with bars() as shown:
+    with download_bars() as shown:
         for name in wanted:
-            rows.append({"name": name, "path": str(fetch_one(name, shown, force))})
+            rows.append({"name": name, "path": str(fetch_model(name, shown, force))})
             if not as_json:
                 typer.echo(rows[-1]["path"])
     if as_json:
@@ -154,7 +154,7 @@ def _print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def bars() -> Progress:
+def download_bars() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -168,7 +168,7 @@ def bars() -> Progress:
     )
 
 
-def fetch_one(name: str, shown: Progress, force: bool = False) -> Path:
+def fetch_model(name: str, shown: Progress, force: bool = False) -> Path:
     from alimark.models import store
 
     if store.is_fetched(name) and not force:

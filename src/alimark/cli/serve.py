@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
 from alimark.errors import AlimarkError, MissingExtra
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def serve(
     from alimark.serve.app import run
     from alimark.serve.service import Service
 
-    service = Service(settings, llm=show.load_llm, embedder=show.load_embedder)
+    service = Service(settings, llm=loading.load_llm, embedder=loading.load_embedder)
     if not service.tokens.all():
         service.close()
         raise AlimarkError(f"nobody could use the service yet; run: alimark serve init{_at(data)}")
@@ -74,7 +74,7 @@ def init(data: Data = None, config: Config = None) -> None:
         tokens, ring = Tokens(store), Ring(settings.keys, store)
         if tokens.all():
             raise AlimarkError(f"{settings.data} was set up before; alimark serve token makes further tokens")
-        key = ring.create(show.load_embedder(settings.embedder)) if not ring.all() else ring.all()[0]
+        key = ring.create(loading.load_embedder(settings.embedder)) if not ring.all() else ring.all()[0]
         _, secret = tokens.create(["admin"], name="first")
     finally:
         store.close()

@@ -34,7 +34,7 @@ Output = Annotated[
     typer.Option(
         "-o",
         "--output",
-        help="Where answers go: NAME.jsonl for one line a document, or a folder for Parquet files. An output that exists is "
+        help="Where answers go: NAME.jsonl (a line for each document) or a folder (Parquet files). An output that exists is "
         "continued; documents that have an answer are skipped.",
     ),
 ]

@@ -41,7 +41,9 @@ HumanTexts = Annotated[
 
 # The false-positive rate and the search of a detection
 
-Fpr = Annotated[float, typer.Option(help="False-positive rate: a text is found where its p-value is at most this.")]
+Fpr = Annotated[
+    float, typer.Option(help="False-positive rate: the mark counts as found where the p-value is at most this.")
+]
 Excerpt = Annotated[bool, typer.Option("--excerpt", help="Look for marked passages inside a longer text.")]
 Restructure = Annotated[
     str,
@@ -59,7 +61,7 @@ DetectionModel = Annotated[
 Variants = Annotated[int, typer.Option(help="Restructurings to ask of the chat model.")]
 Draws = Annotated[
     int | None,
-    typer.Option(help="Random keys behind each p-value.", show_default="1000, or more where --fpr needs more"),
+    typer.Option(help="Random keys behind each p-value.", show_default="1000, or more where the rates need more"),
 ]
 Tail = Annotated[bool, typer.Option("--tail", help="Also estimate p-values below 1/draws from a fitted tail.")]
 Null = Annotated[

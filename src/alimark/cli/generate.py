@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
+from alimark.cli.options import Address, EngineName
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
@@ -71,15 +72,6 @@ MayEndOption = Annotated[
 BatchOption = Annotated[
     int | None, typer.Option(help="Texts written at a time.", show_default="as many as the model is fastest with")
 ]
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        help="Where many texts are written: plain (in this process) or ray (replicas of the model on a cluster)."
-    ),
-]
-AddressOption = Annotated[
-    str | None, typer.Option(help="Address of a running Ray cluster.", show_default="this machine alone")
-]
 ReplicasOption = Annotated[
     int | None,
     typer.Option(min=1, help="Replicas of the model.", show_default="as many as the cluster has room for"),
@@ -104,8 +96,8 @@ def generate(
     repetition_penalty: PenaltyOption = 1.15,
     may_end: MayEndOption = False,
     batch: BatchOption = None,
-    engine: EngineOption = "plain",
-    address: AddressOption = None,
+    engine: EngineName = "plain",
+    address: Address = None,
     replicas: ReplicasOption = None,
     seed: SeedOption = None,
     as_json: JsonOption = False,
@@ -134,13 +126,13 @@ def generate(
     settings_for(None)  # mistakes are reported before anything is loaded
     mark = None if key is None else _load_mark(key, embedder=engine == "plain")
     if input_file is not None and output is not None:
-        with show.replicas(engine, address, replicas, llm) as cluster:
+        with loading.replicas(engine, address, replicas, llm) as cluster:
             _write_many(mark, llm[0], input_file, output, settings_for(mark), batch, seed, as_json, cluster)
     elif engine != "plain":
         raise AlimarkError("--engine ray writes many texts: give --input and --output")
     else:
         text = _read_prompt(prompt or "")
-        _print_generation(write_one(mark, show.load_llm(llm[0]), text, settings_for(mark), seed), as_json)
+        _print_generation(write_one(mark, loading.load_llm(llm[0]), text, settings_for(mark), seed), as_json)
 
 
 def _check_options(
@@ -181,7 +173,7 @@ def _load_mark(key: Path, *, embedder: bool) -> Watermark:
     """On a cluster the embedder is loaded where the texts are written, and not here."""
     from alimark.keys.key import Key
 
-    return show.load_mark(Key.load(key), embedder=embedder)
+    return loading.load_mark(Key.load(key), embedder=embedder)
 
 
 def _read_prompt(prompt: str) -> str:
@@ -317,13 +309,13 @@ def _write_many(
     with JsonlWriter(output, key_id=mark.key.id if mark else None) as writer:
         jobs, order = _jobs(source, writer, seed, counts)
         if jobs:
-            with show.progress() as progress, show.only_ours(cluster is not None):
+            with show.progress() as progress, loading.quiet_ray(cluster is not None):
                 bar = _Bar(progress, len(jobs))
                 if cluster:
                     key = None if mark is None else mark.key
                     write = partial(cluster.write, key=key, settings=settings, llm=llm_name, batch=batch)
                 else:
-                    llm = show.load_llm(llm_name)
+                    llm = loading.load_llm(llm_name)
                     write = partial(generate_many, mark, llm=llm, settings=settings, batch=batch, progress=bar.sentence)
                 limits = _save(_results(jobs, write), source, writer, bar, counts)
             for limit in limits:

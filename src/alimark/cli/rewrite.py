@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
+from alimark.cli.options import KeyFile
 from alimark.errors import AlimarkError, LLMError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ DEFAULT_LLM = "qwen2.5-coder-1.5b"
 
 _FAULTS = 3  # after so many errors in a row the model is at fault, and not the texts
 
-KeyOption = Annotated[Path, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")]
 FileArgument = Annotated[str | None, typer.Argument(help="Text file; - reads standard input.")]
 InputOption = Annotated[
     Path | None, typer.Option("--input", help="JSONL file with a `text` (and an `id`) on each line.")
@@ -62,7 +62,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole record
 
 
 def rewrite(
-    key: KeyOption,
+    key: KeyFile,
     file: FileArgument = None,
     input_file: InputOption = None,
     output: OutputOption = None,
@@ -119,9 +119,9 @@ def _with_sampling(settings: RewriteSettings, temperature: float, top_p: float) 
 
 
 def _read(file: str) -> str:
-    from alimark._util.files import read_text
+    from alimark.cli.texts import read_text
 
-    text = show.read_stdin() if file == "-" else read_text(file)
+    text = read_text(file)
     if not text.strip():
         raise AlimarkError("the text is empty; there is nothing to rewrite")
     return text
@@ -132,14 +132,14 @@ def _load_mark(path: Path) -> AliMark:
     from alimark.schemes.alimark import AliMark
 
     key = Key.load(path)
-    return AliMark(key, embedder=show.load_embedder(key.embedder))
+    return AliMark(key, embedder=loading.load_embedder(key.embedder))
 
 
 def _rewrite_one(mark: AliMark, llm_name: str, text: str, settings: RewriteSettings, seed: int | None) -> Rewriting:
     """Rewrites one text, with a progress bar that moves at each sentence."""
     from alimark.rewriting.api import Original, rewrite_many
 
-    llm = show.load_llm(llm_name)
+    llm = loading.load_llm(llm_name)
     with show.progress() as bar:
         task = bar.add_task("rewriting", total=None)
         ticker = show.Ticker()
@@ -192,7 +192,7 @@ def _rewrite_many(
         rows = [row for row in texts.rows() if row.id not in writer.done]
         counts["skipped"], counts["failed"] = len(texts.order) - len(rows), texts.bad
         if rows:
-            llm = show.load_llm(llm_name)
+            llm = loading.load_llm(llm_name)
             originals = [Original(row.record["text"], None if seed is None else seed + row.number) for row in rows]
             results = rewrite_many(originals, mark.key, mark.embedder, llm, settings)
             _save(rows, results, source, writer, counts)

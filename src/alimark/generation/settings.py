@@ -35,7 +35,7 @@ class GenerationSettings:
 
     sentences: int = 12
     candidates: int = 64
-    """The most candidates that are sampled for one sentence."""
+    """The most candidates that are sampled for a sentence."""
     sampling: Sampling = field(default_factory=Sampling)
     wave: int | None = None
     """Candidates that are sampled together. Sampling stops at the wave in which a candidate meets the scheme's rule in full.

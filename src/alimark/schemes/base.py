@@ -18,7 +18,6 @@ from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
 
 if TYPE_CHECKING:
-    from alimark.detection.settings import DetectionOptions
     from alimark.generation.api import (
         Finished,
         GenerateOptions,
@@ -58,7 +57,7 @@ class Watermark(Protocol):
     candidates: ClassVar[int]
     """The most candidates that are sampled for a sentence, where no other number is asked for."""
     settings: ClassVar[Any]
-    """The class of its detection settings."""
+    """What its detection can be asked for."""
 
     @property
     def key(self) -> Key: ...
@@ -81,39 +80,18 @@ class Watermark(Protocol):
         """Yields each text with its prompt's number as soon as it is finished. A prompt may have another key of the scheme."""
         ...
 
-    @overload
-    def detect(
-        self,
-        text: str,
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> Detection: ...
-
-    @overload
-    def detect(
-        self,
-        text: list[str],
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> Sequence[Detection]: ...
-
-    def detect_batch(
-        self,
-        texts: Sequence[str],
-        settings: RandomKeys | None = None,
-        *,
-        llm: LLM | None = None,
-        times: Counter[str] | None = None,
-    ) -> Sequence[Detection | AlimarkError]:
-        """One answer for each text, in order: a detection, or the error that a text gives."""
+    def detect(self, text: Any, *args: Any, **options: Any) -> Any:
+        """A Detection, or of a list of texts a list."""
         ...
 
-    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        """The units that detection embeds of the texts."""
+    def detect_batch(
+        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+    ) -> Sequence[Detection | AlimarkError]:
+        """One answer a text, in order; a text that cannot be answered gives its error."""
+        ...
+
+    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
+        """What detecting the texts will embed."""
         ...
 
 
@@ -313,22 +291,12 @@ class SentenceWatermark(ABC, Generic[Found]):
 
     @overload
     def detect(
-        self,
-        text: str,
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
+        self, text: str, *, settings: RandomKeys | None = ..., llm: LLM | None = ..., **options: Any
     ) -> Found: ...
 
     @overload
     def detect(
-        self,
-        text: list[str],
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
+        self, text: list[str], *, settings: RandomKeys | None = ..., llm: LLM | None = ..., **options: Any
     ) -> list[Found]: ...
 
     def detect(
@@ -337,13 +305,13 @@ class SentenceWatermark(ABC, Generic[Found]):
         *,
         settings: RandomKeys | None = None,
         llm: LLM | None = None,
-        **options: Unpack[DetectionOptions],
+        **options: Any,
     ) -> Found | list[Found]:
         """Looks for the mark in a text or in each of several. Options are the fields of the scheme's settings.
 
         `llm`: the chat model that AliMark's learned restructuring asks.
         """
-        chosen = detection_settings(self, settings, {**options})
+        chosen = detection_settings(self, settings, options)
         answers: list[Found] = []
         texts = [text] if isinstance(text, str) else text
         for answer in self.detect_batch(texts, chosen, llm=llm):

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from alimark.detection.results import Detection
 from alimark.detection.stats.p_values import NullScores, RandomKeys, significance
@@ -26,7 +26,6 @@ from alimark.schemes.tokens import Ids, TextTokenizer, check_tokenizer, load_tok
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
-    from alimark.detection.settings import DetectionOptions
     from alimark.embedding.base import Embedder
     from alimark.generation.api import Finished, ManyProgress, Progress, Prompt, PromptStyle
     from alimark.keys.fitted import Fitted
@@ -196,38 +195,13 @@ class TokenLevel(ABC):
             if jobs:
                 yield from _write(jobs, engine, settings, progress)
 
-    @overload
     def detect(
-        self,
-        text: str,
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> Detection: ...
-
-    @overload
-    def detect(
-        self,
-        text: list[str],
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> list[Detection]: ...
-
-    def detect(
-        self,
-        text: str | list[str],
-        *,
-        settings: RandomKeys | None = None,
-        llm: LLM | None = None,
-        **options: Unpack[DetectionOptions],
+        self, text: str | list[str], *, settings: RandomKeys | None = None, llm: LLM | None = None, **options: Any
     ) -> Detection | list[Detection]:
         """Looks for the mark in a text or in each of several. Options are the fields of the scheme's settings."""
         from alimark.schemes.base import detection_settings
 
-        chosen = detection_settings(self, settings, {**options})
+        chosen = detection_settings(self, settings, options)
         answers: list[Detection] = []
         for answer in self.detect_batch([text] if isinstance(text, str) else text, chosen):
             if isinstance(answer, AlimarkError):

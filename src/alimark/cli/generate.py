@@ -198,12 +198,11 @@ def write_one(
     with show.progress() as bar:
         task = bar.add_task(title, total=settings.sentences)
         ticker = show.Ticker()
-        size = mark.key.block_size if mark else 0
 
         def step(_: int, sentence: MarkedSentence) -> None:
             ticker.tick(f"{title}: sentence {sentence.number} of {settings.sentences}")
-            bits = f"{sentence.matches}/{size} bits, " if size else ""
-            bar.update(task, completed=sentence.number, description=f"{title} ({bits}{sentence.tokens} tokens)")
+            matches = f"{sentence.matches} matched, " if sentence.matches else ""
+            bar.update(task, completed=sentence.number, description=f"{title} ({matches}{sentence.tokens} tokens)")
 
         [(_, result)] = generate_many(mark, [Prompt(prompt, seed)], llm, settings, batch=1, progress=step)
     if isinstance(result, AlimarkError):

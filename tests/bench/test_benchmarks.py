@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_run import STAND_INS, recipe
+from stand_ins import STAND_INS, recipe
 
 import elsewhere
 import paired

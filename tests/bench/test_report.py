@@ -184,7 +184,7 @@ def test_the_papers_perplexity_of_the_same_setting(page: Page) -> None:
 
 def test_examples_are_text_whatever_they_hold(written: Written, page: Page) -> None:
     assert "<script>alert" not in written.html
-    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt; &amp; &lt;b&gt;bold" in written.html
+    assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt; &amp; &lt;b&gt;bold" in written.html
     assert "marked<small>score 4.14</small><small>p = 0.000999</small>" in written.html
     assert "<script" not in written.markdown
     assert '> &lt;script&gt;alert("x")' in written.markdown

@@ -178,13 +178,10 @@ def test_the_bench_on_replicas(cluster: Any, tmp_path: Path) -> None:
         "watermark": [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 4}}],
     })  # fmt: skip
     with Replicas(Cluster(cluster.address)) as replicas:
-        BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas).run_generate()
+        BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas).run_stage("generate")
         again = BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas)
-        assert (
-            again._open("generate", [again.generate_job(cell, item) for cell in again.cells for item in cell.items])
-            == []
-        )
-    BenchRun(wanted, Workspace(tmp_path / "plain")).run_generate()
+        assert again.missing("generate", again.generate_jobs()) == []
+    BenchRun(wanted, Workspace(tmp_path / "plain")).run_stage("generate")
     ours, theirs = (
         {one["id"]: (one["text"], one["key_id"], one["matches"], one["seed"]) for one in map(json.loads, lines)}
         for lines in (

@@ -134,6 +134,7 @@ class TestPerplexity:
         for batch in (1, 4, 8):
             assert oracle.perplexities(pairs, batch=batch) == pytest.approx(alone, rel=1e-4)
 
+    @pytest.mark.slow
     def test_a_text_longer_than_the_context_is_read_in_windows(self, oracles: dict[str, Oracle], kind: str) -> None:
         oracle, text = oracles[kind], " ".join([TEXT] * 3)
         bos = [0] if kind == "llama" else []

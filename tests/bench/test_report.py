@@ -335,6 +335,7 @@ def test_roc_curve_against_a_count() -> None:
 # --- In a browser
 
 
+@pytest.mark.browser
 def test_in_a_browser(written: Written, tmp_path: Path) -> None:
     """Nothing is complained of, the script ran, and everything that was written is in the document."""
     page = (written.folder / "report.html").as_uri()

@@ -186,6 +186,7 @@ run(folder / "whole", wanted)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork and no SIGKILL")
 def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_path: Path) -> None:
     script = KILLED.format(tests=str(Path(__file__).parent))

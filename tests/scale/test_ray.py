@@ -32,9 +32,17 @@ from alimark.testing import StandInLLM
 ray: Any = pytest.importorskip("ray")
 pytest.importorskip("pyarrow")
 utilities: Any = pytest.importorskip("ray.cluster_utils")
-# Ray leaves sockets and files to the collector.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
-                                        "ignore::pytest.PytestUnraisableExceptionWarning")  # fmt: skip
+# Ray leaves sockets and files to the garbage collector.
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning",
+        "ignore::DeprecationWarning",
+        "ignore::FutureWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    ),
+]
 BLOCK = 1200
 PACE = 0.4  # seconds a batch takes at least, so that there is a middle of the run to kill it in
 HERE = Path(__file__).parent
@@ -45,7 +53,7 @@ class Trapped(Worker):
 
     def _rows(self, batch: Sequence[Any], work: Any, *, poison: bool) -> Any:
         said = "" if poison else str([one.record for one in batch])
-        self._beat()
+        self._heartbeat()
         if "HANG" in said:
             time.sleep(600)
         if "DIE" in said:
@@ -103,7 +111,7 @@ def test_poison_is_recorded_and_everything_else_is_found(
     best = rows(tmp_path / "out")
     assert len(best) == len(said) == len({row["place"] for row in best})
     assert [i for i, row in enumerate(best) if row["failed"]] == [20, 41]
-    assert "twice" in best[20]["error"]
+    assert "two workers ended" in best[20]["error"]
     assert max(best[0]["p_value"], best[-1]["p_value"]) <= found["fdr_threshold"]
     assert 4 <= outcome.deaths <= 12
     sound = [row["p_value"] for i, row in enumerate(best) if i not in (20, 41)]

@@ -122,9 +122,10 @@ def tpr_at(
     rate is between 0.3 and 3.6%. The Clopper-Pearson interval at this threshold alone covers the truth a third of the time (500
     marked texts), and a plain bootstrap of both samples 88% of the time, or hardly ever if nearly all texts are found.
     Therefore each draw gives the human texts random weights, with the unseen text above all others for the lower end and below
-    all others for the upper end. This is the exact (Beta) distribution of the rates at order statistics, for any scores and any ties. The
-    hits at the threshold of this draw then get the Beta draw of Clopper and Pearson. In simulations, 95% intervals cover 95 to
-    100% of the time, and about 93% in the worst case: many marked texts, 200 human texts, scores in coarse steps.
+    all others for the upper end. This is the exact (Beta) distribution of the rates at order statistics, for any scores and
+    any ties. The hits at the threshold of this draw then get the Beta draw of Clopper and Pearson. In simulations, 95%
+    intervals cover 95 to 100% of the time, and about 93% in the worst case: many marked texts, 200 human texts, scores in
+    coarse steps.
 
     If the unseen text alone weighs more than `fpr`, as it often does with fewer than 3.7 / fpr texts, the threshold lies above
     all scores, and there is no distribution-free bound. We then assume an exponential tail, with a scale drawn from the highest

@@ -50,11 +50,6 @@ class Table:
     """The things among which the best and the second are marked; empty if they are not."""
     folded: bool = False
 
-    def note_with(self, ranking: str) -> str:
-        """The note below the table; `ranking` says how the best and the second are marked."""
-        ranking = f"{ranking}, among {self.ranked}." if self.ranked else ""
-        return " ".join(part for part in (self.note, ranking) if part)
-
 
 Format = Callable[[float], str]
 

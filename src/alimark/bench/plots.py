@@ -70,7 +70,7 @@ def rates(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
             for name in families:
                 _rate_panel(sheet, next(panels), rows, name, level, looks)
         sheet.name_axes("rate of the attack", "marked texts found (%)")
-        yield sheet.finish("Bands are intervals at 95%; the rate 0 is no attack.")
+        yield sheet.finish("Bands are 95% intervals; the rate 0 is no attack.")
 
 
 def _rate_panel(sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level: str, looks: Looks) -> None:
@@ -112,7 +112,7 @@ def settings(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
             _setting_panel(sheet, axes, members, points, level, looks)
             sheet.head(axes, attack_label(attack))
         sheet.name_axes(what, "marked texts found (%)")
-        yield sheet.finish("Bars are intervals at 95%.")
+        yield sheet.finish("Bars are 95% intervals.")
 
 
 def _setting_panel(
@@ -157,7 +157,7 @@ def roc(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
                 _roc_panel(sheet, axes, results, [row for row in rows if row["attack"] == attack], looks, log)
                 sheet.head(axes, attack_label(attack))
             sheet.name_axes("human texts found (%)", "marked texts found (%)")
-            yield sheet.finish("Dotted: chance. Every point is a score taken as the threshold.", folded=not log)
+            yield sheet.finish("Dotted: chance. Every point is one threshold.", folded=not log)
 
 
 def _roc_panel(sheet: Sheet, axes: Axes, results: Results, rows: Sequence[Row], looks: Looks, log: bool) -> None:
@@ -218,7 +218,7 @@ def scores(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
             sheet.head(axes, f"{compared.label}: {about}" if len(among) > 1 else about)
         sheet.name_axes("score", "share of texts (%)")
         yield sheet.finish(
-            "Filled: before the attack. Lines: after it; where it has rates, light the lowest and dark the highest."
+            "Filled: before the attack. Lines: after it; with several rates, the lowest is light and the highest dark."
         )
 
 
@@ -275,7 +275,7 @@ def deltas(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
             axes.set_xticks([0.5, 1, 1.5, 2])
             sheet.head(axes, attack_label(attack))
         sheet.name_axes("sentences after / before", "share of texts (%)")
-        yield sheet.finish("What lies beyond the axis is counted at its ends.")
+        yield sheet.finish("Values beyond the ends of the axis are counted at its ends.")
 
 
 def _writer(row: Row) -> Variant:
@@ -323,7 +323,7 @@ def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
     sizes = sorted((size for size, values in results["null"].items() if values), key=lambda size: (len(size), size))
     if not sizes:
         return
-    title = "Scores (z) of human texts under keys that did not write them, by block size M"
+    title = "Scores (z) of human texts under random keys, by block size M"
     sheet = Sheet(_named(prefix, "null", 0), title, len(sizes), height=1.6, sharex=True, sharey=True)
     edges = _edges(np.concatenate([results["null"][size] for size in sizes]), 32)
     for axes, size in zip(sheet.axes, sizes):
@@ -332,7 +332,7 @@ def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
         axes.axvline(float(values.mean()), color=INK, linewidth=1)
         sheet.head(axes, f"M = {size}: mean {values.mean():.3f}, sd {values.std():.3f}")
     sheet.name_axes("z", "share of texts (%)")
-    yield sheet.finish("What chance alone brings: a marked text lies to the right of this. Line: the mean.")
+    yield sheet.finish("Scores by chance alone; marked texts score higher. Line: the mean.")
 
 
 def runtime(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
@@ -350,7 +350,7 @@ def runtime(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
     lengths = sorted({row["sentences"] for row in rows})
     axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.set(xlabel="sentences N", ylabel="seconds")
-    yield sheet.finish("Both axes are logarithmic; embedding included.")
+    yield sheet.finish("Both axes are logarithmic; the time includes embedding.")
 
 
 _SECTIONS = {

@@ -41,10 +41,10 @@ class Metric:
 
 def _tpr(level: str) -> Metric:
     share = f"{100 * float(level):g}%"
-    return Metric(f"tpr@{level}", f"TPR@{share}", f"marked texts found where {share} of the human texts are found, too")
+    return Metric(f"tpr@{level}", f"TPR@{share}", f"share of marked texts found at a false-positive rate of {share}")
 
 
-AUROC = Metric("auroc", "AUROC", "how often a marked text scores above a human one")
+AUROC = Metric("auroc", "AUROC", "share of pairs in which the marked text scores above the human one")
 MAIN = (_tpr("0.01"), _tpr("0.05"), AUROC)
 
 
@@ -53,13 +53,13 @@ def metrics(rows: Sequence[Row]) -> list[Metric]:
     levels = sorted({level for row in rows for level in row["tpr"]} - {"0.01", "0.05"}, key=float, reverse=True)
     nominal = sorted({level for row in rows for level in row["tpr_nominal"]}, key=float)
     every = [*MAIN, *map(_tpr, levels)]
-    every += [Metric(f"p@{p}", f"p ≤ {p}", f"marked texts with a p-value of {p} or less") for p in nominal]
+    every += [Metric(f"p@{p}", f"p ≤ {p}", f"share of marked texts with a p-value of {p} or less") for p in nominal]
     return [metric for metric in every if any(metric.of(row) for row in rows)]
 
 
 # --- Tables
 
-_BESIDE = " The paper's figures stand beside ours, and below them what they are of where it is not the same."
+_BESIDE = " Figures of the paper are beside ours; small print below them says where their setting differs."
 
 
 def _ranked(rows: Sequence[Row]) -> str:
@@ -72,7 +72,7 @@ def _ranked(rows: Sequence[Row]) -> str:
 def _note(rows: Sequence[Row], beside: bool) -> str:
     texts = sorted({row["texts"] for row in rows})
     count = f"{texts[0]}" if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
-    return f"In percent, with intervals at 95%; {count} marked texts a figure.{_BESIDE if beside else ''}"
+    return f"In percent, with 95% intervals; {count} marked texts per figure.{_BESIDE if beside else ''}"
 
 
 def _ranking_set(variant: Variant, among: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
@@ -145,7 +145,7 @@ def _full(results: Results, rows: Sequence[Row], label: str, alone: bool) -> Tab
     if not alone:
         sets = [(row["attack"], _ranking_set(variant(row), variants(rows))) for row in rows]
         lines = mark_columns(lines, sets, range(len(first), len(first) + len(rates)))
-    title = "Detection by attack" if alone else "Every figure, attack by attack"
+    title = "Detection by attack" if alone else "All figures by attack"
     return Table(
         f"{title}: {label}" if label else title, [*first, *rates, *rest], lines, note, "attack",
         "" if alone else _ranked(rows), folded=not alone,
@@ -171,8 +171,8 @@ def _rates(paper: Paper, rows: Sequence[Row]) -> tuple[list[Column], _Cells, str
         return figures
 
     note = (
-        "Rates in percent, with intervals at 95%. TPR: at the score that this share of the human scores reaches; p: at the "
-        "nominal p-value. Failed: texts that the attack gave up or spoilt, counted in no rate."
+        "Rates in percent, with 95% intervals. TPR: at the threshold that this share of the human scores reaches; p: at the "
+        "nominal p-value. Failed: texts on which the attack failed; no rate counts them."
     )
     return columns, cells, note + (_BESIDE if beside else "")
 
@@ -199,7 +199,7 @@ def _delta(row: Row) -> Cell:
     return Cell(f"{mean:.2f}", f"sd {np.std(row['deltas']):.2f}", mean)
 
 
-_EXTRAS: dict[str, Callable[[Row], Cell]] = {"meaning kept": _cosine, "sentences after / before": _delta}
+_EXTRAS: dict[str, Callable[[Row], Cell]] = {"similarity of meaning": _cosine, "sentences after / before": _delta}
 
 
 # --- Summary

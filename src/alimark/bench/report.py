@@ -92,21 +92,21 @@ def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
     drawn = plots.draw(results, palette, slug)
     parts: dict[str, tuple[str, list[Part]]] = {
         "detection": ("Detection", [*rates.overview(results), *rates.details(results), *drawn["detection"]]),
-        "attacks": ("What the attacks did", [*drawn["attacks"]]),
+        "attacks": ("Changes by the attacks", [*drawn["attacks"]]),
         "human": ("Human texts", [*tables.human(results), *drawn["human"]]),
         "quality": ("Quality", [*tables.quality(results), *drawn["quality"]]),
         "cost": ("Cost", [*tables.cost(results)]),
         "runtime": ("Runtime", [*tables.runtime(results), *drawn["runtime"]]),
         "data": ("Data", [*tables.data(results)]),
         "examples": ("Examples", [*results["examples"]]),
-        "made": ("How it was made", [*tables.made(results), *_recipe(results)]),
+        "made": ("Settings and versions", [*tables.made(results), *_recipe(results)]),
     }
     sections = [Section(f"{slug}-{name}", title, content) for name, (title, content) in parts.items() if content]
     return Chapter(slug, results["title"] or results["name"], rates.summary(results), sections)
 
 
 def _recipe(results: Results) -> list[Part]:
-    return [Code("The recipe, every setting resolved", results["recipe"])] if results["recipe"].strip() else []
+    return [Code("The recipe with every setting", results["recipe"])] if results["recipe"].strip() else []
 
 
 def _plots(chapter: Chapter) -> list[Plot]:

@@ -47,7 +47,7 @@ class Group:
     data: str
 
 
-AnyRow = TypeVar("AnyRow", bound=JsonMapping)
+RowLike = TypeVar("RowLike", bound=JsonMapping)
 
 
 def variant(row: JsonMapping) -> Variant:
@@ -65,8 +65,8 @@ def variants(rows: Iterable[JsonMapping]) -> list[Variant]:
     return list(dict.fromkeys(variant(row) for row in rows))
 
 
-def grouped(rows: Iterable[AnyRow]) -> dict[Group, list[AnyRow]]:
-    groups: dict[Group, list[AnyRow]] = {}
+def grouped(rows: Iterable[RowLike]) -> dict[Group, list[RowLike]]:
+    groups: dict[Group, list[RowLike]] = {}
     for row in rows:
         groups.setdefault(group(row), []).append(row)
     return groups

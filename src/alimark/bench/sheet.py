@@ -29,7 +29,7 @@ Style = dict[str, Any]
 """Options of matplotlib, by name."""
 
 _STYLE: Style = {
-    "axes.titley": 1.0,  # a fixed position; searching for one takes a sixth of the drawing time
+    "axes.titley": 1.0,  # a fixed position; finding it automatically takes a sixth of the drawing time
     "font.family": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 9,
     "xtick.labelsize": 8, "ytick.labelsize": 8, "figure.titlesize": 11, "figure.titleweight": "bold",
     "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": INK,

@@ -13,14 +13,14 @@ from alimark.bench.cells import PAPER, Cell, Column, Line, Names, Table, counted
 from alimark.bench.results import Estimate, Human, JsonMapping, Quality, Results
 from alimark.bench.shape import Paper, group_label, grouped, shown, variant, variants
 
-AnyRow = TypeVar("AnyRow", bound=JsonMapping)
+RowLike = TypeVar("RowLike", bound=JsonMapping)
 
 
 def _by_group(
     title: str,
-    rows: Sequence[AnyRow],
+    rows: Sequence[RowLike],
     columns: Sequence[Column],
-    cells: Callable[[AnyRow], list[Cell]],
+    cells: Callable[[RowLike], list[Cell]],
     note: str = "",
 ) -> list[Table]:
     """A table with one line per row, grouped by LLM and data set; no table if there are no rows."""
@@ -45,10 +45,10 @@ def human(results: Results) -> list[Table]:
         return [counted(row["texts"]), counted(row["keys"]), average, *shares]
 
     note = (
-        "Share of human scores at or below each p-value, in percent, with intervals at 95%: an honest p-value is reached as "
-        "often as it says. ▲: the whole interval lies above it. Keys: fresh keys that each text was scored under."
+        "Share of human scores at or below each p-value, in percent, with 95% intervals. It should not exceed the p-value. "
+        "▲: the whole interval lies above the p-value. Keys: the number of fresh keys that each text was scored under."
     )
-    return _by_group("Human texts taken for marked ones", results["human"], columns, cells, note)
+    return _by_group("False positives on human texts", results["human"], columns, cells, note)
 
 
 def _false_positives(share: Estimate | None, level: float) -> Cell:
@@ -74,16 +74,18 @@ def quality(results: Results) -> list[Table]:
         figures += [estimated(row["distinct"], three), estimated(row["repetition"], three)]
         return figures + ([estimated(row["diversity"], three)] if diverse else [])
 
-    return _by_group("How the texts read", rows, columns, cells, _quality_note(rows, diverse))
+    return _by_group("Text quality", rows, columns, cells, _quality_note(rows, diverse))
 
 
 def _quality_note(rows: Sequence[Quality], diverse: bool) -> str:
     oracles = ", ".join(dict.fromkeys(row["oracle"] for row in rows if row["oracle"]))
     note = (
-        f"Perplexity{f' by {oracles}' if oracles else ''}, below the median its quartiles. Distinct: the share of different "
-        "word pairs. Repetition: the share of four-word runs that came before in the text."
+        f"Perplexity{f' by {oracles}' if oracles else ''}, with the quartiles below the median. Distinct: the share of "
+        "different word pairs. Repetition: the share of four-word sequences that occurred before in the text."
     )
-    return note + (" Diversity: one minus the mean cosine among several answers to one prompt." if diverse else "")
+    return note + (
+        " Diversity: one minus the mean cosine similarity among several answers to one prompt." if diverse else ""
+    )
 
 
 def _tenth(value: float) -> str:
@@ -105,14 +107,14 @@ def _plain(value: float) -> str:
 
 
 def cost(results: Results) -> list[Table]:
-    columns = [Column("texts"), Column("tokens a text"), Column("seconds a text")]
+    columns = [Column("texts"), Column("tokens per text"), Column("seconds per text")]
     return _by_group(
-        "What a marked text took to write",
+        "Cost of writing a marked text",
         results["cost"],
         columns,
         lambda row: [counted(row["texts"]), Cell(f"{row['tokens']:,.0f}", value=row["tokens"]),
                      Cell(_plain(row["seconds"]), value=row["seconds"])],
-        "Means. Tokens: all that were sampled, those of candidates not taken included.",
+        "Means. Tokens: all sampled tokens, including those of candidates that were not chosen.",
     )  # fmt: skip
 
 
@@ -137,7 +139,7 @@ def runtime(results: Results) -> list[Table]:
             cells.append(Cell(_plain(row["seconds"]), value=row["seconds"]) if row else Cell())
             cells += [papers(theirs.get((compared, length)), _plain)] if length in beside else []
         lines.append(Line(cells))
-    return [Table("Seconds to detect one text of N sentences", columns, lines, "Embedding included.")]
+    return [Table("Seconds to detect one text of N sentences", columns, lines, "The time includes embedding.")]
 
 
 _DATA = {"set": "data set", "short": "too short, left out", "repeats": "repeats, removed"}
@@ -149,7 +151,7 @@ def data(results: Results) -> list[Table]:
     numbers = {name: all(isinstance(row.get(name, 0), int | float) for row in rows) for name in names}
     columns = [Column(_DATA.get(name, name), number=numbers[name]) for name in names]
     lines = [Line([_datum(row.get(name)) for name in names]) for row in rows]
-    return [Table("Texts that were used, and those that were not", columns, lines)] if rows and names else []
+    return [Table("Texts used and left out", columns, lines)] if rows and names else []
 
 
 def _datum(value: object) -> Cell:
@@ -161,8 +163,8 @@ def _datum(value: object) -> Cell:
 def made(results: Results) -> list[Table]:
     """What the run recorded about itself: versions, machine, seed, time."""
     lines = [Line([Cell(name), Cell(_text(value))]) for name, value in results["made"].items()]
-    columns = [Column("what", number=False), Column("as it was", number=False)]
-    return [Table("What made this", columns, lines)] if lines else []
+    columns = [Column("item", number=False), Column("value", number=False)]
+    return [Table("Versions, machine and times", columns, lines)] if lines else []
 
 
 def _text(value: object) -> str:

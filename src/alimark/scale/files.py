@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["parquet", "jsonl", "text"]
 BLOCK_BYTES = 2 << 20
-"""About a thousand documents: minutes of work for one core, so that little is lost when a worker dies."""
+"""About a thousand documents: minutes of work for a core, so that little is lost when a worker dies."""
 MAX_DOCUMENT = 8 << 20
 """Bytes. A longer document is skipped and recorded as failed."""
 _FILES_PER_BLOCK = 256

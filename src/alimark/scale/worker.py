@@ -45,7 +45,7 @@ class Task:
     """The field of a record that names its source; if empty, the source is the file."""
     max_document: int = MAX_DOCUMENT
     time_limit: float = 120.0
-    """The most seconds between two heartbeats of a worker, that is, for one step of one document."""
+    """The most seconds between two heartbeats of a worker, that is, for a single step of a document."""
     cache: int = 256
     """Megabytes of embeddings to keep in memory."""
     first_pass: FirstPass | None = None

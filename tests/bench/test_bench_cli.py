@@ -1,4 +1,4 @@
-"""alimark bench: the smoke recipe from end to end, and what is said when something is wrong."""
+"""alimark bench: the smoke recipe from end to end, and error messages."""
 
 from __future__ import annotations
 

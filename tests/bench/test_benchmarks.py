@@ -1,4 +1,4 @@
-"""What benchmarks/paired.py and quality.py make of several answers to one prompt, and what elsewhere.py brings back."""
+"""benchmarks/paired.py and quality.py with several answers to one prompt, and the records of elsewhere.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: every table and plot of made-up results is there and says what they say; hostile text stays text."""
+"""The report of made-up results: every table and plot, the figures in them, and escaping of hostile text."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def test_roc_curve_against_a_count() -> None:
 
 @pytest.mark.browser
 def test_in_a_browser(written: Written, tmp_path: Path) -> None:
-    """Nothing is complained of, the script ran, and everything that was written is in the document."""
+    """The console has no messages, the script ran, and all plots and tables are in the document."""
     page = (written.folder / "report.html").as_uri()
     command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
                "--enable-logging=stderr", "--v=0", "--dump-dom", page]  # fmt: skip

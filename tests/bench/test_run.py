@@ -1,4 +1,4 @@
-"""Runs: nothing twice, nothing lost, whatever happens to the process."""
+"""Runs of recipes: all stages, resuming after a kill, several processes, failed texts, stable ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a report, as cells: which figures they hold, which are marked, and the paper's beside them."""
+"""The tables of a report as cells: their figures, the marks of the best, and the paper's figures."""
 
 from __future__ import annotations
 

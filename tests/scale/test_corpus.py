@@ -1,4 +1,4 @@
-"""A run over a corpus in one process: the batch audit's answers, resumed by block, many keys, finer p-values where needed."""
+"""Audits of a corpus in one process: equal to the batch audit, resumed by block, many keys, refined p-values."""
 
 from __future__ import annotations
 

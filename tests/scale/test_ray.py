@@ -1,4 +1,4 @@
-"""The same run on a cluster of two nodes whose workers, driver and nodes die: nothing is lost, nothing comes twice."""
+"""Audits on a cluster of two nodes whose workers, driver and nodes die: every document has exactly one result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HERE = Path(__file__).parent
 
 
 class Trapped(Worker):
-    """Hangs or dies with documents that say so, and takes its time with all others."""
+    """A worker that hangs or dies with documents that contain HANG or DIE, and is slow with all others."""
 
     def _rows(self, batch: Sequence[Any], work: Any, *, poison: bool) -> Any:
         said = "" if poison else str([one.record for one in batch])
@@ -64,7 +64,7 @@ class Trapped(Worker):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two nodes on this machine, a worker's room each."""
+    """A cluster of two nodes on this machine, each with resources for one worker."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Workers import the tests' own modules.
     before = os.environ.get("PYTHONPATH")
@@ -89,7 +89,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What one process without trouble finds."""
+    """The results of one process."""
     folder = tmp_path_factory.mktemp("expected")
     source = write(folder / "docs.jsonl", texts)
     corpus.run([str(source)], task(source, folder / "out"), block_bytes=BLOCK)
@@ -148,7 +148,7 @@ def test_workers_and_driver_killed_ten_times(
 
 
 def workers() -> list[int]:
-    """Processes in which an actor of ours lives."""
+    """The process ids of the actors."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

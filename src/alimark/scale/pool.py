@@ -31,7 +31,7 @@ _NO_WORKER = 60.0
 class Builder(Protocol):
     """Makes a worker that may use `threads` cores; a `guarded` worker ends its process if a document takes too long."""
 
-    def __call__(self, *, threads: int | None, guarded: bool) -> Any: ...
+    def __call__(self, *, threads: int | None, guarded: bool) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LocalPool(Generic[Job]):
     """A queue whose jobs this process does, one after the other."""
 
     def __init__(self, build: Builder) -> None:
-        self._worker = build(threads=None, guarded=False)
+        self._worker: Any = build(threads=None, guarded=False)
         self._jobs: deque[Job] = deque()
 
     def give(self, job: Job) -> None:
@@ -228,7 +228,7 @@ class _Host:
         This is not done in the constructor, because Ray would not raise an error of the constructor as it is.
         """
         _bound_threads(self._threads)
-        self._worker = self._build(threads=self._threads, guarded=True)
+        self._worker: Any = self._build(threads=self._threads, guarded=True)
         return metadata.version("alimark")
 
     def work(self, job: Any) -> Iterator[Any]:

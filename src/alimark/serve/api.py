@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from alimark.detection.results import AlignedDetection
+from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import draws_for
 from alimark.errors import AlimarkError
@@ -19,7 +19,7 @@ from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
-from alimark.serve.checking import Answer, Check, best_first
+from alimark.serve.checking import BEST_KEYS, Answer, Check
 from alimark.serve.extract import KINDS, extract
 from alimark.serve.gate import Refused, refusal
 from alimark.serve.metrics import CONTENT_TYPE
@@ -78,7 +78,7 @@ async def _look(
         wrong = [one for one in part if isinstance(one, BaseException)]
         if wrong and not isinstance(wrong[0], AlimarkError):
             raise wrong[0]
-        answers.append(wrong[0] if wrong else best_first([one for some in part for one in some]))  # type: ignore[arg-type,union-attr]
+        answers.append(wrong[0] if wrong else best_first([one for some in part for one in some])[:BEST_KEYS])  # type: ignore[arg-type,union-attr]
     return answers
 
 

@@ -56,7 +56,7 @@ def detect_keys(
     best: int = 3,
     llm: LLM | None = None,
 ) -> list[AlignedDetection]:
-    """The best few of many keys for one text, best first, with p-values corrected for the number of keys tried.
+    """The best few of many keys on a text, best first, with p-values corrected for the number of keys tried.
 
     All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
     best few alone. The keys may differ in block size and centre, not in embedder and splitter.

@@ -150,7 +150,7 @@ def _aligned_step(step: Step, packed: Packed, blocks: Packed, block_size: int, s
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """The result for one text and one key, of any scheme; or for the best of many keys, see `keys_tried`.
+    """The result of a text under a key of any scheme, or under the best of many keys, see `keys_tried`.
 
     `alimark.load(key).detect(text)` returns it; it is not made by hand.
     """
@@ -399,9 +399,9 @@ def _html_row(step: AlignedStep, block_size: int) -> str:
     )
 
 
-AnyDetection = TypeVar("AnyDetection", bound=Detection)
+SomeDetection = TypeVar("SomeDetection", bound=Detection)
 
 
-def best_first(detections: Iterable[AnyDetection]) -> list[AnyDetection]:
+def best_first(detections: Iterable[SomeDetection]) -> list[SomeDetection]:
     """Detections of one text under several keys: smallest p-value first, of equal p-values the highest score first."""
     return sorted(detections, key=lambda detection: (detection.p_value, -detection.score))

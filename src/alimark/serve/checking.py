@@ -56,7 +56,7 @@ class Check:
 
 
 Answer = list[AlignedDetection]
-"""Best first: one detection for one key, the best few for many."""
+"""Best first: a single detection where one key was asked for, the best few for many."""
 
 Asked = tuple[Check, Future[Answer]]
 

@@ -337,7 +337,7 @@ def _move(
 def trace_local(
     units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, costs: LocalCosts
 ) -> tuple[float, list[Step]]:
-    """The best local sum for one key, and the steps of its alignment in order."""
+    """The best local sum under a key, and the steps of its alignment in order."""
     table = np.empty((len(units) + 1, len(blocks) + 1))
     best, i, j = _local_one(units, valid, blocks, m, tuple(costs), table)
     gain = costs.theta * m

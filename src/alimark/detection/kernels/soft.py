@@ -311,7 +311,7 @@ def search_local_soft(tables: Floats, joinable: NDArray[np.bool_], blocks: Packe
 def trace_local_soft(
     tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, costs: LocalCosts
 ) -> tuple[float, list[Step]]:
-    """The best local sum for one key, and the steps of its alignment in order."""
+    """The best local sum under a key, and the steps of its alignment in order."""
     worths = np.empty((len(tables), tables.shape[1], len(blocks)))
     _worths(tables, blocks, worths)
     table = np.empty((len(tables) + 1, len(blocks) + 1))

@@ -86,8 +86,8 @@ def sentences_needed(block_size: int, fpr: float, *, soft: bool = False) -> int 
         The number of sentences, or None where more than `LONGEST_NEEDED` are needed.
 
     Example:
-        >>> sentences_needed(8, 0.01), sentences_needed(8, 1e-6)
-        (6, 15)
+        >>> sentences_needed(8, 0.01), sentences_needed(8, 0.001)
+        (6, 7)
     """
     least = _LEAST_RATE[soft]
     if fpr < least:

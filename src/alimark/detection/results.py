@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from alimark._util.arrays import Packed
-from alimark._util.jsonl import Record
+from alimark._util.json_types import JsonObject
 from alimark.detection.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_BLOCK, WHOLE, Step
 from alimark.detection.stats.p_values import RandomKeys, draws_for
 from alimark.errors import AlimarkError
@@ -237,11 +237,11 @@ class Detection:
     def _not_found(self, fpr: float) -> Verdict:
         return Verdict("too short to tell" if self.p_least * self.keys_tried > fpr else "not found")
 
-    def to_dict(self) -> Record:
+    def to_dict(self) -> JsonObject:
         """All fields, ready for JSON."""
         return asdict(self)
 
-    def record(self) -> Record:
+    def record(self) -> JsonObject:
         """The few fields that an audit writes for each document.
 
         Returns:
@@ -255,7 +255,7 @@ class Detection:
             >>> sorted(mark.detect("The lamp went out. Nobody saw it.").record())
             ['draws', 'key_id', 'near_flips', 'p_value', 'scheme', 'score', 'sentence_count', 'z']
         """
-        content: Record = {name: getattr(self, name) for name in self._recorded}
+        content: JsonObject = {name: getattr(self, name) for name in self._recorded}
         content["sentence_count"] = len(self.sentences)
         if self.warnings:
             content["warnings"] = list(self.warnings)
@@ -263,7 +263,7 @@ class Detection:
 
     _recorded: ClassVar[tuple[str, ...]] = ("key_id", "scheme", "score", "z", "p_value", "draws")
 
-    def report(self, fpr: float = 0.01) -> Record:
+    def report(self, fpr: float = 0.01) -> JsonObject:
         """The evidence: enough for another person with the key to repeat the test and get the same p-value.
 
         Args:
@@ -354,13 +354,13 @@ class AlignedDetection(Detection):
             return Verdict("too short to tell", needed)
         return Verdict("not found", needed)
 
-    def to_dict(self) -> Record:
+    def to_dict(self) -> JsonObject:
         content = asdict(self)
         del content["sentences_needed"]
         content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
         return content
 
-    def record(self) -> Record:
+    def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
         if self.passages:
@@ -369,7 +369,7 @@ class AlignedDetection(Detection):
             content["restructured"] = asdict(self.restructured) | {"texts": len(self.restructured.texts)}
         return content | ({"warnings": warnings} if warnings else {})
 
-    def report(self, fpr: float = 0.01) -> Record:
+    def report(self, fpr: float = 0.01) -> JsonObject:
         return super().report(fpr) | {"bits": len(self.sentences) * self.block_size}
 
     def corrected(self, keys: int) -> Self:

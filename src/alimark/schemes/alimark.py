@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from alimark._util.arrays import Floats
 from alimark.detection.pipeline import detect_batch, units_of
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError
 from alimark.generation.selection import Weight
 from alimark.keys.key import Key
@@ -79,7 +80,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
     """
 
     scheme = "alimark"
-    settings = DetectionSettings
+    settings: ClassVar[type[RandomKeys]] = DetectionSettings
 
     @classmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> BlockRule:
@@ -135,9 +136,14 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         return rewritings[0] if isinstance(text, str) else rewritings
 
     def detect_batch(
-        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
     ) -> list[AlignedDetection | AlimarkError]:
-        return detect_batch(texts, self.key, self.embedder, settings or DetectionSettings(), llm=llm, times=times)
+        return detect_batch(texts, self.key, self.embedder, DetectionSettings.of(settings), llm=llm, times=times)
 
-    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
-        return units_of(texts, self.key, self.embedder, settings or DetectionSettings())
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        return units_of(texts, self.key, self.embedder, DetectionSettings.of(settings))

@@ -16,14 +16,16 @@ import pytest
 
 from alimark import Key
 from alimark.errors import KeyFileError, KeyMismatch
-from alimark.keys.key import many_vectors
+from alimark.keys.derivation import many_vectors
+from alimark.parameters.alimark import AliMarkParameters
 from alimark.testing import StandInEmbedder
 
 SECRET = bytes(range(32))
 
 
 def known(block_size: int) -> Key:
-    return Key(SECRET, embedder="e", fingerprint="sha256:00", block_size=block_size)
+    parameters = AliMarkParameters(block_size=block_size)
+    return Key(SECRET, parameters=parameters, embedder="e", fingerprint="sha256:00")
 
 
 def fresh(**options: object) -> Key:
@@ -71,7 +73,7 @@ def test_vectors_are_orthonormal(m: int, dimension: int) -> None:
 
 def test_vectors_of_many_keys_are_those_of_each() -> None:
     keys = [fresh() for _ in range(5)]
-    together = many_vectors(keys, 64)
+    together = many_vectors([key.derivation for key in keys], 64)
     assert all(np.array_equal(together[i], key.vectors(64)) for i, key in enumerate(keys))
     with pytest.raises(KeyMismatch, match="do not fit"):
         known(64).vectors(32)

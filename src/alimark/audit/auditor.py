@@ -15,6 +15,7 @@ from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.keys.key import Key
 from alimark.schemes.api import load
+from alimark.schemes.registry import aligns
 
 if TYPE_CHECKING:
     from alimark._util.jsonl import Record
@@ -84,7 +85,7 @@ class Auditor:
             if key.embedder and key.embedder not in self._embedders:
                 self._embedders[key.embedder] = load_embedder(key.embedder)
         self._groups = _groups(self.keys)
-        if first_pass and (len(self._groups) > 1 or self.keys[0].scheme != "alimark"):
+        if first_pass and (len(self._groups) > 1 or not aligns(self.keys[0].scheme)):
             raise AlimarkError("a first pass goes with AliMark's keys of one embedder and one decision")
 
     def answer(self, texts: Sequence[str], draws: int | None = None) -> list[Answer]:
@@ -126,7 +127,7 @@ class Auditor:
 
     def _group(self, keys: Sequence[Key], texts: Sequence[str], settings: RandomKeys) -> Sequence[Answer]:
         first, tried = keys[0], len(self.keys)
-        if first.scheme == "alimark":
+        if aligns(first.scheme):
             own = settings if isinstance(settings, DetectionSettings) else _widened(settings)
             embedder = self._embedders[first.embedder]
             if len(keys) == 1:
@@ -142,7 +143,7 @@ def _groups(keys: Sequence[Key]) -> list[list[Key]]:
     """Keys that share one embedding and one kind of score; each key of a rival stands alone."""
     groups: dict[Any, list[Key]] = {}
     for key in keys:
-        alike = (key.fingerprint, key.splitter, key.soft) if key.scheme == "alimark" else key.id
+        alike = (key.fingerprint, key.splitter, key.soft) if aligns(key.scheme) else key.id
         groups.setdefault(alike, []).append(key)
     return list(groups.values())
 

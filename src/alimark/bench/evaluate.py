@@ -19,6 +19,7 @@ from alimark.bench.results import Cost, Estimate, Example, Human, Quality, Resul
 from alimark.bench.run import Cell, Run, embedder_for, key_for, secret, settings_for
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.schemes.api import load
+from alimark.schemes.registry import aligns
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "transformers", "xllamacpp")
@@ -254,7 +255,7 @@ def _runtime(run: Run) -> Iterator[Runtime]:
 
 def _null(run: Run, cell: Cell, seen: _Seen, null: dict[str, list[float]]) -> None:
     """The statistic of human texts under keys that did not write them, by block size."""
-    for detection in cell.recipe.detection[:1] if cell.watermark.scheme == "alimark" else ():
+    for detection in cell.recipe.detection[:1] if aligns(cell.watermark.scheme) else ():
         records = [seen.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
         values = [float(record["z"]) for record in records if record.get("z") is not None]
         if values:

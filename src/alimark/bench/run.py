@@ -22,7 +22,6 @@ from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, detection_options, variants
 from alimark.bench.workspace import Stage, Workspace, digest, scored
-from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
@@ -32,6 +31,7 @@ from alimark.keys.fitted import Fitted
 from alimark.keys.key import DEFAULT_EMBEDDER, SOFT_VERSION, Key
 from alimark.llm import load_llm
 from alimark.llm.base import LLM, Sampling
+from alimark.parameters import parameters_class
 from alimark.schemes.api import load
 from alimark.schemes.registry import asks_llm, scheme
 
@@ -117,20 +117,18 @@ def _marking(watermark: Watermark) -> dict[str, Any]:
 
 def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
     """The embedder of a watermark's keys, where they have one."""
-    if watermark.scheme != "alimark" and not scheme(watermark.scheme).embeds:
+    if not parameters_class(watermark.scheme).embeds:
         return None
     return models.embedder(watermark.key.get("embedder", DEFAULT_EMBEDDER))
 
 
 def settings_for(watermark: Watermark, detection: Detection) -> RandomKeys:
     """What a scheme takes of a recipe's detection: a rival has nothing of AliMark's search."""
-    options = detection_options(detection)
-    if watermark.scheme == "alimark":
-        return DetectionSettings(**options)
-    kind: Any = getattr(scheme(watermark.scheme), "settings", RandomKeys)
+    kind = scheme(watermark.scheme).settings
     known = kind.__dataclass_fields__
-    found: RandomKeys = kind(**{name: value for name, value in options.items() if name in known})
-    return found
+    options = detection_options(detection)
+    settings: RandomKeys = kind(**{name: value for name, value in options.items() if name in known})
+    return settings
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ class Run:
 
     def generate_job(self, cell: Cell, item: Item, *, marked: bool = True, answer: int = 0) -> Job:
         recipe, options = cell.recipe, dict(cell.watermark.generate)
-        if marked and cell.watermark.scheme != "alimark":
+        if marked:
             options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
         settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
         making = {

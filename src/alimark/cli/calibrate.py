@@ -59,6 +59,7 @@ def calibrate(
     """
     from alimark.detection.settings import DetectionSettings
     from alimark.keys.key import Key
+    from alimark.schemes.registry import aligns
 
     try:
         lengths = [int(n) for n in sentences.split(",")]
@@ -66,7 +67,7 @@ def calibrate(
         raise AlimarkError("--sentences takes whole numbers such as 12,8,4") from None
     loaded = Key.load(key)
     texts = _texts(human)
-    if loaded.scheme != "alimark":
+    if not aligns(loaded.scheme):
         if centring or centre_out is not None:
             raise AlimarkError(
                 "a corpus mean centres the projections of AliMark alone; leave --centring and --centre-out out"

@@ -42,7 +42,7 @@ class Options:
 
 def audit(keys: list[Key], inputs: list[str], output: str, settings: RandomKeys, options: Options) -> None:
     from alimark.audit.auditor import FirstPass
-    from alimark.keys.files import Sealed
+    from alimark.keys.key import Sealed
     from alimark.scale import corpus
     from alimark.scale.pool import Cluster
     from alimark.scale.worker import Task

@@ -200,12 +200,12 @@ def _for_keys(keys: list[Key], settings: DetectionSettings, has_llm: bool) -> Ra
     """The settings, or for keys of rivals those that all have; the options of AliMark's search are then refused."""
     from alimark.detection.settings import DetectionSettings
     from alimark.detection.stats.p_values import RandomKeys
-    from alimark.schemes.registry import asks_llm
+    from alimark.schemes.registry import aligns, asks_llm
 
     asked = any(map(asks_llm, keys))
     if settings.learned != has_llm and not (has_llm and asked):
         raise AlimarkError("--restructure learned and --llm go together")
-    if all(key.scheme == "alimark" for key in keys):
+    if all(aligns(key.scheme) for key in keys):
         return settings
     common = {name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__}
     if settings != DetectionSettings(**common, passage_fpr=settings.passage_fpr):
@@ -232,9 +232,10 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
     from alimark._util.files import read_text
     from alimark.detection.kernels.hard import warm_up
     from alimark.schemes.api import detect as detect_keys
+    from alimark.schemes.registry import aligns
 
     answers: Answers = {}
-    if keys[0].scheme == "alimark":
+    if aligns(keys[0].scheme):
         # Half a second of loading kernels fits into the time that the embedder takes.
         threading.Thread(target=warm_up, daemon=True).start()
     mark = show.load_mark(keys[0])

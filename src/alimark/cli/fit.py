@@ -49,7 +49,7 @@ def fit(
 
     kind: Any = known_scheme(scheme)
     if not hasattr(kind, "fit"):
-        those = ", ".join(name for name in names()[1:] if hasattr(known_scheme(name), "fit"))
+        those = ", ".join(name for name in names() if hasattr(known_scheme(name), "fit"))
         raise AlimarkError(f"{scheme} learns nothing from text; those that do: {those}")
     options = assignments(setting or [])
     known = [name for name, one in inspect.signature(kind.fit).parameters.items() if one.kind == one.KEYWORD_ONLY]

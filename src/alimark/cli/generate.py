@@ -152,7 +152,7 @@ def write_one(
     with show.progress() as bar:
         task = bar.add_task(title, total=settings.sentences)
         ticker = show.Ticker()
-        size = mark.key.block_size if mark else 0
+        size = mark.key.block_size if mark and mark.aligns else 0
 
         def step(_: int, sentence: MarkedSentence) -> None:
             ticker.tick(f"{title}: sentence {sentence.number} of {settings.sentences}")
@@ -177,9 +177,13 @@ def written(
 
 
 def _say(made: Generation) -> None:
+    from alimark.schemes.registry import aligns
+
     per_sentence = sum(made.matches) / max(1, len(made.matches))
-    what = "bits each, " if made.scheme == "alimark" else f"matched each ({made.scheme}), "
-    bits = f"{per_sentence:.1f} of {made.block_size} {what}" if made.marked else "unmarked, "
+    bits = "unmarked, "
+    if made.marked:
+        what = "bits each, " if aligns(made.scheme) else f"matched each ({made.scheme}), "
+        bits = f"{per_sentence:.1f} of {made.block_size} {what}"
     show.note(
         f"{len(made.sentences)} sentences, {bits}"
         f"{made.candidates} candidates, {made.tokens} tokens, {made.elapsed:.0f} s, seed {made.seed}"

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, TypedDict
 
 from alimark.detection.kernels.types import Limits, Rule
 from alimark.detection.stats.null_tables import ALPHA, BETA, paper_rule, reference_rule
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError
-
-if TYPE_CHECKING:
-    pass
-
 
 MAX_SENTENCES = 2000
 MAX_EXCERPT_SENTENCES = 200_000
@@ -21,6 +17,28 @@ MAX_SOFT_EXCERPT_SENTENCES = 20_000
 """Fewer, since a soft detector keeps tables of every sentence."""
 LONG_TEXT = 300
 """Beyond so many sentences the drawing of random keys stops early, since each costs N times L."""
+
+
+class RandomKeysOptions(TypedDict, total=False):
+    """The fields of `RandomKeys` as keyword arguments: the options that every scheme's detection has."""
+
+    draws: int
+    stop_after: int | None
+    tail: bool
+
+
+class DetectionOptions(RandomKeysOptions, total=False):
+    """The fields of `DetectionSettings` as keyword arguments of `detect`."""
+
+    restructure: str | tuple[int, int]
+    variants: int
+    alpha: float
+    beta: float
+    null: Literal["paper", "reference"]
+    null_file: Path | None
+    search: Literal["whole", "excerpt"]
+    passage_fpr: float
+    max_blocks: int
 
 
 @dataclass(frozen=True)

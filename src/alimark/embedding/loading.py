@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from alimark._util.paths import cache_folder
+from alimark._util.registry import Registry
 from alimark.embedding import onnx_graph as _graph
 from alimark.embedding.base import Embedder, ModelFiles
 from alimark.embedding.onnx import OnnxEmbedder
 from alimark.embedding.sentence_transformers import TorchEmbedder
 from alimark.errors import ModelError
 
-STAND_IN = "stand-in"
-"""The name of the embedder that needs no weights, for trying things out."""
+EMBEDDERS: Registry[Callable[[], Embedder]] = Registry(
+    "embedder",
+    "alimark.embedders",
+    {"stand-in": "alimark.testing:StandInEmbedder"},  # needs no weights, for trying things out
+    error=ModelError,
+)
+"""Embedders that are not files of weights: functions without arguments that return an embedder."""
 
 
 def load_embedder(
@@ -26,15 +33,28 @@ def load_embedder(
     device: str | None = None,
     threads: int | None = None,
 ) -> Embedder:
-    """An embedder by store name, folder or hub id.
+    """Loads an embedder.
 
-    "auto" is onnxruntime on the CPU where alimark can write the model's graph, else sentence-transformers; a
-    device other than "cpu" asks for the latter. `threads`: of onnxruntime, by default as many as this process has cores.
+    Args:
+        name: A name of the store, a name that an installed package adds (entry points of the group `alimark.embedders`),
+            a folder in sentence-transformers form, or a hub id.
+        backend: "onnx" is onnxruntime on the CPU, "torch" is sentence-transformers. "auto" is onnxruntime where alimark can
+            write the model's ONNX graph and no other device is asked for, else sentence-transformers.
+        device: The device of sentence-transformers, such as "cuda".
+        threads: The threads of onnxruntime; by default as many as this process has cores.
+
+    Returns:
+        The embedder.
+
+    Raises:
+        ModelError: The model cannot be found, fetched or loaded.
+
+    Example:
+        >>> load_embedder("stand-in").dimension
+        64
     """
-    if name == STAND_IN:
-        from alimark.testing import StandInEmbedder
-
-        return StandInEmbedder()
+    if _registered(name):
+        return EMBEDDERS.get(name)()
     if backend not in ("auto", "onnx", "torch"):
         raise ValueError(f"backend must be auto, onnx or torch, not {backend!r}")
     on_cpu = device in (None, "cpu")
@@ -49,6 +69,13 @@ def load_embedder(
         if backend == "onnx":
             raise _graph.UnknownArchitecture(f'{name}: {error}; take backend="torch"') from error
         return TorchEmbedder(model)
+
+
+def _registered(name: str) -> bool:
+    """Whether the registry has an embedder of that name. Names of the store and paths go first and are not looked up."""
+    from alimark.models import store
+
+    return name not in store.names() and not Path(name).is_dir() and name in EMBEDDERS
 
 
 def _find(name: str) -> ModelFiles:

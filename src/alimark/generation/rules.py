@@ -64,10 +64,10 @@ def rule_for(key: Key | None, settings: GenerationSettings, own: str = "") -> Ru
     """
     if key is None:
         return Unmarked()
-    if key.scheme == "alimark":
-        return BlockRule(key, settings.sentences, key.start(own))
-    from alimark.schemes.registry import sentence_rule
+    from alimark.schemes.registry import aligns, sentence_rule
 
+    if aligns(key.scheme):
+        return BlockRule(key, settings.sentences, key.start(own))
     return sentence_rule(key)
 
 

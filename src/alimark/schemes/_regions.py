@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
-from alimark.errors import KeyFileError
 from alimark.generation.rules import Weight
 from alimark.keys.key import Key
+from alimark.parameters.semstamp import valid_count
 from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, Statistic, count_z, in_chunks, too_short
 
 if TYPE_CHECKING:
@@ -30,16 +30,6 @@ class Located(NamedTuple):
 
     regions: Ints
     margins: Floats
-
-
-def valid_count(ratio: float, regions: int) -> int:
-    """The valid regions among all: at least one, and never all."""
-    count = round(ratio * regions)
-    if not 1 <= count < regions:
-        raise KeyFileError(
-            f"a valid ratio of {ratio:g} of {regions} regions leaves {count} valid ones; change one of them"
-        )
-    return count
 
 
 def smallest(numbers: Floats, count: int) -> Mask:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from alimark.detection.pipeline import detect_batch, units_of
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
+from alimark.parameters import SchemeParameters
+from alimark.parameters.alimark import AliMarkParameters
 from alimark.schemes.base import SentenceWatermark, check_names, in_order
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ class AliMark(SentenceWatermark[AlignedDetection]):
     """Marks and detects under one key of AliMark."""
 
     scheme = "alimark"
+    Parameters: ClassVar[type[SchemeParameters]] = AliMarkParameters
+    aligns = True
     settings = DetectionSettings
 
     @overload

@@ -16,6 +16,7 @@ from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
+from alimark.parameters import SchemeParameters
 
 if TYPE_CHECKING:
     from alimark.generation.api import (
@@ -39,10 +40,21 @@ class Watermark(Protocol):
     """What every scheme offers, AliMark and its rivals alike. Those that learn from text also have `fit`."""
 
     scheme: ClassVar[str]
+    """The scheme's name in key files and records."""
+    Parameters: ClassVar[type[SchemeParameters]]
+    """The specification of what its keys hold."""
+    aligns: ClassVar[bool]
+    """Whether keys have blocks as AliMark's do and detection aligns sentences with them: it takes DetectionSettings, answers
+    with AlignedDetection and searches many keys at once."""
     candidates: ClassVar[int]
     """Draws for each sentence, at most, where nothing else is asked for."""
     settings: ClassVar[Any]
-    """What its detection can be asked for."""
+    """The class of the settings of its detection."""
+
+    @classmethod
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection under a key asks the model that wrote the text."""
+        ...
 
     @property
     def key(self) -> Key: ...
@@ -93,6 +105,8 @@ class SentenceWatermark(ABC, Generic[Found]):
     """
 
     scheme: ClassVar[str]
+    Parameters: ClassVar[type[SchemeParameters]]
+    aligns: ClassVar[bool] = False
     candidates: ClassVar[int] = 64
     settings: ClassVar[Any] = RandomKeys
 
@@ -106,6 +120,11 @@ class SentenceWatermark(ABC, Generic[Found]):
         self.key = key
         self._given = embedder
         self._schedulers: dict[int, Scheduler] = {}
+
+    @classmethod
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection under a key asks the model that wrote the text."""
+        return False
 
     @property
     def embedder(self) -> Embedder:

@@ -11,17 +11,15 @@ with a generator of the device instead, which differs between devices and, on th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
-from alimark.errors import KeyFileError
+from alimark.parameters.kgw import KGWParameters
 from alimark.schemes import _prf
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.token_level import Found, TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -32,32 +30,11 @@ if TYPE_CHECKING:
     from alimark.schemes._writing import Step
 
 
-@dataclass(frozen=True)
-class KGWParameters:
-    gamma: float = 0.5
-    """The share of the vocabulary that is green."""
-    delta: float = 2.0
-    """What is added to the logits of green tokens, behind temperature and top-p as in transformers."""
-    context: int = 1
-    """Tokens that decide what is green behind them."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.gamma < 1:
-            raise KeyFileError(f"gamma must lie between 0 and 1, not {self.gamma}")
-        if not 0 < self.delta <= 100:
-            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
-        if not 1 <= self.context <= 16:
-            raise KeyFileError(f"context must be 1 to 16 tokens, not {self.context}")
-
-
 class KGW(TokenLevel):
     """Marks and detects under one key."""
 
-    scheme: ClassVar[str] = "kgw"
-    Parameters: ClassVar[type[Any]] = KGWParameters
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "transformers": {"gamma": 0.25}}
+    scheme = "kgw"
+    Parameters = KGWParameters
     parameters: KGWParameters
 
     @property

@@ -23,9 +23,8 @@ from alimark.detection.pipeline import projections_by
 from alimark.detection.results import Detection
 from alimark.detection.settings import MAX_SENTENCES
 from alimark.detection.stats.p_values import NullScores, RandomKeys, significance
-from alimark.errors import AlimarkError, KeyFileError, LimitError, TextError
+from alimark.errors import AlimarkError, LimitError, TextError
 from alimark.generation.rules import Rule
-from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.schemes.base import SentenceWatermark
 from alimark.text.language import looks_english
@@ -59,19 +58,11 @@ class Statistic:
 class SentenceRival(SentenceWatermark[Detection]):
     """A scheme adds its parameters, its rule and its statistic."""
 
-    embeds: ClassVar[bool] = True
     candidates: ClassVar[int] = REJECTION_LIMIT
-    Parameters: ClassVar[type[Any]]
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         super().__init__(key, embedder=embedder)
         self.see = self.rule(key).see
-
-    @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is not None:
-            raise KeyFileError(f"{cls.scheme} learns nothing from text")
 
     @classmethod
     @abstractmethod

@@ -8,17 +8,17 @@ of human sentences, of those that the interval was learned from, which count as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
-from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
+from alimark.errors import AlimarkError, KeyMismatch, MissingExtra
 from alimark.generation.rules import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
+from alimark.parameters.simmark import DISTANCES, SimMarkParameters
 from alimark.schemes._fit import embedded, sentences_of
 from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, Statistic, count_z, in_chunks, too_short
 
@@ -29,29 +29,7 @@ if TYPE_CHECKING:
 
 _SEQUENCES_A_CHUNK = 1024
 _QUANTILES = 2001
-_DISTANCES = ("cosine", "euclidean")
 MOST_COMPONENTS = 512
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The interval is the learned one unless it is given. `decay`: how fast the count falls off outside of it."""
-
-    lower: float | None = None
-    upper: float | None = None
-    decay: float = 250.0
-
-    def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            value = getattr(self, name)
-            if value is not None and (type(value) not in (int, float) or not -1 <= value <= 2):
-                raise KeyFileError(f"{name} must be a similarity or a distance, not {value!r}")
-        if (self.lower is None) != (self.upper is None):
-            raise KeyFileError("lower and upper go together")
-        if self.lower is not None and self.upper is not None and self.lower >= self.upper:
-            raise KeyFileError(f"an interval from {self.lower:g} to {self.upper:g} is empty")
-        if not 0 < self.decay <= 1e6:
-            raise KeyFileError(f"decay must lie between 0 and a million, not at {self.decay:g}")
 
 
 class Measure:
@@ -97,13 +75,13 @@ class IntervalRule:
     scheme, embeds, stops, strict, size = "simmark", True, True, True, 1
 
     def __init__(self, key: Key) -> None:
-        own = Parameters(**key.parameters)
+        parameters = key.parameters_as(SimMarkParameters)
         assert key.fitted is not None
-        self.measure, self.decay = Measure.of(key.fitted), own.decay
+        self.measure, self.decay = Measure.of(key.fitted), parameters.decay
         self.human = key.fitted.arrays["similarities"].astype(np.float64)
         learned = key.fitted.arrays["interval"]
-        self.lower = float(learned[0]) if own.lower is None else own.lower
-        self.upper = float(learned[1]) if own.upper is None else own.upper
+        self.lower = float(learned[0]) if parameters.lower is None else parameters.lower
+        self.upper = float(learned[1]) if parameters.upper is None else parameters.upper
         self._before: Floats | None = None
 
     @property
@@ -130,9 +108,7 @@ class IntervalRule:
 
 class SimMark(SentenceRival):
     scheme = "simmark"
-    Parameters = Parameters
-    # The repository's for news; they fit instructor-large and hardly any other embedder.
-    presets = {"paper": {"lower": 0.68, "upper": 0.76}}  # noqa: RUF012
+    Parameters = SimMarkParameters
 
     @classmethod
     def rule(cls, key: Key) -> IntervalRule:
@@ -163,21 +139,6 @@ class SimMark(SentenceRival):
         return Statistic(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
 
     @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is None:
-            raise KeyFileError(
-                "simmark needs the similarities of human sentences under its embedder; measure them: "
-                "alimark fit simmark --human texts.jsonl -o interval.npz, and give them (--fitted interval.npz)"
-            )
-        arrays = fitted.arrays
-        if fitted.origin.get("distance") not in _DISTANCES or {"interval", "similarities"} - set(arrays):
-            raise KeyFileError("what was learned is no interval and similarities of human sentences")
-        if arrays["interval"].shape != (2,) or arrays["similarities"].ndim != 1 or not len(arrays["similarities"]):
-            raise KeyFileError("the learned interval is malformed; restore the file, or learn it anew")
-        if "components" in arrays and ("mean" not in arrays or arrays["components"].ndim != 2):
-            raise KeyFileError("the learned components are malformed; restore the file, or learn them anew")
-
-    @classmethod
     def fit(
         cls,
         texts: Iterable[str],
@@ -193,7 +154,7 @@ class SimMark(SentenceRival):
         human pairs do, the ones next above the middle, which a small model gets to behind most sentences.
         """
         low, high = closeness
-        if distance not in _DISTANCES:
+        if distance not in DISTANCES:
             raise AlimarkError(f"distance must be cosine or euclidean, not {distance!r}")
         if not 0 <= low < high <= 1:
             raise AlimarkError(f"closeness takes two shares in order, such as 0.5 and 0.7, not {low:g} and {high:g}")

@@ -15,17 +15,18 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
-from alimark.errors import AlimarkError, KeyFileError, MissingExtra
+from alimark.errors import AlimarkError, MissingExtra
 from alimark.keys.fitted import Fitted
+from alimark.parameters.sir import BLOCKS, SIRParameters, network_layers
 from alimark.schemes import _prf
 from alimark.schemes.kgw import null_secrets
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.token_level import Found, TokenLevel
 from alimark.schemes.tokens import Ids, TextTokenizer
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float32]
 
-_HIDDEN, _BLOCKS = 256, 2
+_HIDDEN = 256
 _SHARPNESS = 1000.0  # the paper's k2: tanh of so much is a sign
 _STRETCH = 20.0  # k1
 # Lambda 1 and 2, of losses that are means where the paper has sums. Much more on the first, and all texts get one output.
@@ -46,43 +47,12 @@ _FLATNESS, _SIMILARITY = 1.0, 1.0
 _LEAST_PASSAGES = 64
 
 
-@dataclass(frozen=True)
-class SIRParameters:
-    delta: float = 1.0
-    """What is added to, or taken from, the logits."""
-    chunk: int = 10
-    """Tokens that share a bias: that of the text before them."""
-    window: int = 200
-    """Tokens of the text so far that are embedded, the last ones."""
-    dimension: int = 300
-    """Of the network's output."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.delta <= 100:
-            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
-        if not 1 <= self.chunk <= self.window <= 4096:
-            raise KeyFileError("chunk must be at least 1, and window at least chunk and at most 4096")
-        if not 2 <= self.dimension <= 10_000:
-            raise KeyFileError(f"dimension must be 2 to 10000, not {self.dimension}")
-
-
 class SIR(TokenLevel):
     """Marks and detects under one key."""
 
-    scheme: ClassVar[str] = "sir"
-    Parameters: ClassVar[type[Any]] = SIRParameters
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
-    embeds: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
+    scheme = "sir"
+    Parameters = SIRParameters
     parameters: SIRParameters
-
-    @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is None:
-            raise KeyFileError("SIR needs a trained network; make one: alimark fit sir")
-        Network.of(fitted, parameters.dimension)
 
     @property
     def secret(self) -> _prf.Words:
@@ -143,7 +113,7 @@ class SIR(TokenLevel):
             "embedder": embedder.name, "fingerprint": embedder.fingerprint, "texts": len(read), "passages": len(found),
             "texts_sha256": digest, "epochs": epochs, "seed": seed, "losses": losses,
         }  # fmt: skip
-        return Fitted("sir", arrays, origin)
+        return Fitted(cls.scheme, arrays, origin)
 
 
 def contexts_of(ids: Ids, chunk: int, window: int, tokenizer: TextTokenizer) -> list[str]:
@@ -165,19 +135,7 @@ class Network:
 
     @classmethod
     def of(cls, fitted: Fitted, dimension: int) -> Network:
-        names = ["in", *(f"block{i}" for i in range(_BLOCKS)), "out"]
-        try:
-            layers = tuple(
-                (fitted.arrays[f"{name}.weight"].astype(np.float32), fitted.arrays[f"{name}.bias"].astype(np.float32))
-                for name in names
-            )
-        except KeyError:
-            raise KeyFileError("this is no SIR network; make one: alimark fit sir") from None
-        if fitted.scheme != "sir" or any(w.ndim != 2 or b.shape != w.shape[:1] for w, b in layers):
-            raise KeyFileError("this is no SIR network; make one: alimark fit sir")
-        if len(layers[-1][1]) != dimension:
-            raise KeyFileError(f"the network has {len(layers[-1][1])} outputs, the key wants {dimension}")
-        return cls(layers)
+        return cls(network_layers(fitted, dimension))
 
     def __call__(self, vectors: Array) -> Array:
         (first, bias), *blocks, (last, shift) = self.layers
@@ -267,7 +225,7 @@ def train(
 def _initial(inputs: int, outputs: int, order: torch.Generator) -> dict[str, torch.Tensor]:
     import torch
 
-    shapes = {"in": (_HIDDEN, inputs), **{f"block{i}": (_HIDDEN, _HIDDEN) for i in range(_BLOCKS)}}
+    shapes = {"in": (_HIDDEN, inputs), **{f"block{i}": (_HIDDEN, _HIDDEN) for i in range(BLOCKS)}}
     parts = {}
     for name, (rows, columns) in {**shapes, "out": (outputs, _HIDDEN)}.items():
         weight = torch.randn((rows, columns), generator=order) * math.sqrt(1 / columns)
@@ -278,7 +236,7 @@ def _initial(inputs: int, outputs: int, order: torch.Generator) -> dict[str, tor
 
 def _forward(parts: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     x = (x @ parts["in.weight"].T + parts["in.bias"]).relu()
-    for i in range(_BLOCKS):
+    for i in range(BLOCKS):
         x = x + (x @ parts[f"block{i}.weight"].T + parts[f"block{i}.bias"]).relu()
     return x @ parts["out.weight"].T + parts["out.bias"]
 

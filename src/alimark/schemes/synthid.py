@@ -10,17 +10,16 @@ every device has the same. Detection is NumPy: it needs no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
-from alimark.errors import KeyFileError
+from alimark.parameters.synthid import SynthIDParameters, detector_arrays
 from alimark.schemes.kgw import normal_tail
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.token_level import Found, TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -34,51 +33,15 @@ Bits = NDArray[np.uint8]
 
 _MULTIPLIER = np.uint64(6364136223846793005)
 _ONE = np.uint64(1)
-_SCORES = ("mean", "weighted", "bayesian")
 _KEYS_AT_A_TIME = 64
-
-
-@dataclass(frozen=True)
-class SynthIDParameters:
-    ngram: int = 5
-    """Tokens that the g-values of the last of them depend on."""
-    depth: int = 30
-    """Layers of the tournament, each with a key of its own; every match has two leaves."""
-    history: int = 1024
-    """Contexts that are remembered: one that comes again is neither marked nor scored."""
-    table: int = 65536
-    """Bits that g-values are taken from."""
-    score: str = "mean"
-    """Or weighted, early layers more; or bayesian, by a trained detector."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.ngram <= 16 or not 1 <= self.depth <= 100 or not 1 <= self.history <= 2**20:
-            raise KeyFileError("ngram must be 2 to 16, depth 1 to 100 and history 1 to 1048576")
-        if self.table not in [2**n for n in range(8, 25)]:
-            raise KeyFileError(f"table must be a power of two from 256 to 16777216, not {self.table}")
-        if self.score not in _SCORES:
-            raise KeyFileError(f"score must be one of {', '.join(_SCORES)}, not {self.score!r}")
 
 
 class SynthID(TokenLevel):
     """Marks and detects under one key."""
 
-    scheme: ClassVar[str] = "synthid"
-    Parameters: ClassVar[type[Any]] = SynthIDParameters
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+    scheme = "synthid"
+    Parameters = SynthIDParameters
     parameters: SynthIDParameters
-
-    @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if parameters.score != "bayesian":
-            return
-        if fitted is None:
-            raise KeyFileError(
-                "the bayesian score needs a trained detector: a safetensors file, as transformers saves it"
-            )
-        Bayesian.of(fitted, parameters.depth)
 
     @property
     def keys(self) -> NDArray[np.uint64]:
@@ -194,13 +157,7 @@ class Bayesian:
 
     @classmethod
     def of(cls, fitted: Fitted, depth: int) -> Bayesian:
-        parts = {name.rpartition(".")[2]: array for name, array in fitted.arrays.items()}
-        try:
-            beta, delta, prior = parts["beta"], parts["delta"], parts["prior"]
-            beta, delta = beta.reshape(depth), delta.reshape(depth, depth)
-            chance = float(np.clip(prior.reshape(-1)[0], 1e-5, 1 - 1e-5))
-        except (KeyError, ValueError, IndexError):
-            raise KeyFileError(f"this is no Bayesian detector of {depth} layers") from None
+        beta, delta, chance = detector_arrays(fitted, depth)
         # A layer's latent depends on the layers before it alone.
         return cls(beta.astype(np.float64), np.tril(delta.astype(np.float64), -1), math.log(chance / (1 - chance)))
 

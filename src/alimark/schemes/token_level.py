@@ -12,15 +12,16 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from alimark.detection.results import Detection
 from alimark.detection.stats.p_values import NullScores, RandomKeys, significance
-from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, LimitError, LLMError, TextError
+from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generation.session import Generation
+from alimark.parameters import SchemeParameters
 from alimark.schemes.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 from alimark.text.splitting import splitter
 
@@ -28,13 +29,10 @@ if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
     from alimark.generation.api import Prompt
     from alimark.generation.session import GenerationSettings, MarkedSentence, Progress, PromptStyle
-    from alimark.keys.fitted import Fitted
     from alimark.keys.key import Key
     from alimark.llm.base import LLM, Sampling
     from alimark.schemes._engines import Engine
     from alimark.schemes._writing import Length, Marker
-
-DEFAULT_TOKENIZER = "smollm2-135m"
 
 _BATCH = 32
 
@@ -55,9 +53,8 @@ class TokenLevel(ABC):
     """Marks and detects under one key. Tokenizer and embedder are loaded on first use; safe to share by threads."""
 
     scheme: ClassVar[str]
-    Parameters: ClassVar[type[Any]]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    embeds: ClassVar[bool] = False
+    Parameters: ClassVar[type[SchemeParameters]]
+    aligns: ClassVar[bool] = False
     candidates: ClassVar[int] = 1
     settings: ClassVar[Any] = RandomKeys
 
@@ -69,14 +66,14 @@ class TokenLevel(ABC):
         if embedder is not None:
             key.check(embedder)
         self.key = key
-        self.parameters = self.Parameters(**key.parameters)
+        self.parameters: Any = key.parameters  # a scheme declares its type
         self._embedder = embedder
         self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
 
     @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is not None:
-            raise KeyFileError(f"{cls.scheme} learns nothing from text")
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection asks the model that wrote the text: never."""
+        return False
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -220,7 +217,7 @@ class TokenLevel(ABC):
             key_id=self.key.id,
             scheme=self.scheme,
             embedder=self.key.embedder,
-            backend=self.embedder.backend if self.embeds else "",
+            backend=self.embedder.backend if self.Parameters.embeds else "",
             fingerprint=self.key.fingerprint,
             splitter=self.key.splitter,
             settings=settings,

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
 
-from alimark.errors import AlimarkError, MissingExtra
+from alimark._util.registry import Registry
+from alimark.errors import MissingExtra
 from alimark.text.code import Spans, outside_code
 from alimark.text.units import CLOSERS, clean, without_marker
 
@@ -79,18 +80,29 @@ def _pysbd() -> Finder:
     return spans
 
 
-_FINDERS: dict[str, Callable[[], Finder]] = {"nupunkt": _nupunkt, "blingfire": _blingfire, "pysbd": _pysbd}
-
-
-BUILT_IN = frozenset(_FINDERS)
+_BUILT_IN = {name: f"alimark.text.splitting:_{name}" for name in ("nupunkt", "blingfire", "pysbd")}
+BUILT_IN = frozenset(_BUILT_IN)
 """Splitters that every process knows."""
+SPLITTERS: Registry[Callable[[], Finder]] = Registry("splitter", "alimark.splitters", _BUILT_IN)
+"""Functions without arguments that return a finder. Packages add more by entry points of the group `alimark.splitters`."""
 
 
 def register_splitter(name: str, finder: Finder) -> None:
-    """Makes `finder`, which maps a text to (start, end) spans, available to keys under `name`."""
-    if name in _FINDERS:
-        raise AlimarkError(f"a splitter named {name!r} exists already; choose another name")
-    _FINDERS[name] = lambda: finder
+    """Makes a sentence splitter available to the keys of this process.
+
+    Args:
+        name: The name that keys give.
+        finder: A function that maps a text to the (start, end) spans of its sentences.
+
+    Raises:
+        AlimarkError: The name is taken.
+
+    Example:
+        >>> register_splitter("example-lines", lambda text: [(0, len(text))])
+        >>> splitter("example-lines").sentences("One. Two.")
+        ['One. Two.']
+    """
+    SPLITTERS.register(name, lambda: finder)
 
 
 class Splitter:
@@ -147,9 +159,7 @@ class Splitter:
 @cache
 def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
     """The splitter that a key names."""
-    if name not in _FINDERS:
-        raise AlimarkError(f"no splitter is named {name!r}; known: {', '.join(sorted(_FINDERS))}")
-    return Splitter(name, _FINDERS[name]())
+    return Splitter(name, SPLITTERS.get(name)())
 
 
 class Piece(NamedTuple):

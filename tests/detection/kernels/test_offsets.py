@@ -33,9 +33,7 @@ EMBEDDER = StandInEmbedder()
 def key_of(number: int, decision: str, offsets: int = 16) -> Key:
     m = 32 if decision == "soft" else 8
     secret = bytes([number % 256, number // 256, *range(2, 32)])
-    return Key(
-        secret, decision=decision, block_size=m, embedder="stand-in", fingerprint=EMBEDDER.fingerprint, offsets=offsets
-    )
+    return Key.generate(secret=secret, decision=decision, block_size=m, embedder=EMBEDDER, offsets=offsets)
 
 
 def start_of(key: Key, seed: int) -> int:
@@ -128,9 +126,7 @@ def test_the_start_hangs_on_seed_and_prompt() -> None:
 @pytest.mark.parametrize("decision", ["hard", "soft"])
 def test_p_values_pay_for_the_search(decision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uniform over keys with ties broken at random, whatever the text."""
-    monkeypatch.setattr(
-        "alimark.calibration.rates.secrets.token_bytes", random.Random(1).randbytes
-    )  # one draw of keys, not chance's
+    monkeypatch.setattr("secrets.token_bytes", random.Random(1).randbytes)  # one draw of keys, not chance's
     texts = [written(None, 6, seed=seed) for seed in range(6)]
     chosen = DetectionSettings(draws=99)
     key = key_of(0, decision, 8)

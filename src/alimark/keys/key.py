@@ -70,7 +70,7 @@ class Key:
         >>> from alimark.testing import StandInEmbedder
         >>> key = Key(bytes(32), embedder="stand-in", fingerprint=StandInEmbedder().fingerprint)
         >>> key
-        <Key akd5e2f5a3dcdf81dd0c alimark hard M=8 stand-in>
+        <Key ak67021f2ae59c8be89e alimark hard M=8 stand-in>
     """
 
     __slots__ = ("_content", "_derivation")

@@ -228,7 +228,9 @@ def _check(recipe: Recipe, where: str) -> None:
         for detection in recipe.detection:
             DetectionSettings(**detection_options(detection))
         for watermark in recipe.watermark:
-            if watermark.scheme in known_schemes():  # one that this release does not know stops the run, not the reading
+            if (
+                watermark.scheme in known_schemes()
+            ):  # one that this release does not know stops the run, not the reading
                 specification = parameters_class(watermark.scheme)
                 specification.of(watermark.own_parameters, preset=watermark.key.get("preset"))
         for attack in attacks(recipe):

@@ -29,7 +29,9 @@ Decision = Annotated[
 BlockSize = Annotated[
     int | None, typer.Option(help="Secret bits for each sentence, 1 to 64 (default 8; 32 for soft keys).")
 ]
-EmbedderName = Annotated[str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")]
+EmbedderName = Annotated[
+    str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")
+]
 SplitterName = Annotated[str, typer.Option(help="Sentence splitter: nupunkt, pysbd or blingfire.")]
 CentreFile = Annotated[
     Path | None, typer.Option(help="A corpus mean from `alimark calibrate --centre-out`; evens out false positives.")

@@ -15,6 +15,7 @@ from pathlib import Path
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
+from alimark.schemes.registry import aligns
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
 
@@ -133,7 +134,7 @@ class Ring:
         self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None
     ) -> Label:
         """Takes a key in: its file first, so that no label is without one."""
-        if key.scheme != "alimark":
+        if not aligns(key.scheme):
             raise KeyFileError(f"the service marks with alimark keys, not {key.scheme}")
         label = self._labelled(key, tenant, model, starts, ends)
         if key.id in self._labels:
@@ -148,12 +149,7 @@ class Ring:
         old = self._label(name)
         if old.successor is not None:
             raise KeyFileError(f"key {name} was rotated before; its successor is {old.successor}")
-        was = self._keys.get(name)
-        key = (
-            Key.generate(embedder=embedder) if was is None
-            else Key.generate(embedder=embedder, decision=was.decision, block_size=was.block_size, centre=was.centre,
-                              offsets=was.offsets)
-        )  # fmt: skip
+        key = _successor(self._keys[name], embedder) if name in self._keys else Key.generate(embedder=embedder)
         label = self._labelled(key, old.tenant, old.model, None, None)
         _check_end(ends, old.starts)
         self._save(key)
@@ -203,6 +199,32 @@ class Ring:
         if not path.exists():
             key.save(path)
         self._keys[key.id] = key
+
+
+def _successor(key: Key, embedder: str | Embedder) -> Key:
+    """A key with another secret and, as far as the service's embedder allows, the same parameters.
+
+    With the embedder that `key` names, nothing else changes. With another one, decision, block size, soft version, offsets and
+    splitter are kept; the span is the default of the new embedder, and there is no centre, since both are taken from
+    embeddings of the old one.
+
+    Raises:
+        KeyFileError: The key was made from given arrays, which cannot be drawn anew.
+        KeyMismatch: The new embedder has fewer dimensions than a block has bits.
+    """
+    if key.from_given_arrays:
+        raise KeyFileError(
+            f"key {key.id} was made from given arrays, which cannot be drawn anew; make a new key and retire this one"
+        )
+    successor = Key.generate(
+        scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision=key.decision, block_size=key.block_size,
+        soft_version=key.soft_version, offsets=key.offsets,
+    )  # fmt: skip
+    if successor.fingerprint == key.fingerprint:
+        return key.like()
+    if not isinstance(embedder, str):
+        successor.vectors(embedder.dimension)
+    return successor
 
 
 def _check_end(ends: float | None, starts: float) -> None:

@@ -167,7 +167,7 @@ PLAIN = {
 def test_a_key_without_offsets_is_what_it_was(decision: str, tmp_path: Path) -> None:
     """Id and file of keys made before there were offsets, or a second version of soft decisions."""
     key = key_of(7, decision, 1)
-    key.soft_version = 1
+    key = key.like(key._secret, soft_version=1)
     key.save(tmp_path / "key.json")
     digest = hashlib.sha256((tmp_path / "key.json").read_bytes()).hexdigest()
     assert (key.id, digest) == PLAIN[decision]

@@ -8,14 +8,13 @@ import errno
 import json
 import stat
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from alimark._util.files import write_whole
+from alimark._util.json_types import JsonObject
 from alimark.errors import KeyFileError
 from alimark.keys.derivation import GivenArrays, Law
 from alimark.keys.fitted import Fitted
@@ -25,8 +24,6 @@ from alimark.parameters.alimark import AliMarkParameters
 VERSION = 1
 """The version of the file format."""
 _MAX_BYTES = 64 * 2**20
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, repr=False)  # nothing that is printed shows the secret
@@ -133,7 +130,7 @@ def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
         raise KeyFileError(f"{where} is no valid key file: a field is missing or malformed") from None
 
 
-def _content(fields: Mapping[str, Any]) -> KeyContent:
+def _content(fields: JsonObject) -> KeyContent:
     scheme, fitted = str(fields["scheme"]), fields.get("fitted")
     specification = parameters_class(scheme)
     parameters: SchemeParameters
@@ -157,7 +154,7 @@ def _content(fields: Mapping[str, Any]) -> KeyContent:
     )
 
 
-def _arrays(fields: Mapping[str, Any], parameters: AliMarkParameters, secret: bytes) -> GivenArrays | None:
+def _arrays(fields: JsonObject, parameters: AliMarkParameters, secret: bytes) -> GivenArrays | None:
     law: Law = fields.get("law", "uniform")
     if "bits" not in fields:
         if law != "uniform":

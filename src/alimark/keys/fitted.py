@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.files import write_whole
+from alimark._util.json_types import JsonObject
 from alimark.errors import KeyFileError
 
 Array = NDArray[np.floating]
@@ -80,7 +81,7 @@ class Fitted:
 
     # Inside a key file
 
-    def public(self) -> dict[str, Any]:
+    def public(self) -> JsonObject:
         """The content as a key file holds it."""
         arrays = {
             name: {
@@ -93,7 +94,7 @@ class Fitted:
         return {"scheme": self.scheme, "origin": dict(self.origin), "arrays": arrays}
 
     @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> Fitted:
+    def parse(cls, content: JsonObject) -> Fitted:
         """Reads what `public` gave; raises KeyFileError where a part is missing or malformed."""
         try:
             arrays = {str(name): _array(array) for name, array in content["arrays"].items()}
@@ -116,7 +117,7 @@ def _safetensors(path: Path) -> Fitted:
         raise KeyFileError(f"{path} is nothing that `alimark fit` wrote, or only part of it") from None
 
 
-def _array(content: Mapping[str, Any]) -> Array:
+def _array(content: JsonObject) -> Array:
     if content["kind"] not in _KINDS:
         raise ValueError(content["kind"])
     data = base64.b64decode(content["data"], validate=True)

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alimark._util.arrays import Floats
+from alimark._util.json_types import JsonObject
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.keys import derivation, files
 from alimark.keys.arithmetic import Blocks, uniforms
 from alimark.keys.derivation import Derivation, GivenArrays, Law
-from alimark.keys.files import JsonObject, KeyContent
+from alimark.keys.files import KeyContent
 from alimark.keys.fitted import Fitted
 from alimark.parameters import SchemeParameters, parameters_class
 from alimark.parameters.alimark import MAX_OFFSETS, SOFT_VERSION, AliMarkParameters

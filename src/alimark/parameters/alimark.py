@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark._util.json_types import JsonObject
 from alimark.embedding.directions import known
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.parameters.base import FittedData, SchemeParameters
@@ -66,12 +67,12 @@ class AliMarkParameters(SchemeParameters):
         return self.decision == "soft"
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], *, preset: str | None = None, fingerprint: str = "") -> Self:
+    def of(cls, given: Mapping[str, object], *, preset: str | None = None, fingerprint: str = "") -> Self:
         """All parameters: those given, then the defaults that fit the decision and the embedder.
 
         Where block_size or span is None it is chosen here. A span of 0 asks for the whole space.
         """
-        wanted = {**cls._preset(preset), **given}
+        wanted: JsonObject = {**cls._preset(preset), **given}
         cls.check_names(wanted)
         decision = wanted.get("decision", "hard")
         block_size, span = _shape(decision, fingerprint, wanted.pop("block_size", None), wanted.pop("span", None))
@@ -94,9 +95,9 @@ class AliMarkParameters(SchemeParameters):
         if self.centre is not None and len(self.centre) != dimension:
             raise KeyMismatch(f"the key's centre has {len(self.centre)} dimensions, not {dimension}")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The parameters as a key file holds them, without those added later that have their old value."""
-        content: dict[str, Any] = {"decision": self.decision, "block_size": self.block_size}
+        content: JsonObject = {"decision": self.decision, "block_size": self.block_size}
         if self.soft:
             content["soft_version"] = self.soft_version
         if self.span is not None:
@@ -108,7 +109,7 @@ class AliMarkParameters(SchemeParameters):
         return content
 
     @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> Self:
+    def parse(cls, content: JsonObject) -> Self:
         """The parameters from the fields of a key file. Soft keys without a version are of the first."""
         stored = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         if stored.get("centre") is not None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark._util.json_types import JsonObject
 from alimark.errors import KeyFileError
 
 DEFAULT_TOKENIZER = "smollm2-135m"
@@ -97,7 +98,7 @@ class SchemeParameters:
     def check_dimension(self, dimension: int) -> None:
         """Raises KeyMismatch where the parameters belong to an embedder of another dimension."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The parameters as a key file holds them."""
         return asdict(self)
 

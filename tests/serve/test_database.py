@@ -172,7 +172,7 @@ def test_the_operators_commands(tmp_path: Path) -> None:
     Key.generate(scheme="semstamp", embedder=StandInEmbedder()).save(tmp_path / "rival.json")
     refused = alimark("import", str(tmp_path / "rival.json"), "--data", str(data)).exception
     assert "alimark keys, not semstamp" in str(refused)
-    assert "behind the verb" in str(alimark("--port", "9", "export").exception)
+    assert "options follow the command" in str(alimark("--port", "9", "export").exception)
     store = Store(f"sqlite:///{data / 'alimark.db'}")
     store.do(Book(store).writing([record("Old.", at=1.0), record("New.")]))
     store.close()

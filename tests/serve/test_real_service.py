@@ -18,7 +18,7 @@ openai = pytest.importorskip("openai")
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.weights
 
-COMMAND = [sys.executable, "-m", "alimark.cli.main"]
+COMMAND = [sys.executable, "-m", "alimark"]
 
 
 def alimark(*words: str, allowed: tuple[int, ...] = (0,)) -> str:

@@ -137,11 +137,11 @@ def export(
     since: Annotated[float, typer.Option(help="Only records from this time on, in seconds since 1970.")] = 0.0,
 ) -> None:
     """Print all records as JSONL, oldest first."""
-    from alimark.serve.records import Book
+    from alimark.serve.records import RecordLog
 
     store = _store(_settings(data, config))
     try:
-        for lines in Book(store).export(since):
+        for lines in RecordLog(store).export(since):
             typer.echo(lines, nl=False)
     finally:
         store.close()
@@ -154,13 +154,13 @@ def prune(
     config: Config = None,
 ) -> None:
     """Delete old records. A service with the setting `retention_days` does so itself."""
-    from alimark.serve.records import Book
+    from alimark.serve.records import RecordLog
 
     if days <= 0:
         raise AlimarkError("--days must be greater than 0")
     store = _store(_settings(data, config))
     try:
-        typer.echo(f"{Book(store).prune(days)} records deleted")
+        typer.echo(f"{RecordLog(store).prune(days)} records deleted")
     finally:
         store.close()
 

@@ -63,6 +63,15 @@ def test_another_embedder_takes_over_what_does_not_depend_on_the_embedder(ring: 
     assert (larger.embedder, larger.block_size, larger.span) == ("all-mpnet-base-v2", 16, 32)
 
 
+def test_a_key_that_ended_is_read_again_for_its_parameters(ring: Ring, tmp_path: Path) -> None:
+    key = Key.generate(embedder=StandInEmbedder(), block_size=5)
+    ring.add(key)
+    ring.retire(key.id)
+    service = stand_in_service(tmp_path)  # another process has never loaded it
+    assert service.ring.key(service.ring.rotate(key.id, StandInEmbedder()).id).block_size == 5
+    service.close()
+
+
 def test_an_embedder_with_too_few_dimensions_is_refused(ring: Ring) -> None:
     label = ring.add(Key.generate(embedder=StandInEmbedder(), block_size=40))
     with pytest.raises(KeyMismatch, match="do not fit"):

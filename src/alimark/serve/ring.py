@@ -169,17 +169,27 @@ class Ring:
         return label
 
     def rotate(self, name: str, embedder: str | Embedder, *, ends: float | None = None) -> Label:
-        """A new key for the same purpose; the old one marks no more and is found until `ends`."""
+        """Creates the successor of a key, with its tenant and model. The old key detects until `ends`, and marks no new text.
+
+        If the file of the old key is missing, the successor has default parameters.
+
+        Raises:
+            UnknownKey: There is no such key.
+            KeyFileError: The key has a successor already, or was made from given arrays.
+        """
         old = self._label(name)
         if old.successor is not None:
-            raise KeyFileError(f"key {name} was rotated before; its successor is {old.successor}")
-        key = _successor(self._keys[name], embedder) if name in self._keys else Key.generate(embedder=embedder)
+            raise KeyFileError(f"the key {name} was rotated before; its successor is {old.successor}")
+        if name in self._keys or self._path(name).exists():
+            key = _successor(self._keys.get(name) or self._load(name), embedder)
+        else:
+            key = Key.generate(embedder=embedder)
         label = self._labelled(key, old.tenant, old.model, None, None)
         _check_end(ends, old.starts)
         self._save(key)
 
         def job(db: Connection) -> bool:
-            # Of two rotations at once one finds the successor of the other.
+            # If two processes rotate the key at the same time, the second one finds the successor of the first.
             [row] = db.execute("SELECT successor FROM keys WHERE id = ?", (name,))
             if row["successor"] not in (None, key.id):
                 return False
@@ -193,7 +203,7 @@ class Ring:
         self.reload()
         if not done:
             self._path(key.id).unlink(missing_ok=True)
-            raise KeyFileError(f"key {name} was rotated meanwhile")
+            raise KeyFileError(f"the key {name} was rotated by another process; list the keys to see its successor")
         return label
 
     def retire(self, name: str, *, ends: float | None = None) -> Label:

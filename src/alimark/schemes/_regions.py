@@ -77,11 +77,13 @@ class RegionRule(ABC):
         if self._before is None:
             return [Weight(0, 0.0, True)] * len(seen)
         valid = self.valid(self._before)
-        found = self.locate(seen)
-        good = valid[found.regions]
-        worths = np.where(good, found.margins, -self.shortfall(seen, valid))
-        met = good & (found.margins > self.margin)
-        return [Weight(*one) for one in zip(good.astype(int).tolist(), worths.tolist(), met.tolist(), strict=True)]
+        located = self.locate(seen)
+        good = valid[located.regions]
+        worths = np.where(good, located.margins, -self.shortfall(seen, valid))
+        met = good & (located.margins > self.margin)
+        return [
+            Weight(*values) for values in zip(good.astype(int).tolist(), worths.tolist(), met.tolist(), strict=True)
+        ]
 
     def chose(self, seen: Floats) -> None:
         self._before = int(self.locate(seen[None]).regions[0])

@@ -62,12 +62,12 @@ class EXP(TokenLevel):
         if len(ids) > MOST_TOKENS:
             warnings = (f"of {len(ids):,} tokens the first {MOST_TOKENS:,} were looked at",)
             ids = ids[:MOST_TOKENS]
-        own = self.parameters
-        raw = -float(costs(ids, self.secret[None], own.length, own.gap)[0])
+        parameters = self.parameters
+        raw = -float(costs(ids, self.secret[None], parameters.length, parameters.gap)[0])
 
         def null(first: int, count: int) -> Floats:
             secrets = null_secrets(self.key, "null-exp", first, count)
-            return -costs(ids, secrets, own.length, own.gap)
+            return -costs(ids, secrets, parameters.length, parameters.gap)
 
         return Found(raw, None, null, 0.0, {"cost": -raw, "scored": len(ids)}, warnings)
 
@@ -83,7 +83,7 @@ def starts(seeds: list[int], length: int) -> list[int]:
     from alimark.schemes._writing import seeded
 
     drawn = [int(_prf.hashed(seeded(seed), np.array(2**40))) for seed in seeds]  # far from the numbers of tokens
-    return [one * length >> 64 for one in drawn]
+    return [number * length >> 64 for number in drawn]
 
 
 class ExponentialMinimum:

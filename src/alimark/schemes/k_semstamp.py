@@ -64,14 +64,14 @@ class KSemStamp(RegionWatermark):
             raise MissingExtra("scikit-learn", "fit") from None
         if not 2 <= regions <= 4096:
             raise AlimarkError(f"regions must lie between 2 and 4096, not at {regions}")
-        found = sentences_of(texts)
-        if len(found.sentences) < 10 * regions:
+        corpus = sentences_of(texts)
+        if len(corpus.sentences) < 10 * regions:
             raise AlimarkError(
-                f"{len(found.sentences)} sentences are too few for {regions} regions; give at least ten for each"
+                f"{len(corpus.sentences)} sentences are too few for {regions} regions; give at least ten for each"
             )
-        vectors = _unit(embedded(found.sentences, embedder).astype(np.float64))
+        vectors = _unit(embedded(corpus.sentences, embedder).astype(np.float64))
         learned = KMeans(regions, n_init=10, random_state=seed).fit(vectors)
         centres = _unit(learned.cluster_centers_).astype("<f4")
         sizes = np.bincount(learned.labels_, minlength=regions).tolist()
-        origin = found.origin(embedder) | {"regions": regions, "seed": seed, "sizes": sizes}
+        origin = corpus.origin(embedder) | {"regions": regions, "seed": seed, "sizes": sizes}
         return Fitted(cls.scheme, {"centres": centres}, origin)

@@ -47,22 +47,26 @@ class KGW(TokenLevel):
 
     def find(self, ids: Ids) -> Found:
         grams = distinct_ngrams(ids, self.parameters.context + 1)
-        own = self.parameters
-        green = int(green_tokens(self.secret, grams, own.gamma).sum())
+        parameters = self.parameters
+        green = int(green_tokens(self.secret, grams, parameters.gamma).sum())
         total = len(grams)
-        z = (green - own.gamma * total) / math.sqrt(total * own.gamma * (1 - own.gamma)) if total else 0.0
+        z = (
+            (green - parameters.gamma * total) / math.sqrt(total * parameters.gamma * (1 - parameters.gamma))
+            if total
+            else 0.0
+        )
 
         def null(first: int, count: int) -> Floats:
             secrets = null_secrets(self.key, "null-kgw", first, count)
-            return np.asarray(green_tokens(secrets[:, None], grams, own.gamma).sum(axis=1), np.float64)
+            return np.asarray(green_tokens(secrets[:, None], grams, parameters.gamma).sum(axis=1), np.float64)
 
         evidence = {
             "green": green,
             "scored": total,
             "p_normal": normal_tail(z),
-            "p_binomial": binomial_tail(green, total, own.gamma),
+            "p_binomial": binomial_tail(green, total, parameters.gamma),
         }
-        return Found(float(green), z, null, own.gamma**total, evidence)
+        return Found(float(green), z, null, parameters.gamma**total, evidence)
 
     def logits_processor(self, vocabulary: int, device: Any = "cpu") -> Any:
         """For `generate` of transformers, and for its WatermarkDetector: put it there as `detector.processor`."""
@@ -105,18 +109,18 @@ class GreenBias:
     """Adds delta to the green tokens of the nucleus. The first tokens of a text, which have no context, stay as they are."""
 
     def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: Any) -> None:
-        self._secret, self._own = _prf.on(device, secret), parameters
+        self._secret, self._parameters = _prf.on(device, secret), parameters
 
     def choose(self, step: Step) -> torch.Tensor:
         return step.sampled(self.biased(step))
 
     def biased(self, step: Step) -> torch.Tensor:
         """The log-probabilities, not made to add up to one again."""
-        if step.number < self._own.context:
+        if step.number < self._parameters.context:
             return step.logs
-        context = step.own[:, -self._own.context :]
-        green = torch_green(self._secret, context, step.tokens, self._own.gamma)
-        return step.logs + self._own.delta * green
+        context = step.own[:, -self._parameters.context :]
+        green = torch_green(self._secret, context, step.tokens, self._parameters.gamma)
+        return step.logs + self._parameters.delta * green
 
     def keep(self, rows: torch.Tensor) -> None:
         pass

@@ -104,7 +104,8 @@ class ChannelRule:
             kept &= right
         worths = matches + len(bits) * kept  # those kept first, then the most channels
         return [
-            Weight(*one) for one in zip(matches.tolist(), worths.astype(float).tolist(), kept.tolist(), strict=True)
+            Weight(*values)
+            for values in zip(matches.tolist(), worths.astype(float).tolist(), kept.tolist(), strict=True)
         ]
 
     def chose(self, seen: Floats) -> None:
@@ -164,14 +165,15 @@ class PMark(SentenceRival):
     def _medians(self, sentences: Sequence[str], llm: LLM, samples: int) -> Floats:
         """Of every channel among what the model says after each sentence; the first has nothing before it, so 0."""
         cutter = splitter(self.key.splitter)
-        found = np.zeros((len(sentences), self.rule(self.key).size))
+        medians = np.zeros((len(sentences), self.rule(self.key).size))
         for t in range(1, len(sentences)):
             request = Request(" ".join(sentences[:t]), samples, seed=t)
             try:
                 [draws] = llm.draw([request], Sampling(), FirstSentence(cutter))
             except ContextFull:
                 break
-            units = [one.unit for one in map(Text(cutter).candidate, draws) if not one.flaw]
+            candidates = map(Text(cutter).candidate, draws)
+            units = [candidate.unit for candidate in candidates if not candidate.flaw]
             if units:
-                found[t] = np.median(self.see(self.embedder.embed(units)), axis=0)
-        return found
+                medians[t] = np.median(self.see(self.embedder.embed(units)), axis=0)
+        return medians

@@ -51,12 +51,12 @@ class Measure:
             raise KeyMismatch(f"the components have {self._components.shape[1]} dimensions, not {wide.shape[1]}")
         return np.asarray((wide - self._mean) @ self._components.T.astype(np.float64))
 
-    def between(self, one: Floats, other: Floats) -> Floats:
+    def between(self, rows: Floats, others: Floats) -> Floats:
         """Of rows with rows."""
         if self.distance == "euclidean":
-            return np.asarray(np.linalg.norm(one - other, axis=-1))
-        lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
-        return np.asarray((one * other).sum(axis=-1) / np.maximum(lengths, 1e-12))
+            return np.asarray(np.linalg.norm(rows - others, axis=-1))
+        lengths = np.linalg.norm(rows, axis=-1) * np.linalg.norm(others, axis=-1)
+        return np.asarray((rows * others).sum(axis=-1) / np.maximum(lengths, 1e-12))
 
 
 def outside(values: Floats, lower: float, upper: float) -> Floats:
@@ -100,7 +100,7 @@ class IntervalRule:
         if self._before is None:
             return [Weight(0, 0.0, True)] * len(seen)
         away = outside(self.measure.between(seen, self._before[None]), self.lower, self.upper)
-        return [Weight(int(one == 0), -one, one == 0) for one in away.tolist()]
+        return [Weight(int(distance == 0), -distance, distance == 0) for distance in away.tolist()]
 
     def chose(self, seen: Floats) -> None:
         self._before = seen
@@ -134,7 +134,8 @@ class SimMark(SentenceRival):
         evidence: dict[str, Any] = {
             "counted": steps, "in_interval": int((counts == 1).sum()), "soft_count": round(float(counts.sum()), 3),
             "expected": round(share * steps, 2), "interval": [round(rule.lower, 4), round(rule.upper, 4)],
-            "similarities": [round(float(one), 4) for one in similarities], "null": "pairs of human sentences, no random keys",
+            "similarities": [round(float(value), 4) for value in similarities],
+            "null": "pairs of human sentences, no random keys",
         }  # fmt: skip
         return Statistic(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
 
@@ -158,11 +159,11 @@ class SimMark(SentenceRival):
             raise AlimarkError(f"distance must be cosine or euclidean, not {distance!r}")
         if not 0 <= low < high <= 1:
             raise AlimarkError(f"closeness takes two shares in order, such as 0.5 and 0.7, not {low:g} and {high:g}")
-        found = sentences_of(texts)
-        vectors = embedded(found.sentences, embedder)
+        corpus = sentences_of(texts)
+        vectors = embedded(corpus.sentences, embedder)
         mean, rows = _principal(vectors, components) if components else (None, None)
         measure = Measure(distance, mean, rows)
-        seen, numbers = measure.see(vectors), np.array(found.texts)
+        seen, numbers = measure.see(vectors), np.array(corpus.texts)
         neighbours = np.flatnonzero(numbers[1:] == numbers[:-1])
         if len(neighbours) < 100:
             raise AlimarkError(f"{len(neighbours)} pairs of sentences are too few to learn from; give at least 100")
@@ -174,7 +175,7 @@ class SimMark(SentenceRival):
         }
         if mean is not None and rows is not None:
             arrays |= {"mean": mean, "components": rows}
-        origin = found.origin(embedder) | {
+        origin = corpus.origin(embedder) | {
             "pairs": len(neighbours), "distance": distance, "components": components, "closeness": [low, high],
         }  # fmt: skip
         return Fitted(cls.scheme, arrays, origin)

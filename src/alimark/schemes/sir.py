@@ -69,25 +69,27 @@ class SIR(TokenLevel):
         return self.network.signs(self.embedder.embed(list(contexts)))
 
     def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
-        own = self.parameters
+        parameters = self.parameters
         for text in texts:
-            yield from contexts_of(self.tokenizer.ids(text.strip()), own.chunk, own.window, self.tokenizer)
+            yield from contexts_of(
+                self.tokenizer.ids(text.strip()), parameters.chunk, parameters.window, self.tokenizer
+            )
 
     def marker(self, seeds: list[int], engine: Engine) -> MeaningBias:
         return MeaningBias(self, engine.device)
 
     def find(self, ids: Ids) -> Found:
-        own = self.parameters
-        contexts = contexts_of(ids, own.chunk, own.window, self.tokenizer)
-        rows = np.arange(own.chunk, len(ids)) // own.chunk - 1
-        tokens = ids[own.chunk :]
-        biases = self.biases(contexts) if contexts else np.zeros((0, own.dimension), np.float32)
+        parameters = self.parameters
+        contexts = contexts_of(ids, parameters.chunk, parameters.window, self.tokenizer)
+        rows = np.arange(parameters.chunk, len(ids)) // parameters.chunk - 1
+        tokens = ids[parameters.chunk :]
+        biases = self.biases(contexts) if contexts else np.zeros((0, parameters.dimension), np.float32)
 
         def scores(secrets: _prf.Words) -> Floats:
             if not len(tokens):
                 return np.zeros(len(secrets))
             return np.asarray(
-                biases[rows, assigned(secrets[:, None], tokens, own.dimension)].mean(axis=1, dtype=np.float64)
+                biases[rows, assigned(secrets[:, None], tokens, parameters.dimension)].mean(axis=1, dtype=np.float64)
             )
 
         def null(first: int, count: int) -> Floats:
@@ -103,14 +105,14 @@ class SIR(TokenLevel):
     ) -> Fitted:  # fmt: skip
         """Trains a network on the embeddings of passages of ordinary texts."""
         read = list(dict.fromkeys(texts))
-        found = passages_of(read, passages, seed)
-        if len(found) < _LEAST_PASSAGES:
-            raise AlimarkError(f"{len(found)} passages are too few to train on; give at least {_LEAST_PASSAGES}")
-        vectors = np.concatenate([embedder.embed(found[i : i + 64]) for i in range(0, len(found), 64)])
+        chosen = passages_of(read, passages, seed)
+        if len(chosen) < _LEAST_PASSAGES:
+            raise AlimarkError(f"{len(chosen)} passages are too few to train on; give at least {_LEAST_PASSAGES}")
+        vectors = np.concatenate([embedder.embed(chosen[i : i + 64]) for i in range(0, len(chosen), 64)])
         arrays, losses = train(vectors, dimension, epochs, seed)
         digest = hashlib.sha256("\0".join(read).encode("utf-8", "surrogatepass")).hexdigest()
         origin = {
-            "embedder": embedder.name, "fingerprint": embedder.fingerprint, "texts": len(read), "passages": len(found),
+            "embedder": embedder.name, "fingerprint": embedder.fingerprint, "texts": len(read), "passages": len(chosen),
             "texts_sha256": digest, "epochs": epochs, "seed": seed, "losses": losses,
         }  # fmt: skip
         return Fitted(cls.scheme, arrays, origin)
@@ -159,17 +161,17 @@ class MeaningBias:
     def choose(self, step: Step) -> torch.Tensor:
         import torch
 
-        own = self._mark.parameters
-        if step.number < own.chunk:
+        parameters = self._mark.parameters
+        if step.number < parameters.chunk:
             return step.sampled(step.logs)
-        if step.number % own.chunk == 0:
+        if step.number % parameters.chunk == 0:
             read = self._mark.tokenizer.text
-            contexts = [read(ids).strip() for ids in step.own[:, -own.window :].tolist()]
+            contexts = [read(ids).strip() for ids in step.own[:, -parameters.window :].tolist()]
             self._signs = torch.from_numpy(self._mark.biases(contexts)).to(self._device)
         # The upper half of the bits, times the dimension, as `assigned` has it.
         upper = (_prf.torch_hashed(self._secret, step.tokens) >> 32) & 0xFFFFFFFF
-        bias = self._signs.gather(1, upper * own.dimension >> 32)
-        return step.sampled(step.logs + own.delta * bias)
+        bias = self._signs.gather(1, upper * parameters.dimension >> 32)
+        return step.sampled(step.logs + parameters.delta * bias)
 
     def keep(self, rows: torch.Tensor) -> None:
         self._signs = None if self._signs is None else self._signs[rows]
@@ -183,15 +185,15 @@ def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
     cut = splitter(DEFAULT_SPLITTER)
     random = np.random.default_rng(seed)
     each = math.ceil(count / max(1, len(texts)))
-    found: list[str] = []
+    runs: list[str] = []
     for text in texts:
         spans = cut.spans(text)
         for _ in range(each if spans else 0):
             start = int(random.integers(len(spans)))
             stop = min(len(spans), start + int(random.integers(1, 9)))
-            found.append(text[spans[start][0] : spans[stop - 1][1]])
-    random.shuffle(found)
-    return list(dict.fromkeys(found))[:count]
+            runs.append(text[spans[start][0] : spans[stop - 1][1]])
+    random.shuffle(runs)
+    return list(dict.fromkeys(runs))[:count]
 
 
 def train(
@@ -212,8 +214,8 @@ def train(
         for rows in torch.randperm(len(data), generator=order).split(batch):  # type: ignore[no-untyped-call]
             if len(rows) < 2:
                 continue
-            made = _forward(parts, data[rows])
-            similarity, normalisation = similarity_loss(made, data[rows], middle), normalisation_loss(made)
+            outputs = _forward(parts, data[rows])
+            similarity, normalisation = similarity_loss(outputs, data[rows], middle), normalisation_loss(outputs)
             loss = _SIMILARITY * similarity + normalisation
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -253,15 +255,15 @@ def mean_cosine(vectors: torch.Tensor) -> torch.Tensor:
     return _cosines(vectors).mean()
 
 
-def similarity_loss(made: torch.Tensor, vectors: torch.Tensor, middle: torch.Tensor) -> torch.Tensor:
+def similarity_loss(outputs: torch.Tensor, vectors: torch.Tensor, middle: torch.Tensor) -> torch.Tensor:
     """How far the cosines of the outputs are from those of the embeddings, stretched about their mean."""
     import torch
 
-    return (_cosines(made) - torch.tanh(_STRETCH * (_cosines(vectors) - middle))).abs().mean()
+    return (_cosines(outputs) - torch.tanh(_STRETCH * (_cosines(vectors) - middle))).abs().mean()
 
 
-def normalisation_loss(made: torch.Tensor, size: float = 1.0) -> torch.Tensor:
+def normalisation_loss(outputs: torch.Tensor, size: float = 1.0) -> torch.Tensor:
     """How far outputs are from being balanced, over each text and over each number, and from being of one size."""
-    over_numbers = made.mean(dim=1).abs().mean()
-    over_texts = made.mean(dim=0).abs().mean()
-    return over_numbers + over_texts + _FLATNESS * (size - made.abs()).abs().mean()
+    over_numbers = outputs.mean(dim=1).abs().mean()
+    over_texts = outputs.mean(dim=0).abs().mean()
+    return over_numbers + over_texts + _FLATNESS * (size - outputs.abs()).abs().mean()

@@ -63,17 +63,17 @@ class SynthID(TokenLevel):
         import torch
         from transformers import SynthIDTextWatermarkLogitsProcessor
 
-        own = self.parameters
-        made = SynthIDTextWatermarkLogitsProcessor(
-            ngram_len=own.ngram, keys=self.keys.astype(np.int64).tolist(), sampling_table_size=own.table,
-            sampling_table_seed=0, context_history_size=own.history, device=torch.device(device),
+        parameters = self.parameters
+        processor = SynthIDTextWatermarkLogitsProcessor(
+            ngram_len=parameters.ngram, keys=self.keys.astype(np.int64).tolist(), sampling_table_size=parameters.table,
+            sampling_table_seed=0, context_history_size=parameters.history, device=torch.device(device),
         )  # fmt: skip
-        made.sampling_table = torch.from_numpy(self.table.astype(np.int64)).to(device)
-        return made
+        processor.sampling_table = torch.from_numpy(self.table.astype(np.int64)).to(device)
+        return processor
 
     def find(self, ids: Ids) -> Found:
-        own = self.parameters
-        hashes = ngram_hashes(ids, own.ngram)[fresh_contexts(ids, own.ngram, own.history)]
+        parameters = self.parameters
+        hashes = ngram_hashes(ids, parameters.ngram)[fresh_contexts(ids, parameters.ngram, parameters.history)]
         table = self.table
         score = self._score()
         values = g_values(hashes, self.keys, table)
@@ -82,29 +82,29 @@ class SynthID(TokenLevel):
         def null(first: int, count: int) -> Floats:
             if not len(hashes):
                 return np.zeros(count)
-            found = []
+            scores = []
             for start in range(first, first + count, _KEYS_AT_A_TIME):
                 stop = min(first + count, start + _KEYS_AT_A_TIME)
-                keys = np.stack([self._words("null-synthid", own.depth, i) for i in range(start, stop)])
-                found.append(score(g_values(hashes, keys[:, None], table)))
-            return np.concatenate(found)
+                keys = np.stack([self._words("null-synthid", parameters.depth, i) for i in range(start, stop)])
+                scores.append(score(g_values(hashes, keys[:, None], table)))
+            return np.concatenate(scores)
 
         mean = float(values.mean()) if len(hashes) else 0.5
-        evidence: dict[str, Any] = {"mean": mean, "scored": len(hashes), "score": own.score}
+        evidence: dict[str, Any] = {"mean": mean, "scored": len(hashes), "score": parameters.score}
         z = None
-        if own.score != "bayesian":
-            weights = layer_weights(own.depth, own.score)
+        if parameters.score != "bayesian":
+            weights = layer_weights(parameters.depth, parameters.score)
             z = (raw - 0.5) / math.sqrt(0.25 * float((weights**2).sum()) / max(1, len(hashes)))
             evidence["p_normal"] = normal_tail(z)
-        return Found(raw, z, null, 0.5 ** (own.depth * len(hashes)), evidence)
+        return Found(raw, z, null, 0.5 ** (parameters.depth * len(hashes)), evidence)
 
     def _score(self) -> Any:
         """From g-values (keys, n-grams, layers) to a number for each key."""
-        own = self.parameters
-        if own.score == "bayesian":
+        parameters = self.parameters
+        if parameters.score == "bayesian":
             assert self.key.fitted is not None
-            return Bayesian.of(self.key.fitted, own.depth)
-        weights = layer_weights(own.depth, own.score)
+            return Bayesian.of(self.key.fitted, parameters.depth)
+        weights = layer_weights(parameters.depth, parameters.score)
         return lambda values: values.mean(axis=1) @ weights
 
 
@@ -124,16 +124,16 @@ def ngram_hashes(ids: Ids, n: int) -> NDArray[np.uint64]:
     if len(ids) < n:
         return np.empty(0, np.uint64)
     runs = np.lib.stride_tricks.sliding_window_view(ids.astype(np.uint64), n)
-    found = np.ones(len(runs), np.uint64)
+    hashes = np.ones(len(runs), np.uint64)
     for place in runs.T:
-        found = _accumulated(found, place)
-    return found
+        hashes = _accumulated(hashes, place)
+    return hashes
 
 
 def g_values(hashes: NDArray[np.uint64], keys: NDArray[np.uint64], table: Bits) -> Bits:
     """(n-grams, layers) of bits; keys with a first axis of their own give one such table each."""
-    found = _accumulated(hashes[:, None], keys)
-    return np.asarray(table[found % np.uint64(len(table))])
+    places = _accumulated(hashes[:, None], keys)
+    return np.asarray(table[places % np.uint64(len(table))])
 
 
 def fresh_contexts(ids: Ids, n: int, history: int) -> NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+
 from alimark._util.jsonl import Record
 from alimark.bench.recipe import Detection, Watermark, detection_options
 from alimark.bench.workspace import digest

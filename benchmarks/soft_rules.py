@@ -24,9 +24,10 @@ from alimark.bench.models import key_for, secret
 from alimark.bench.recipe import Watermark, attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.detection.kernels.soft import SoftRule, trace_soft
-from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
-from alimark.detection.scoring import SOFT_VERSIONS, Soft
+from alimark.detection.kernels.soft import trace_soft
+from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits, SoftRule
+from alimark.detection.scoring import Soft
+from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.units import Units, restructure
 from alimark.keys.key import Key
 from alimark.keys.projection import project

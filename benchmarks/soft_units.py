@@ -25,8 +25,9 @@ from alimark.bench.models import key_for, secret
 from alimark.bench.recipe import Watermark, attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.detection.kernels.soft import SoftRule, _worths, worth_tables
-from alimark.detection.scoring import SOFT_VERSIONS
+from alimark.detection.kernels.soft import _worths, worth_tables
+from alimark.detection.kernels.types import SoftRule
+from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.keys.key import Key
 from alimark.keys.projection import project
 from alimark.text.splitting import splitter

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stand_ins import STAND_INS, recipe
+from small_recipes import STAND_INS, recipe
 
 import elsewhere
 import paired

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_ins import STAND_INS, recipe, records, run
+from small_recipes import STAND_INS, recipe, records, run
 
 from alimark.bench.data import DataSet, Item
 from alimark.bench.evaluate import evaluate
@@ -163,7 +163,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from stand_ins import run, recipe
+from small_recipes import run, recipe
 folder = Path(sys.argv[1])
 random.seed(3)
 kills = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 from alimark.detection.pipeline import detect_batch, units_of
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError
 from alimark.parameters import SchemeParameters
 from alimark.parameters.alimark import AliMarkParameters
@@ -25,7 +26,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
     scheme = "alimark"
     Parameters: ClassVar[type[SchemeParameters]] = AliMarkParameters
     aligns = True
-    settings = DetectionSettings
+    settings: ClassVar[type[RandomKeys]] = DetectionSettings
 
     @overload
     def rewrite(self, text: str, llm: LLM, *, seed: int | None = ..., **options: Any) -> Rewriting: ...
@@ -50,9 +51,14 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         return in_order(rewrite_many(originals, self.key, self.embedder, llm, settings))
 
     def detect_batch(
-        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
     ) -> list[AlignedDetection | AlimarkError]:
-        return detect_batch(texts, self.key, self.embedder, settings or DetectionSettings(), llm=llm, times=times)
+        return detect_batch(texts, self.key, self.embedder, DetectionSettings.of(settings), llm=llm, times=times)
 
-    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
-        return units_of(texts, self.key, self.embedder, settings or DetectionSettings())
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        return units_of(texts, self.key, self.embedder, DetectionSettings.of(settings))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from alimark.detection.results import Detection
+from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import MAX_DRAWS, RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
@@ -88,7 +89,7 @@ def detect(
     from alimark.detection.many_keys import detect_keys
 
     first: Any = load(keys[0], embedder=embedder)
-    chosen = detection_settings(first, settings, changes)
+    chosen = DetectionSettings.of(detection_settings(first, settings, changes))
     return [*detect_keys(text, keys, first.embedder, chosen, best=best, llm=llm)]
 
 

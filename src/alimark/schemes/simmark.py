@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
 from alimark.errors import AlimarkError, KeyMismatch, MissingExtra
 from alimark.generation.rules import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.parameters.simmark import DISTANCES, SimMarkParameters
 from alimark.schemes._fit import embedded, sentences_of
-from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, Statistic, count_z, in_chunks, too_short
+from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, count_z, in_chunks, too_short
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
@@ -137,7 +138,7 @@ class SimMark(SentenceRival):
             "similarities": [round(float(value), 4) for value in similarities],
             "null": "pairs of human sentences, no random keys",
         }  # fmt: skip
-        return Statistic(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
+        return Statistic.of_z(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
 
     @classmethod
     def fit(

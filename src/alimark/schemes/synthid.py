@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
 from alimark.parameters.synthid import SynthIDParameters, detector_arrays
 from alimark.schemes.kgw import normal_tail
-from alimark.schemes.token_level import Found, TokenLevel
+from alimark.schemes.token_level import TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class SynthID(TokenLevel):
         processor.sampling_table = torch.from_numpy(self.table.astype(np.int64)).to(device)
         return processor
 
-    def find(self, ids: Ids) -> Found:
+    def find(self, ids: Ids) -> Statistic:
         parameters = self.parameters
         hashes = ngram_hashes(ids, parameters.ngram)[fresh_contexts(ids, parameters.ngram, parameters.history)]
         table = self.table
@@ -96,7 +97,7 @@ class SynthID(TokenLevel):
             weights = layer_weights(parameters.depth, parameters.score)
             z = (raw - 0.5) / math.sqrt(0.25 * float((weights**2).sum()) / max(1, len(hashes)))
             evidence["p_normal"] = normal_tail(z)
-        return Found(raw, z, null, 0.5 ** (parameters.depth * len(hashes)), evidence)
+        return Statistic(raw, z, null, 0.5 ** (parameters.depth * len(hashes)), evidence)
 
     def _score(self) -> Any:
         """From g-values (keys, n-grams, layers) to a number for each key."""

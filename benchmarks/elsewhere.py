@@ -181,9 +181,18 @@ def _embedder(name: str, args: argparse.Namespace) -> Embedder:
 
 def _key(sent: Record, embedder: Embedder) -> Key:
     from alimark.keys.key import Key
+    from alimark.parameters import parameters_class
+    from alimark.parameters.alimark import AliMarkParameters
 
-    public = {name: value for name, value in sent.items() if name not in ("secret", "embedder")}
-    return Key(bytes.fromhex(sent["secret"]), embedder=embedder.name, fingerprint=embedder.fingerprint, **public)
+    kind = parameters_class(sent["scheme"])
+    parameters = kind.of(sent["parameters"]) if "parameters" in sent else AliMarkParameters.parse(sent)
+    return Key(
+        bytes.fromhex(sent["secret"]),
+        parameters=parameters,
+        embedder=embedder.name,
+        fingerprint=embedder.fingerprint,
+        splitter=sent["splitter"],
+    )
 
 
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:

@@ -18,9 +18,7 @@ from single_text import generate
 
 EMBEDDER = StandInEmbedder()
 # Fixed secrets: a random one that happens to lie along what all sentences share would fail a test once in a while.
-KEYS = {
-    m: Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint, block_size=m) for m in (1, 2, 8, 16)
-}
+KEYS = {m: Key.generate(secret=bytes(range(32)), embedder=EMBEDDER, block_size=m) for m in (1, 2, 8, 16)}
 PROMPT = "It was a long day in the harbour."
 
 

@@ -128,7 +128,7 @@ def test_a_full_context_ends_its_own_text_alone() -> None:
 
 
 def test_texts_of_several_keys_may_be_written_together() -> None:
-    other = Key(bytes(range(1, 33)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint, block_size=4)
+    other = Key.generate(secret=bytes(range(1, 33)), embedder=EMBEDDER, block_size=4)
     prompts = [PROMPTS[0], Prompt(PROMPTS[0].text, PROMPTS[0].seed, key=other)]
     made = dict(generate_many(prompts, KEY, EMBEDDER, StandInLLM(), SETTINGS, rule=rule_for, batch=2))
     found = [one.key_id for _, one in sorted(made.items()) if isinstance(one, Generation)]

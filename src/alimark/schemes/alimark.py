@@ -18,6 +18,8 @@ from alimark.errors import AlimarkError
 from alimark.generation.selection import Weight
 from alimark.keys.key import Key
 from alimark.keys.projection import carried, project, targets
+from alimark.parameters import SchemeParameters
+from alimark.parameters.alimark import AliMarkParameters
 from alimark.schemes.base import SentenceWatermark, check_names, in_order
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class AliMark(SentenceWatermark[AlignedDetection]):
     """
 
     scheme = "alimark"
+    Parameters: ClassVar[type[SchemeParameters]] = AliMarkParameters
+    aligns = True
     settings: ClassVar[type[RandomKeys]] = DetectionSettings
 
     @classmethod

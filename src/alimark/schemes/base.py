@@ -17,6 +17,7 @@ from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
+from alimark.parameters import SchemeParameters
 
 if TYPE_CHECKING:
     from alimark.generation.api import (
@@ -56,10 +57,21 @@ class Watermark(Protocol):
     """
 
     scheme: ClassVar[str]
+    """The scheme's name in key files and records."""
+    Parameters: ClassVar[type[SchemeParameters]]
+    """The specification of what its keys hold."""
+    aligns: ClassVar[bool]
+    """Whether keys have blocks as AliMark's do and detection aligns sentences with them: it takes DetectionSettings, answers
+    with AlignedDetection and searches many keys at once."""
     candidates: ClassVar[int]
     """The most candidates that are sampled for a sentence, where no other number is asked for."""
     settings: ClassVar[type[RandomKeys]]
     """The class of the settings of its detection."""
+
+    @classmethod
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection under a key asks the model that wrote the text."""
+        ...
 
     @property
     def key(self) -> Key: ...
@@ -144,6 +156,8 @@ class SentenceWatermark(ABC, Generic[Found]):
     """
 
     scheme: ClassVar[str]
+    Parameters: ClassVar[type[SchemeParameters]]
+    aligns: ClassVar[bool] = False
     candidates: ClassVar[int] = 64
     settings: ClassVar[type[RandomKeys]] = RandomKeys
 
@@ -157,6 +171,11 @@ class SentenceWatermark(ABC, Generic[Found]):
         self.key = key
         self._given = embedder
         self._schedulers: dict[int, Scheduler] = {}
+
+    @classmethod
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection under a key asks the model that wrote the text."""
+        return False
 
     @property
     def embedder(self) -> Embedder:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -31,9 +31,8 @@ from alimark.detection.pipeline import (
 from alimark.detection.results import Detection
 from alimark.detection.settings import MAX_SENTENCES
 from alimark.detection.stats.p_values import RandomKeys, significance_of
-from alimark.errors import AlimarkError, KeyFileError
+from alimark.errors import AlimarkError
 from alimark.generation.selection import Rule
-from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.schemes.base import SentenceWatermark
 
@@ -55,19 +54,11 @@ def count_z(count: float, total: int, share: float) -> float:
 class SentenceRival(SentenceWatermark[Detection]):
     """A scheme adds its parameters, its rule and its statistic."""
 
-    embeds: ClassVar[bool] = True
     candidates: ClassVar[int] = REJECTION_LIMIT
-    Parameters: ClassVar[type[Any]]
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         super().__init__(key, embedder=embedder)
         self.see = self.rule(key).see
-
-    @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is not None:
-            raise KeyFileError(f"{cls.scheme} learns nothing from text")
 
     @classmethod
     @abstractmethod

@@ -11,7 +11,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
@@ -21,22 +21,20 @@ from alimark.detection.pipeline import Clock, normalise
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionOptions
 from alimark.detection.stats.p_values import RandomKeys, significance_of
-from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, LimitError, LLMError, TextError
+from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generation.results import Generation, MarkedSentence
 from alimark.generation.settings import GenerationSettings
+from alimark.parameters import SchemeParameters
 from alimark.schemes.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
     from alimark.generation.api import Finished, ManyProgress, Progress, Prompt, PromptStyle
-    from alimark.keys.fitted import Fitted
     from alimark.keys.key import Key
     from alimark.llm.base import LLM, Sampling
     from alimark.schemes._engines import Engine
     from alimark.schemes._writing import Length, Marker
-
-DEFAULT_TOKENIZER = "smollm2-135m"
 
 _BATCH = 32
 
@@ -45,9 +43,8 @@ class TokenLevel(ABC):
     """Marks and detects under one key. Tokenizer and embedder are loaded on first use; safe to share by threads."""
 
     scheme: ClassVar[str]
-    Parameters: ClassVar[type[Any]]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    embeds: ClassVar[bool] = False
+    Parameters: ClassVar[type[SchemeParameters]]
+    aligns: ClassVar[bool] = False
     candidates: ClassVar[int] = 1
     settings: ClassVar[type[RandomKeys]] = RandomKeys
 
@@ -59,14 +56,14 @@ class TokenLevel(ABC):
         if embedder is not None:
             key.check(embedder)
         self.key = key
-        self.parameters = self.Parameters(**key.parameters)
+        self.parameters: Any = key.parameters  # a scheme declares its type
         self._embedder = embedder
         self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
 
     @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is not None:
-            raise KeyFileError(f"{cls.scheme} learns nothing from text")
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection asks the model that wrote the text: never."""
+        return False
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -250,7 +247,7 @@ class TokenLevel(ABC):
             raise TextError("the text is blank; there is nothing to detect in it")
         statistic = self.find(ids)
         evidence = {**statistic.evidence, "tokens": len(ids), "tokenizer": self.tokenizer.fingerprint}
-        backend = self.embedder.backend if self.embeds else ""
+        backend = self.embedder.backend if self.Parameters.embeds else ""
         return build_detection(
             Detection,
             text,

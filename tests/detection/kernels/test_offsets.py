@@ -35,9 +35,7 @@ EMBEDDER = StandInEmbedder()
 def key_of(number: int, decision: str, offsets: int = 16) -> Key:
     m = 32 if decision == "soft" else 8
     secret = bytes([number % 256, number // 256, *range(2, 32)])
-    return Key(
-        secret, decision=decision, block_size=m, embedder="stand-in", fingerprint=EMBEDDER.fingerprint, offsets=offsets
-    )
+    return Key.generate(secret=secret, decision=decision, block_size=m, embedder=EMBEDDER, offsets=offsets)
 
 
 def start_of(key: Key, seed: int) -> int:
@@ -134,9 +132,7 @@ def test_the_start_hangs_on_seed_and_prompt() -> None:
 @pytest.mark.parametrize("decision", ["hard", "soft"])
 def test_p_values_pay_for_the_search(decision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uniform over keys with ties broken at random, whatever the text."""
-    monkeypatch.setattr(
-        "alimark.calibration.rates.secrets.token_bytes", random.Random(1).randbytes
-    )  # one draw of keys, not chance's
+    monkeypatch.setattr("secrets.token_bytes", random.Random(1).randbytes)  # one draw of keys, not chance's
     texts = [written(None, 6, seed=seed) for seed in range(6)]
     chosen = DetectionSettings(draws=99)
     key = key_of(0, decision, 8)
@@ -177,7 +173,7 @@ PLAIN = {
 def test_a_key_without_offsets_is_what_it_was(decision: str, tmp_path: Path) -> None:
     """Id and file of keys made before there were offsets, or a second version of soft decisions."""
     key = key_of(7, decision, 1)
-    key.soft_version = 1
+    key = key.like(key._secret, soft_version=1)
     key.save(tmp_path / "key.json")
     digest = hashlib.sha256((tmp_path / "key.json").read_bytes()).hexdigest()
     assert (key.id, digest) == PLAIN[decision]

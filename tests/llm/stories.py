@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from overs import sentence_over
+from stop_conditions import sentence_over
 
 from alimark.llm.base import Request, Sampling, Turn
 from alimark.llm.openai import OpenAI

@@ -18,16 +18,16 @@ def check() -> None:
     import numpy as np
     import torch
 
-    from alimark.llm import _kernel, _lanes, _sampling, _slots
+    from alimark.llm.torch import continuous_batch, kernels, sampling, static_batch
     from alimark.llm.base import Sampling
 
     torch.manual_seed(0)
     rows, texts = 11, np.array([0, 0, 1, 0, -1, 1, 0, 0, 1, 0, 0])  # the fifth slot is empty
     live = texts >= 0
     for heads, groups, width, window in CASES:
-        shape = _lanes.Shape(1, heads, width, torch.float32, torch.device("cpu"))
+        shape = static_batch.Shape(1, heads, width, torch.float32, torch.device("cpu"))
         none = torch.tensor([], dtype=torch.long)
-        slots = _slots.Slots(
+        slots = continuous_batch.Slots(
             None,
             shape,
             rows=rows,
@@ -48,11 +48,11 @@ def check() -> None:
         key = torch.randn(rows, 1, heads, width).transpose(1, 2)  # in the order in which a model gives it
         value = torch.randn(rows, heads, 1, width)
         angles = torch.randn(rows, width // 2).repeat(1, 2)
-        per = _kernel.QUERIES // groups
-        table = torch.from_numpy(_slots.blocks(texts, per, rows // per + 2))
+        per = kernels.QUERIES // groups
+        table = torch.from_numpy(continuous_batch.blocks(texts, per, rows // per + 2))
         for turn in (None, (angles.cos(), angles.sin())):
             own, out = slots._own[0].clone(), torch.zeros(rows, heads * groups, width)
-            fast = _kernel.attend(
+            fast = kernels.attend(
                 query[:, :, 0], key[:, :, 0], value[:, :, 0], turn, slots.memory[0], own,
                 table, slots._texts, slots._lengths, slots._step, 0.3, window, out,
             )  # fmt: skip
@@ -63,12 +63,12 @@ def check() -> None:
     for spread, size in ((1.0, 5000), (4.0, 9000)):
         scores, numbers = torch.randn(12, size) * spread, torch.rand(12, 4, dtype=torch.float64)
         scores[:, 7] = -torch.inf
-        same = _kernel.choose(scores, 0.9, numbers) == _sampling.choose(scores.softmax(dim=1), 0.9, numbers)
+        same = kernels.choose(scores, 0.9, numbers) == sampling.choose(scores.softmax(dim=1), 0.9, numbers)
         assert same.sum() >= 11  # one at the very edge of two tokens may fall on either side
     both = torch.randn(5, 1, 2 * 1030)
     gate, up = both.chunk(2, dim=-1)
-    torch.testing.assert_close(_kernel.gated(both, gelu=False), torch.nn.functional.silu(gate) * up)
-    torch.testing.assert_close(_kernel.gated(both, gelu=True), torch.nn.functional.gelu(gate, approximate="tanh") * up)
+    torch.testing.assert_close(kernels.gated(both, gelu=False), torch.nn.functional.silu(gate) * up)
+    torch.testing.assert_close(kernels.gated(both, gelu=True), torch.nn.functional.gelu(gate, approximate="tanh") * up)
 
 
 def rotated(x: Any, cos: Any, sin: Any) -> Any:

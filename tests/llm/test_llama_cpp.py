@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overs import never_over, sentence_over
+from stop_conditions import never_over, sentence_over
 
 from alimark.errors import LLMError
 from alimark.llm import llama_cpp as adapter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from overs import never_over, sentence_over
+from stop_conditions import never_over, sentence_over
 
 from alimark.errors import ContextFull
 from alimark.llm.base import LLM, Draw, Request, Sampling, Turn

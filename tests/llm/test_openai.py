@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from overs import never_over
+from stop_conditions import never_over
 from stories import ANY, ASKED, CONTEXT, connect, draw, numbered, teller, words_of
 
 from alimark.errors import LLMError

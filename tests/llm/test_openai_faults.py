@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from overs import sentence_over
+from stop_conditions import sentence_over
 from stories import ANY, CONTEXT, connect, draw, numbered
 
 from alimark.errors import ContextFull, LLMError

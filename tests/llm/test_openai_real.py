@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from overs import never_over
+from stop_conditions import never_over
 from stories import draw
 
 from alimark.errors import ContextFull, LLMError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from overs import never_over, sentence_over
+from stop_conditions import never_over, sentence_over
 
 from alimark.errors import LLMError
 from alimark.generation.candidates import FirstSentence
@@ -17,10 +17,10 @@ from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from alimark.llm import _fusing, _lanes, _sampling  # noqa: E402
-from alimark.llm import transformers as adapter  # noqa: E402
-from alimark.llm._engine import Engine, Part  # noqa: E402
-from alimark.llm._slots import Slots  # noqa: E402
+from alimark.llm.torch import adapter, fused_layers, static_batch  # noqa: E402
+from alimark.llm.torch import sampling as draws_of  # noqa: E402
+from alimark.llm.torch.engine import Engine, Part  # noqa: E402
+from alimark.llm.torch.continuous_batch import Slots  # noqa: E402
 
 SETTINGS = [
     Sampling(),
@@ -49,12 +49,12 @@ def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spre
     history = torch.randint(0, 50, (2, 20), generator=generator)
     expected = expected_law(logits, history, sampling)
 
-    draws, tries = 20_000, _sampling.tries_for(sampling.top_p)
-    chances = _sampling.probabilities(logits.clone(), history, sampling)
+    draws, tries = 20_000, draws_of.tries_for(sampling.top_p)
+    chances = draws_of.probabilities(logits.clone(), history, sampling)
     keys = torch.randint(-(2**62), 2**62, (draws,), generator=generator)
-    numbers = _sampling.uniform_numbers(keys, torch.tensor(3), tries)
+    numbers = draws_of.uniform_numbers(keys, torch.tensor(3), tries)
     for row in range(2):
-        tokens = _sampling.choose(chances[row : row + 1].expand(draws, -1), sampling.top_p, numbers)
+        tokens = draws_of.choose(chances[row : row + 1].expand(draws, -1), sampling.top_p, numbers)
         shares = torch.bincount(tokens, minlength=50) / draws
         assert not (shares[expected[row] == 0] > 0).any()
         torch.testing.assert_close(shares, expected[row], atol=0.015, rtol=0)
@@ -63,9 +63,9 @@ def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spre
 def test_the_law_of_a_large_vocabulary(tiny: Any) -> None:
     """The tokens that may be drawn, one by one, where most of the weight lies on few of many."""
     logits = torch.linspace(12, -12, 40_000)[None].repeat(2000, 1)
-    numbers = _sampling.uniform_numbers(torch.arange(2000), torch.tensor(0), _sampling.tries_for(0.95))
+    numbers = draws_of.uniform_numbers(torch.arange(2000), torch.tensor(0), draws_of.tries_for(0.95))
     none = torch.zeros((2000, 1), dtype=torch.long)
-    tokens = _sampling.choose(_sampling.probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
+    tokens = draws_of.choose(draws_of.probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
     nucleus = int((torch.softmax(torch.linspace(12, -12, 40_000), 0).cumsum(0) < 0.95).sum()) + 1
     assert int(tokens.max()) < nucleus
     assert int(tokens.max()) > 0.9 * nucleus
@@ -80,16 +80,16 @@ def test_a_model_that_would_end_goes_on_unless_it_may(tiny: Any) -> None:
 
 def test_numbers_depend_on_seed_draw_and_step_alone() -> None:
     keys = torch.tensor([adapter._key(5, i) for i in range(6)])
-    whole = _sampling.uniform_numbers(keys, torch.tensor(7), 4)
-    assert torch.equal(whole[2:5, :2], _sampling.uniform_numbers(keys[2:5], torch.tensor(7), 2))
-    assert not torch.isin(_sampling.uniform_numbers(keys, torch.tensor(8), 4), whole).any()
+    whole = draws_of.uniform_numbers(keys, torch.tensor(7), 4)
+    assert torch.equal(whole[2:5, :2], draws_of.uniform_numbers(keys[2:5], torch.tensor(7), 2))
+    assert not torch.isin(draws_of.uniform_numbers(keys, torch.tensor(8), 4), whole).any()
     assert len({adapter._key(seed, i) for seed in range(20) for i in range(20)}) == 400
 
 
 def test_numbers_are_uniform_and_independent() -> None:
     stats = pytest.importorskip("scipy.stats")
     keys = torch.tensor([adapter._key(1, i) for i in range(3000)])
-    numbers = torch.cat([_sampling.uniform_numbers(keys, torch.tensor(step), 6) for step in range(3)], dim=1).numpy()
+    numbers = torch.cat([draws_of.uniform_numbers(keys, torch.tensor(step), 6) for step in range(3)], dim=1).numpy()
     assert stats.kstest(numbers.ravel(), "uniform").pvalue > 1e-4
     assert np.abs(np.corrcoef(numbers.T) - np.eye(18)).max() < 0.09
 
@@ -121,11 +121,11 @@ def plain_draw(llm: Any, request: Request, number: int, sampling: Sampling) -> s
         for step in range(sampling.max_tokens):
             with torch.inference_mode():
                 logits = llm._model(torch.tensor([ids]), use_cache=False).logits[:, -1]
-            numbers = _sampling.uniform_numbers(key, torch.tensor(step), _sampling.tries_for(sampling.top_p))
-            chances = _sampling.probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
-            ids.append(int(_sampling.choose(chances, sampling.top_p, numbers)))
+            numbers = draws_of.uniform_numbers(key, torch.tensor(step), draws_of.tries_for(sampling.top_p))
+            chances = draws_of.probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
+            ids.append(int(draws_of.choose(chances, sampling.top_p, numbers)))
     finally:
-        llm._model.set_attn_implementation(_lanes.ATTENTION)
+        llm._model.set_attn_implementation(static_batch.ATTENTION)
     text: str = llm._vocabulary.text(prompt[-8:] + ids[len(prompt) :])
     return text[len(llm._vocabulary.text(prompt[-8:])) :].rstrip("\ufffd")
 
@@ -236,7 +236,7 @@ def test_fused_norms_compute_what_the_models_own_do(size: float) -> None:
         for norm in norms:
             norm.weight.copy_(size * torch.rand(64, generator=torch.Generator().manual_seed(2)))
         expected = [norm(values) for norm in norms]
-        _fusing.fuse(norms, None)
+        fused_layers.fuse(norms, None)
         for norm, wanted in zip(norms, expected, strict=True):
             torch.testing.assert_close(norm(values), wanted, rtol=1e-5, atol=1e-5)
 

@@ -66,7 +66,7 @@ def _llama_cpp(path: Path, **options: Any) -> LLM:
 
 
 def _transformers(path: Path, **options: Any) -> LLM:
-    from alimark.llm.transformers import Transformers
+    from alimark.llm.torch.adapter import Transformers
 
     return Transformers(path, **options)
 

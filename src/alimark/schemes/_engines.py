@@ -269,7 +269,7 @@ _made = threading.Lock()
 def engine_of(llm: LLM) -> Engine:
     """What a token-level watermark needs of a language model, which not every one can give."""
     from alimark.llm.llama_cpp import LlamaCpp
-    from alimark.llm.transformers import Transformers
+    from alimark.llm.torch.adapter import Transformers
 
     if isinstance(llm, LlamaCpp):
         return LlamaEngine(llm)

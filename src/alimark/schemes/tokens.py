@@ -99,7 +99,7 @@ def _resolved(name: str) -> Path:
     found = store.resolve_tokenizer(name)
     if found.suffix != ".gguf":
         return found
-    from alimark.llm._weights import converted
+    from alimark.llm.torch.weights import converted
 
     return converted(found)
 

@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm._rows import Rows, Vocabulary
-from alimark.llm._weights import load
+from alimark.llm.torch.sequences import Rows, Vocabulary
+from alimark.llm.torch.weights import load
 from alimark.llm.base import Draw, Over, Request, Sampling, Turn
 
 if TYPE_CHECKING:
     import torch
 
-    from alimark.llm._engine import Engine
-    from alimark.llm._lanes import Lanes, Shape
+    from alimark.llm.torch.engine import Engine
+    from alimark.llm.torch.static_batch import Lanes, Shape
 
 ROWS = 256
 """Draws in one batch on a CPU; more are sampled in turns."""
@@ -83,7 +83,7 @@ class Transformers:
         self._turn = threading.Lock()
         self._engine: Engine | None = None
         if self._device.type == "cuda":
-            from alimark.llm._engine import Engine
+            from alimark.llm.torch.engine import Engine
 
             self._engine = Engine(self._model, self._shape, self._vocabulary, self._control, rows=rows)
 
@@ -117,7 +117,7 @@ class Transformers:
 
         prompts = [self._prompt(request, sampling) for request in requests]
         if self._engine:
-            from alimark.llm._engine import Part
+            from alimark.llm.torch.engine import Part
 
             return self._engine.draw(
                 [
@@ -170,7 +170,7 @@ class Transformers:
 
     def _draw(self, parts: list[_Part], sampling: Sampling, over: Over) -> list[list[Draw]]:
         """All draws of a batch that fits."""
-        from alimark.llm._lanes import Lanes
+        from alimark.llm.torch.static_batch import Lanes
 
         contexts, counts = [part.prompt for part in parts], [part.count for part in parts]
         room = max(map(len, contexts)) + 1
@@ -213,7 +213,7 @@ def read(model: Any, memory: torch.Tensor, new: Sequence[Sequence[int]], starts:
     """
     import torch
 
-    from alimark.llm._lanes import Reading
+    from alimark.llm.torch.static_batch import Reading
 
     longest, trash = max(map(len, new)), memory.shape[4] - 1
     ids, places = [], []
@@ -330,7 +330,9 @@ def _prepare(model: Any, name: str) -> Shape:
     """Put alimark's attention in the model's place and see that the model computes what it did before."""
     import torch
 
-    from alimark.llm import _fusing, _lanes, _slots
+    from alimark.llm.torch import continuous_batch as _slots
+    from alimark.llm.torch import fused_layers as _fusing
+    from alimark.llm.torch import static_batch as _lanes
 
     ids = [list(range(3, 14)), list(range(5, 12))]
     try:
@@ -385,7 +387,7 @@ def _lanes_test(model: Any, shape: Shape, ids: list[list[int]]) -> list[torch.Te
     """The logits behind `ids`."""
     import torch
 
-    from alimark.llm._lanes import Lanes
+    from alimark.llm.torch.static_batch import Lanes
 
     contexts = [one[:-_OWN] for one in ids]
     lanes = Lanes(model, shape, len(ids), len(ids), 16, _OWN + 1)
@@ -401,7 +403,7 @@ def _slots_test(model: Any, shape: Shape, ids: list[list[int]]) -> list[torch.Te
     """The same, as a GPU does it."""
     import torch
 
-    from alimark.llm._slots import Slots
+    from alimark.llm.torch.continuous_batch import Slots
 
     nothing, places = torch.tensor([], dtype=torch.long, device=model.device), list(range(len(ids)))
     sampling = Sampling(max_tokens=_OWN + 1)

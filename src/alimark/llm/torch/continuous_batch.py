@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from alimark._util.cuda_graphs import record
-from alimark.llm._lanes import Reading, Shape
-from alimark.llm._sampling import LEAST_TOP_P, choose, scores, tries_for, uniform_numbers
+from alimark.llm.torch.static_batch import Reading, Shape
+from alimark.llm.torch.sampling import LEAST_TOP_P, choose, scores, tries_for, uniform_numbers
 from alimark.llm.base import Sampling
 
 _READERS = 8  # contexts read at a time
@@ -35,7 +35,7 @@ def kernels(width: int) -> Any:
     if width < 16 or width & (width - 1):
         return None
     try:
-        from alimark.llm import _kernel
+        from alimark.llm.torch import kernels as _kernel
     except ImportError:
         return None
     return _kernel

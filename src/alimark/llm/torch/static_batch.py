@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from alimark.llm._sampling import choose, probabilities, tries_for, uniform_numbers
+from alimark.llm.torch.sampling import choose, probabilities, tries_for, uniform_numbers
 from alimark.llm.base import Sampling
 
 ATTENTION = "alimark"

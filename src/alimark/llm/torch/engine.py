@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 from alimark.errors import LLMError
-from alimark.llm._lanes import Shape
-from alimark.llm._rows import Rows, Vocabulary
-from alimark.llm._slots import Slots, Steps
+from alimark.llm.torch.static_batch import Shape
+from alimark.llm.torch.sequences import Rows, Vocabulary
+from alimark.llm.torch.continuous_batch import Slots, Steps
 from alimark.llm.base import Draw, Over, Sampling
 
 # Steps between two looks: each look costs Python's time, and each step too many is a token for nothing.

@@ -12,7 +12,7 @@ import pytest
 from alimark import AliMark, Generation, Key, Sampling
 from alimark.errors import AlimarkError, LLMError
 from alimark.generation.api import GenerationSettings, Prompt, Scheduler, Writing, generate, generate_many
-from alimark.llm.base import LLM, Draw, Over, Request
+from alimark.llm.base import LLM, Draw, Request, StopCondition
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from alimark.text.units import clean
@@ -28,20 +28,20 @@ def texts(llm: LLM, batch: int | None, prompts: Sequence[Prompt] = PROMPTS) -> d
     return {i: one.text for i, one in made.items() if isinstance(one, Generation)}
 
 
-@pytest.mark.parametrize(("callers", "together"), [(1, 4), (2, 2), (4, 1)])
-def test_the_batch_changes_no_text(callers: int, together: int) -> None:
+@pytest.mark.parametrize(("max_concurrency", "preferred_batch"), [(1, 4), (2, 2), (4, 1)])
+def test_the_batch_changes_no_text(max_concurrency: int, preferred_batch: int) -> None:
     alone = {
         i: generate(prompt.text, KEY, EMBEDDER, StandInLLM(), SETTINGS, seed=prompt.seed).text
         for i, prompt in enumerate(PROMPTS)
     }
     for batch in (1, 2, 5, 9, 40, None):
-        assert texts(StandInLLM(callers=callers, together=together), batch) == alone
+        assert texts(StandInLLM(max_concurrency=max_concurrency, preferred_batch=preferred_batch), batch) == alone
 
 
 def test_a_list_of_prompts_comes_back_in_order() -> None:
     mark = AliMark(KEY, embedder=EMBEDDER)
     prompts = [prompt.text for prompt in PROMPTS]
-    made = mark.generate(prompts, StandInLLM(callers=3), sentences=3, candidates=8, seed=5, batch=4)
+    made = mark.generate(prompts, StandInLLM(max_concurrency=3), sentences=3, candidates=8, seed=5, batch=4)
     assert [one.prompt for one in made] == prompts
     assert [one.seed for one in made] == [5 + i for i in range(9)]
 
@@ -55,27 +55,27 @@ class Counting(StandInLLM):
         self.running = self.most = 0
         self._lock = threading.Lock()
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
         with self._lock:
             self.sizes.append(len(requests))
             self.running += 1
             self.most = max(self.most, self.running)
         time.sleep(0.005)
-        draws = super().draw(requests, sampling, over)
+        draws = super().draw(requests, sampling, stop)
         with self._lock:
             self.running -= 1
         return draws
 
 
 def test_live_texts_share_a_call_and_new_ones_take_the_place_of_the_finished() -> None:
-    llm = Counting(together=4)
+    llm = Counting(preferred_batch=4)
     texts(llm, 4)
     assert max(llm.sizes) == 4
     assert sum(size == 4 for size in llm.sizes) > len(llm.sizes) / 2
-    callers = Counting(callers=3, together=2)
-    texts(callers, None)
-    assert 1 < callers.most <= 3
-    assert max(callers.sizes) <= 2
+    concurrent = Counting(max_concurrency=3, preferred_batch=2)
+    texts(concurrent, None)
+    assert 1 < concurrent.most <= 3
+    assert max(concurrent.sizes) <= 2
 
 
 def test_each_candidate_is_embedded_once_and_the_cost_is_told() -> None:
@@ -99,14 +99,14 @@ def test_each_candidate_is_embedded_once_and_the_cost_is_told() -> None:
 class Faulty(StandInLLM):
     """Fails for contexts that hold a word."""
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
         if any("Day 3" in request.context for request in requests):
             raise LLMError("the model choked")
-        return super().draw(requests, sampling, over)
+        return super().draw(requests, sampling, stop)
 
 
 def test_an_error_ends_the_texts_of_its_call_and_no_others() -> None:
-    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(callers=3), SETTINGS, batch=3))
+    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(max_concurrency=3), SETTINGS, batch=3))
     assert [i for i, one in made.items() if isinstance(one, AlimarkError)] == [3]
     made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(), SETTINGS, batch=2))
     failed = {i for i, one in made.items() if isinstance(one, AlimarkError)}
@@ -151,12 +151,12 @@ def test_chat_style_asks_for_an_answer_and_goes_on_with_it() -> None:
     seen: list[Request] = []
 
     class Chat(StandInLLM):
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
             seen.extend(requests)
-            return super().draw(requests, sampling, over)
+            return super().draw(requests, sampling, stop)
 
     made = generate("Why?", KEY, EMBEDDER, Chat(), GenerationSettings(3, 8, prompt_style="chat"), seed=1)
-    assert {turn.content for request in seen for turn in request.turns} == {"Why?"}
+    assert {turn.content for request in seen for turn in request.messages} == {"Why?"}
     assert seen[0].context == ""
     assert seen[-1].context
     assert made.text.startswith(seen[-1].context)
@@ -166,7 +166,7 @@ def test_chat_style_asks_for_an_answer_and_goes_on_with_it() -> None:
 
 
 def test_awaited_texts_are_written_together() -> None:
-    mark, llm = AliMark(KEY, embedder=EMBEDDER), Counting(together=4)
+    mark, llm = AliMark(KEY, embedder=EMBEDDER), Counting(preferred_batch=4)
 
     async def serve() -> list[Generation]:
         jobs = [mark.agenerate(p.text, llm, sentences=5, candidates=24, seed=p.seed) for p in PROMPTS[:6]]
@@ -205,7 +205,7 @@ class Coder(LLM):
     name = "coder"
     block = "```python\nfor i in range(3):\n    print(i. real)\n\n# Done. Next.\n```\n"
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
         return [[self._one(request.context, request.first + i) for i in range(request.count)] for request in requests]
 
     def _one(self, context: str, number: int) -> Draw:

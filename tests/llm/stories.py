@@ -7,12 +7,12 @@ from typing import Any
 
 from stop_conditions import sentence_over
 
-from alimark.llm.base import Request, Sampling, Turn
+from alimark.llm.base import Message, Request, Sampling
 from alimark.llm.openai import OpenAI
 from fake_server import Answer, Fake, Reply, Seen
 
 CONTEXT = "It was late."
-ASKED = Turn("user", "Why is the sky blue?")
+ASKED = Message("user", "Why is the sky blue?")
 ANY = Sampling(max_tokens=64)
 
 

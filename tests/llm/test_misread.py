@@ -35,15 +35,15 @@ def tokenizer(whole: bool, mark: str = "\u2581") -> Any:
 
 @pytest.mark.parametrize("mark", ["\u2581", "\u0120"])
 def test_words_that_are_tokens_have_to_be_read_as_tokens(mark: str) -> None:
-    assert weights.misread(tokenizer(True, mark)) == ""
-    assert weights.misread(tokenizer(False, mark)).startswith(
+    assert weights.tokenizer_fault(tokenizer(True, mark)) == ""
+    assert weights.tokenizer_fault(tokenizer(False, mark)).startswith(
         "it knows 'was' as one token, yet cuts the sentence into I t"
     )
 
 
 def test_a_tokenizer_without_such_words_is_left_alone() -> None:
     made = Tokenizer(models.WordLevel({"<unk>": 0, "was": 1}, unk_token="<unk>"))
-    assert weights.misread(transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")) == ""
+    assert weights.tokenizer_fault(transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")) == ""
 
 
 def test_what_was_misread_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

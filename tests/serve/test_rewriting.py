@@ -10,7 +10,7 @@ from stand_ins import EchoLLM
 
 from alimark.errors import LLMError, TextError
 from alimark.keys.key import Key
-from alimark.llm.base import Draw, Over, Sampling
+from alimark.llm.base import Draw, Sampling, StopCondition
 from alimark.rewriting.api import RewriteSettings, rewrite
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -30,15 +30,15 @@ class Held(EchoLLM):
     """Waits in its first call until it is told to go on."""
 
     def __init__(self) -> None:
-        super().__init__(together=64)
+        super().__init__(preferred_batch=64)
         self.asked: list[set[str]] = []
         self.begun, self.go = threading.Event(), threading.Event()
 
-    def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
-        self.asked.append({one.turns[-1].content.rpartition("\n\n")[2] for one in requests})
+    def draw(self, requests: Any, sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        self.asked.append({one.messages[-1].content.rpartition("\n\n")[2] for one in requests})
         self.begun.set()
         self.go.wait(10)
-        return super().draw(requests, sampling, over)
+        return super().draw(requests, sampling, stop)
 
 
 def test_texts_that_wait_are_rewritten_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,10 +66,10 @@ def test_a_model_that_fails_is_heard_of_and_the_next_run_goes_on() -> None:
     class Failing(EchoLLM):
         fails = True
 
-        def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
+        def draw(self, requests: Any, sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
             if self.fails:
                 raise RuntimeError("out of memory")
-            return super().draw(requests, sampling, over)
+            return super().draw(requests, sampling, stop)
 
     llm = Failing()
     writers = Writers(StandInLLM(), lambda: llm, lambda _: EMBEDDER, most=8)

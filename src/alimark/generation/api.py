@@ -91,7 +91,7 @@ def generate_many(
             step = None if progress is None else (lambda sentence, i=i: progress(i, sentence))
             yield i, Writing(prompt.text, prompt.key or key, settings, seed=prompt.seed, progress=step)
 
-    if min(batch, llm.callers) == 1:
+    if min(batch, llm.max_concurrency) == 1:
         yield from in_turn(started(), Rounds(llm, embedder), batch)
         return
     with Scheduler(llm, embedder, batch=batch) as scheduler, _brisk_threads():

@@ -22,7 +22,7 @@ from alimark.errors import AlimarkError, ContextFull
 from alimark.generation.candidates import FirstSentence
 from alimark.generation.session import Generation, Writing
 from alimark.keys.key import Key
-from alimark.llm.base import LLM, Draw, Over, Request
+from alimark.llm.base import LLM, Draw, Request, StopCondition
 from alimark.text.workers import First
 
 Drawn = list[Draw] | ContextFull
@@ -67,16 +67,16 @@ class Rounds:
             texts = [draw.text for draws in drawn if not isinstance(draws, ContextFull) for draw in draws]
             yield group, drawn, iter(over.spans(texts))
 
-    def _sample(self, group: Sequence[Writing], requests: Sequence[Request], over: Over) -> list[Drawn]:
+    def _sample(self, group: Sequence[Writing], requests: Sequence[Request], stop: StopCondition) -> list[Drawn]:
         try:
-            draws = self.llm.draw(requests, group[0].settings.sampling, over)
+            draws = self.llm.draw(requests, group[0].settings.sampling, stop)
         except ContextFull as full:
             if len(requests) == 1:
                 return [full]
             half = len(requests) // 2  # who it was is found out by asking for fewer
             return [
-                *self._sample(group[:half], requests[:half], over),
-                *self._sample(group[half:], requests[half:], over),
+                *self._sample(group[:half], requests[:half], stop),
+                *self._sample(group[half:], requests[half:], stop),
             ]
         for request, found in zip(requests, draws, strict=True):
             if len(found) != request.count:
@@ -109,7 +109,7 @@ def check(key: Key | None, embedder: Embedder | None) -> None:
 
 
 def default_batch(llm: LLM) -> int:
-    return max(1, llm.callers * llm.together)
+    return max(1, llm.max_concurrency * llm.preferred_batch)
 
 
 Finished = Iterator[tuple[int, Generation | AlimarkError]]
@@ -140,7 +140,7 @@ class Scheduler:
     def __init__(self, llm: LLM, embedder: Embedder | None, *, batch: int | None = None) -> None:
         self._rounds = Rounds(llm, embedder)
         batch = batch or default_batch(llm)
-        self._groups = max(1, min(batch, llm.callers))
+        self._groups = max(1, min(batch, llm.max_concurrency))
         self._batch = batch
         self._most = -(-batch // self._groups)
         self._waiting: queue.SimpleQueue[tuple[Writing, Future[Generation]] | None] = queue.SimpleQueue()

@@ -22,7 +22,7 @@ from alimark.errors import AlimarkError
 from alimark.generation.candidates import Candidate, Text
 from alimark.generation.rules import Weight, rule_for
 from alimark.keys.key import Key
-from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
+from alimark.llm.base import LLM, Draw, Message, Request, Sampling
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.text.workers import First
 
@@ -167,11 +167,11 @@ class Writing:
         *,
         seed: int | None = None,
         progress: Progress | None = None,
-        turns: tuple[Turn, ...] = (),
+        turns: tuple[Message, ...] = (),
     ) -> None:
         """`turns`: a whole chat that the text answers, in place of the prompt as its only turn."""
         self.prompt, self.key, self.settings = prompt, key, settings
-        self._turns = turns or ((Turn("user", prompt),) if settings.prompt_style == "chat" else ())
+        self._turns = turns or ((Message("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
         self.ended: Ended | None = None
@@ -209,10 +209,10 @@ class Writing:
         seed = int.from_bytes(digest[:6], "big")
         if self.text.in_code:
             # Far from the numbers of candidates, and each wave of a block its own.
-            return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=self._turns)
+            return Request(self.context, 1, seed, first=2**20 + self._code_waves, messages=self._turns)
         left = self.settings.candidates - len(self._drawn)
         return Request(
-            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), turns=self._turns
+            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), messages=self._turns
         )
 
     def take(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:

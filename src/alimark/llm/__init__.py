@@ -1,31 +1,60 @@
-"""Language models: one protocol (base) and one adapter an engine, each imported on first use."""
+"""Language models: one protocol (`base`), and an adapter for each engine, imported on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from alimark.errors import LLMError, MissingExtra
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn
+from alimark.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition
+from alimark.llm.options import LLMOptions
 
 if TYPE_CHECKING:
     from alimark.models.manifest import Entry
 
-__all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "Turn", "known_llm", "load_llm"]
+__all__ = [
+    "DEFAULT_LLM",
+    "LLM",
+    "Draw",
+    "LLMOptions",
+    "Message",
+    "Request",
+    "Sampling",
+    "StopCondition",
+    "known_llm",
+    "load_llm",
+]
 
 DEFAULT_LLM = "smollm2-135m"
 STAND_IN = "stand-in"
-"""The name of the model that needs no weights, for trying things out."""
+"""The name of the model that needs no weights."""
 
 
-def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
-    """A language model by store name, path or hub id; `options` go to the adapter.
+def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Unpack[LLMOptions]) -> LLM:
+    """Load a language model.
 
-    A GGUF file runs on llama.cpp, or on transformers where that alone is installed; all else runs on
-    transformers. A prefix, "llama.cpp:", "transformers:" or "vllm:", chooses the engine, and
-    "openai:http://host:port/v1#model" a model on a server, where "#model" can be left out if that has only one.
+    A GGUF file runs on llama.cpp, or on transformers if only that is installed; everything else runs on transformers. A prefix
+    chooses the engine: "llama.cpp:", "transformers:" or "vllm:". "openai:http://host:port/v1#model" is a model on a server;
+    "#model" may be left out if the server has only one.
+
+    Args:
+        name: A name in the model store, a path, a hub id, or "stand-in" for a model that needs no weights.
+        options: Options of the engine, such as `device`; see `alimark.llm.options`.
+
+    Returns:
+        The model. It may be shared by threads.
+
+    Raises:
+        MissingExtra: The library of the engine is not installed.
+        ModelError: The weights cannot be found or fetched.
+        LLMError: The name is not that of a language model, or the engine cannot load it.
+
+    Example:
+        >>> import alimark
+        >>> alimark.load_llm("stand-in").name
+        'stand-in'
     """
     from alimark.models import store
 
@@ -37,7 +66,7 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
     if engine == "openai":
         return _openai(model, **options)
     known = known_llm(model)
-    _need(engine)  # said before gigabytes are fetched
+    _need(engine)  # before gigabytes are fetched
     path = store.resolve(model)
     if not engine:
         gguf = path.suffix == ".gguf"
@@ -49,13 +78,13 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
 
 
 def known_llm(name: str) -> Entry | None:
-    """What the store knows of a language model; nothing of a path or a hub id."""
+    """The entry of a language model in the model store, or None for a path or a hub id."""
     from alimark.models import store
 
     known = store.entries().get(name)
     if known and known.kind != "llm":
         llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
-        raise LLMError(f"{name} is no language model but of kind {known.kind}; language models are: {llms}")
+        raise LLMError(f"{name} is not a language model but of kind {known.kind}; language models are: {llms}")
     return known
 
 

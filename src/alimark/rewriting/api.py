@@ -93,7 +93,7 @@ def rewrite_many(
     first = 0
     while True:  # a round ends when nothing more can be asked; answers that came last may want another wave
         numbers = itertools.count(first)
-        for number, request, answer in draw_all(llm, requests(), settings.sampling, over, least=settings.asks_a_wave):
+        for number, request, answer in draw_all(llm, requests(), settings.sampling, over, min_batch=settings.asks_a_wave):
             revision, sentence = asked.pop(first + number)
             revision.take(sentence, request, answer)
             if progress and revision.step_done:

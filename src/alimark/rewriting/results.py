@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
-from alimark.llm.base import Sampling, Turn
+from alimark.llm.base import Message, Sampling
 
 Outcome = Literal["rewritten", "best as it was", "no rewrite fits", "too short", "heading"]
 """What became of a sentence. The last three were left alone."""
@@ -28,14 +28,14 @@ _CONTEXT = "Here is a passage of a text, for your information only:\n{before} {s
 
 def turns_for(
     sentence: str, way: str, fixed: Sequence[str] = (), before: str = "", after: str = ""
-) -> tuple[Turn, ...]:
+) -> tuple[Message, ...]:
     """What a model is asked; the sentence is the last paragraph.
 
     `fixed`: what of it must stay to the letter. `before` and `after`: what the model may know of the text.
     """
     context = _CONTEXT.format(before=before, sentence=sentence, after=after) if before or after else ""
     parts = (context, f"{way} {_RULES}{_FIXED.format(', '.join(fixed)) if fixed else ''}", sentence)
-    return (Turn("user", "\n\n".join(part for part in parts if part)),)
+    return (Message("user", "\n\n".join(part for part in parts if part)),)
 
 
 def _chat_sampling() -> Sampling:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 from alimark.errors import ContextFull, LLMError
-from alimark.llm.base import LLM, Request, Sampling, Turn
+from alimark.llm.base import LLM, Request, Sampling, Message
 from alimark.schemes.tokens import TextTokenizer, vocabulary_of
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class CausalLM:
         if chat:
             if not self.tokenizer.chat_template:
                 raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
-            turns = [{"role": "user", "content": text}]
-            laid_out = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            messages = [{"role": "user", "content": text}]
+            laid_out = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             ids: list[int] = self.tokenizer(laid_out, verbose=False, add_special_tokens=False)["input_ids"]
         else:
             # A token of its own for a last blank would keep the model from its usual " The".
@@ -198,9 +198,9 @@ class LlamaEngine:
         self.most = llm._parallel
 
     def prompt(self, text: str, chat: bool) -> list[int]:
-        turns = (Turn("user", text),) if chat else ()
+        messages = (Message("user", text),) if chat else ()
         context = "" if chat else text.rstrip(" \t")
-        ids: list[int] = self._llm._prompt(Request(context, 1, 0, turns=turns), Sampling(max_tokens=1))
+        ids: list[int] = self._llm._prompt(Request(context, 1, 0, messages=messages), Sampling(max_tokens=1))
         return ids
 
     def check_room(self, ids: Sequence[int], tokens: int) -> None:

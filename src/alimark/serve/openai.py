@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from alimark.errors import AlimarkError
 from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Writing
 from alimark.keys.key import Key
-from alimark.llm.base import Request, Sampling, Turn, count_tokens
+from alimark.llm.base import Message, Request, Sampling, count_tokens
 from alimark.serve.auth import Token
 from alimark.serve.gate import Refused, refusal
 from alimark.serve.records import Record, of_text
@@ -53,7 +53,7 @@ async def completions(asked: Completion, service: Serving, token: Generates) -> 
 @router.post("/v1/chat/completions", summary="Answer a chat; always marked")
 async def chat_completions(asked: ChatCompletion, service: Serving, token: Generates) -> Response:
     turns = tuple(
-        Turn("system" if message.role == "developer" else message.role, message.text) for message in asked.messages
+        Message("system" if message.role == "developer" else message.role, message.text) for message in asked.messages
     )
     service.check_text(turns[-1].content, "the last message")
     service.check_text("\n".join(turn.content for turn in turns), "a chat")
@@ -76,7 +76,7 @@ class _Texts:
         asked: ToWrite,
         service: Service,
         token: Token,
-        prompts: Sequence[tuple[str, tuple[Turn, ...]]],
+        prompts: Sequence[tuple[str, tuple[Message, ...]]],
         *,
         chat: bool,
     ) -> None:
@@ -164,10 +164,10 @@ class _Texts:
         """Tokens of the prompts and of the texts, as the model cuts them. What was sampled besides is told with the mark."""
         read = written = 0
         for number, (prompt, turns) in enumerate(self._prompts):
-            own = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, turns=turns))
+            own = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, messages=turns))
             read += own
             for one in self._writings[number * self.asked.n : (number + 1) * self.asked.n]:
-                whole = count_tokens(self.service.llm, Request(one.context, 1, 0, turns=turns))
+                whole = count_tokens(self.service.llm, Request(one.context, 1, 0, messages=turns))
                 written += max(0, whole - own)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 

@@ -1,53 +1,63 @@
-"""Safetensors or GGUF weights on PyTorch, through transformers.
+"""The adapter for safetensors or GGUF weights on PyTorch, through transformers.
 
-The model's own layers run, but attention and sampling are alimark's: all draws of all requests of a call go through the
-model together (see _lanes), on a GPU also those of other calls (see _engine), and a context is read once, also over several
-calls: what was read of a text's beginning is kept until the text goes on. A draw's random numbers depend on the seed and
-the draw's number alone, so draws do not depend on what else is in the batch, up to the rounding of a batch's logits: in
-float32 that hardly ever moves a draw, in bfloat16 (the default on a GPU) it moves some.
+The model's own layers run, but attention and sampling are alimark's. On a CPU, all draws of a call are one batch
+(`static_batch`); on a GPU, the draws of all calls are (`engine`). A context is prefilled once: the keys and values of a text's
+beginning stay in a prefix cache until the text goes on. A draw's random numbers depend on the seed and the draw's number alone,
+so a draw does not depend on the rest of the batch, except for rounding: in float32 that hardly ever changes a draw, in bfloat16
+(the default on a GPU) it changes some.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm.torch.sequences import Rows, Vocabulary
+from alimark.errors import LLMError, MissingExtra
+from alimark.llm._prompts import as_dicts, check_prompt, with_bos
+from alimark.llm.base import Draw, Message, Request, Sampling, StopCondition
+from alimark.llm.torch.sequences import SequenceTexts, Vocabulary
 from alimark.llm.torch.weights import load
-from alimark.llm.base import Draw, Over, Request, Sampling, Turn
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from alimark.llm.torch.engine import Engine
-    from alimark.llm.torch.static_batch import Lanes, Shape
+    from alimark.llm.torch.static_batch import StaticBatch
 
-ROWS = 256
-"""Draws in one batch on a CPU; more are sampled in turns."""
+_BATCH_SIZE = 256  # draws in one batch on a CPU; more are sampled one batch after the other
 
-# So many callers at a time keep the GPU's slots filled while others' texts are split and embedded.
-_CALLERS_CUDA, _TOGETHER_CUDA = 8, 8
+# As many threads keep the GPU's slots filled while the texts of others are split and embedded.
+_CUDA_CONCURRENCY, _CUDA_BATCH = 8, 8
 
-# Below this share of live rows the batch is made smaller, which copies what they hold.
+# Below this share of unfinished sequences the batch is made smaller, which copies their KV cache.
 _COMPACT_BELOW = 0.85
 
-_READ_TOKENS = 16_384  # in one go
-_KEPT_CONTEXTS = 512
-_KEPT_BYTES = 4 << 30
+_PREFILL_TOKENS = 16_384  # in one run of the model
 
 
 class Transformers:
     """A causal language model from a safetensors folder, a hub id or a GGUF file. Safe to share by threads.
 
     Neither pickled weights nor code that comes with a model is ever loaded.
+
+    Args:
+        source: The folder, hub id or file.
+        device: A PyTorch device; default, "cuda" if there is a GPU, else "cpu".
+        name: The model's name in records; default, the last part of `source`.
+        dtype: The name of a PyTorch type; default, "bfloat16" on a GPU, else "float32".
+        add_bos: A token id to put in front of prompts if the tokenizer does not do so itself.
+        rows: The most draws that are sampled at a time.
+
+    Raises:
+        MissingExtra: PyTorch or transformers is not installed.
+        LLMError: The weights cannot be loaded, or the model cannot be sampled in batches.
     """
 
     def __init__(
@@ -65,6 +75,9 @@ class Transformers:
             import transformers  # noqa: F401
         except ImportError:
             raise MissingExtra("transformers", "transformers") from None
+        from alimark.llm.torch.kv_cache import PrefixCache
+        from alimark.llm.torch.preparation import prepare
+
         self._name = name or Path(source).stem
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind = dtype or ("bfloat16" if self._device.type == "cuda" else "float32")
@@ -73,36 +86,36 @@ class Transformers:
         self._add_bos = add_bos
         ends = _end_ids(self._tokenizer, self._model)
         self._vocabulary = Vocabulary(self._tokenizer, ends, self._model.get_output_embeddings().weight.shape[0])
-        # A model kept from ending its turn would open the next one: no control token is text.
+        # A model that must not end its message would begin the next one instead, so no control token is sampled.
         special = ends | set(self._tokenizer.all_special_ids)
         control = sorted(token for token in special if token < self._vocabulary.size)
         self._control = torch.tensor(control, dtype=torch.long, device=self._device)
-        self._shape = _prepare(self._model, self._name)
-        self._rows = rows or ROWS
-        self._contexts = _Contexts()
-        self._turn = threading.Lock()
+        self._layout = prepare(self._model, self._name)
+        self._batch_size = rows or _BATCH_SIZE
+        self._prefixes = PrefixCache()
+        self._lock = threading.Lock()
         self._engine: Engine | None = None
         if self._device.type == "cuda":
             from alimark.llm.torch.engine import Engine
 
-            self._engine = Engine(self._model, self._shape, self._vocabulary, self._control, rows=rows)
+            self._engine = Engine(self._model, self._layout, self._vocabulary, self._control, max_slots=rows)
 
     @property
     def name(self) -> str:
         return self._name
 
     @property
-    def callers(self) -> int:
-        return _CALLERS_CUDA if self._engine else 1
+    def max_concurrency(self) -> int:
+        return _CUDA_CONCURRENCY if self._engine else 1
 
     @property
-    def together(self) -> int:
-        return _TOGETHER_CUDA if self._engine else 4
+    def preferred_batch(self) -> int:
+        return _CUDA_BATCH if self._engine else 4
 
     @property
-    def singles(self) -> tuple[int, int]:
-        # A row for each request: it takes many to fill a GPU.
-        return (2, 128) if self._engine else (1, self.together)
+    def single_draw_batching(self) -> tuple[int, int]:
+        # With one sequence a request, it takes many requests to fill a GPU.
+        return (2, 128) if self._engine else (1, self.preferred_batch)
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -111,324 +124,143 @@ class Transformers:
     def __repr__(self) -> str:
         return f"<Transformers {self.name} on {self._device}>"
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
-        """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        """Sample the draws of each request; see `LLM.draw`."""
         import torch
 
-        prompts = [self._prompt(request, sampling) for request in requests]
-        if self._engine:
-            from alimark.llm.torch.engine import Part
+        from alimark.llm.torch.sampling import rng_key
 
-            return self._engine.draw(
-                [
-                    Part(prompt, [_key(request.seed, request.first + i) for i in range(request.count)])
-                    for prompt, request in zip(prompts, requests, strict=True)
-                ],
-                sampling,
-                over,
-            )
+        prompts = [self._prompt(request, sampling) for request in requests]
+        keys = [[rng_key(request.seed, request.first + i) for i in range(request.count)] for request in requests]
+        if self._engine:
+            from alimark.llm.torch.engine import TokenRequest
+
+            return self._engine.draw([TokenRequest(*pair) for pair in zip(prompts, keys, strict=True)], sampling, stop)
         draws: list[list[Draw]] = [[] for _ in requests]
-        with self._turn, torch.inference_mode():
-            for parts in _batches(requests, prompts, self._rows):
-                for part, found in zip(parts, self._draw(parts, sampling, over), strict=True):
-                    draws[part.at] += found
+        with self._lock, torch.inference_mode():
+            for parts in _batches(prompts, keys, self._batch_size):
+                for part, part_draws in zip(parts, self._draw_batch(parts, sampling, stop), strict=True):
+                    draws[part.request] += part_draws
         return draws
 
     def count_tokens(self, request: Request) -> int:
-        """Tokens that the request is read as, chat template included."""
+        """Count the tokens of the request as the model reads it, chat template included."""
         return len(self._ids(request))
 
     def _ids(self, request: Request) -> list[int]:
         ids: list[int]
-        if request.turns:
-            text = self._chat(request.turns) + request.context
+        if request.messages:
+            text = self._chat(request.messages) + request.context
             ids = self._tokenizer(text, verbose=False, add_special_tokens=False)["input_ids"]
         else:
             ids = self._tokenizer(request.context, verbose=False)["input_ids"]
-        if self._add_bos is not None and ids[:1] != [self._add_bos]:
-            ids.insert(0, self._add_bos)
-        return ids
+        return with_bos(ids, self._add_bos)
 
     def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
         ids = self._ids(request)
-        if not ids:
-            raise LLMError("the context is empty; give the model a prompt to continue")
-        most = getattr(self._model.config, "max_position_embeddings", None)
-        if most is not None and len(ids) + sampling.max_tokens > most:
-            raise ContextFull(
-                f"{len(ids)} tokens of context leave no room for {sampling.max_tokens} more in the {most} "
-                "that this model takes; write fewer sentences, or use a model with a longer context"
-            )
+        context_tokens = getattr(self._model.config, "max_position_embeddings", None)
+        check_prompt(ids, sampling.max_tokens, context_tokens, "use a model with a longer context")
         return ids
 
-    def _chat(self, turns: Sequence[Turn]) -> str:
+    def _chat(self, messages: Sequence[Message]) -> str:
         if not self._tokenizer.chat_template:
             raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
-        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-        text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text: str = self._tokenizer.apply_chat_template(as_dicts(messages), tokenize=False, add_generation_prompt=True)
         return text
 
-    def _draw(self, parts: list[_Part], sampling: Sampling, over: Over) -> list[list[Draw]]:
-        """All draws of a batch that fits."""
-        from alimark.llm.torch.static_batch import Lanes
+    def _draw_batch(self, parts: list[_Part], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        """The draws of requests that fit into one batch."""
+        from alimark.llm.torch.static_batch import StaticBatch
 
-        contexts, counts = [part.prompt for part in parts], [part.count for part in parts]
-        room = max(map(len, contexts)) + 1
-        lanes = Lanes(self._model, self._shape, len(parts), sum(counts), room, sampling.max_tokens)
-        logits = self._read(lanes.memory, contexts, self._contexts.starts(contexts))
-        keys = [_key(part.seed, part.first + i) for part in parts for i in range(part.count)]
-        tokens = lanes.start(contexts, counts, keys, logits, sampling, self._control)
-        rows = Rows(self._vocabulary, sum(counts), sampling.max_tokens, patient=False)
-        of = np.repeat(np.arange(len(parts)), counts)
-        for place, part in enumerate(of.tolist()):
-            rows.begin(place, contexts[part], over)
-        found = _sample(rows, lanes, tokens, of)
-        self._contexts.keep(contexts, lanes.memory)
-        draws = iter(found[place] for place in range(sum(counts)))
+        contexts, counts = [part.prompt for part in parts], [len(part.keys) for part in parts]
+        batch = StaticBatch(
+            self._model,
+            self._layout,
+            contexts=len(parts),
+            sequences=sum(counts),
+            context_tokens=max(map(len, contexts)) + 1,
+            max_tokens=sampling.max_tokens,
+        )
+        logits = self._prefill(batch.context_kv, contexts)
+        keys = [key for part in parts for key in part.keys]
+        tokens = batch.start(contexts, counts, keys, logits, sampling, self._control)
+        texts = SequenceTexts(self._vocabulary, sum(counts), sampling.max_tokens, wait_for_next_word=False)
+        context_of = np.repeat(np.arange(len(parts)), counts)
+        for sequence, context in enumerate(context_of.tolist()):
+            texts.start(sequence, contexts[context], stop)
+        by_sequence = _decode(texts, batch, tokens, context_of)
+        self._prefixes.store(contexts, batch.context_kv)
+        draws = iter(by_sequence[sequence] for sequence in range(sum(counts)))
         return [[next(draws) for _ in range(count)] for count in counts]
 
-    def _read(self, memory: torch.Tensor, contexts: list[list[int]], found: list[_Start]) -> torch.Tensor:
-        """Fill `memory` with the contexts' keys and values; the logits behind each."""
+    def _prefill(self, kv: torch.Tensor, contexts: list[list[int]]) -> torch.Tensor:
+        """Fill the KV cache with the contexts; the logits behind each of them."""
         import torch
 
-        for i, start in enumerate(found):
-            if start.length:
-                memory[:, :, i, :, : start.length] = start.memory[:, :, :, : start.length]
+        from alimark.llm.torch.attention import prefill_contexts
+
+        prefixes = self._prefixes.longest_prefixes(contexts)
+        for i, prefix in enumerate(prefixes):
+            if prefix.kv is not None:
+                kv[:, :, i, :, : prefix.length] = prefix.kv[:, :, :, : prefix.length]
         logits: list[torch.Tensor] = []
-        new = [ids[start.length :] for ids, start in zip(contexts, found, strict=True)]
-        at = 0
+        rest = [ids[prefix.length :] for ids, prefix in zip(contexts, prefixes, strict=True)]
+        at, size = 0, max(1, _PREFILL_TOKENS // max(map(len, rest)))
         while at < len(contexts):
-            n = max(1, _READ_TOKENS // max(map(len, new)))
-            part = slice(at, at + n)
-            logits.append(read(self._model, memory[:, :, part], new[part], [start.length for start in found[part]]))
-            at += n
+            part = slice(at, at + size)
+            starts = [prefix.length for prefix in prefixes[part]]
+            logits.append(prefill_contexts(self._model, kv[:, :, part], rest[part], starts))
+            at += size
         return torch.cat(logits)
-
-
-def read(model: Any, memory: torch.Tensor, new: Sequence[Sequence[int]], starts: Sequence[int]) -> torch.Tensor:
-    """Run the contexts' new tokens, which begin at `starts`, through the model; the logits behind each context.
-
-    Rows are filled up on the left, so that all end together; what fills them up goes to the memory's last place, which
-    belongs to no context.
-    """
-    import torch
-
-    from alimark.llm.torch.static_batch import Reading
-
-    longest, trash = max(map(len, new)), memory.shape[4] - 1
-    ids, places = [], []
-    for tokens, start in zip(new, starts, strict=True):
-        gap = longest - len(tokens)
-        ids.append([tokens[0]] * gap + list(tokens))
-        places.append([trash] * gap + list(range(start, start + len(tokens))))
-    at = torch.tensor(places, device=memory.device)
-    answer = model(
-        torch.tensor(ids, device=memory.device),
-        position_ids=at.masked_fill(at == trash, 0),
-        use_cache=False,
-        logits_to_keep=1,
-        memory=Reading(memory, at),
-    )
-    logits: torch.Tensor = answer.logits[:, -1]
-    return logits
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Draws `first` to `first + count` of the request at place `at`."""
+    """Draws of one request that are in the same batch: the index of the request, its prompt, and the draws' keys."""
 
-    at: int
+    request: int
     prompt: list[int]
-    seed: int
-    first: int
-    count: int
+    keys: list[int]
 
 
-def _batches(requests: Sequence[Request], prompts: list[list[int]], most: int) -> Iterator[list[_Part]]:
-    """The requests, in order, in batches of at most `most` draws."""
+def _batches(prompts: list[list[int]], keys: list[list[int]], size: int) -> Iterator[list[_Part]]:
+    """The draws of all requests, in order, in batches of at most `size` draws."""
     batch: list[_Part] = []
-    room = most
-    for at, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
-        done = 0
-        while done < request.count:
-            n = min(room, request.count - done)
-            batch.append(_Part(at, prompt, request.seed, request.first + done, n))
-            done, room = done + n, room - n
+    room = size
+    for request, (prompt, request_keys) in enumerate(zip(prompts, keys, strict=True)):
+        at = 0
+        while at < len(request_keys):
+            part = request_keys[at : at + room]
+            batch.append(_Part(request, prompt, part))
+            at, room = at + len(part), room - len(part)
             if not room:
                 yield batch
-                batch, room = [], most
+                batch, room = [], size
     if batch:
         yield batch
 
 
-def _sample(rows: Rows, lanes: Lanes, tokens: NDArray[np.int64], of: NDArray[np.int64]) -> dict[int, Draw]:
-    """Every row's draw, by its number; rows and lanes shrink together. `of`: each row's context."""
-    lane = np.arange(len(of))  # the row in each lane
-    going = np.ones(len(of), dtype=np.bool_)
-    found: dict[int, Draw] = {}
+def _decode(
+    texts: SequenceTexts, batch: StaticBatch, tokens: NDArray[np.int64], context_of: NDArray[np.int64]
+) -> dict[int, Draw]:
+    """Decode until all sequences have ended; the draws by sequence. The batch shrinks as sequences end."""
+    sequence_of = np.arange(len(context_of))  # the sequence in each row of the batch
+    live = np.ones(len(context_of), dtype=np.bool_)
+    draws: dict[int, Draw] = {}
     while True:
-        found |= rows.take(lane[going], tokens[going])
-        going = np.array([row not in found for row in lane.tolist()])
-        if not going.any():
-            return found
-        if going.mean() < _COMPACT_BELOW:
-            lane = lane[going]
-            lanes.keep(np.flatnonzero(going).tolist(), np.bincount(of[lane], minlength=of[-1] + 1).tolist())
-            going = np.ones(len(lane), dtype=np.bool_)
-        tokens = lanes.advance()
+        draws |= texts.append(sequence_of[live], tokens[live])
+        live = np.array([sequence not in draws for sequence in sequence_of.tolist()])
+        if not live.any():
+            return draws
+        if live.mean() < _COMPACT_BELOW:
+            sequence_of = sequence_of[live]
+            counts = np.bincount(context_of[sequence_of], minlength=context_of[-1] + 1)
+            batch.keep(np.flatnonzero(live).tolist(), counts.tolist())
+            live = np.ones(len(sequence_of), dtype=np.bool_)
+        tokens = batch.advance()
 
 
-def _key(seed: int, number: int) -> int:
-    """Of a draw's random numbers."""
-    digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """How much of a context was read before, and what the model remembers of it."""
-
-    length: int = 0
-    memory: Any = None
-
-
-class _Contexts:
-    """What the model remembers of contexts it has read, the latest ones."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[int, ...], torch.Tensor] = {}
-        self._lock = threading.Lock()
-
-    def starts(self, contexts: Sequence[Sequence[int]]) -> list[_Start]:
-        with self._lock:
-            kept = [(np.array(ids), memory) for ids, memory in self._kept.items()]
-        return [self._longest(np.array(context), kept) for context in contexts]
-
-    def _longest(self, context: NDArray[np.int64], kept: list[tuple[NDArray[np.int64], Any]]) -> _Start:
-        best = _Start()
-        for ids, memory in kept:
-            n = min(len(ids), len(context) - 1)  # the last token is always read: its logits are wanted
-            if n <= best.length or ids[0] != context[0]:
-                continue
-            differ = np.flatnonzero(ids[:n] != context[:n])
-            if (length := int(differ[0]) if len(differ) else n) > best.length:
-                best = _Start(length, memory)
-        return best
-
-    def keep(self, contexts: Sequence[Sequence[int]], memory: torch.Tensor) -> None:
-        with self._lock:
-            for i, context in enumerate(contexts):
-                ids = tuple(context)
-                self._kept.pop(ids, None)
-                self._kept[ids] = memory[:, :, i, :, : len(ids)].clone()
-            size = sum(part.nbytes for part in self._kept.values())
-            while self._kept and (len(self._kept) > _KEPT_CONTEXTS or size > _KEPT_BYTES):
-                size -= self._kept.pop(next(iter(self._kept))).nbytes
-
-
-def _prepare(model: Any, name: str) -> Shape:
-    """Put alimark's attention in the model's place and see that the model computes what it did before."""
-    import torch
-
-    from alimark.llm.torch import continuous_batch as _slots
-    from alimark.llm.torch import fused_layers as _fusing
-    from alimark.llm.torch import static_batch as _lanes
-
-    ids = [list(range(3, 14)), list(range(5, 12))]
-    try:
-        with torch.inference_mode():
-            expected = _logits(model, ids)
-            model.set_attn_implementation("eager")
-            bound = max(_BOUNDS[model.dtype.itemsize], 3 * _off(_logits(model, ids), expected))
-            _lanes.install(model)
-            measure = _lanes.Measure()
-            model(torch.tensor([[3]], device=model.device), use_cache=False, memory=measure)
-            [(heads, width)] = set(measure.shapes)
-            shape = _lanes.Shape(len(measure.shapes), heads, width, model.dtype, model.device)
-            if model.device.type == "cuda":
-                _fusing.fuse(model, _slots.kernels(width))
-                if _off(_slots_test(model, shape, ids), expected) > bound:
-                    _fusing.part_attention(model)
-                found = _slots_test(model, shape, ids)
-            else:
-                found = _lanes_test(model, shape, ids)
-    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise LLMError(f"{name} is built in a way that cannot be sampled here: {reason}") from error
-    off = _off(found, expected)
-    if not off <= bound:
-        raise LLMError(
-            f"{name} attends in a way of its own (its logits differ by {off:.2g}), and sampling it in batches here would be "
-            "wrong; serve it with vLLM or another server and use `openai:ADDRESS#MODEL`"
-        )
-    return shape
-
-
-_BOUNDS = {4: 2e-3, 2: 0.05}
-"""By the bytes of a number. Sixteen bits round differently in another order of sums, on tokens without sense by much: the
-model's own two ways of attending tell by how much. Another way of attending is wrong by as much as the logits."""
-
-
-def _logits(model: Any, ids: list[list[int]]) -> list[torch.Tensor]:
-    """As the model gives them by itself."""
-    import torch
-
-    return [model(torch.tensor([one], device=model.device), use_cache=False).logits[0, -1].float() for one in ids]
-
-
-def _off(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    return max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
-
-
-_OWN = 3  # tokens at the end that the tests take one by one, as if they had been sampled
-
-
-def _lanes_test(model: Any, shape: Shape, ids: list[list[int]]) -> list[torch.Tensor]:
-    """The logits behind `ids`."""
-    import torch
-
-    from alimark.llm.torch.static_batch import Lanes
-
-    contexts = [one[:-_OWN] for one in ids]
-    lanes = Lanes(model, shape, len(ids), len(ids), 16, _OWN + 1)
-    logits = read(model, lanes.memory, contexts, [0] * len(ids))
-    nothing = torch.tensor([], dtype=torch.long, device=model.device)
-    lanes.start(contexts, [1] * len(ids), [0] * len(ids), logits, Sampling(), nothing)
-    for n in range(_OWN):
-        logits = lanes.force(torch.tensor([one[n - _OWN] for one in ids], device=model.device))
-    return list(logits.float())
-
-
-def _slots_test(model: Any, shape: Shape, ids: list[list[int]]) -> list[torch.Tensor]:
-    """The same, as a GPU does it."""
-    import torch
-
-    from alimark.llm.torch.continuous_batch import Slots
-
-    nothing, places = torch.tensor([], dtype=torch.long, device=model.device), list(range(len(ids)))
-    sampling = Sampling(max_tokens=_OWN + 1)
-    slots = Slots(
-        model,
-        shape,
-        rows=len(ids),
-        contexts=len(ids),
-        tokens=16,
-        sampling=sampling,
-        control=nothing,
-        stream=None,
-        ahead=1,
-    )
-    slots.read(places, [one[:-_OWN] for one in ids], [0] * len(ids))
-    slots.begin(places, places, places)
-    slots.lay_out(len(ids), np.array(places))
-    logits = slots.logits()
-    for n in range(_OWN):
-        slots.write(torch.tensor([one[n - _OWN] for one in ids], device=model.device))
-        logits = slots.logits()
-    return list(logits.float())
-
-
-def _end_ids(tokenizer: Any, model: Any) -> frozenset[int]:
+def _end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     configured = model.generation_config.eos_token_id
     ends = configured if isinstance(configured, list) else [configured]
     return frozenset(end for end in (*ends, tokenizer.eos_token_id) if end is not None)

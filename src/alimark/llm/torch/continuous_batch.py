@@ -1,329 +1,307 @@
-"""Draws that come and go in one running batch, for the transformers adapter on a GPU.
+"""Continuous batching for the GPU: sequences enter and leave one running batch.
 
-Every draw in progress has a slot of its own, whatever its context and however far it is, so a slot whose sentence has ended
-can be given to the next draw while the others go on. The step from one token to the next, sampling included, is recorded
-as a CUDA graph and replayed: launching the hundreds of small kernels of a small model one by one would take longer than
-running them.
+Every sequence has a slot, whatever its context and length, so a slot whose sentence has ended can be given to the next sequence
+while the others go on. Decode steps, sampling included, are recorded as CUDA graphs and replayed: launching the hundreds of
+small kernels of a small model one by one would take longer than running them.
 
-A context but for its last token is read into `memory`; the last token is each draw's own first, so that starting a draw takes
-nothing but its numbers. Without a GPU everything is done with plain products, step by step: that is the twin for tests.
+A context is prefilled except for its last token, which is the first token of each sequence's own cache. So starting a
+sequence takes no run of the model. Without a GPU everything is computed step by step with plain matrix products; tests compare
+the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from alimark._util.cuda_graphs import record
-from alimark.llm.torch.static_batch import Reading, Shape
-from alimark.llm.torch.sampling import LEAST_TOP_P, choose, scores, tries_for, uniform_numbers
 from alimark.llm.base import Sampling
+from alimark.llm.torch.attention import (
+    AttentionCall,
+    capped,
+    decode_logits,
+    hidden_positions,
+    pad_left,
+    pad_right,
+    prefill,
+)
+from alimark.llm.torch.kv_cache import KVLayout
+from alimark.llm.torch.sampling import MIN_REJECTION_TOP_P, choose, scores, tries_for, uniform_numbers
 
-_READERS = 8  # contexts read at a time
-_READ_MOST = 512  # tokens of each
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""What a reading is given: tokens, their positions, and the contexts' places in memory."""
+_PREFILL_CONTEXTS = 8  # at a time
+_PREFILL_TOKENS = 512  # of each context at a time
+
+PrefillInput = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Token ids, their positions, and the indices of the contexts."""
 
 
-def kernels(width: int) -> Any:
-    """The module of GPU kernels, or None where there is no Triton, which PyTorch for CUDA brings along on most systems."""
+def load_kernels(width: int) -> ModuleType | None:
+    """The module of Triton kernels, or None if Triton is not installed or heads of this width do not fit the kernels."""
     if width < 16 or width & (width - 1):
         return None
     try:
-        from alimark.llm.torch import kernels as _kernel
+        from alimark.llm.torch import kernels
     except ImportError:
         return None
-    return _kernel
+    return kernels
 
 
-class Slots:
-    """`rows` draws of at most `steps` tokens each, of `contexts` contexts of less than `tokens` tokens."""
+class ContinuousBatch:
+    """Sequences in slots, which continue prefilled contexts. It is the model's KV cache for decode steps.
+
+    slots: the most sequences at a time. contexts: the most contexts. context_tokens: more than the longest context has.
+    steps_per_call: decode steps that one call of `advance` launches.
+    """
 
     def __init__(
         self,
-        model: Any,
-        shape: Shape,
+        model: PreTrainedModel,
+        layout: KVLayout,
         *,
-        rows: int,
+        slots: int,
         contexts: int,
-        tokens: int,
+        context_tokens: int,
         sampling: Sampling,
         control: torch.Tensor,
         stream: torch.cuda.Stream | None,
-        ahead: int,
+        steps_per_call: int,
     ) -> None:
-        self._model, self._shape, self.sampling, self._control = model, shape, sampling, control
-        self.rows, self.contexts, self.tokens, self.steps, self.ahead = (
-            rows,
-            contexts,
-            tokens,
-            sampling.max_tokens,
-            ahead,
-        )
-        device = shape.device
-        self._cuda = device.type == "cuda"
-        self._stream = stream
-        self._kernels = kernels(shape.width) if self._cuda else None
-        self.memory = shape.empty(contexts, tokens)
-        # A draw that has ended may run on until somebody looks, but never beyond its room.
-        self._own = shape.empty(rows, self.steps + 1)
-        self._ids = self._whole(contexts, tokens)
-        self._sampled = self._whole(rows, self.steps + 2)
-        self._keys, self._texts, self._step = (self._whole(rows) for _ in range(3))
-        self._lengths = self._whole(contexts)
-        self._latest = self._whole(ahead, rows)
-        self._at = torch.arange(max(tokens, self.steps + 1), device=device)
-        self._blocks: torch.Tensor | None = None
-        self._out: torch.Tensor | None = None
-        self._live = rows
-        self._recorded: dict[int, torch.cuda.CUDAGraph] = {}  # by the number of slots
-        self._readers: dict[int, tuple[torch.cuda.CUDAGraph, Given]] = {}  # by the number of tokens
-        self._pool: Any = None
+        self._model, self._layout, self._control, self._stream = model, layout, control, stream
+        self.slots, self.contexts, self.context_tokens = slots, contexts, context_tokens
+        self.sampling, self.steps_per_call = sampling, steps_per_call
+        self._cuda = layout.device.type == "cuda"
+        self._kernels = load_kernels(layout.width) if self._cuda else None
+        self._allocate()
+        self._attention_blocks: torch.Tensor | None = None
+        self._attention_output: torch.Tensor | None = None
+        self._live = slots
+        self._decode_graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by the number of slots
+        self._prefill_graphs: dict[int, tuple[torch.cuda.CUDAGraph, PrefillInput]] = {}  # by the number of tokens
+        self._graph_pool: tuple[int, int] | None = None
 
-    def _whole(self, *size: int) -> torch.Tensor:
-        """Whole numbers."""
-        return torch.zeros(size, dtype=torch.long, device=self._shape.device)
+    def _allocate(self) -> None:
+        slots, contexts, max_tokens = self.slots, self.contexts, self.sampling.max_tokens
+        self.context_kv = self._layout.allocate(contexts, self.context_tokens)
+        # A sequence that has ended may run on until its tokens are looked at, but never beyond its cache.
+        self._own_kv = self._layout.allocate(slots, max_tokens + 1)
+        self._context_ids = self._integers(contexts, self.context_tokens)
+        self._context_lengths = self._integers(contexts)
+        self._sampled = self._integers(slots, max_tokens + 2)
+        self._keys, self._context_of, self._step = (self._integers(slots) for _ in range(3))
+        self._new_tokens = self._integers(self.steps_per_call, slots)
+        self._positions = torch.arange(max(self.context_tokens, max_tokens + 1), device=self._layout.device)
 
-    # Contexts and draws come
+    def _integers(self, *size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.long, device=self._layout.device)
 
-    def read(self, places: Sequence[int], contexts: Sequence[Sequence[int]], known: Sequence[int]) -> None:
-        """Read contexts, of which the first `known[i]` tokens are in memory already, into their places."""
-        width = max(map(len, contexts))
-        padded = [[*ids, *[ids[0]] * (width - len(ids))] for ids in contexts]  # a token of the context counts once
-        at, ids = self._upload(list(places)), self._upload(padded)
-        self._ids[at] = ids[:, :1]
-        self._ids[at, :width] = ids
-        self._lengths[at] = self._upload([len(one) - 1 for one in contexts])
-        new = [list(one[start:-1]) for one, start in zip(contexts, known, strict=True)]
-        starts = list(known)
-        while some := [i for i, one in enumerate(new) if one]:
-            for first in range(0, len(some), _READERS):
-                part = some[first : first + _READERS]
-                self._run([places[i] for i in part], [new[i][:_READ_MOST] for i in part], [starts[i] for i in part])
-            starts = [start + len(one[:_READ_MOST]) for one, start in zip(new, starts, strict=True)]
-            new = [one[_READ_MOST:] for one in new]
+    def _upload(self, values: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
+        """To the GPU from pinned memory, so that this thread does not wait for the steps that are running there."""
+        host = torch.tensor(values, dtype=torch.long)
+        return host.pin_memory().to(self._layout.device, non_blocking=True) if self._cuda else host
 
-    def _run(self, places: list[int], new: list[list[int]], starts: list[int]) -> None:
-        """Rows are filled up on the left; what fills them up goes to the memory's last place, which belongs to no context."""
-        longest, trash = max(map(len, new)), self.tokens - 1
-        rows = len(new)
-        if self._cuda:  # shapes of which there is a recording
-            longest, rows = max(16, 1 << (longest - 1).bit_length()), _READERS
-        ids = [[one[0]] * (longest - len(one)) + one for one in new]
-        at = [
-            [trash] * (longest - len(one)) + list(range(start, start + len(one)))
-            for one, start in zip(new, starts, strict=True)
-        ]
-        ids += [[new[0][0]] * longest] * (rows - len(new))
-        at += [[trash] * longest] * (rows - len(new))
-        given = (self._upload(ids), self._upload(at), self._upload(places + places[:1] * (rows - len(new))))
+    def prefill(self, places: Sequence[int], contexts: Sequence[Sequence[int]], cached: Sequence[int]) -> None:
+        """Prefill contexts, whose first `cached[i]` tokens are in the cache already, at the indices `places`."""
+        padded = self._upload(pad_right(contexts))
+        at = self._upload(list(places))
+        self._context_ids[at] = padded[:, :1]
+        self._context_ids[at, : padded.shape[1]] = padded
+        self._context_lengths[at] = self._upload([len(ids) - 1 for ids in contexts])
+        rest = [list(ids[start:-1]) for ids, start in zip(contexts, cached, strict=True)]
+        starts = list(cached)
+        while unfinished := [i for i, ids in enumerate(rest) if ids]:
+            for first in range(0, len(unfinished), _PREFILL_CONTEXTS):
+                part = unfinished[first : first + _PREFILL_CONTEXTS]
+                self._prefill_part(
+                    [places[i] for i in part], [rest[i][:_PREFILL_TOKENS] for i in part], [starts[i] for i in part]
+                )
+            starts = [start + len(ids[:_PREFILL_TOKENS]) for ids, start in zip(rest, starts, strict=True)]
+            rest = [ids[_PREFILL_TOKENS:] for ids in rest]
+
+    def _prefill_part(self, places: list[int], tokens: list[list[int]], starts: list[int]) -> None:
+        longest, missing = max(map(len, tokens)), 0
+        if self._cuda:  # fill up to a shape for which there is a CUDA graph
+            longest, missing = max(16, 1 << (longest - 1).bit_length()), _PREFILL_CONTEXTS - len(tokens)
+        padding_position = self.context_tokens - 1
+        ids, positions = pad_left(tokens, starts, longest, padding_position)
+        ids += [[tokens[0][0]] * longest] * missing
+        positions += [[padding_position] * longest] * missing
+        given = (self._upload(ids), self._upload(positions), self._upload(places + places[:1] * missing))
         if not self._cuda:
-            self._look_at(*given)
+            prefill(self._model, self.context_kv, *given)
             return
-        if longest not in self._readers:
-            self._readers[longest] = self._record_reader(given)
-        reader, mine = self._readers[longest]
-        for kept, one in zip(mine, given, strict=True):
-            kept.copy_(one)
-        reader.replay()
+        if longest not in self._prefill_graphs:
+            self._prefill_graphs[longest] = self._record_prefill(given)
+        graph, inputs = self._prefill_graphs[longest]
+        for kept, new in zip(inputs, given, strict=True):
+            kept.copy_(new)
+        graph.replay()
 
-    def _look_at(self, ids: torch.Tensor, at: torch.Tensor, places: torch.Tensor) -> None:
-        reading = Reading(self.memory, at, places)
-        at = at.masked_fill(at == self.tokens - 1, 0)
-        self._model(ids, position_ids=at, use_cache=False, logits_to_keep=1, memory=reading)
+    def _record_prefill(self, given: PrefillInput) -> tuple[torch.cuda.CUDAGraph, PrefillInput]:
+        inputs = (given[0].clone(), given[1].clone(), given[2].clone())
 
-    def _record_reader(self, given: Given) -> tuple[torch.cuda.CUDAGraph, Given]:
-        """Of a shape; launching a reading's kernels one by one keeps Python, and with it everybody, from other work."""
-        mine = (given[0].clone(), given[1].clone(), given[2].clone())
-        self._look_at(*mine)  # libraries set themselves up the first time
-        return self._graph(lambda: self._look_at(*mine)), mine
+        def work() -> None:
+            prefill(self._model, self.context_kv, *inputs)
 
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """The first tokens of a context at another place, too."""
-        self.memory[:, :, target, :, :tokens] = self.memory[:, :, source, :, :tokens]
+        work()  # libraries initialise themselves the first time, which a recording does not allow
+        return self._record(work), inputs
 
-    def begin(self, rows: Sequence[int], contexts: Sequence[int], keys: Sequence[int]) -> None:
-        """New draws, each of a context that was read."""
-        at, texts = self._upload(list(rows)), self._upload(list(contexts))
-        ids = self._ids[texts]
+    def copy_prefix(self, source: int, target: int, tokens: int) -> None:
+        """Copy the keys and values of a context's first tokens to another context."""
+        self.context_kv[:, :, target, :, :tokens] = self.context_kv[:, :, source, :, :tokens]
+
+    def start(self, slots: Sequence[int], contexts: Sequence[int], keys: Sequence[int]) -> None:
+        """Start sequences of prefilled contexts. `keys`: of each sequence's random numbers."""
+        at, context_of = self._upload(list(slots)), self._upload(list(contexts))
+        ids = self._context_ids[context_of]
         self._sampled[at] = ids[:, :1]
-        self._sampled[at, 0] = ids.gather(1, self._lengths[texts][:, None])[:, 0]
-        self._texts[at], self._keys[at] = texts, self._upload(list(keys))
+        self._sampled[at, 0] = ids.gather(1, self._context_lengths[context_of][:, None])[:, 0]
+        self._context_of[at], self._keys[at] = context_of, self._upload(list(keys))
         self._step[at] = 0
 
     def move(self, old: Sequence[int], new: Sequence[int]) -> None:
-        """Draws to other slots."""
+        """Move sequences to other slots."""
         source, target = self._upload(list(old)), self._upload(list(new))
-        self._own[:, :, target] = self._own[:, :, source]
-        for kept in (self._sampled, self._keys, self._texts, self._step):
-            kept[target] = kept[source]
+        self._own_kv[:, :, target] = self._own_kv[:, :, source]
+        for state in (self._sampled, self._keys, self._context_of, self._step):
+            state[target] = state[source]
 
-    def _upload(self, values: Any) -> torch.Tensor:
-        """From pinned memory, so that nobody waits for the steps that the GPU is at."""
-        host = torch.tensor(values, dtype=torch.long)
-        return host.pin_memory().to(self._shape.device, non_blocking=True) if self._cuda else host
-
-    # Steps
-
-    def advance(self, size: int, texts: NDArray[np.int64]) -> Steps:
-        """Sets off the next `ahead` steps of the first `size` slots. `texts`: the context of each slot, -1 for none."""
-        self.lay_out(size, texts)
+    def advance(self, size: int, context_of: NDArray[np.int64]) -> PendingTokens:
+        """Launch the next decode steps of the first `size` slots. `context_of`: the context of each slot, -1 for none."""
+        self.arrange(size, context_of)
         if not self._cuda:
-            for number in range(self.ahead):
-                self._move(number)
+            self._decode_steps()
         else:
-            if size not in self._recorded:
-                self._record(size)
-            self._recorded[size].replay()
-        return Steps(self._latest[:, :size], self._stream)
+            if size not in self._decode_graphs:
+                self._decode_graphs[size] = self._record_decode()
+            self._decode_graphs[size].replay()
+        return PendingTokens(self._new_tokens[:, :size], self._stream)
 
-    def lay_out(self, size: int, texts: NDArray[np.int64]) -> None:
-        """Which draws there are, and which of them an attention program takes: a few of one context."""
+    def arrange(self, size: int, context_of: NDArray[np.int64]) -> None:
+        """Set which slots the next steps go over, and which of them each program of the attention kernel takes."""
         self._live = size
         if not self._kernels:
             return
-        if self._blocks is None:
-            groups = self._groups()
+        if self._attention_blocks is None:
+            groups = self._query_groups()
             per = max(1, self._kernels.QUERIES // groups)
-            device = self._shape.device
-            self._blocks = torch.full((self.rows // per + self.contexts, per), -1, dtype=torch.int32, device=device)
-            room = (self.rows, self._shape.heads * groups, self._shape.width)
-            self._out = torch.zeros(room, dtype=self._shape.dtype, device=device)
-        table = blocks(texts[:size], self._blocks.shape[1], self._block_count(size))
-        self._blocks[: len(table)].copy_(torch.from_numpy(table).pin_memory(), non_blocking=True)
+            device = self._layout.device
+            shape = (self.slots // per + self.contexts, per)
+            self._attention_blocks = torch.full(shape, -1, dtype=torch.int32, device=device)
+            shape = (self.slots, self._layout.heads * groups, self._layout.width)
+            self._attention_output = torch.zeros(shape, dtype=self._layout.dtype, device=device)
+        table = attention_blocks(context_of[:size], self._attention_blocks.shape[1], self._block_count(size))
+        self._attention_blocks[: len(table)].copy_(torch.from_numpy(table).pin_memory(), non_blocking=True)
 
-    def _groups(self) -> int:
-        groups: int = self._model.config.get_text_config().num_attention_heads // self._shape.heads
+    def _query_groups(self) -> int:
+        """Query heads for each head of keys and values."""
+        groups: int = self._model.config.get_text_config().num_attention_heads // self._layout.heads
         return groups
 
     def _block_count(self, size: int) -> int:
-        assert self._blocks is not None
-        return size // self._blocks.shape[1] + min(self.contexts, size)
+        assert self._attention_blocks is not None
+        return size // self._attention_blocks.shape[1] + min(self.contexts, size)
 
-    def _record(self, size: int) -> None:
-        if not self._recorded:
-            # Libraries set themselves up at the first step, which a recording does not allow.
+    def _record_decode(self) -> torch.cuda.CUDAGraph:
+        if not self._decode_graphs:
+            # Libraries initialise themselves at the first step, which a recording does not allow.
             saved = self._sampled.clone(), self._step.clone()
-            self._move(0)
+            self._decode_step(0)
             self._sampled.copy_(saved[0])
             self._step.copy_(saved[1])
+        return self._record(self._decode_steps)
 
-        def steps() -> None:
-            for number in range(self.ahead):
-                self._move(number)
-
-        self._recorded[size] = self._graph(steps)
-
-    def _graph(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = record(work, self._stream, self._pool)
-        self._pool = graph.pool()
+    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = record(work, self._stream, self._graph_pool)
+        self._graph_pool = graph.pool()
         return graph
 
-    def _move(self, number: int) -> None:
-        live = self._live
-        found = self._sample(self.logits())
-        self._latest[number, :live] = found
-        self.write(found)
+    def _decode_steps(self) -> None:
+        for number in range(self.steps_per_call):
+            self._decode_step(number)
+
+    def _decode_step(self, number: int) -> None:
+        tokens = self._sample(self.logits())
+        self._new_tokens[number, : self._live] = tokens
+        self.append(tokens)
 
     def logits(self) -> torch.Tensor:
-        """Behind the last token of each draw."""
+        """The logits behind the last token of each sequence."""
         step = self._step[: self._live]
-        tokens = self._sampled[: self._live].gather(1, step[:, None])
-        positions = (self._lengths[self._texts[: self._live]] + step)[:, None]
-        answer = self._model(tokens, position_ids=positions, use_cache=False, memory=self)
-        logits: torch.Tensor = answer.logits[:, -1]
-        return logits
+        tokens = self._sampled[: self._live].gather(1, step[:, None])[:, 0]
+        positions = self._context_lengths[self._context_of[: self._live]] + step
+        return decode_logits(self._model, tokens, positions, self)
 
-    def write(self, tokens: torch.Tensor) -> None:
-        """The next token of each draw."""
+    def append(self, tokens: torch.Tensor) -> None:
+        """Append one token to each sequence."""
         step = self._step[: self._live]
         self._sampled[: self._live].scatter_(1, step[:, None] + 1, tokens[:, None])
-        step.add_(1).clamp_(max=self.steps)
+        step.add_(1).clamp_(max=self.sampling.max_tokens)
 
     def _sample(self, logits: torch.Tensor) -> torch.Tensor:
         live, top_p = self._live, self.sampling.top_p
-        # What was not sampled yet is filled with a token of the context, which counts once.
-        seen = torch.cat([self._ids[self._texts[:live]], self._sampled[:live]], dim=1)
+        # Positions that were not sampled yet hold a token of the context, which the penalty counts once.
+        seen = torch.cat([self._context_ids[self._context_of[:live]], self._sampled[:live]], dim=1)
         numbers = uniform_numbers(self._keys[:live], self._step[:live, None], tries_for(top_p))
-        found = scores(logits, seen, self.sampling, self._control)
-        if self._kernels and top_p >= LEAST_TOP_P:
-            chosen: torch.Tensor = self._kernels.choose(found, top_p, numbers)
-            return chosen
-        return choose(torch.softmax(found, dim=1), top_p, numbers)
-
-    # Attention
+        token_scores = scores(logits, seen, self.sampling, self._control)
+        if self._kernels and top_p >= MIN_REJECTION_TOP_P:
+            tokens: torch.Tensor = self._kernels.choose(token_scores, top_p, numbers)
+            return tokens
+        return choose(torch.softmax(token_scores, dim=1), top_p, numbers)
 
     @property
-    def turns(self) -> bool:
-        """Whether queries and keys may be left to be turned to their positions here."""
+    def applies_rope(self) -> bool:
+        """Whether `attend` applies RoPE to queries and keys if it is given cosines and sines."""
         return self._kernels is not None
 
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-        turn: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        """query: (rows, heads * groups, 1, width); key, value: (rows, heads, 1, width)."""
-        if self._kernels and softcap is None and self._blocks is not None and self._out is not None:
-            live, mine, shared = self._live, self._own[layer], self.memory[layer]
-            count = self._block_count(live)
-            found: torch.Tensor = self._kernels.attend(
-                query[:, :, 0], key[:, :, 0], value[:, :, 0], turn, shared, mine,
-                self._blocks[:count], self._texts, self._lengths, self._step, scale, window, self._out[:live],
-            )  # fmt: skip
-            return found[:, None]
-        return self._attend_plainly(layer, query, key, value, scale, window, softcap)
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        blocks, output = self._attention_blocks, self._attention_output
+        if not self._kernels or call.softcap is not None or blocks is None or output is None:
+            return self._attend_without_kernels(call)
+        attended: torch.Tensor = self._kernels.attend(
+            call.query[:, :, 0], call.key[:, :, 0], call.value[:, :, 0], call.rope,
+            self.context_kv[call.layer], self._own_kv[call.layer], blocks[: self._block_count(self._live)],
+            self._context_of, self._context_lengths, self._step, call.scale, call.window, output[: self._live],
+        )  # fmt: skip
+        return attended[:, None]
 
-    def _attend_plainly(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> torch.Tensor:
-        live, heads, width = self._live, self._shape.heads, self._shape.width
-        rows, step, texts = self._at_rows(live), self._step[:live], self._texts[:live]
-        mine = self._own[layer, :, :live]
-        mine[0][rows, :, step], mine[1][rows, :, step] = key[:, :, 0], value[:, :, 0]
-        keys, values = (torch.cat([self.memory[layer, i, texts], mine[i]], dim=2) for i in (0, 1))
-        scores = (query.view(live, heads, -1, width) * scale) @ keys.transpose(2, 3)
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
-        lengths, now = self._lengths[texts][:, None], step[:, None]
-        own = self._at[: self.steps + 1]
-        shared = self._at[: self.tokens]
-        hidden = [shared >= lengths, own > now]
-        if window is not None:
-            hidden = [hidden[0] | (shared <= lengths + now - window), hidden[1] | (own <= now - window)]
-        weights = scores.masked_fill_(torch.cat(hidden, dim=1)[:, None, None], -torch.inf).softmax(dim=3)
+    def _attend_without_kernels(self, call: AttentionCall) -> torch.Tensor:
+        live, heads, width = self._live, self._layout.heads, self._layout.width
+        step, context_of = self._step[:live], self._context_of[:live]
+        slots = torch.arange(live, device=self._layout.device)
+        own_kv = self._own_kv[call.layer, :, :live]
+        own_kv[0][slots, :, step], own_kv[1][slots, :, step] = call.key[:, :, 0], call.value[:, :, 0]
+        keys, values = (torch.cat([self.context_kv[call.layer, i, context_of], own_kv[i]], dim=2) for i in (0, 1))
+        attention = capped((call.query.view(live, heads, -1, width) * call.scale) @ keys.transpose(2, 3), call.softcap)
+        hidden = hidden_positions(
+            self._positions[: self.context_tokens],
+            self._positions[: self.sampling.max_tokens + 1],
+            self._context_lengths[context_of][:, None],
+            step[:, None],
+            call.window,
+        )
+        weights = attention.masked_fill_(hidden[:, None, None], -torch.inf).softmax(dim=3)
         return (weights @ values).reshape(live, 1, -1, width)
 
-    def _at_rows(self, live: int) -> torch.Tensor:
-        return torch.arange(live, device=self._shape.device)
 
+def attention_blocks(context_of: NDArray[np.int64], per: int, count: int) -> NDArray[np.int32]:
+    """Group slots by context, `per` to a row of a table of `count` rows, filled up with -1.
 
-def blocks(texts: NDArray[np.int64], per: int, count: int) -> NDArray[np.int32]:
-    """Slots by context, `per` to a row of `count`, filled up with -1. `texts`: the context of each slot, -1 for none."""
+    context_of: the context of each slot, -1 for none.
+    """
     table = np.full((count, per), -1, dtype=np.int32)
-    slots = np.flatnonzero(texts >= 0)
+    slots = np.flatnonzero(context_of >= 0)
     if not len(slots):
         return table
-    order = slots[np.argsort(texts[slots], kind="stable")]
-    ordered = texts[order]
+    order = slots[np.argsort(context_of[slots], kind="stable")]
+    ordered = context_of[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     sizes = np.diff(np.r_[starts, len(ordered)])
     within = np.arange(len(ordered)) - np.repeat(starts, sizes)
@@ -333,21 +311,21 @@ def blocks(texts: NDArray[np.int64], per: int, count: int) -> NDArray[np.int32]:
     return table
 
 
-class Steps:
-    """Tokens on their way from the GPU: (steps, slots)."""
+class PendingTokens:
+    """Tokens that are being copied from the GPU: (steps, slots)."""
 
-    def __init__(self, latest: torch.Tensor, stream: torch.cuda.Stream | None) -> None:
+    def __init__(self, tokens: torch.Tensor, stream: torch.cuda.Stream | None) -> None:
         self._event: torch.cuda.Event | None = None
         if stream is None:
-            self._host = latest.clone()
+            self._host = tokens.clone()
         else:
-            self._host = torch.empty(latest.shape, dtype=latest.dtype, pin_memory=True)
-            self._host.copy_(latest, non_blocking=True)
+            self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+            self._host.copy_(tokens, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(stream)
 
     def wait(self) -> NDArray[np.int64]:
         if self._event is not None:
             self._event.synchronize()
-        found: NDArray[np.int64] = self._host.numpy()
-        return found
+        tokens: NDArray[np.int64] = self._host.numpy()
+        return tokens

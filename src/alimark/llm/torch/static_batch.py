@@ -1,236 +1,146 @@
-"""Many draws of many contexts in one batch, for the transformers adapter.
+"""The sequences of one call in one batch, for the CPU: all start together, and each leaves as its sentence ends.
 
-A context is read once. Its keys and values are shared by all of its draws, which hold none but those of the tokens they
-have sampled themselves: attention is over the context's part and the draw's own part together. A row of the batch is
-a draw in progress, and rows leave as their sentences end. What a GPU does instead, where new rows also enter, is in _slots.
+The batch of the GPU, which new sequences also enter, is in `continuous_batch`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from alimark.llm.torch.sampling import choose, probabilities, tries_for, uniform_numbers
 from alimark.llm.base import Sampling
+from alimark.llm.torch.attention import AttentionCall, capped, decode_logits, hidden_positions, pad_right
+from alimark.llm.torch.kv_cache import KVLayout
+from alimark.llm.torch.sampling import choose, probabilities, tries_for, uniform_numbers
 
-ATTENTION = "alimark"
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Of the keys and values that one token leaves in the model."""
-
-    layers: int
-    heads: int
-    width: int
-    dtype: torch.dtype
-    device: torch.device
-
-    def empty(self, rows: int, tokens: int) -> torch.Tensor:
-        return torch.zeros((self.layers, 2, rows, self.heads, tokens, self.width), dtype=self.dtype, device=self.device)
-
-    @property
-    def bytes_a_token(self) -> int:
-        return self.layers * 2 * self.heads * self.width * self.dtype.itemsize
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
-def attend(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    memory: Any,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """What a model calls in place of its own attention; `memory` keeps the new keys and values and knows the old."""
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return memory.attend(module.layer_idx, query, key, value, scale, sliding_window, softcap), None
+class StaticBatch:
+    """Sequences that continue several contexts, sampled one token at a time. It is the model's KV cache.
 
-
-def install(model: Any) -> None:
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION, attend)
-    model.set_attn_implementation(ATTENTION)
-
-
-class Measure:
-    """Finds out the shape of a model's keys and values; attends to nothing."""
-
-    def __init__(self) -> None:
-        self.shapes: list[tuple[int, int]] = []
-
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, *_: Any) -> torch.Tensor:
-        self.shapes.append((key.shape[1], key.shape[3]))
-        return query.transpose(1, 2)
-
-
-class Reading:
-    """Reads contexts' new tokens, behind those read before, into `memory`: keys and values of every context.
-
-    `places`: which of the contexts in memory the rows are, where they are not all of them in order.
+    contexts, sequences: the most of each. context_tokens: the longest context. max_tokens: the most tokens of a sequence.
     """
 
-    def __init__(self, memory: torch.Tensor, positions: torch.Tensor, places: torch.Tensor | None = None) -> None:
-        self.memory, self.positions, self._places = memory, positions, places
-        rows = torch.arange(len(positions), device=memory.device) if places is None else places
-        self._rows = rows[:, None]
-        self._at = torch.arange(memory.shape[4], device=memory.device)
-
-    def attend(
+    def __init__(
         self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> torch.Tensor:
-        keys, values = self.memory[layer]
-        keys[self._rows, :, self.positions] = key.transpose(1, 2)
-        values[self._rows, :, self.positions] = value.transpose(1, 2)
-        if self._places is not None:
-            keys, values = keys[self._places], values[self._places]
-        visible = self._at <= self.positions[:, :, None]
-        if window is not None:
-            visible &= self._at > self.positions[:, :, None] - window
-        if softcap is None:
-            found: torch.Tensor = F.scaled_dot_product_attention(
-                query, keys, values, attn_mask=visible[:, None], scale=scale, enable_gqa=query.shape[1] != keys.shape[1]
-            )
-            return found.transpose(1, 2)
-        groups = query.shape[1] // keys.shape[1]
-        keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
-        scores = torch.tanh(query @ keys.transpose(2, 3) * (scale / softcap)) * softcap
-        weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(dim=3, dtype=torch.float32)
-        found = weights.to(values.dtype) @ values
-        return found.transpose(1, 2)
-
-
-class Lanes:
-    """The draws of several contexts, a token at a time.
-
-    contexts and rows: the most of each that will be held. tokens: the longest context. steps: the most tokens a draw.
-    """
-
-    def __init__(self, model: Any, shape: Shape, contexts: int, rows: int, tokens: int, steps: int) -> None:
-        self._model, self._shape = model, shape
-        self.memory = shape.empty(contexts, tokens)
-        self._own = shape.empty(rows, steps)
-        device = shape.device
-        self._ids = torch.zeros((contexts, tokens), dtype=torch.long, device=device)
-        self._sampled = torch.zeros((rows, steps), dtype=torch.long, device=device)
-        self._at = torch.arange(max(tokens, steps), device=device)
+        model: PreTrainedModel,
+        layout: KVLayout,
+        *,
+        contexts: int,
+        sequences: int,
+        context_tokens: int,
+        max_tokens: int,
+    ) -> None:
+        self._model, self._layout = model, layout
+        self.context_kv = layout.allocate(contexts, context_tokens)
+        self._own_kv = layout.allocate(sequences, max_tokens)
+        device = layout.device
+        self._context_ids = torch.zeros((contexts, context_tokens), dtype=torch.long, device=device)
+        self._sampled = torch.zeros((sequences, max_tokens), dtype=torch.long, device=device)
+        self._positions = torch.arange(max(context_tokens, max_tokens), device=device)
         self._masks: dict[int | None, torch.Tensor] = {}
 
     def start(
-        self, contexts: Sequence[Sequence[int]], counts: Sequence[int], keys: Sequence[int], logits: torch.Tensor,
-        sampling: Sampling, control: torch.Tensor,
-    ) -> NDArray[np.int64]:  # fmt: skip
-        """Takes `counts[i]` draws of context i, already read into `memory`, and samples each draw's first token."""
-        self._sampling, self._control, device = sampling, control, self._shape.device
+        self,
+        contexts: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        keys: Sequence[int],
+        logits: torch.Tensor,
+        sampling: Sampling,
+        control: torch.Tensor,
+    ) -> NDArray[np.int64]:
+        """Start `counts[i]` sequences of context i, which is prefilled; the first token of each.
+
+        keys: of each sequence's random numbers. logits: of each context's last token. control: tokens that are never sampled
+        unless the model may end its text.
+        """
+        self._sampling, self._control, device = sampling, control, self._layout.device
         self._lengths = torch.tensor([len(ids) for ids in contexts], device=device)
         self._longest = max(map(len, contexts))
-        padded = [[*ids, *[ids[0]] * (self._longest - len(ids))] for ids in contexts]
-        self._ids[:, : self._longest] = torch.tensor(padded, device=device)
-        self._lay_out(torch.tensor(list(keys), device=device), counts)
+        self._context_ids[:, : self._longest] = torch.tensor(pad_right(contexts), device=device)
+        self._arrange(torch.tensor(list(keys), device=device), counts)
         self._done = 0
-        return self._add(self._sample(logits[self._text]))
+        return self._append(self._sample(logits[self._context_of]))
 
-    def _lay_out(self, keys: torch.Tensor, counts: Sequence[int]) -> None:
+    def _arrange(self, keys: torch.Tensor, counts: Sequence[int]) -> None:
         self._keys, self._counts = keys, list(counts)
         self._live = len(keys)
-        self._text = torch.repeat_interleave(torch.tensor(self._counts)).to(self._shape.device)
+        self._context_of = torch.repeat_interleave(torch.tensor(self._counts)).to(self._layout.device)
 
     def advance(self) -> NDArray[np.int64]:
-        """The next token of every row."""
-        return self._add(self._sample(self._forward(self._sampled[: self._live, self._done - 1])))
+        """One decode step: the next token of every sequence."""
+        return self._append(self._sample(self._logits(self._sampled[: self._live, self._done - 1])))
 
-    def _add(self, tokens: torch.Tensor) -> NDArray[np.int64]:
+    def _append(self, tokens: torch.Tensor) -> NDArray[np.int64]:
         self._sampled[: self._live, self._done] = tokens
         self._done += 1
-        found: NDArray[np.int64] = tokens[:, None].cpu().numpy()
-        return found
+        column: NDArray[np.int64] = tokens[:, None].cpu().numpy()
+        return column
 
-    def keep(self, rows: Sequence[int], counts: Sequence[int]) -> None:
-        """Goes on with these rows alone, `counts[i]` of them of context i."""
-        at = torch.tensor(rows, device=self._shape.device)
-        n, done = len(rows), self._done
-        self._own[:, :, :n, :, :done] = self._own[:, :, at, :, :done]
+    def keep(self, sequences: Sequence[int], counts: Sequence[int]) -> None:
+        """Drop all sequences but these, of which `counts[i]` continue context i."""
+        at = torch.tensor(sequences, device=self._layout.device)
+        n, done = len(sequences), self._done
+        self._own_kv[:, :, :n, :, :done] = self._own_kv[:, :, at, :, :done]
         self._sampled[:n] = self._sampled[at]
-        self._lay_out(self._keys[at], counts)
+        self._arrange(self._keys[at], counts)
 
-    def _forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits behind each row's last token."""
+    def _logits(self, tokens: torch.Tensor) -> torch.Tensor:
         self._masks.clear()
-        positions = self._lengths[self._text] + self._done - 1
-        answer = self._model(tokens[:, None], position_ids=positions[:, None], use_cache=False, memory=self)
-        logits: torch.Tensor = answer.logits[:, -1]
-        return logits
+        positions = self._lengths[self._context_of] + self._done - 1
+        return decode_logits(self._model, tokens, positions, self)
 
     def force(self, tokens: torch.Tensor) -> torch.Tensor:
-        """As if these had been sampled last: the logits behind them. Then the next step."""
+        """Replace the last sampled tokens by these; the logits behind them. Used to check a model."""
         self._sampled[: self._live, self._done - 1] = tokens
-        logits = self._forward(tokens)
+        logits = self._logits(tokens)
         self._done += 1
         return logits
 
     def _sample(self, logits: torch.Tensor) -> torch.Tensor:
-        read, own = self._ids[self._text, : self._longest], self._sampled[: self._live, : self._done]
-        chances = probabilities(logits, torch.cat([read, own], dim=1), self._sampling, self._control)
+        context, own = (
+            self._context_ids[self._context_of, : self._longest],
+            self._sampled[: self._live, : self._done],
+        )
+        chances = probabilities(logits, torch.cat([context, own], dim=1), self._sampling, self._control)
         numbers = uniform_numbers(self._keys, torch.tensor(self._done), tries_for(self._sampling.top_p))
         return choose(chances, self._sampling.top_p, numbers)
 
-    def attend(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> torch.Tensor:
-        live, heads, width = self._live, self._shape.heads, self._shape.width
-        mine = self._own[layer, :, :live]
-        mine[0, :, :, self._done - 1], mine[1, :, :, self._done - 1] = key[:, :, 0], value[:, :, 0]
-        mine, shared = mine[:, :, :, : self._done], self.memory[layer, :, : len(self._counts), :, : self._longest]
-        query, hidden = (query * scale).view(live, heads, -1, width), self._hidden(window)
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        live, heads, width = self._live, self._layout.heads, self._layout.width
+        own_kv = self._own_kv[call.layer, :, :live]
+        own_kv[0, :, :, self._done - 1], own_kv[1, :, :, self._done - 1] = call.key[:, :, 0], call.value[:, :, 0]
+        own_kv = own_kv[:, :, :, : self._done]
+        shared = self.context_kv[call.layer, :, : len(self._counts), :, : self._longest]
+        query, hidden = (call.query * call.scale).view(live, heads, -1, width), self._hidden(call.window)
         if len(set(self._counts)) == 1:
-            found = _attend_grid(query, shared, mine, hidden, softcap)
+            output = _attend_grid(query, shared, own_kv, hidden, call.softcap)
         else:
-            found = torch.cat(
+            output = torch.cat(
                 [
-                    _attend_grid(query[rows], shared[:, i : i + 1], mine[:, rows], hidden[rows], softcap)
+                    _attend_grid(query[rows], shared[:, i : i + 1], own_kv[:, rows], hidden[rows], call.softcap)
                     for i, rows in enumerate(_slices(self._counts))
                     if rows.start < rows.stop
                 ]
             )
-        return found.reshape(live, 1, -1, width)
+        return output.reshape(live, 1, -1, width)
 
     def _hidden(self, window: int | None) -> torch.Tensor:
-        """Which tokens a row does not see: (rows, read + own)."""
+        """The mask of a decode step, computed once for all layers with this window."""
         if window not in self._masks:
-            lengths, own = self._lengths[self._text, None], self._done
-            shared = self._at[: self._longest] >= lengths
-            mine = torch.zeros((self._live, own), dtype=torch.bool, device=shared.device)
-            if window is not None:
-                shared = shared | (self._at[: self._longest] <= lengths + own - 1 - window)
-                mine = mine | (self._at[:own] <= own - 1 - window)
-            self._masks[window] = torch.cat([shared, mine], dim=1)
+            lengths = self._lengths[self._context_of, None]
+            own_positions = self._positions[: self._done]
+            steps = torch.full_like(lengths, self._done - 1)
+            self._masks[window] = hidden_positions(
+                self._positions[: self._longest], own_positions, lengths, steps, window
+            )
         return self._masks[window]
 
 
@@ -242,20 +152,19 @@ def _slices(counts: Sequence[int]) -> Iterator[slice]:
 def _attend_grid(
     query: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, hidden: torch.Tensor, softcap: float | None
 ) -> torch.Tensor:
-    """Attention of the same number of rows for each context: (rows, heads, groups, width).
+    """Attention of the same number of sequences for each context: (sequences, heads, groups, width).
 
-    All rows of a context look at what they share in one product; what is large is never copied into another order.
+    All sequences of a context attend to its keys in one matrix product; large tensors are never copied into another order.
     """
-    contexts, heads, read, width = shared.shape[1:]
-    rows, groups = len(query), query.shape[2]
-    n = rows // contexts
-    together = query.view(contexts, n, heads, groups, width).transpose(1, 2).reshape(contexts, heads, n * groups, width)
-    common = (together @ shared[0].transpose(2, 3)).view(contexts, heads, n, groups, read)
-    mine = (query @ own[0].transpose(2, 3)).view(contexts, n, heads, groups, -1).transpose(1, 2)
-    scores = torch.cat([common, mine], dim=4)
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
+    contexts, heads, tokens, width = shared.shape[1:]
+    sequences, groups = len(query), query.shape[2]
+    n = sequences // contexts
+    by_context = query.view(contexts, n, heads, groups, width).transpose(1, 2)
+    by_context = by_context.reshape(contexts, heads, n * groups, width)
+    shared_scores = (by_context @ shared[0].transpose(2, 3)).view(contexts, heads, n, groups, tokens)
+    own_scores = (query @ own[0].transpose(2, 3)).view(contexts, n, heads, groups, -1).transpose(1, 2)
+    scores = capped(torch.cat([shared_scores, own_scores], dim=4), softcap)
     weights = scores.masked_fill_(hidden.view(contexts, 1, n, 1, -1), -torch.inf).softmax(dim=4)
-    of_common = (weights[..., :read].flatten(2, 3) @ shared[1]).view(contexts, heads, n, groups, width)
-    of_mine = weights[..., read:].transpose(1, 2).reshape(rows, heads, groups, -1) @ own[1]
-    return of_common.transpose(1, 2).reshape(rows, heads, groups, width) + of_mine
+    shared_part = (weights[..., :tokens].flatten(2, 3) @ shared[1]).view(contexts, heads, n, groups, width)
+    own_part = weights[..., tokens:].transpose(1, 2).reshape(sequences, heads, groups, -1) @ own[1]
+    return shared_part.transpose(1, 2).reshape(sequences, heads, groups, width) + own_part

@@ -193,10 +193,10 @@ class ContinuousBatch:
             groups = self._query_groups()
             per = max(1, self._kernels.QUERIES // groups)
             device = self._layout.device
-            shape = (self.slots // per + self.contexts, per)
-            self._attention_blocks = torch.full(shape, -1, dtype=torch.int32, device=device)
-            shape = (self.slots, self._layout.heads * groups, self._layout.width)
-            self._attention_output = torch.zeros(shape, dtype=self._layout.dtype, device=device)
+            table_size = (self.slots // per + self.contexts, per)
+            self._attention_blocks = torch.full(table_size, -1, dtype=torch.int32, device=device)
+            output_size = (self.slots, self._layout.heads * groups, self._layout.width)
+            self._attention_output = torch.zeros(output_size, dtype=self._layout.dtype, device=device)
         table = attention_blocks(context_of[:size], self._attention_blocks.shape[1], self._block_count(size))
         self._attention_blocks[: len(table)].copy_(torch.from_numpy(table).pin_memory(), non_blocking=True)
 

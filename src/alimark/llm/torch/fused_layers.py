@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from alimark.llm.torch.attention import AttentionCall
 _MAX_ERROR = 0.01  # relative: 16-bit numbers round differently in another order of operations
 
 
-def fuse(model: torch.nn.Module, kernels: ModuleType | None) -> None:
+def fuse(model: torch.nn.Module, kernels: object | None) -> None:
     """Fuse the layers of a model in place. `kernels`: the module of Triton kernels, or None without Triton."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):

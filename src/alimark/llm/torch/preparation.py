@@ -49,10 +49,10 @@ def prepare(model: PreTrainedModel, name: str) -> KVLayout:
     except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise LLMError(f"{name} is built in a way that cannot be sampled here: {reason}") from error
-    error = _error(logits, expected)
-    if not error <= max_error:
+    difference = _error(logits, expected)
+    if not difference <= max_error:
         raise LLMError(
-            f"{name} attends in a way of its own (its logits differ by {error:.2g}), and sampling it in batches here would be "
+            f"{name} attends in a way of its own (its logits differ by {difference:.2g}), and sampling it in batches here would be "
             "wrong; serve it with vLLM or another server and use `openai:ADDRESS#MODEL`"
         )
     return layout

@@ -1,13 +1,13 @@
-"""Seconds a marked text takes, against the straightforward loop on the same machine.
+"""Time to write a marked text, compared with a straightforward loop on the same machine.
 
     python benchmarks/generation.py                                             # 4 prompts on this CPU
     python benchmarks/generation.py --llm transformers:smollm2-135m --device cuda --count 64 --rival generate --rival-count 2
 
-The rival writes `--rival-count` of the same prompts, one at a time: 128 tokens for each of the candidates, of which the
-first sentence is kept, all of them embedded. `--rival loop` samples with the same engine, `--rival generate` with
-transformers' own generate. Tokens that we count end with the sentence; what the GPU samples beyond it is not counted. The
-time is that of all texts, with splitting and embedding, without loading the models. On a GPU all is run twice, from other
-seeds: the first time graphs are recorded on the way, the second is what a server that is up gives.
+The rival writes texts for `--rival-count` of the same prompts, one at a time: it samples 128 tokens for each candidate, keeps the
+first sentence, and embeds all of them. `--rival loop` samples with the same engine, `--rival generate` with the `generate`
+method of transformers. Only tokens up to the sentence's end are counted, not what the GPU samples beyond it. The time is that of
+all texts, with splitting and embedding, without loading the models. On a GPU everything is run twice, with other seeds: in the
+first run CUDA graphs are recorded, the second shows the speed of a server that is warm.
 """
 
 from __future__ import annotations
@@ -31,48 +31,52 @@ from alimark.text.units import clean
 from marked_texts import read_prompts
 
 Continue = Callable[[str, int, int], list[str]]
-"""Continuations of a context: their number and a seed."""
+"""Samples continuations of a context, given their number and a seed."""
 
 
 def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options: argparse.Namespace) -> float:
     settings = GenerationSettings(options.sentences, options.candidates)
     batch = options.batch or min(len(prompts), default_batch(llm))
     started = time.perf_counter()
-    made = []
+    generations: list[Generation] = []
     numbered = [Prompt(prompt, options.seed + i) for i, prompt in enumerate(prompts)]
-    for _, one in generate_many(numbered, key, embedder, llm, settings, batch=batch):
-        if not isinstance(one, Generation):
-            raise one
-        made.append(one)
-        print(f"  {len(made)} of {len(prompts)} texts, {time.perf_counter() - started:.1f} s", flush=True)
+    for _, outcome in generate_many(numbered, key, embedder, llm, settings, batch=batch):
+        if not isinstance(outcome, Generation):
+            raise outcome
+        generations.append(outcome)
+        print(f"  {len(generations)} of {len(prompts)} texts, {time.perf_counter() - started:.1f} s", flush=True)
     seconds = time.perf_counter() - started
-    tokens = sum(one.tokens for one in made)
-    found = sum(answer.p_value < 0.01 for answer in AliMark(key, embedder=embedder).detect([one.text for one in made]))
+    count = len(generations)
+    tokens = sum(generation.tokens for generation in generations)
+    detections = AliMark(key, embedder=embedder).detect([generation.text for generation in generations])
+    detected = sum(detection.p_value < 0.01 for detection in detections)
+    matches = np.mean([bits for generation in generations for bits in generation.matches])
+    complete = sum(generation.ended == "complete" for generation in generations)
+    candidates = max(1, sum(generation.candidates for generation in generations))
     print(
-        f"ours, {batch} texts at a time: {seconds:.1f} s, {seconds / len(made):.3f} s a text, {tokens} tokens, "
+        f"ours, {batch} texts at a time: {seconds:.1f} s, {seconds / count:.3f} s a text, {tokens} tokens, "
         f"{tokens / seconds:,.0f} tokens/s\n"
-        f"  {np.mean([m for one in made for m in one.matches]):.2f} of {key.block_size} bits, {found} of {len(made)} found at "
-        f"p < 0.01, {sum(one.ended == 'complete' for one in made)} complete, "
-        f"{tokens / max(1, sum(one.candidates for one in made)):.1f} tokens a candidate"
+        f"  {matches:.2f} of {key.block_size} bits, {detected} of {count} found at p < 0.01, {complete} complete, "
+        f"{tokens / candidates:.1f} tokens a candidate"
     )
-    return seconds / len(made)
+    return seconds / count
 
 
 def straightforward(
     prompt: str, key: Key, embedder: Embedder, go_on: Continue, options: argparse.Namespace
 ) -> tuple[float, int]:
-    """The paper's loop as it stands: sample, split, embed, choose. Seconds, and sentences written."""
+    """The paper's loop: sample, split, embed, choose. Returns the seconds and the number of sentences written."""
     cutter = splitter(key.splitter)
     started = time.perf_counter()
     text, written = "", 0
     for number, block in enumerate(key.blocks(options.rival_sentences or options.sentences).tolist()):
         context = f"{prompt} {text}".rstrip()
         drawn = go_on(context, options.candidates, options.seed + number)
-        firsts = [sentences[0] for one in drawn if (sentences := cutter.sentences(one))]
+        firsts = [sentences[0] for continuation in drawn if (sentences := cutter.sentences(continuation))]
         if not firsts:
             break
         bits = to_bits(project(embedder.embed([clean(sentence) for sentence in firsts]), key)).tolist()
-        matches = [key.block_size - (one ^ block).bit_count() for one in bits]
+        matches = [key.block_size - (candidate ^ block).bit_count() for candidate in bits]
         best = [i for i, count in enumerate(matches) if count == max(matches)]
         text = f"{text} {firsts[random.Random(number).choice(best)]}".strip()
         written += 1
@@ -87,8 +91,8 @@ def same_engine(llm: LLM) -> Continue:
     return go_on
 
 
-def own_generate(name: str, device: str) -> Continue:
-    """transformers' generate, as its documentation shows it, with the paper's settings."""
+def transformers_generate(name: str, device: str) -> Continue:
+    """The `generate` method of transformers, as its documentation shows it, with the paper's settings."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -106,7 +110,7 @@ def own_generate(name: str, device: str) -> Continue:
         torch.manual_seed(seed)
         ids = tokenizer(context, return_tensors="pt").to(device)
         with torch.inference_mode():
-            found = model.generate(
+            output = model.generate(
                 **ids,
                 do_sample=True,
                 temperature=sampling.temperature,
@@ -117,7 +121,7 @@ def own_generate(name: str, device: str) -> Continue:
                 num_return_sequences=count,
                 pad_token_id=tokenizer.eos_token_id,
             )
-        texts: list[str] = tokenizer.batch_decode(found[:, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        texts: list[str] = tokenizer.batch_decode(output[:, ids["input_ids"].shape[1] :], skip_special_tokens=True)
         return texts
 
     return go_on
@@ -159,7 +163,7 @@ def main() -> None:
     mine = ours(prompts, key, embedder, llm, options)
     if options.rival == "none":
         return
-    go_on = same_engine(llm) if options.rival == "loop" else own_generate(options.llm, options.device or "cpu")
+    go_on = same_engine(llm) if options.rival == "loop" else transformers_generate(options.llm, options.device or "cpu")
     took = []
     for prompt in prompts[: options.rival_count]:
         seconds, written = straightforward(prompt, key, embedder, go_on, options)

@@ -171,7 +171,7 @@ def test_a_longer_context_is_read_from_where_it_goes_on(tiny: Any, monkeypatch: 
     whole = len(tiny._prompt(longer, sampling))
     assert read[1] == 1
     assert 1 < read[2] < whole - read[0] + 3
-    tiny._prefixes.clear()
+    tiny._prefixes._entries.clear()
     assert tiny.draw([longer], sampling, never_over) == again
 
 

@@ -66,10 +66,6 @@ class PrefixCache:
             while self._entries and (len(self._entries) > _MAX_CONTEXTS or size > _MAX_BYTES):
                 size -= self._entries.pop(next(iter(self._entries))).nbytes
 
-    def clear(self) -> None:
-        with self._lock:
-            self._entries.clear()
-
 
 def _longest_prefix(context: NDArray[np.int64], entries: list[tuple[NDArray[np.int64], torch.Tensor]]) -> Prefix:
     best = Prefix()

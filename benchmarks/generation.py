@@ -3,11 +3,11 @@
     python benchmarks/generation.py                                             # 4 prompts on this CPU
     python benchmarks/generation.py --llm transformers:smollm2-135m --device cuda --count 64 --rival generate --rival-count 2
 
-The rival writes texts for `--rival-count` of the same prompts, one at a time: it samples 128 tokens for each candidate, keeps the
-first sentence, and embeds all of them. `--rival loop` samples with the same engine, `--rival generate` with the `generate`
-method of transformers. Only tokens up to the sentence's end are counted, not what the GPU samples beyond it. The time is that of
-all texts, with splitting and embedding, without loading the models. On a GPU everything is run twice, with other seeds: in the
-first run CUDA graphs are recorded, the second shows the speed of a server that is warm.
+The rival writes texts for `--rival-count` of the same prompts, one at a time: it samples 128 tokens for each candidate, keeps
+the first sentence, and embeds all of them. `--rival loop` samples with the same engine, `--rival generate` with the `generate`
+method of transformers. Only tokens up to the sentence's end are counted, not what the GPU samples beyond it. The time is that
+of all texts, with splitting and embedding, without loading the models. On a GPU everything is run twice, with other seeds: in
+the first run CUDA graphs are recorded, the second shows the speed of a server that is warm.
 """
 
 from __future__ import annotations

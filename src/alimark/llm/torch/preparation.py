@@ -52,8 +52,8 @@ def prepare(model: PreTrainedModel, name: str) -> KVLayout:
     difference = _error(logits, expected)
     if not difference <= max_error:
         raise LLMError(
-            f"{name} attends in a way of its own (its logits differ by {difference:.2g}), and sampling it in batches here would be "
-            "wrong; serve it with vLLM or another server and use `openai:ADDRESS#MODEL`"
+            f"{name} computes attention in its own way (its logits differ by {difference:.2g}), so sampling it in batches here "
+            "would be wrong; serve it with vLLM or another server and use `openai:ADDRESS#MODEL`"
         )
     return layout
 

@@ -1,13 +1,13 @@
 """The exceptions of alimark; each message says what to do next.
 
 AlimarkError
-├── KeyFileError        a key file that cannot be read, trusted or written
+├── KeyFileError        a key file that is malformed, was changed, or cannot be read or written
 │   └── KeyMismatch     the key names another embedder, splitter or scheme than the one in use
-├── TextError           a text that holds nothing to detect, or that is not text
-├── LimitError          input beyond a stated limit; the message names the way round it
-├── ModelError          weights that cannot be found, fetched or trusted
+├── TextError           a text that holds no sentence, or that is not text
+├── LimitError          input beyond a stated limit; the message says how to make it smaller
+├── ModelError          weights that cannot be found, downloaded or trusted
 │   └── HashMismatch    a file whose content is not the pinned one
-├── LLMError            the language model cannot go on
+├── LLMError            the language model cannot continue
 │   └── ContextFull     prompt and text no longer fit the model's context
 ├── AttackError         a text that an attack cannot rewrite, or settings that it cannot have
 ├── MissingExtra        an optional library is not installed
@@ -18,54 +18,56 @@ from __future__ import annotations
 
 
 class AlimarkError(Exception):
-    """Base of all errors that alimark raises on purpose."""
+    """Base class of all errors that alimark raises on purpose."""
 
 
 class KeyFileError(AlimarkError):
-    pass
+    """A key or key file is malformed, was changed, or cannot be read or written."""
 
 
 class KeyMismatch(KeyFileError):
-    pass
+    """The key was made for another embedder, tokenizer, splitter or scheme."""
 
 
 class TextError(AlimarkError):
-    pass
+    """A text holds no sentence, or is not text."""
 
 
 class LimitError(AlimarkError):
-    pass
+    """The input is larger than a stated limit; the message says how to make it smaller."""
 
 
 class ModelError(AlimarkError):
-    pass
+    """Model weights cannot be found, downloaded, read or trusted."""
 
 
 class HashMismatch(ModelError):
-    pass
+    """A file does not have the hash that the manifest pins."""
 
 
 class LLMError(AlimarkError):
-    pass
+    """The language model cannot continue."""
 
 
 class ContextFull(LLMError):
-    pass
+    """Prompt and text no longer fit into the context window of the model."""
 
 
 class AttackError(AlimarkError):
-    pass
+    """An attack cannot rewrite a text, or its settings are invalid."""
 
 
 class MissingExtra(AlimarkError):
+    """An optional library is not installed; the message names the extra to install."""
+
     def __init__(self, library: str, extra: str) -> None:
         self._named = library, extra
         super().__init__(f"{library} is not installed; run: pip install 'alimark[{extra}]'")
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
-        """It may have to come back from another process."""
+        """Lets the exception be pickled when a worker process raises it."""
         return MissingExtra, self._named
 
 
 class RecordError(AlimarkError):
-    pass
+    """A JSONL record cannot be used."""

@@ -1,7 +1,7 @@
-"""Texts to unit vectors, by onnxruntime (the default, without torch) or sentence-transformers.
+"""The protocol of sentence embedders, and what the backends share.
 
-Whatever runs them, a model is known by the hash of its upstream weights, and every backend agrees to 1e-4: a
-mark made through one is found through the other.
+An embedder maps texts to vectors of unit length. A model is identified by the hash of its upstream weights, and all backends
+agree to 1e-4, so that a mark made with one backend is found with another.
 """
 
 from __future__ import annotations
@@ -19,52 +19,73 @@ from alimark.errors import TextError
 
 Vectors = NDArray[np.float32]
 Progress = Callable[[int], None]
-"""Called with the number of texts done so far."""
+"""Called with the number of texts embedded so far."""
 
 WINDOW_TEXTS = 8192
-"""Texts tokenised and sorted by length at a time: enough to fill batches of one length, little to hold."""
+"""Texts that are tokenised and sorted by length together: enough to fill batches of equal length, and little memory."""
 
 BATCH_TOKENS = 2048
-"""Tokens of one batch, padding included: bounds memory; larger batches are no faster."""
+"""Most tokens of one batch, padding included. It bounds memory; larger batches are no faster."""
 
 BATCH_PADDING = 32
-"""Tokens of padding in one batch. Padding costs what text costs and a batch hardly anything, so that the sentences, pairs and
-halves of a single text are better embedded in several batches than padded to the longest pair."""
+"""Most padding tokens of one batch. A padding token costs as much as a token of text and a batch costs little, so the
+sentences, pairs and halves of one text are embedded in several batches instead of being padded to the longest."""
 
 CHARACTERS_PER_TOKEN = 8
-"""A generous first guess of what fills the model's length; a text that turns out emptier is read further."""
+"""A first guess of how much text fills the model's maximum length; a text that does not fill it is read further."""
 
 MAX_CHARACTERS = 1 << 18
-"""What lies beyond is never read, even where blanks or an endless word leave the model's length unfilled."""
+"""Text after this position is never read, even where blanks or a very long word leave the model's length unfilled."""
 
-_ENCODE_CHARACTERS = 1 << 20  # the tokenizer keeps a hundred bytes a token until a call is over
+_ENCODE_CHARACTERS = 1 << 20  # the tokenizer keeps about a hundred bytes for each token until a call ends
 _LANGUAGES = {"all-MiniLM-L6-v2": frozenset({"en"}), "all-mpnet-base-v2": frozenset({"en"})}
 
 
 class Embedder(Protocol):
-    """What marking and detection ask of an embedder. `embed` may be called by several threads at once."""
+    """A model that maps texts to vectors. Several threads may call `embed` at the same time.
+
+    Any object with these attributes can be used where alimark asks for an embedder.
+
+    Example:
+        >>> from alimark.testing import StandInEmbedder
+        >>> embedder: Embedder = StandInEmbedder(dimension=64)
+        >>> embedder.embed(["A sentence.", "Another one."]).shape
+        (2, 64)
+    """
 
     @property
-    def name(self) -> str: ...  # as a key stores it
+    def name(self) -> str:
+        """The name that keys store."""
+        ...
 
     @property
-    def dimension(self) -> int: ...
+    def dimension(self) -> int:
+        """The length of a vector."""
+        ...
 
     @property
-    def fingerprint(self) -> str: ...  # "sha256:..." of the upstream weights
+    def fingerprint(self) -> str:
+        """ "sha256:..." of the upstream weights; keys store it, too."""
+        ...
 
     @property
-    def backend(self) -> str: ...
+    def backend(self) -> str:
+        """The library that runs the model, for reports."""
+        ...
 
     @property
-    def languages(self) -> frozenset[str]: ...  # empty: unknown
+    def languages(self) -> frozenset[str]:
+        """Codes of the languages that the model knows, such as "en"; empty where they are unknown."""
+        ...
 
-    def embed(self, texts: Sequence[str]) -> Vectors: ...  # (texts, dimension), each of unit length
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One row of unit length for each text, in order: an array of shape (texts, dimension)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model on disk and who it is."""
+    """An embedding model on disk: its files, its name and its fingerprint."""
 
     folder: Path
     weights: Path
@@ -73,7 +94,7 @@ class ModelFiles:
 
 
 class LoadedEmbedder(ABC):
-    """What the backends share: who they are, each distinct text embedded once, order kept, memory bounded."""
+    """Base class of the backends: embeds each distinct text once, keeps the order and bounds memory."""
 
     backend: str
     dimension: int
@@ -97,7 +118,15 @@ class LoadedEmbedder(ABC):
         return f"<{type(self).__name__} {self.name} {self.fingerprint[:19]}>"
 
     def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
-        """One row of unit length for each text, in order."""
+        """One row of unit length for each text, in order.
+
+        Args:
+            texts: The texts to embed.
+            progress: Called with the number of texts embedded so far.
+
+        Raises:
+            TextError: `texts` is a single string, or holds something other than strings.
+        """
         if isinstance(texts, str):
             raise TextError("embed takes a list of texts; put the one text into a list")
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
@@ -122,26 +151,26 @@ class LoadedEmbedder(ABC):
     def _embed_window(
         self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
     ) -> None:
-        """Fill `vectors[rows]`; `done` texts came before these."""
+        """Fills `vectors[rows]`; `done` texts were embedded before these."""
 
 
 def cut_text(text: str, reach: int) -> str:
-    """At most `reach` characters, ended between words where there is a blank, in valid Unicode."""
+    """Cuts a text to at most `reach` characters, between words where possible, and makes it valid Unicode."""
     if len(text) > reach:
         head = text[:reach]
         words = head.rsplit(None, 1)
-        # The last word may go on behind the cut; half of it would be another word.
+        # The last word may continue after the cut; half a word would be another word.
         text = words[0] if len(words) > 1 and not head[-1].isspace() else head
     if not text.isascii():
         try:
             text.encode()
-        except UnicodeEncodeError:  # half a surrogate pair, as broken JSON leaves behind
+        except UnicodeEncodeError:  # an unpaired surrogate, which broken JSON can contain
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
 
 def text_parts(texts: list[str]) -> Iterator[list[str]]:
-    """The texts in order, in runs of bounded size."""
+    """Yields the texts in order, in groups of bounded total length."""
     part: list[str] = []
     size = 0
     for text in texts:
@@ -155,7 +184,7 @@ def text_parts(texts: list[str]) -> Iterator[list[str]]:
 
 
 def length_batches(lengths: list[int]) -> Iterator[NDArray[np.intp]]:
-    """Indices in batches of like length, longest first so that memory peaks at once."""
+    """Yields batches of indices of texts of similar length, longest first, so that memory use is highest at the start."""
     order = np.argsort([-length for length in lengths], kind="stable")
     start, padding = 0, 0
     for place, i in enumerate(order):

@@ -1,8 +1,8 @@
-"""The directions of an embedding space that soft keys live in.
+"""The directions of an embedding space from which the vectors of soft keys are made.
 
-Sentences of one text differ much along a few directions, and there a paraphrase keeps more of what a sentence was. Those
-of the store's embedders were learned by tools/directions.py from ordinary text and ship with the package. They are public:
-a key's own vectors are a secret rotation of them.
+The sentences of a text differ most along a few directions, and a paraphrase changes them least there. The directions of the
+store's embedders were learned by tools/directions.py from ordinary text and ship with the package. They are public: the
+vectors of a key are a secret rotation of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 FILE = Path(__file__).with_suffix(".npz")
 MOST = 64
-"""Directions kept of each embedder."""
+"""Number of directions that are kept for each embedder."""
 
 
 @cache
@@ -25,22 +25,22 @@ def _all() -> dict[str, NDArray[np.float16]]:
 
 
 def mean_of(fingerprint: str) -> str:
-    """Under which name the mean of all sentences is kept."""
+    """The name under which the file keeps the mean embedding of ordinary sentences."""
     return f"{fingerprint}/mean"
 
 
 def known(fingerprint: str) -> int:
-    """How many directions there are of the embedder with this fingerprint."""
-    found = _all().get(fingerprint)
-    return 0 if found is None or found.ndim != 2 else len(found)
+    """The number of known directions of an embedder; 0 for an unknown one."""
+    table = _all().get(fingerprint)
+    return 0 if table is None or table.ndim != 2 else len(table)
 
 
 def directions(fingerprint: str, count: int) -> NDArray[np.float64]:
-    """The first `count` directions, one a row, the one along which sentences differ most first."""
+    """The first `count` directions, one in each row, in order of how much sentences differ along them."""
     return _all()[fingerprint][:count].astype(np.float64)
 
 
 def mean(fingerprint: str) -> NDArray[np.float64] | None:
-    """The mean embedding of ordinary sentences, None where it is not known."""
-    found = _all().get(mean_of(fingerprint))
-    return None if found is None else found.astype(np.float64)
+    """The mean embedding of ordinary sentences; None where it is not known."""
+    vector = _all().get(mean_of(fingerprint))
+    return None if vector is None else vector.astype(np.float64)

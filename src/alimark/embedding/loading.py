@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from alimark._util.paths import cache_folder
-from alimark.embedding import onnx_graph as _graph
+from alimark.embedding import onnx_graph
 from alimark.embedding.base import Embedder, ModelFiles
 from alimark.embedding.onnx import OnnxEmbedder
 from alimark.embedding.sentence_transformers import TorchEmbedder
@@ -26,10 +26,25 @@ def load_embedder(
     device: str | None = None,
     threads: int | None = None,
 ) -> Embedder:
-    """An embedder by store name, folder or hub id.
+    """Loads an embedder.
 
-    "auto" is onnxruntime on the CPU where alimark can write the model's graph, else sentence-transformers; a
-    device other than "cpu" asks for the latter. `threads`: of onnxruntime, by default as many as this process has cores.
+    Args:
+        name: A name from `alimark models list`, a folder in sentence-transformers form, or a hub id.
+        backend: "onnx" runs onnxruntime on the CPU, "torch" runs sentence-transformers. "auto" takes "onnx" on the CPU where
+            alimark can write the graph of the model, else "torch".
+        device: A torch device such as "cuda"; the CPU by default.
+        threads: Threads of onnxruntime; by default as many as the CPUs of this process.
+
+    Returns:
+        An embedder that threads may share.
+
+    Raises:
+        ModelError: The model cannot be found, read or trusted, or the backend cannot run it.
+        MissingExtra: The library of the backend is not installed.
+
+    Example:
+        >>> load_embedder("stand-in").dimension
+        64
     """
     if name == STAND_IN:
         from alimark.testing import StandInEmbedder
@@ -39,15 +54,15 @@ def load_embedder(
         raise ValueError(f"backend must be auto, onnx or torch, not {backend!r}")
     on_cpu = device in (None, "cpu")
     if backend == "onnx" and not on_cpu:
-        raise ModelError(f'the ONNX embedder runs on the CPU; for device {device!r} take backend="torch"')
+        raise ModelError(f'the ONNX embedder runs on the CPU; for device {device!r} use backend="torch"')
     model = _find(name)
     if backend == "torch" or not on_cpu:
         return TorchEmbedder(model, device)
     try:
         return OnnxEmbedder(model, threads)
-    except _graph.UnknownArchitecture as error:
+    except onnx_graph.UnknownArchitecture as error:
         if backend == "onnx":
-            raise _graph.UnknownArchitecture(f'{name}: {error}; take backend="torch"') from error
+            raise onnx_graph.UnknownArchitecture(f'{name}: {error}; use backend="torch"') from error
         return TorchEmbedder(model)
 
 
@@ -56,19 +71,19 @@ def _find(name: str) -> ModelFiles:
 
     folder = store.resolve(name)
     if not folder.is_dir():
-        raise ModelError(f"{name} is not an embedder: {folder} is no folder in sentence-transformers form")
-    modules = _graph.read_modules(folder)
+        raise ModelError(f"{name} is not an embedder: {folder} is not a folder in sentence-transformers form")
+    modules = onnx_graph.read_modules(folder)
     weights = (modules[0][1] if modules else folder) / "model.safetensors"
     if not weights.is_file():
-        raise ModelError(f"{folder} holds no model.safetensors, the only form of weights alimark loads")
+        raise ModelError(f"{folder} holds no model.safetensors, the only weight format that alimark loads")
     digest = _hash_once(weights, cache_folder() / "fingerprints")
-    # The same weights have the same name however they were asked for, so that a key finds them elsewhere.
+    # The same weights get the same name whichever way they were named, so that a key finds them on another machine.
     known = (entry.name for entry in store.entries().values() if entry.weights.sha256 == digest)
     return ModelFiles(folder, weights, next(known, name), f"sha256:{digest}")
 
 
 def _hash_once(path: Path, records: Path) -> str:
-    """The file's sha256, read from a record while place, size and time of change stay the same."""
+    """The sha256 of a file, kept in a record that is valid while path, size and modification time stay the same."""
     place, state = str(path.resolve()), path.stat()
     identity = {"path": place, "size": state.st_size, "mtime_ns": state.st_mtime_ns}
     record = records / f"{hashlib.sha256(place.encode(errors='surrogateescape')).hexdigest()[:16]}.json"
@@ -79,8 +94,8 @@ def _hash_once(path: Path, records: Path) -> str:
             return digest
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    with suppress(OSError):  # a store that cannot be written costs time only
+    with suppress(OSError):  # a cache that cannot be written only costs time
         records.mkdir(parents=True, exist_ok=True)
-        with _graph.replacing(record) as sink:
+        with onnx_graph.replacing(record) as sink:
             sink.write(json.dumps(identity | {"sha256": digest}).encode())
     return digest

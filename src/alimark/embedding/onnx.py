@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark._util.cpu import available_cpus
 from alimark._util.paths import cache_folder
-from alimark.embedding import onnx_graph as _graph
+from alimark.embedding import onnx_graph
 from alimark.embedding.base import (
     CHARACTERS_PER_TOKEN,
     MAX_CHARACTERS,
@@ -27,13 +27,13 @@ from alimark.errors import ModelError
 
 
 class OnnxEmbedder(LoadedEmbedder):
-    """The graph that alimark writes from the weights, run on the CPU."""
+    """Runs the ONNX graph that alimark writes from the weights, on the CPU."""
 
     backend = "onnx"
 
     def __init__(self, model: ModelFiles, threads: int | None = None) -> None:
         super().__init__(model)
-        recipe = _graph.read_recipe(model.folder)
+        recipe = onnx_graph.read_recipe(model.folder)
         self.dimension = recipe.hidden
         self._max_tokens = recipe.max_tokens
         self._padding = recipe.padding
@@ -51,11 +51,11 @@ class OnnxEmbedder(LoadedEmbedder):
                 progress(done)
 
     def _tokenise(self, texts: list[str]) -> list[NDArray[np.int32]]:
-        """Token ids as if whole texts had been read, without reading whole texts."""
+        """Token ids of each text, the same as if it had been read to its end, but reading no more than needed."""
         reach = CHARACTERS_PER_TOKEN * self._max_tokens
         tokens = self._encode([cut_text(text, reach) for text in texts])
         while reach < MAX_CHARACTERS:
-            # A cut text that did not fill the model's length has more to give.
+            # A text that was cut and does not fill the model's maximum length must be read further.
             unfilled = [i for i, text in enumerate(texts) if len(text) > reach and len(tokens[i]) < self._max_tokens]
             if not unfilled:
                 break
@@ -72,7 +72,7 @@ class OnnxEmbedder(LoadedEmbedder):
         ]
 
     def _run(self, tokens: list[NDArray[np.int32]]) -> Vectors:
-        length = max(1, *map(len, tokens))  # a tokenizer without special tokens makes nothing of ""
+        length = max(1, *map(len, tokens))  # a tokenizer without special tokens returns no token for ""
         ids = np.full((len(tokens), length), self._padding, dtype=np.int32)
         mask = np.zeros_like(ids)
         for row, text_ids in enumerate(tokens):
@@ -82,17 +82,16 @@ class OnnxEmbedder(LoadedEmbedder):
         return vectors
 
 
-def _open_session(model: ModelFiles, recipe: _graph.Recipe, threads: int | None) -> Any:
-    """A session on the cached graph, which is written first where it is missing or broken."""
-
+def _open_session(model: ModelFiles, recipe: onnx_graph.Recipe, threads: int | None) -> Any:
+    """Opens the cached graph, and writes it first where it is missing or broken."""
     prefix = model.fingerprint.removeprefix("sha256:")[:16]
-    folder = cache_folder() / "onnx" / f"{prefix}-{recipe.digest}-v{_graph.VERSION}"
-    path = folder / _graph.GRAPH_FILE
+    folder = cache_folder() / "onnx" / f"{prefix}-{recipe.digest}-v{onnx_graph.VERSION}"
+    path = folder / onnx_graph.GRAPH_FILE
     if path.exists():
-        with suppress(Exception):  # onnxruntime's errors share no base; whatever is wrong, a new graph is the cure
+        with suppress(Exception):  # onnxruntime's errors have no common base; a new graph is written whatever is wrong
             return _session(path, threads)
     try:
-        _graph.write_graph(recipe, model.weights, folder)
+        onnx_graph.write_graph(recipe, model.weights, folder)
     except OSError as error:
         raise ModelError(f"cannot write the graph of {model.name}: {error}; set ALIMARK_HOME elsewhere") from error
     try:
@@ -106,12 +105,11 @@ def _session(path: Path, threads: int | None) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Stated, because the default counts the machine's cores and not those this process may use.
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    options.intra_op_num_threads = own if threads is None else threads
-    # The graph is written as an optimiser would leave it.
+    # The default of onnxruntime counts all CPUs of the machine, not those that this process may use.
+    options.intra_op_num_threads = available_cpus() if threads is None else threads
+    # The graph is already written in the form that an optimiser would produce.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    # Waiting threads that spin take the cores from whoever else runs here.
+    # Threads that spin while they wait take CPU time from other processes.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
@@ -126,7 +124,7 @@ def _open_tokenizer(folder: Path, max_tokens: int) -> Any:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise ModelError(f"{path} cannot be read ({error}); fetch the model again") from error
-    # The file carries settings of its own (128 tokens for the store's models), which upstream overrides too.
+    # The file has its own length limit (128 tokens for the store's models), which upstream overrides, too.
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
     return tokenizer

@@ -1,4 +1,4 @@
-"""Writes a sentence encoder as an ONNX graph, straight from its upstream safetensors.
+"""Writes a sentence encoder as an ONNX graph, directly from its upstream safetensors.
 
 An exporter traces a program and may trace it wrongly; the two architectures here (BERT, and MPNet with its
 relative position bias) are small enough to write node by node. The graph uses onnxruntime's own fused
@@ -29,11 +29,13 @@ VERSION = 1
 GRAPH_FILE = "model.onnx"
 _WEIGHTS_FILE = "weights.bin"
 _PAGE = 4096  # tensors start on a page, so that onnxruntime maps them instead of copying them
-_FLOAT, _INT32 = 1, 6  # as the format numbers them
-_MPNET_PADDING = 1  # fixed in the architecture, whatever the configuration calls its padding token
+_FLOAT, _INT32 = 1, 6  # the numbers of these types in the ONNX format
+_MPNET_PADDING = 1  # fixed by the architecture, whichever padding token the configuration names
 _MPNET_POSITION_RANGE = 128
 
 Floats = NDArray[np.float32]
+Json = Any
+"""The content of a JSON file, not checked yet."""
 
 
 class UnknownArchitecture(ModelError):
@@ -42,7 +44,7 @@ class UnknownArchitecture(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that the graph depends on besides the weights themselves."""
+    """Everything that the graph depends on, apart from the weights."""
 
     architecture: Literal["bert", "mpnet"]
     layers: int
@@ -58,7 +60,8 @@ class Recipe:
         return hashlib.sha256(json.dumps([VERSION, asdict(self)], sort_keys=True).encode()).hexdigest()[:8]
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> Json:
+    """The content of a JSON file; ModelError where it is missing or malformed."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -68,7 +71,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kinds of a model's modules in order, each with its folder."""
+    """The types of a model's modules, in order, each with its folder."""
     if not (folder / "modules.json").exists():
         raise ModelError(f"{folder} is not a sentence-transformers model: it holds no modules.json")
     try:
@@ -81,7 +84,7 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """What to write for the model in `folder`, or UnknownArchitecture."""
+    """Reads the configuration of the model in `folder`; raises UnknownArchitecture where no graph can be written for it."""
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):

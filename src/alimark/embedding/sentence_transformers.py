@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.embedding import onnx_graph as _graph
+from alimark.embedding import onnx_graph
 from alimark.embedding.base import MAX_CHARACTERS, LoadedEmbedder, ModelFiles, Progress, Vectors, cut_text
 from alimark.errors import MissingExtra, ModelError
 
 
 class TorchEmbedder(LoadedEmbedder):
-    """sentence-transformers, always in float32; on the CPU unless `device` says otherwise."""
+    """Runs sentence-transformers in float32, on the CPU unless `device` names another."""
 
     backend = "sentence-transformers"
 
@@ -38,25 +38,25 @@ class TorchEmbedder(LoadedEmbedder):
                     trust_remote_code=False,
                     model_kwargs={"use_safetensors": True},
                 )
-            # Some files state half precision, which costs agreement and, on some CPUs, the process.
+            # Some files ask for half precision, which changes the vectors and crashes on some CPUs.
             self._encoder = encoder.float()
         except Exception as error:
             raise ModelError(f"sentence-transformers cannot load {model.folder}: {error}") from error
-        # A copy of the tokenizer beneath: transformers' own changes its settings at each call.
+        # A copy of the fast tokenizer, because transformers changes the settings of its own at each call.
         self._tokenizer = copy.deepcopy(self._encoder.tokenizer.backend_tokenizer)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self._encoder.max_seq_length)
         self._padding = self._encoder.tokenizer.pad_token_id or 0
         self._lock = threading.Lock()
-        # A GPU is kept waiting by small batches, and by the padding of large ones; a CPU gains nothing from them.
-        on: Any = self._encoder.device
-        self._batch, self._window = (32, 512) if on.type == "cpu" else (256, 4096)
+        # A GPU needs large batches of similar length; a CPU gains nothing from them.
+        target: Any = self._encoder.device
+        self._batch, self._window = (32, 512) if target.type == "cpu" else (256, 4096)
         self._recorded: Any = None
-        if on.type == "cuda":
+        if target.type == "cuda":
             from alimark.embedding.cuda_graphs import RecordedEncoder
 
             longest = int(self._encoder.max_seq_length or 512)
-            self._recorded = RecordedEncoder(self._forward, on, self._padding, longest)
+            self._recorded = RecordedEncoder(self._forward, target, self._padding, longest)
         self.dimension = int(self._encode([""]).shape[1])
 
     def _embed_window(
@@ -71,7 +71,7 @@ class TorchEmbedder(LoadedEmbedder):
                 progress(done)
 
     def _encode(self, texts: list[str]) -> Vectors:
-        """As the encoder's own `encode`, which spends more time on the way to the tokenizer than in it."""
+        """Embeds texts like the encoder's own `encode`, but with less work before the tokenizer."""
         import torch
 
         with self._lock:
@@ -82,16 +82,17 @@ class TorchEmbedder(LoadedEmbedder):
         return vectors
 
     def _forwarded(self, batch: list[list[int]]) -> Any:
+        """Vectors of a batch of token ids: by a recorded CUDA graph where there is one."""
         if self._recorded is not None:
             from alimark.embedding.cuda_graphs import NotRecordable
 
             try:
                 return self._recorded(batch)
-            except NotRecordable:  # MPNet, for one, finds its position buckets on the CPU; seen at the first text
+            except NotRecordable:  # MPNet computes its position buckets on the CPU; the first text shows it
                 self._recorded = None
-        return self._plainly(batch)
+        return self._without_graph(batch)
 
-    def _plainly(self, batch: list[list[int]]) -> Any:
+    def _without_graph(self, batch: list[list[int]]) -> Any:
         import torch
 
         longest = max(map(len, batch))
@@ -110,21 +111,21 @@ class TorchEmbedder(LoadedEmbedder):
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """transformers draws one while it loads weights, whoever calls it."""
+    """Turns off the progress bar that transformers shows while it loads weights."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             logging.enable_progress_bar()
 
 
 def _refuse_pickles(folder: Path) -> None:
-    """A pickle can run code; sentence-transformers falls back on one where safetensors are missing."""
-    for _, module in _graph.read_modules(folder):
+    """Raises ModelError for a folder with pickled weights, which sentence-transformers would load and which can run code."""
+    for _, module in onnx_graph.read_modules(folder):
         if not (module / "model.safetensors").exists():
             pickles = [file for suffix in ("bin", "pt", "pkl") for file in module.glob(f"*.{suffix}")]
             if pickles:

@@ -11,31 +11,31 @@ _FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})", re.MULTILINE)
 
 
 def opens_code(text: str) -> bool:
-    """Whether a text begins with a fenced code block."""
+    """Tells whether a text begins with a fenced code block."""
     return text.lstrip().startswith(("```", "~~~"))
 
 
 def before_code(text: str) -> str:
-    """A text up to its first fence."""
+    """Returns the part of a text before its first code fence."""
     fence = _FENCE.search(text)
     return text[: fence.start()] if fence else text
 
 
 def code_end(text: str) -> int | None:
-    """Behind the fence that closes the first code block of `text`, or None while it is open."""
+    """Returns the position after the first code block of `text`, or None while its fence is open."""
     opening = _FENCE.search(text)
     if opening is None:
         return None
-    # A fence as long as the opening one or longer, alone on its line, and the line must be over.
+    # The closing fence is at least as long as the opening one, alone on its line, and the line must be complete.
     closing = re.compile(rf"^[ \t]{{0,3}}{opening[1]}{opening[1][0]}*[ \t]*\n", re.MULTILINE)
-    found = closing.search(text, opening.end())
-    return found.end() if found else None
+    fence = closing.search(text, opening.end())
+    return fence.end() if fence else None
 
 
 def outside_code(text: str) -> Spans:
-    """What lies outside of fenced code blocks that are closed; all of it where nothing does.
+    """Returns the spans outside of closed code blocks, or the whole text where nothing lies outside.
 
-    An open fence hides no sentence: else one sign at the start of a text would hide it whole from a detector.
+    An open fence is ignored: otherwise a fence at the start of a text would hide all of it from a detector.
     """
     if "```" not in text and "~~~" not in text:
         return [(0, len(text))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# The commonest words of English running text; about half of any such text consists of them.
+# The most frequent words of English; they make up about half of any running text.
 COMMON = frozenset(
     "the of and to a in is was that it for on as with he be at by i this had not are but from or have an they which "
     "one you were her all she there would their we him been has when who will no if out so up what its about into than "
@@ -16,7 +16,14 @@ WORDS = re.compile(r"[^\W\d_]+")
 
 
 def looks_english(text: str) -> bool:
-    """False where a text of some length is clearly not English; short texts get the benefit of the doubt."""
+    """Tells whether a text may be English; True for texts too short to judge.
+
+    Example:
+        >>> looks_english("Short.")
+        True
+        >>> looks_english("Der Hund lief durch den Wald. " * 4)
+        False
+    """
     sample = text[:20000]
     letters = [c for c in sample if c.isalpha()]
     if len(letters) >= 20 and sum(c <= "\u024f" for c in letters) < 0.7 * len(letters):

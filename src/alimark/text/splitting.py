@@ -1,7 +1,7 @@
-"""Sentences: where they end, what of them is embedded, how two become one and one becomes two.
+"""Splits a text into sentences.
 
-A *unit* is the cleaned text of a sentence, a merged pair or a half: the thing that is embedded, at generation
-and at detection alike. Splitting never loses a character: the pieces, joined, are the text again up to white space.
+A *unit* is the cleaned text of a sentence, a merged pair or a half: what is embedded, at generation and at detection.
+Splitting never loses a character: the pieces, joined, give the text again up to white space.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ STOPS: tuple[str, ...] = (
     *"。！？｡",
     *(mark + close + blank for mark in ".!?…؟۔।" for close in ("", *CLOSERS) for blank in " \n"),
 )
-"""Every sentence end contains one of these, so an engine need look no further than these for a place to stop.
+"""Every sentence end contains one of these strings, so an engine can use them as stop strings.
 
-A mark behind two closing signs is not listed: there an engine merely samples on to the next end.
+A mark followed by two closing signs is not listed: there the engine samples on to the next sentence end.
 """
 
 STOP = re.compile(rf"\n\n|[。！？｡]|[.!?…؟۔।][{re.escape(CLOSERS)}]?[ \n]")
-"""Any of them."""
+"""Matches any of `STOPS`."""
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n\s*")
 _LIST_LINE = re.compile(r"\n[ \t]*(?=(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6})[ \t]+\S)")
 _WIDE_END = re.compile(rf"[。！？｡]+[{re.escape(CLOSERS)}」』）]*\s*|[؟۔।]+[{re.escape(CLOSERS)}]*\s+")
 _WORD_THEN_MORE = re.compile(r"\w\W")
 
-# Continuations that an undecided splitter would answer differently: after "etc." a capital starts a sentence and a
-# small letter does not. Where all of them give the same cut, no continuation moves it.
+# Continuations that an undecided splitter would treat differently: after "etc." a capital letter starts a sentence and a
+# small letter does not. If all of them give the same end, no continuation changes it.
 _PROBES = (
     "The thing was here. ",
     "and so it was here. ",
@@ -83,22 +83,34 @@ _FINDERS: dict[str, Callable[[], Finder]] = {"nupunkt": _nupunkt, "blingfire": _
 
 
 BUILT_IN = frozenset(_FINDERS)
-"""Splitters that every process knows."""
+"""The built-in splitters, which every worker process knows."""
 
 
 def register_splitter(name: str, finder: Finder) -> None:
-    """Makes `finder`, which maps a text to (start, end) spans, available to keys under `name`."""
+    """Makes a sentence splitter available to keys under a name.
+
+    Args:
+        name: The name that keys store; it must be new.
+        finder: Maps a text to the (start, end) spans of its sentences.
+
+    Raises:
+        AlimarkError: The name is taken.
+
+    Example:
+        >>> register_splitter("whole-text", lambda text: [(0, len(text))])
+        >>> splitter("whole-text").sentences("One. Two.")
+        ['One. Two.']
+    """
     if name in _FINDERS:
         raise AlimarkError(f"a splitter named {name!r} exists already; choose another name")
     _FINDERS[name] = lambda: finder
 
 
 class Splitter:
-    """Cuts a text into sentences.
+    """Splits texts into sentences with a named library and some rules of its own.
 
-    To what the named library finds it adds the ends that all of them miss: blank lines, list items and headings on
-    their own lines, and the full stops of scripts that write no space behind one. A piece without a letter or digit
-    belongs to its neighbour.
+    It adds sentence ends that the libraries miss: blank lines, list items and headings on their own lines, and full stops
+    of scripts that write no space after one. A piece without a letter or digit is joined to its neighbour.
     """
 
     def __init__(self, name: str, finder: Finder) -> None:
@@ -113,7 +125,7 @@ class Splitter:
         return [(a + start, b + start) for start, end in words for a, b in self._spans(text[start:end])]
 
     def _spans(self, text: str) -> Spans:
-        # Nothing but the places where a piece starts is taken from the library: gaps in its spans lose no text.
+        # Only the starts of the library's spans are used, so that gaps between its spans lose no text.
         starts = {0, *(start for start, _ in self._finder(text))}
         if "\n" in text:
             for pattern in (_BLANK_LINE, _LIST_LINE):
@@ -126,6 +138,7 @@ class Splitter:
         return _join_wordless(text, [piece for piece in pieces if piece[0] < piece[1]])
 
     def sentences(self, text: str) -> list[str]:
+        """The sentences of `text`, as they stand there."""
         return [text[a:b] for a, b in self.spans(text)]
 
     def units(self, text: str) -> list[str]:
@@ -133,10 +146,15 @@ class Splitter:
         return [unit for a, b in self.spans(text) if (unit := clean(text[a:b]))]
 
     def first_sentence_over(self, text: str, spans: Spans | None = None) -> bool:
-        """Whether no continuation of `text`, whose spans may be known already, can change its first sentence."""
+        """Tells whether the first sentence of `text` is complete, whatever text follows.
+
+        Args:
+            text: A text that may go on.
+            spans: Its sentence spans, where they are known already.
+        """
         spans = self.spans(text) if spans is None else spans
         if len(spans) > 1:
-            # The word behind the end decides; it must be whole.
+            # The word after the sentence end decides; it must be complete.
             return _WORD_THEN_MORE.search(text, spans[1][0]) is not None
         if not spans or (not text[spans[0][1] :] and text[-1] not in "。！？｡"):
             return False
@@ -146,34 +164,43 @@ class Splitter:
 
 @cache
 def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
-    """The splitter that a key names."""
+    """Returns the splitter with a name.
+
+    Raises:
+        AlimarkError: No splitter has that name, or its library is not installed.
+
+    Example:
+        >>> splitter("nupunkt").sentences("Dr. Smith slept. The lamp burned.")
+        ['Dr. Smith slept.', 'The lamp burned.']
+    """
     if name not in _FINDERS:
         raise AlimarkError(f"no splitter is named {name!r}; known: {', '.join(sorted(_FINDERS))}")
     return Splitter(name, _FINDERS[name]())
 
 
 class Piece(NamedTuple):
-    """A sentence in its text: what stands before it since the last one, layout, list signs and code, and the sentence."""
+    """A sentence and what stands before it in the text since the previous one: white space, list markers and code."""
 
     lead: str
     body: str
 
 
 def pieces(text: str, cutter: Splitter) -> tuple[list[Piece], str]:
-    """The sentences of a text with what stands before each, and what stands behind the last. `join` undoes it."""
-    found, at = [], 0
+    """Splits a text into sentences with what stands before each, and the rest after the last; `join` is the inverse."""
+    text_pieces, at = [], 0
     for a, b in cutter.spans(text):
         body = without_marker(text[a:b])
         if not clean(body):
-            continue  # a detector passes over it, too
+            continue  # a detector skips it, too
         start = b - len(body)
-        found.append(Piece(text[at:start], body))
+        text_pieces.append(Piece(text[at:start], body))
         at = b
-    return found, text[at:]
+    return text_pieces, text[at:]
 
 
-def join(found: Iterable[Piece], tail: str = "") -> str:
-    return "".join(lead + body for lead, body in found) + tail
+def join(text_pieces: Iterable[Piece], tail: str = "") -> str:
+    """Puts a text together from the pieces and the rest that `pieces` returned."""
+    return "".join(lead + body for lead, body in text_pieces) + tail
 
 
 def _strip(text: str, start: int, end: int) -> tuple[int, int]:
@@ -186,7 +213,7 @@ def _strip(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _join_wordless(text: str, pieces: Spans) -> Spans:
     joined: Spans = []
-    start = None  # of a list number such as "2.", which goes with what follows it
+    start = None  # start of a list number such as "2.", which belongs to what follows it
     for a, b in pieces:
         if not any(c.isalpha() for c in text[a:b]) and len(pieces) > 1:
             if any(c.isdigit() for c in text[a:b]):

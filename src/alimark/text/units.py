@@ -1,4 +1,4 @@
-"""The text that is embedded: a sentence cleaned, two merged, one halved."""
+"""Units: the texts that are embedded, made by cleaning a sentence, merging two or halving one."""
 
 from __future__ import annotations
 
@@ -12,34 +12,44 @@ _STRAIGHT = str.maketrans({**dict.fromkeys("“”„‟", '"'), **dict.fromkeys
 _NO_CONTROL = dict.fromkeys((*range(9), *range(14, 28), 127))
 
 _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
-# A list's or a heading's sign, which is layout and no part of what is said.
+# The marker of a list item or heading, which is layout and not content.
 _MARKER = re.compile(r"(?:(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6}|>)[ \t]+)+(?=\S)")
 
 
 def clean(sentence: str) -> str:
-    """The unit's text: on one line, without a list's sign, with straight quotes and a final mark; empty for a blank."""
+    """Returns the unit of a sentence: one line, no list marker, straight quotes, a final punctuation mark.
+
+    Returns:
+        The cleaned text; empty for a blank sentence.
+
+    Example:
+        >>> clean("- The “keeper” slept")
+        'The "keeper" slept.'
+    """
     text = without_marker(keep_on_one_line(sentence))
     text = text if text.isascii() else text.translate(_STRAIGHT)
     return with_full_stop(text) if text else ""
 
 
 def without_marker(sentence: str) -> str:
-    """A list item or a heading without its sign."""
+    """Removes the marker of a list item or heading."""
     return _MARKER.sub("", sentence, count=1) if _MARKER.match(sentence) else sentence
 
 
 def keep_on_one_line(sentence: str) -> str:
+    """Replaces line breaks by spaces and removes control characters."""
     if sentence.isprintable():  # no break and no control character in it
         return sentence.strip()
     return _LINE_BREAKS.sub(" ", sentence).translate(_NO_CONTROL).strip()
 
 
 def with_full_stop(text: str) -> str:
+    """Adds a full stop where the text does not end with a punctuation mark."""
     return text if text.rstrip(CLOSERS)[-1:] in tuple(MARKS) else text + "."
 
 
 def merge(units: Iterable[str]) -> str:
-    """Neighbours read as one sentence."""
+    """Joins neighbouring units into one."""
     return " ".join(units)
 
 

@@ -1,7 +1,8 @@
-"""Splitting in other processes, for engines that sample faster than one Python can split.
+"""A pool of worker processes that find the first sentence of many texts.
 
-A worker is `python -m alimark.text.workers SPLITTER`: a line of JSON with texts comes in, a line of JSON with answers goes out.
-It is no multiprocessing pool, because that would import the caller's main module again.
+A GPU engine samples faster than one Python process can split. A worker is `python -m alimark.text.workers SPLITTER`: it reads
+a line of JSON with texts and writes a line of JSON with answers. A `multiprocessing` pool is not used because it would import
+the caller's main module again.
 """
 
 from __future__ import annotations
@@ -20,42 +21,47 @@ from alimark._util.cpu import available_cpus
 from alimark.text.splitting import Splitter, splitter
 
 First = tuple[int, int, bool]
-"""The first sentence's span, and whether it is certainly over; (0, 0, False) where there is none."""
+"""Start and end of the first sentence, and whether it is complete; (0, 0, False) for a text without a sentence."""
 
-_FEW = 64  # fewer texts than this for each process are not worth the way there
-_MOST = 6
+_MIN_TEXTS_PER_WORKER = 64  # below this, sending the texts takes longer than splitting them here
+_MAX_WORKERS = 6
 
 
 def first_sentence(cutter: Splitter, text: str) -> First:
+    """Finds the first sentence of a text and whether more text could still change its end."""
     spans = cutter.spans(text)
     return (*spans[0], cutter.first_sentence_over(text, spans)) if spans else (0, 0, False)
 
 
 class Workers:
-    """First sentences of many texts at a time. Safe to share by threads; a process that dies is done without."""
+    """Finds the first sentences of many texts in parallel; threads may share it.
+
+    Texts of a worker that has died are split in this process.
+    """
 
     def __init__(self, name: str, count: int) -> None:
         self._cutter = splitter(name)
         self._workers = [_Worker(name) for _ in range(count)]
 
     def first_sentences(self, texts: Sequence[str]) -> list[First]:
-        alive = [worker for worker in self._workers if worker.alive][: len(texts) // _FEW]
+        """The first sentence of each text, in order."""
+        alive = [worker for worker in self._workers if worker.alive][: len(texts) // _MIN_TEXTS_PER_WORKER]
         if len(alive) < 2:
             return [first_sentence(self._cutter, text) for text in texts]
         size = -(-len(texts) // len(alive))
         shares = [texts[at : at + size] for at in range(0, len(texts), size)]
-        found: list[First] = []
+        firsts: list[First] = []
         with ExitStack() as held:
             for worker, share in zip(alive, shares, strict=False):
                 held.enter_context(worker.asked(share))
             for worker, share in zip(alive, shares, strict=False):
-                got = worker.answer(len(share))
-                found += [first_sentence(self._cutter, text) for text in share] if got is None else got
-        return found
+                answer = worker.answer(len(share))
+                firsts += [first_sentence(self._cutter, text) for text in share] if answer is None else answer
+        return firsts
 
 
 class _Worker:
-    """One process."""
+    """One worker process."""
 
     def __init__(self, name: str) -> None:
         self._lock = threading.Lock()
@@ -77,7 +83,10 @@ class _Worker:
 
     @contextmanager
     def asked(self, texts: Sequence[str]) -> Iterator[None]:
-        """Nobody else asks until the answer was taken. After an interruption it answers no question, and is given up."""
+        """Sends texts and holds the lock until the answer is read.
+
+        After an exception the answer would belong to an earlier question, so the process is stopped.
+        """
         with self._lock:
             self._write(json.dumps(texts).encode() + b"\n")
             try:
@@ -95,26 +104,29 @@ class _Worker:
             self._stop()
 
     def answer(self, count: int) -> list[First] | None:
+        """Reads the answer for `count` texts; None where the process has died."""
         if self._process is None or self._process.stdout is None:
             return None
         try:
-            found = [(start, end, over) for start, end, over in json.loads(self._process.stdout.readline() or b"[]")]
+            line = self._process.stdout.readline() or b"[]"
+            firsts = [(start, end, complete) for start, end, complete in json.loads(line)]
         except (OSError, ValueError):
-            found = []
-        if len(found) != count:
+            firsts = []
+        if len(firsts) != count:
             self._stop()
             return None
-        return found
+        return firsts
 
 
 @cache
 def workers(name: str) -> Workers:
-    """The workers of a splitter: none on a small machine, where the model needs the cores."""
-    cores = available_cpus()
-    return Workers(name, min(_MOST, cores // 2) if cores >= 8 else 0)
+    """The worker pool of a splitter; without processes on a machine with fewer than 8 CPUs, which the model needs."""
+    cpus = available_cpus()
+    return Workers(name, min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0)
 
 
 def serve(name: str, lines: IO[bytes], out: IO[bytes]) -> None:
+    """Answers one line of JSON with another until the input ends: the main loop of a worker process."""
     cutter = splitter(name)
     for line in lines:
         answers = [first_sentence(cutter, text) for text in json.loads(line)]

@@ -232,7 +232,7 @@ def generations(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) ->
     candidates = 12 if key.scheme == "alimark" else 24
     generation = mark.generate(PROMPTS[0], StandInLLM(seed=1), sentences=4, candidates=candidates, seed=11)
     yield "one prompt", record_values(generation.record(stem))
-    llm = StandInLLM(seed=2, blanks=0.1, repeats=0.1, callers=2 if stem == "hard-8" else 1)
+    llm = StandInLLM(seed=2, blanks=0.1, repeats=0.1, max_concurrency=2 if stem == "hard-8" else 1)
     several = mark.generate(list(PROMPTS), llm, sentences=2, candidates=candidates, seed=21)
     for number, generation in enumerate(several):
         yield f"prompt {number} of {len(several)}", record_values(generation.record(stem))

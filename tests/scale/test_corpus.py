@@ -38,13 +38,13 @@ def test_the_answers_are_those_of_the_batch_audit(
     command: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from alimark.cli import show
+    from alimark.cli import loading
 
-    monkeypatch.setattr(show, "load_embedder", lambda _: EMBEDDER)
-    monkeypatch.setattr(show, "fetch_models", lambda *_: None)
+    monkeypatch.setattr(loading, "load_embedder", lambda _: EMBEDDER)
+    monkeypatch.setattr(loading, "fetch_models", lambda *_: None)
     source = write(tmp_path / "docs.jsonl", texts)
     key().save(tmp_path / "key.json")
-    words = ("detect", "-k", tmp_path / "key.json", "--input", source, "--draws", 999)
+    words = ("audit", "-k", tmp_path / "key.json", "--input", source, "--draws", 999)
     assert command(*words, "--output", tmp_path / "found.jsonl").status == 0
     done = command(*words, "--output", tmp_path / "found", "--by", "site", "--block-size", 4, "--json")
     assert done.status == 0, done.err

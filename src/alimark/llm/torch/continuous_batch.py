@@ -85,7 +85,7 @@ class ContinuousBatch:
         self._live = slots
         self._decode_graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by the number of slots
         self._prefill_graphs: dict[int, tuple[torch.cuda.CUDAGraph, PrefillInput]] = {}  # by the number of tokens
-        self._graph_pool: tuple[int, int] | None = None
+        self._latest_graph: torch.cuda.CUDAGraph | None = None
 
     def _allocate(self) -> None:
         slots, contexts, max_tokens = self.slots, self.contexts, self.sampling.max_tokens
@@ -219,9 +219,8 @@ class ContinuousBatch:
         return self._record(self._decode_steps)
 
     def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = record(work, self._stream, self._graph_pool)
-        self._graph_pool = graph.pool()
-        return graph
+        self._latest_graph = record(work, self._stream, self._latest_graph)
+        return self._latest_graph
 
     def _decode_steps(self) -> None:
         for number in range(self.steps_per_call):

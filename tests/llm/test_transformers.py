@@ -181,7 +181,7 @@ def test_models_of_many_kinds(family: str, tiny: Any, tmp_path: Path) -> None:
     import transformers
 
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(_config(family, len(tiny._tokenizer)))
+    model = transformers.AutoModelForCausalLM.from_config(tiny_config(family, len(tiny._tokenizer)))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
@@ -194,7 +194,7 @@ def test_models_of_many_kinds(family: str, tiny: Any, tmp_path: Path) -> None:
             assert draw.text == plain_draw(llm, request, request.first + i, sampling)
 
 
-def _config(family: str, vocabulary: int) -> Any:
+def tiny_config(family: str, vocabulary: int) -> Any:
     import transformers
 
     options: dict[str, Any] = {

@@ -44,7 +44,7 @@ class EchoLLM(StandInLLM):
 
 def stand_in_service(data: Path, *, pause: float = 0.0, writer: LLM | None = None, **settings: Any) -> Service:
     """Returns a service with few candidates, which is fast; the watermark in twelve sentences is still found."""
-    defaults = {"candidates": 24, "embedder": "stand-in", "llm": "stand-in", "rewrite_llm": "echo"}
+    defaults: dict[str, Any] = {"candidates": 24, "embedder": "stand-in", "llm": "stand-in", "rewrite_llm": "echo"}
     llms: dict[str, LLM] = {"stand-in": writer or (SlowLLM(pause) if pause else StandInLLM()), "echo": EchoLLM()}
     return Service(
         Settings(data=data, **defaults | settings), llm=llms.__getitem__, embedder=lambda _: StandInEmbedder()

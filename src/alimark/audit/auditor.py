@@ -131,7 +131,7 @@ class Auditor:
     def _group(self, keys: Sequence[Key], texts: Sequence[str], settings: RandomKeys) -> Sequence[Answer]:
         first, tried = keys[0], len(self.keys)
         if first.scheme == "alimark":
-            full = settings if isinstance(settings, DetectionSettings) else _widened(settings)
+            full = DetectionSettings.of(settings)
             embedder = self._embedders[first.embedder]
             if len(keys) == 1:
                 single = detect_batch(texts, first, embedder, full, llm=self.llm, times=self.times, beat=self._beat)
@@ -150,10 +150,6 @@ def _groups(keys: Sequence[Key]) -> list[list[Key]]:
         alike = (key.fingerprint, key.splitter, key.soft) if key.scheme == "alimark" else key.id
         groups.setdefault(alike, []).append(key)
     return list(groups.values())
-
-
-def _widened(settings: RandomKeys) -> DetectionSettings:
-    return DetectionSettings(**{name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__})
 
 
 def _corrected(answer: Answer, tried: int) -> Answer:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from alimark._util.files import write_whole
 from alimark.bench.recipe import to_toml
+from alimark.bench.workspace import STAGES
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from alimark.bench.recipe import Recipe
-
-_STAGES = ("generate", "attack", "detect", "meaning", "quality")
 
 
 def run_processes(recipe: Recipe, output: Path, count: int) -> None:
@@ -29,7 +28,7 @@ def run_processes(recipe: Recipe, output: Path, count: int) -> None:
     output.mkdir(parents=True, exist_ok=True)
     shared = output / ".recipe.toml"
     write_whole(shared, to_toml(recipe).encode("utf-8"))
-    for stage in _STAGES:
+    for stage in STAGES:
         command = [sys.executable, "-m", "alimark.bench.worker", str(shared), str(output), stage]
         workers = [subprocess.Popen([*command, str(i), str(count)]) for i in range(count)]
         try:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark._util.json_types import JsonObject
-from alimark.detection.results import AlignedDetection
+from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import draws_for
 from alimark.errors import AlimarkError
@@ -20,7 +20,7 @@ from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
-from alimark.serve.checking import Answer, Check, best_first
+from alimark.serve.checking import BEST_KEYS, Answer, Check
 from alimark.serve.extract import KINDS, extract
 from alimark.serve.gate import ApiError, to_api_error
 from alimark.serve.metrics import CONTENT_TYPE
@@ -88,7 +88,7 @@ def _merge(outcomes: Sequence[Answer | BaseException]) -> Answer | AlimarkError:
         if isinstance(outcome, BaseException):
             raise outcome
         detections += outcome
-    return best_first(detections)
+    return best_first(detections)[:BEST_KEYS]
 
 
 def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -> JsonObject:

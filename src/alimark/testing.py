@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.errors import ContextFull
-from alimark.llm.base import Draw, Over, Request, Sampling
+from alimark.llm.base import Draw, Request, Sampling, StopCondition
 
 _WORDS = {
     "who": "the teacher|a young doctor|her brother|the old sailor|Mrs. Brown|Dr. Smith|the mayor|a stranger"
@@ -56,7 +56,7 @@ class StandInLLM:
     blanks: the share of draws that are white space. repeats: the share that all say the same.
     endless: no sentence ends, so that every draw spends `max_tokens`.
     context_characters: ContextFull beyond that. interrupt_at: KeyboardInterrupt at that call, counted from 1.
-    callers, together: what it says of itself as every model does.
+    max_concurrency, preferred_batch: the values of these properties of the LLM protocol.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class StandInLLM:
         endless: bool = False,
         context_characters: int | None = None,
         interrupt_at: int | None = None,
-        callers: int = 1,
-        together: int = 4,
+        max_concurrency: int = 1,
+        preferred_batch: int = 4,
     ) -> None:
         self.name = name
-        self.callers, self.together = callers, together
-        self.singles = callers, together
+        self.max_concurrency, self.preferred_batch = max_concurrency, preferred_batch
+        self.single_draw_batching = max_concurrency, preferred_batch
         self.limits: tuple[str, ...] = ()
         self.calls = 0
         self._seed = seed
@@ -86,7 +86,7 @@ class StandInLLM:
         self._context_characters = context_characters
         self._interrupt_at = interrupt_at
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
         self.calls += 1
         if self.calls == self._interrupt_at:
             raise KeyboardInterrupt
@@ -94,17 +94,17 @@ class StandInLLM:
             if self._context_characters is not None and len(request.context) > self._context_characters:
                 raise ContextFull(f"the stand-in reads at most {self._context_characters} characters")
         return [
-            [self._one(request, request.first + i, sampling, over) for i in range(request.count)]
+            [self._one(request, request.first + i, sampling, stop) for i in range(request.count)]
             for request in requests
         ]
 
     def count_tokens(self, request: Request) -> int:
         """A word a token, as its draws count them."""
-        return len(" ".join([*(turn.content for turn in request.turns), request.context]).split())
+        return len(" ".join([*(message.content for message in request.messages), request.context]).split())
 
-    def _one(self, request: Request, number: int, sampling: Sampling, over: Over) -> Draw:
-        said = "".join(f"{turn.role}: {turn.content}\n" for turn in request.turns)
-        chance = random.Random(f"{self._seed} {request.seed} {number} {said}{request.context}")
+    def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
+        chat = "".join(f"{message.role}: {message.content}\n" for message in request.messages)
+        chance = random.Random(f"{self._seed} {request.seed} {number} {chat}{request.context}")
         ends = len(re.findall(r"[.!?]\W*\s", request.context + " "))
         if self._ends_after is not None and ends >= self._ends_after:
             return Draw("", 1, "model")
@@ -118,7 +118,7 @@ class StandInLLM:
         for token in self._tokens(chance):
             text, tokens = text + token, tokens + 1
             marked = marked or bool(_MARK.search(token))
-            if marked and over(text):
+            if marked and stop(text):
                 return Draw(text, tokens, "sentence")
             if tokens == sampling.max_tokens:
                 break

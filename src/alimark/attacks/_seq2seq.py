@@ -78,7 +78,7 @@ def _load(kind: str, source: str, device: str, tokenizer: str, half: bool) -> Ne
         import transformers
     except ImportError:
         raise MissingExtra("transformers", "transformers") from None
-    from alimark.llm._weights import quiet
+    from alimark.llm.torch.weights import quiet
     from alimark.models import store
 
     place = _device(device)

@@ -13,7 +13,7 @@ from alimark.attacks.base import Attack, Attacked, Target, setting
 from alimark.attacks.checks import text_flaw, without_preface
 from alimark.attacks.settings import GPT35, ChatSettings
 from alimark.errors import AttackError, ContextFull, LLMError
-from alimark.llm.base import LLM, Request, Sampling, Turn, never
+from alimark.llm.base import LLM, Message, Request, Sampling, never
 from alimark.llm.chat import Answer, draw_all
 
 SYSTEM = "You are a helpful assistant to rewrite text."
@@ -37,8 +37,8 @@ class _Job:
 
     def request(self) -> Request:
         digest = hashlib.sha256(f"alimark/chat/{self.target.seed}/{self.tries}".encode()).digest()
-        turns = (Turn("system", SYSTEM), Turn("user", PROMPT.format(text=self.target.text.strip())))
-        return Request("", 1, int.from_bytes(digest[:6], "big"), turns=turns)
+        messages = (Message("system", SYSTEM), Message("user", PROMPT.format(text=self.target.text.strip())))
+        return Request("", 1, int.from_bytes(digest[:6], "big"), messages=messages)
 
     def failed(self, error: str) -> Attacked:
         return Attacked("", error, self.tries, tuple(self.rejected), tokens=self.tokens)
@@ -87,7 +87,7 @@ class Chat(ChatSettings, Attack):
         while True:
             asked: dict[int, _Job] = {}
             for number, _, answer in draw_all(
-                self._model, _requests(fresh, again, asked), self._sampling, never, singles=True
+                self._model, _requests(fresh, again, asked), self._sampling, never, single_draws=True
             ):
                 job = asked.pop(number)
                 in_a_row = in_a_row + 1 if _is_gone(answer) else 0

@@ -75,7 +75,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         alimark.attacks.ATTACKS, alimark.embedding.loading.EMBEDDERS, alimark.llm.ENGINES,
         alimark.parameters._REGISTRY, alimark.schemes.registry._REGISTRY, alimark.text.splitting.SPLITTERS,
     ):  # fmt: skip
-        monkeypatch.setattr(registry, "_objects", dict(registry._objects))  # type: ignore[attr-defined]
+        monkeypatch.setattr(registry, "_objects", dict(registry._objects))
         monkeypatch.setattr(registry, "_entry_points", None)  # what was read before comes back after the test
         monkeypatch.delattr(registry, "_entry_points")
     monkeypatch.syspath_prepend(str(tmp_path))

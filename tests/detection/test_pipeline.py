@@ -16,7 +16,7 @@ import pytest
 
 import alimark.embedding.loading
 import alimark.llm
-from alimark import AliMark, Detection, DetectionSettings, Key, detect
+from alimark import AlignedDetection, AliMark, Detection, DetectionSettings, Key, detect
 from alimark.detection.kernels.hard import search
 from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
 from alimark.detection.pipeline import detect_batch
@@ -496,6 +496,7 @@ class TestLearned:
         found = detect(" ".join(run_on(sentences)), keys, embedder=EMBEDDER, restructure="learned", llm=llm)
         assert found[0].key_id == mark.key.id
         assert found[0].verdict() == "found"
+        assert isinstance(found[0], AlignedDetection)
         assert found[0].restructured is not None
         assert found[0].restructured.best == 1
         assert len(llm.asked) == 1

@@ -23,12 +23,13 @@ from alimark.detection.pipeline import detect_batch
 from alimark.detection.stats.null_tables import reference_rule
 from alimark.detection.units import restructure
 from alimark.errors import AlimarkError, ContextFull, KeyMismatch, LimitError, LLMError, TextError
-from alimark.generation.api import GenerationSettings, generate
+from alimark.generation.api import GenerationSettings
 from alimark.llm.base import LLM, Draw, Over, Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from alimark.text.units import halve
 from commands import Run, command
+from single_text import generate
 
 __all__ = ["command"]  # a fixture, used by name
 

@@ -9,11 +9,12 @@ import pytest
 
 from alimark import AliMark, Generation, Key, MarkedSentence, Sampling
 from alimark.errors import AlimarkError
-from alimark.generation.api import GenerationSettings, generate
+from alimark.generation.api import GenerationSettings
 from alimark.keys.projection import project, to_bits
 from alimark.llm.base import LLM, Draw, Over, Request
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
+from single_text import generate
 
 EMBEDDER = StandInEmbedder()
 # Fixed secrets: a random one that happens to lie along what all sentences share would fail a test once in a while.

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
-from alimark.generation.rules import Weight
+from alimark.generation.selection import Weight
 from alimark.keys.key import Key
 from alimark.parameters.semstamp import valid_count
 from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, count_z, in_chunks, too_short
 
 if TYPE_CHECKING:
-    from alimark.generation.session import GenerationSettings
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 Mask = NDArray[np.bool_]

@@ -16,7 +16,10 @@ from alimark.schemes.base import Watermark, detection_settings
 from alimark.schemes.registry import aligns, scheme
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from alimark.detection.settings import DetectionOptions
+    from alimark.generation.api import Finished, GenerationSettings, ManyProgress, Prompt
     from alimark.llm.base import LLM
 
 
@@ -42,6 +45,23 @@ def load(key: Key, *, embedder: Embedder | None = None) -> Watermark:
     """
     kind: Any = scheme(key.scheme)
     return cast(Watermark, kind(key, embedder=embedder))
+
+
+def generate_many(
+    mark: Watermark | None,
+    prompts: Iterable[Prompt],
+    llm: LLM,
+    settings: GenerationSettings,
+    *,
+    batch: int | None = None,
+    progress: ManyProgress | None = None,
+) -> Finished:
+    """Writes a text after each prompt, marked by `mark` or, without one, unmarked; yields them as they are finished."""
+    from alimark.generation.api import generate_many
+
+    if mark is None:
+        return generate_many(prompts, None, None, llm, settings, batch=batch, progress=progress)
+    return mark.generate_many(prompts, llm, settings, batch=batch, progress=progress)
 
 
 def detect(

@@ -17,7 +17,7 @@ from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
 from alimark.errors import ContextFull, KeyMismatch
 from alimark.generation.candidates import FirstSentence, Text
-from alimark.generation.rules import Weight
+from alimark.generation.selection import Weight
 from alimark.keys.arithmetic import orthonormal
 from alimark.keys.key import Key
 from alimark.llm.base import Request, Sampling
@@ -26,7 +26,7 @@ from alimark.schemes.sentence import SentenceRival, count_z, in_chunks
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
-    from alimark.generation.session import GenerationSettings
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 Bits = NDArray[np.bool_]

@@ -13,7 +13,8 @@ from alimark.errors import KeyFileError
 from alimark.parameters import known_schemes, parameters_class
 
 if TYPE_CHECKING:
-    from alimark.generation.rules import Rule
+    from alimark.generation.selection import Rule
+    from alimark.generation.settings import GenerationSettings
     from alimark.keys.key import Key
     from alimark.schemes.base import Watermark
 
@@ -56,10 +57,10 @@ def asks_llm(key: Key) -> bool:
     return scheme(key.scheme).asks_llm(key)
 
 
-def sentence_rule(key: Key) -> Rule:
-    """The rule that a sentence-level scheme adds to the generation loop."""
-    kind: Any = scheme(key.scheme)
-    if not hasattr(kind, "rule"):
+def rule_for(key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+    """The selection rule of one text under a key of any sentence-level scheme (a `generation.selection.RuleFactory`)."""
+    watermark: Any = scheme(key.scheme)
+    if not hasattr(watermark, "sentence_rule"):
         raise KeyFileError(f"{key.scheme} marks tokens, not sentences; write with alimark.load(key).generate")
-    rule: Rule = kind.rule(key)
+    rule: Rule = watermark.sentence_rule(key, settings, text_id)
     return rule

@@ -32,12 +32,13 @@ from alimark.detection.results import Detection
 from alimark.detection.settings import MAX_SENTENCES
 from alimark.detection.stats.p_values import RandomKeys, significance_of
 from alimark.errors import AlimarkError
-from alimark.generation.rules import Rule
+from alimark.generation.selection import Rule
 from alimark.keys.key import Key
 from alimark.schemes.base import SentenceWatermark
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 REJECTION_LIMIT = 100
@@ -63,6 +64,10 @@ class SentenceRival(SentenceWatermark[Detection]):
     @abstractmethod
     def rule(cls, key: Key) -> Rule:
         """What is asked of a sentence while a text is written."""
+
+    @classmethod
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+        return cls.rule(key)
 
     @abstractmethod
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:

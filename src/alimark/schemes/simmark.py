@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
 from alimark.errors import AlimarkError, KeyMismatch, MissingExtra
-from alimark.generation.rules import Weight
+from alimark.generation.selection import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.parameters.simmark import DISTANCES, SimMarkParameters
@@ -25,7 +25,7 @@ from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, count_z, in_
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
-    from alimark.generation.session import GenerationSettings
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 _SEQUENCES_A_CHUNK = 1024

@@ -23,9 +23,11 @@ from alimark.detection.kernels import hard as alignment
 from alimark.detection.kernels.soft import search_soft, trace_soft
 from alimark.detection.kernels.types import Limits
 from alimark.errors import AlimarkError, KeyFileError
-from alimark.generation.api import GenerationSettings, generate
-from alimark.generation.session import Writing
+from alimark.generation.api import GenerationSettings
+from alimark.generation.session import Session
+from alimark.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder, StandInLLM
+from single_text import generate
 
 EMBEDDER = StandInEmbedder()
 
@@ -113,13 +115,17 @@ def test_a_text_is_found_where_it_begins(decision: str) -> None:
 
 def test_the_start_hangs_on_seed_and_prompt() -> None:
     key, chosen = key_of(0, "hard", 1024), GenerationSettings(2, 4)
+
+    def session(prompt: str, seed: int) -> Session:
+        return Session(prompt, key, chosen, rule=rule_for, seed=seed)
+
     starts = {
-        (prompt, seed): Writing(prompt, key, chosen, seed=seed).rule._targets.tolist()  # type: ignore[attr-defined]
+        (prompt, seed): session(prompt, seed).rule._targets.tolist()  # type: ignore[attr-defined]
         for prompt in ("One.", "Two.")
         for seed in range(3)
     }
     assert len({str(one) for one in starts.values()}) == 6
-    again = Writing("One.", key, chosen, seed=0).rule._targets.tolist()  # type: ignore[attr-defined]
+    again = session("One.", 0).rule._targets.tolist()  # type: ignore[attr-defined]
     assert again == starts["One.", 0]
 
 

@@ -29,11 +29,12 @@ from alimark.detection.kernels.types import MATCH, SEVERAL, LocalCosts, SoftRule
 from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.embedding import directions
 from alimark.errors import AlimarkError, KeyFileError, LimitError, ModelError
-from alimark.generation.api import GenerationSettings, generate
+from alimark.generation.api import GenerationSettings
 from alimark.keys.key import SOFT_VERSION
 from alimark.keys.projection import carried, project, targets
 from alimark.models import store
 from alimark.testing import StandInEmbedder, StandInLLM
+from single_text import generate
 
 EMBEDDER = StandInEmbedder()
 RULES = SOFT_VERSIONS[SOFT_VERSION].rules

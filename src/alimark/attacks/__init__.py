@@ -1,23 +1,18 @@
-"""Everything that is done to marked texts: what the paper does, and what people really do.
+"""Attacks: rewrites of marked texts that may remove the watermark, from deleted sentences to paraphrases by a chat model.
 
-from alimark.attacks import load_attack
-delete = load_attack("delete", rate=0.3)
-delete(text, seed=7)                        # one text
-for place, made in delete.run(targets):     # many, as they are finished
-    ...
+`load_attack` makes an attack by its name; `Attack` describes how to run it on one text or on many.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
-from alimark.attacks.base import Attack, Attacked, Target, seed_for
+from alimark.attacks.base import Attack, Attacked, SettingValue, Target, seed_for
 from alimark.errors import AttackError
 
-__all__ = ["Attack", "Attacked", "Target", "attack_class", "load_attack", "names", "seed_for"]
+__all__ = ["Attack", "Attacked", "SettingValue", "Target", "attack_class", "load_attack", "names", "seed_for"]
 
-# Loaded by name, so that asking for one brings in the libraries of no other.
+# Classes are imported by name, so that an attack does not import the libraries of the others.
 _HOME = {
     "insert": "structure.Insert",
     "delete": "structure.Delete",
@@ -38,20 +33,38 @@ _HOME = {
 
 
 def names() -> list[str]:
+    """The names of all attacks."""
     return list(_HOME)
 
 
 def attack_class(name: str) -> type[Attack]:
-    """The attack of that name, without its settings."""
+    """The class of the attack of that name."""
     if name not in _HOME:
         raise AttackError(f"no attack is named {name!r}; known: {', '.join(_HOME)}")
     module, _, class_name = _HOME[name].partition(".")
-    found: type[Attack] = getattr(import_module(f"alimark.attacks.{module}"), class_name)
-    return found
+    attack: type[Attack] = getattr(import_module(f"alimark.attacks.{module}"), class_name)
+    return attack
 
 
-def load_attack(name: str, **settings: Any) -> Attack:
-    """An attack with its settings; those not given are the paper's. Nothing heavy is loaded before its first text."""
+def load_attack(name: str, **settings: SettingValue) -> Attack:
+    """Makes an attack. Models and other data are loaded when it gets its first text.
+
+    Args:
+        name: The name of the attack; `names()` or `alimark attack list` lists them.
+        settings: The settings of the attack by name. The defaults are those of the paper, where it has the attack.
+
+    Returns:
+        The attack: call it with a text, or call its `run` with many.
+
+    Raises:
+        AttackError: There is no attack of this name, it has no such setting, or a value is not possible.
+
+    Example:
+        >>> from alimark.attacks import load_attack
+        >>> delete = load_attack("delete", rate=0.5)
+        >>> delete("The sun rose. The wind fell.", seed=1)
+        'The wind fell.'
+    """
     try:
         return attack_class(name)(**settings)
     except TypeError as error:

@@ -185,9 +185,9 @@ class TextAttack(Attack):
 
 
 class _SplitText(NamedTuple):
-    """A text as its sentences, with its index in the input."""
+    """A text as its sentences, with its position in the input."""
 
-    index: int
+    position: int
     sentences: list[Piece]
     tail: str
     """The white space and code after the last sentence."""
@@ -222,7 +222,7 @@ class SentenceAttack(Attack):
         sentences = list(dict.fromkeys(piece.body for text in waiting for piece in text.sentences))
         answers = dict(zip(sentences, self._in_batches(sentences), strict=True))
         for text in waiting:
-            yield text.index, _rewritten(text.sentences, text.tail, answers)
+            yield text.position, _rewritten(text.sentences, text.tail, answers)
 
     def _in_batches(self, sentences: Sequence[str]) -> list[list[str]]:
         # Sentences of similar length share a batch, since a batch is padded to its longest sentence.

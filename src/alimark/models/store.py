@@ -146,7 +146,7 @@ def resolve_weights(model: str | Path, fetch: bool = True) -> Path:
     name = str(model)
     folder = resolve(name, fetch)
     if not folder.is_dir():
-        raise ModelError(f"{folder} is not a folder; {name} must be a folder with safetensors or a checkpoint")
+        raise ModelError(f"{folder} is not a folder; give a folder with safetensors or a checkpoint")
     on_hub = _on_hub(name)
     if on_hub and not converting.has_safetensors(folder):
         folder = _from_hub(on_hub["repo"], None, fetch, (*HUB_PATTERNS, *CHECKPOINT_PATTERNS))

@@ -50,7 +50,7 @@ class _Settings(NamedTuple):
 
 @dataclass(slots=True)
 class _GroupSearch:
-    """The beam search of one group for one sentence."""
+    """The beam search of a group for a sentence."""
 
     sentence: int
     group: int

@@ -60,7 +60,7 @@ class Pegasus(PegasusSettings, SentenceAttack):
         return [answers[i : i + count] for i in range(0, len(answers), count)]
 
     def _sampled(self, text: str) -> list[str]:
-        """Samples for one text alone: in a batch its random numbers would depend on the other texts."""
+        """Samples for a single text: in a batch its random numbers would depend on the other texts."""
         import torch
 
         devices = [self._network.device] if self._network.device.type == "cuda" else []

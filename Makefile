@@ -16,6 +16,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/mypy
+	for file in tests/*/conftest.py; do $(BIN)/mypy $$file || exit 1; done
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Packed
 from alimark._util.compiling import kernel
-from alimark.detection.kernels.hard import best_z, edit_row, search
+from alimark.detection.kernels.hard import _best_z, _edit_row, search
 from alimark.detection.kernels.soft import search_soft, worth_tables
 from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits, Rule
-from alimark.detection.scoring import SOFT_VERSIONS, SoftVersion
+from alimark.detection.soft_versions import SOFT_VERSIONS, SoftVersion
 from alimark.detection.stats.null_tables import paper_rule
 
 M = 8
@@ -49,8 +49,8 @@ def per_candidate(units: Any, blocks: Any, m: Any, rule: Any) -> Any:
             else:
                 candidate[size] = units[i, 0, 0]
                 size += 1
-        edit_row(candidate[:size], blocks[: most[size]], np.int32(m), row)
-        z, _ = best_z(row, size, m, mean, std, by_longer, least, most)
+        _edit_row(candidate[:size], blocks[: most[size]], np.int32(m), row)
+        z, _ = _best_z(row, size, m, mean, std, by_longer, least, most)
         best = max(best, z)
     return best
 

@@ -253,8 +253,9 @@ def told(texts: Sequence[Vectors], keys: Sequence[Key], pool: Pool) -> str:
 
 
 def beside_real(pool: Pool, args: argparse.Namespace) -> None:
+    from alimark.bench.models import key_for, secret
     from alimark.bench.recipe import load
-    from alimark.bench.run import Run, key_for, secret
+    from alimark.bench.run import Run
     from alimark.bench.workspace import Workspace
 
     run = Run(load(args.real[0], args.overrides), Workspace(args.real[1], part=99))

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from alimark.bench.run import Cell, Run
+    from alimark.bench.jobs import Cell
+    from alimark.bench.run import Run
     from alimark.bench.vectors import KeptVectors
     from alimark.detection.settings import DetectionSettings
     from alimark.embedding.base import Embedder
@@ -53,7 +54,7 @@ def jobs(args: argparse.Namespace) -> None:
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
     of_stage = {"generate": _texts_to_write, "attack": _chats, "detect": _detections, "quality": _readings}
     found = [job for stage in args.stages for job in of_stage[stage](run)]
-    known = run._texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
+    known = run.texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
     there = [{"id": _name(own), "stage": "text", "text": text} for own, text in known.items()]
     lines = [json.dumps(job | ({"source": _name(job["source"])} if "source" in job else {}), ensure_ascii=False)
              for job in there + found]  # fmt: skip
@@ -70,22 +71,21 @@ def _name(source: str) -> str:
 
 def _sent(run: Run, cell: Cell, own: bytes) -> Record:
     """A key's parameters and its secret."""
-    from alimark.bench.run import key_for
+    from alimark.bench.models import key_for
 
     public = key_for(cell.watermark, own, run.models).public()
     return {name: public[name] for name in public if name not in ("version", "fingerprint")} | {"secret": own.hex()}
 
 
 def _texts_to_write(run: Run) -> Iterator[Record]:
-    from alimark.bench.run import _seed, secret
+    from alimark.bench.models import secret
+    from alimark.bench.run import text_seed
 
-    texts = [run.generate_job(cell, item) for cell in run.cells for item in cell.items]
-    texts += [job for cell in run.cells for job in run.quality_generate_jobs(cell)]
-    for job in run._open("generate", texts):
+    for job in run.missing("generate", run.generate_jobs()):
         cell, item, settings, marked, _ = job.content
         key = _sent(run, cell, secret(cell.recipe.seed, item.prompt)) if marked else None
         yield {"id": job.id, "stage": "generate", "llm": cell.recipe.llm.name, "prompt": item.prompt,
-               "seed": _seed(job.id), "settings": asdict(settings), "key": key}  # fmt: skip
+               "seed": text_seed(job.id), "settings": asdict(settings), "key": key}  # fmt: skip
 
 
 def _chats(run: Run) -> Iterator[Record]:
@@ -98,16 +98,16 @@ def _chats(run: Run) -> Iterator[Record]:
         if attack.name == "chat"
         for item in cell.items
     ]
-    for job in run._open("attack", chats):
+    for job in run.missing("attack", chats):
         _, _, attack, parent, seed = job.content
         yield {"id": job.id, "stage": "attack", "source": parent, "attack": attack.name, "settings": attack.settings,
                "seed": seed}  # fmt: skip
 
 
 def _detections(run: Run) -> Iterator[Record]:
-    from alimark.bench.run import secret
+    from alimark.bench.models import secret
 
-    for job in run._open("detect", run.detect_jobs()):
+    for job in run.missing("detect", run.detect_jobs()):
         cell, detection, source, secret_text, number = job.content
         if cell.watermark.scheme == "alimark" and not detection.llm:
             key = _sent(run, cell, secret(cell.recipe.seed, secret_text, number))
@@ -117,7 +117,7 @@ def _detections(run: Run) -> Iterator[Record]:
 def _readings(run: Run) -> Iterator[Record]:
     from quality import readings
 
-    for job in run._open("quality", readings(run)):
+    for job in run.missing("quality", readings(run)):
         yield {"id": job.id, "stage": "quality", "source": job.content[1], "prompt": job.content[0],
                "oracle": job.group[0]}  # fmt: skip
 

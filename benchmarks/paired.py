@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.bench.data import Item
+from alimark.bench.jobs import Cell, Job
 from alimark.bench.recipe import OneAttack, attacks, load
-from alimark.bench.run import Cell, Job, Run
+from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 
 Floats = NDArray[np.float64]
@@ -79,7 +80,7 @@ def texts_of(run: Run, answers: int, times: int = 1) -> list[Text]:
     return [text for text, some in ids.items() if not text.answer or all(one in there for one in some)]
 
 
-def source(run: Run, cell: Cell, text: Text, attack: OneAttack | None) -> Job:
+def source(run: Run, cell: Cell, text: Text, attack: OneAttack | None) -> Job[object]:
     """What makes the text that is scored."""
     if attack is None:
         return run.generate_job(cell, text.item, answer=text.answer)
@@ -94,15 +95,19 @@ def complete(run: Run, texts: list[Text]) -> None:
         for text in texts
         if text.data == cell.data.name and (text.answer or text.again)
     ]
-    attacked = [source(run, cell, text, attack) for cell, text in further for attack in attacks(run.recipe)]
-    run._write("attack", run._open("attack", attacked), run._attacked)
+    attacked = [
+        run.attack_job(cell, text.item, attack, text.answer, text.again)
+        for cell, text in further
+        for attack in attacks(run.recipe)
+    ]
+    run.attack(attacked)
     [detection] = run.recipe.detection
     scores = [
         run.detect_job(cell, detection, source(run, cell, text, attack).id, text.item.prompt)
         for cell, text in further
         for attack in (None, *attacks(run.recipe))
     ]
-    run._write("detect", run._open("detect", scores), run._detected)
+    run.detect(scores)
 
 
 def scored(run: Run, label: str, texts: list[Text]) -> Scored:

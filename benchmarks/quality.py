@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.bench.data import Item
+from alimark.bench.jobs import Cell, Job, TextToRead
 from alimark.bench.quality import distinct, diversity, repetition, self_overlap
 from alimark.bench.recipe import load
-from alimark.bench.run import Cell, Job, Run
+from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 
 Floats = NDArray[np.float64]
@@ -59,7 +60,7 @@ class Answer:
     place: tuple[int, int]
     """The answer's number and its prompt's."""
     source: str
-    reading: Job
+    reading: Job[TextToRead]
 
 
 def answers(run: Run, cell: Cell) -> list[Answer]:
@@ -73,7 +74,7 @@ def answers(run: Run, cell: Cell) -> list[Answer]:
     return found
 
 
-def readings(run: Run) -> list[Job]:
+def readings(run: Run) -> list[Job[TextToRead]]:
     """All perplexities that the recipe wants, and those of further answers.
 
     In the order of answers and prompts, all kinds together, human texts last: stopped at any place, what was read is paired.
@@ -91,7 +92,7 @@ def readings(run: Run) -> list[Job]:
 def measure(run: Run, embed: Embed | None) -> dict[str, dict[str, Prompted]]:
     """Of each kind of text and each prompt."""
     every = [one for cell in run.cells for one in answers(run, cell)]
-    texts = run._texts([one.source for one in every])
+    texts = run.texts([one.source for one in every])
     read = run.workspace.records("quality", [one.reading.id for one in every])
     found: dict[str, dict[str, Prompted]] = {}
     answered: dict[tuple[str, str], dict[str, str]] = {}

@@ -131,9 +131,9 @@ class Memory(threading.Thread):
 
 
 def command(*words: object) -> dict[str, Any]:
-    """An `alimark detect` in a process of its own; what it printed as JSON."""
+    """An `alimark audit` in a process of its own; what it printed as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "alimark.cli.main", "detect", *map(str, words), "--json"],
+        [sys.executable, "-m", "alimark", "audit", *map(str, words), "--json"],
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -154,9 +154,7 @@ def run(args: argparse.Namespace) -> None:
     ]
     words += ["--fdr", args.fdr, "--json", *args.more]
     memory = Memory()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "alimark.cli.main", "detect", *map(str, words)], stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen([sys.executable, "-m", "alimark", "audit", *map(str, words)], stdout=subprocess.PIPE)
     memory.pid = process.pid
     memory.start()
     said, _ = process.communicate()
@@ -357,7 +355,7 @@ def main() -> None:
         if verb is run:
             one.add_argument("output", type=Path)
             one.add_argument("--fdr", type=float, default=0.05)
-            one.add_argument("--more", nargs=argparse.REMAINDER, default=[], help="further words for alimark detect")
+            one.add_argument("--more", nargs=argparse.REMAINDER, default=[], help="further words for alimark audit")
     args = parser.parse_args()
     args.verb(args)
 

@@ -22,7 +22,7 @@ import numpy as np
 import attacker
 from alimark._util.arrays import Floats
 from alimark.bench.vectors import KeptVectors
-from alimark.detection.scoring import SOFT_VERSIONS
+from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.embedding.loading import load_embedder
 from alimark.keys.key import Key
 from alimark.keys.projection import project, targets

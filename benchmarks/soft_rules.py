@@ -20,12 +20,14 @@ import numpy as np
 
 from alimark._util.arrays import Floats
 from alimark._util.compiling import kernel
+from alimark.bench.models import key_for, secret
 from alimark.bench.recipe import Watermark, attacks, load
-from alimark.bench.run import Run, key_for, secret
+from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.detection.kernels.soft import SoftRule, trace_soft
-from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
-from alimark.detection.scoring import SOFT_VERSIONS, Soft
+from alimark.detection.kernels.soft import trace_soft
+from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits, SoftRule
+from alimark.detection.scoring import Soft
+from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.units import Units, restructure
 from alimark.keys.key import Key
 from alimark.keys.projection import project
@@ -58,7 +60,7 @@ def texts_of(run: Run, watermark: Watermark, limits: Limits = SINGLE) -> Iterato
                 jobs += [
                     (item.prompt, one.label, run.attack_job(cell, item, one).id, key) for one in attacks(cell.recipe)
                 ]
-    texts = run._texts([source for _, _, source, _ in jobs])
+    texts = run.texts([source for _, _, source, _ in jobs])
     embedder = run.models.embedder(watermark.key["embedder"])
     with run.workspace.kept_vectors(embedder) as vectors:
         for prompt, attack, source, key in jobs:

@@ -21,7 +21,8 @@ from alimark._util.arrays import Floats
 from alimark.bench.recipe import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.detection.scoring import SOFT_VERSIONS, Soft
+from alimark.detection.scoring import Soft
+from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.keys.key import SOFT_VERSION
 from soft_rules import SINGLE, Score, Text, by, starting_point, texts_of
 

@@ -21,11 +21,13 @@ import numpy as np
 
 from alimark._util.arrays import Floats
 from alimark._util.compiling import kernel
+from alimark.bench.models import key_for, secret
 from alimark.bench.recipe import Watermark, attacks, load
-from alimark.bench.run import Run, key_for, secret
+from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
-from alimark.detection.kernels.soft import SoftRule, _worths, worth_tables
-from alimark.detection.scoring import SOFT_VERSIONS
+from alimark.detection.kernels.soft import _worths, worth_tables
+from alimark.detection.kernels.types import SoftRule
+from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.keys.key import Key
 from alimark.keys.projection import project
 from alimark.text.splitting import splitter
@@ -72,7 +74,7 @@ def texts_of(run: Run, watermark: Watermark) -> Iterator[Text]:
             key = key_for(watermark, secret(cell.recipe.seed, item.prompt), run.models)
             jobs.append(("none", run.generate_job(cell, item).id, key))
             jobs += [(one.label, run.attack_job(cell, item, one).id, key) for one in attacks(cell.recipe)]
-    texts = run._texts([source for _, source, _ in jobs])
+    texts = run.texts([source for _, source, _ in jobs])
     with run.workspace.kept_vectors(run.models.embedder(watermark.key["embedder"])) as vectors:
         for attack, source, key in jobs:
             if texts.get(source):

@@ -40,9 +40,7 @@ def test_the_command_line_agrees_to_the_last_digit(mark: AliMark, made: Generati
     mark.key.save(tmp_path / "key.json")
     (tmp_path / "text.txt").write_text(made.text, "utf-8")
     words = ["detect", "-k", str(tmp_path / "key.json"), str(tmp_path / "text.txt"), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "alimark.cli.main", *words], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "alimark", *words], capture_output=True, text=True, check=False)
     found, here = json.loads(done.stdout), mark.detect(made.text)
     assert (found["p_value"], found["z"]) == (here.p_value, here.z)
     assert found["backend"] == "onnx"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The steps of deploy/Containerfile without a container engine: the files that it copies, installed as it installs them into an
-# empty environment, the service set up and started as its commands say, and its health check.
+# Runs the steps of deploy/Containerfile without a container engine: copies the same files, installs them with the same command
+# into an empty virtual environment, sets up and starts the service, and runs the health check.
 #
-#     tools/container_steps.sh            # uses $ALIMARK_HOME for the weights, where it is set
+#     tools/container_steps.sh            # takes the weights from $ALIMARK_HOME if it is set
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
@@ -11,9 +11,9 @@ trap '[ -z "$server" ] || kill "$server"; wait; rm -rf "$work"' EXIT
 file=$root/deploy/Containerfile
 
 mkdir "$work/src" "$work/data"
-# COPY has sources and one target a line.
+# Each COPY line lists the sources and, last, the target.
 sed -n 's/^COPY //p' "$file" | while read -r -a words; do
-    for one in "${words[@]:0:${#words[@]}-1}"; do cp -r "$root/$one" "$work/src/"; done
+    for source in "${words[@]:0:${#words[@]}-1}"; do cp -r "$root/$source" "$work/src/"; done
 done
 "${PYTHON:-python3}" -m venv "$work/venv"
 export PATH="$work/venv/bin:$PATH" ALIMARK_HOME="${ALIMARK_HOME:-$work/data/home}" PYTHONUNBUFFERED=1

@@ -1,6 +1,6 @@
 """Computes the null tables that ship with the package, and draws them as the paper's figure.
 
-python tools/null_tables.py --write            # src/alimark/null_tables.json, some minutes on two cores
+python tools/null_tables.py --write            # the shipped tables, some minutes on two cores
 python tools/null_tables.py --figure null.png  # mean and standard deviation of the block edit rate
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from alimark.detection.stats.null_tables import monte_carlo, null_table, tabled_lengths
 
 SIZES = (2, 4, 8, 16)
-SHIPPED = Path(__file__).parents[1] / "src" / "alimark" / "null_tables.json"
+SHIPPED = Path(__file__).parents[1] / "src" / "alimark" / "detection" / "stats" / "null_tables.json"
 
 
 def write(pairs: int, longest: int) -> None:

@@ -1,8 +1,8 @@
-"""Screenshots of the service's page for docs/, taken in the machine's chromium with a real model's text.
+"""Takes the screenshots of the service's page for docs/, with the installed Chromium.
 
     python tools/page_screenshots.py --llm smollm2-135m --candidates 16
 
-The page is served with a fresh key; the text is written through the page itself and then attacked.
+The service runs with a new key; the text is written on the page itself and then attacked.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import uvicorn
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from alimark.embedding.loading import load_embedder
 from alimark.llm import load_llm
@@ -30,27 +29,29 @@ from alimark.testing import StandInEmbedder, StandInLLM
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def service(given: argparse.Namespace, data: Path, port: int) -> Service:
-    if given.llm == "stand-in":
-        settings = Settings(data=data, port=port, candidates=given.candidates, embedder="stand-in", llm="stand-in")
+def create_service(options: argparse.Namespace, data: Path, port: int) -> Service:
+    """Returns a service on the chosen model, or on stand-ins."""
+    if options.llm == "stand-in":
+        settings = Settings(data=data, port=port, candidates=options.candidates, embedder="stand-in", llm="stand-in")
         return Service(settings, llm=lambda _: StandInLLM(), embedder=lambda _: StandInEmbedder())
-    settings = Settings(data=data, port=port, candidates=given.candidates, llm=given.llm, timeout=3600)
+    settings = Settings(data=data, port=port, candidates=options.candidates, llm=options.llm, timeout=3600)
     return Service(settings, llm=load_llm, embedder=load_embedder)
 
 
-def take(page: Any, given: argparse.Namespace) -> None:
+def take_screenshots(page: Page, sentences: int) -> None:
+    """Writes a text on the page, attacks it, checks it, and saves a screenshot of each."""
     page.click("#tab-write")
-    page.fill("#sentences", str(given.sentences))
+    page.fill("#sentences", str(sentences))
     page.click("#write-form button.main")
     page.wait_for_selector("#attacked .panel")
-    pieces = page.locator("#attacked .text span").all_inner_texts()
+    sentence_texts = page.locator("#attacked .text span").all_inner_texts()
     for place, attack in enumerate(("delete", "merge"), 2):
         page.select_option("#attack", attack)
         page.click("#attack-form button.main")
         page.wait_for_selector(f"#moves tbody tr:nth-child({place})")
     page.screenshot(path=DOCS / "page-attack.png", full_page=True)
     page.click("#tab-check")
-    page.fill("#text", " ".join(pieces))
+    page.fill("#text", " ".join(sentence_texts))
     page.click("#check-form button.main")
     page.wait_for_selector("#result .panel")
     page.screenshot(path=DOCS / "page-check.png", full_page=True)
@@ -61,15 +62,15 @@ def take(page: Any, given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--llm", default="smollm2-135m", help="or stand-in, which needs no weights")
+    parser.add_argument("--llm", default="smollm2-135m", help="the language model; stand-in needs no weights")
     parser.add_argument("--candidates", type=int, default=16)
     parser.add_argument("--sentences", type=int, default=12)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        running = service(given, Path(folder), port)
+        running = create_service(options, Path(folder), port)
         running.ring.create(running.embedder(running.settings.embedder))
         token = running.tokens.create(["generate", "detect"])[1]
         server = uvicorn.Server(uvicorn.Config(create_app(running), port=port, log_config=None))
@@ -82,14 +83,14 @@ def main() -> None:
             except httpx.TransportError:
                 time.sleep(0.1)
         with sync_playwright() as library:
-            opened = library.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            page = opened.new_page(viewport={"width": 1000, "height": 800}, color_scheme="light")
+            browser = library.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1000, "height": 800}, color_scheme="light")
             page.set_default_timeout(3_600_000)
             page.goto(f"http://127.0.0.1:{port}")
             page.fill("#token", token)
-            page.click("text=Use it")
-            take(page, given)
-            opened.close()
+            page.click("text=Use token")
+            take_screenshots(page, options.sentences)
+            browser.close()
         server.should_exit = True
         thread.join()
 

@@ -178,7 +178,7 @@ def test_the_list_and_the_help_teach(run: Run) -> None:
 def test_a_run_that_is_killed_goes_on(many: Path, tmp_path: Path) -> None:
     many.write_text("".join(json.dumps({"id": i, "text": text(i, 60)}) + "\n" for i in range(400)), "utf-8")
     out = tmp_path / "out.jsonl"
-    words = [sys.executable, "-m", "alimark.cli.main", "attack", "split", "--input", str(many), "--output", str(out)]
+    words = [sys.executable, "-m", "alimark", "attack", "split", "--input", str(many), "--output", str(out)]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60

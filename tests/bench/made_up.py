@@ -1,4 +1,4 @@
-"""Results of runs that never were, for the tests of what reports make of them."""
+"""Made-up results, for tests of reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def share(values: Sequence[float], at_most: float) -> Estimate:
 
 
 class MadeUp:
-    """Results of a run that never was: methods of different strength under attacks of different strength."""
+    """Builds made-up results: methods of different strength under attacks of different strength."""
 
     def __init__(
         self, *, name: str = "main", title: str = "All methods under attack", seed: int = 3, texts: int = 80
@@ -55,7 +55,7 @@ class MadeUp:
         grid: dict[str, Any] | None = None,
         detection: str = "",
     ) -> None:
-        """Rows, human texts and cost; an attack takes its share of the strength."""
+        """Add rows, human texts and cost of a method; an attack reduces the strength to its share."""
         where = self.where(method, data, llm, grid, detection)
         human = self.chance.normal(0, 1, 2 * self.texts).tolist()
         p_values = self.chance.uniform(0, 1, 2 * self.texts).tolist()
@@ -148,7 +148,7 @@ def grid_results() -> Results:
 
 
 def lone_results() -> Results:
-    """One method, nothing but rows."""
+    """Results of one method with rows only."""
     made = MadeUp(name="lone", title="AliMark alone", seed=7)
     made.watermark("AliMark", 5.0, PROBES)
     made.results["human"], made.results["cost"], made.results["made"], made.results["recipe"] = [], [], {}, ""

@@ -1,4 +1,4 @@
-"""A report as its readers see it."""
+"""Parses a written report, for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Written:
 
 @dataclass
 class Shown:
-    """A table as a reader sees it: headings, and rows of cells; a cell's small print follows after a bar."""
+    """A table: headings, and rows of cells; small print of a cell follows after "|"."""
 
     title: str
     headings: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Shown:
 
 
 class Page(HTMLParser):
-    """What is on a page; fails where tags do not match."""
+    """The tags, tables and headings of a page; fails if tags do not match."""
 
     VOID = ("meta", "br", "img", "link", "input", "hr")
 

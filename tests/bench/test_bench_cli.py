@@ -1,4 +1,4 @@
-"""alimark bench: the smoke recipe from end to end, and what is said when something is wrong."""
+"""alimark bench: the smoke recipe from end to end, and error messages."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def run(command: Run) -> Run:
     return partial(command, "bench")
 
 
+@pytest.mark.slow
 @pytest.mark.weights
 def test_the_smoke_recipe_and_its_report(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
@@ -62,6 +63,7 @@ def test_the_smoke_recipe_and_its_report(run: Run, tmp_path: Path) -> None:
     assert "| AliMark" in (tmp_path / "report.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_of_stand_ins_with_overrides_and_processes(run: Run, tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(STAND_INS, "utf-8")
     status, out, err = run("run", tmp_path / "one.toml", "-o", tmp_path / "alone", "--set", "data.texts=2")

@@ -1,4 +1,4 @@
-"""What benchmarks/paired.py and quality.py make of several answers to one prompt, and what elsewhere.py brings back."""
+"""benchmarks/paired.py and quality.py with several answers to one prompt, and the records of elsewhere.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_run import STAND_INS, recipe
+from small_recipes import STAND_INS, recipe
 
 import elsewhere
 import paired

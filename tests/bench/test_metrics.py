@@ -104,7 +104,6 @@ class TestTprAt:
         human = np.random.default_rng(0).normal(size=needed)
         assert metrics.tpr_at([1, 2], human[1:], fpr, draws=10) is None
         assert metrics.tpr_at([1, 2], human, fpr, draws=10) is not None
-        assert metrics.paired_tpr_difference([1], [1], human[1:], human[1:], fpr, draws=10) is None
 
     @pytest.mark.parametrize("truth", [0.03, 0.3, 0.7, 0.95, 0.999])
     @pytest.mark.parametrize(("marked", "human", "widest"), [(50, 200, 0.75), (500, 200, 0.65), (100, 500, 0.5)])
@@ -138,7 +137,7 @@ class TestTprAt:
 
     def test_ranks_of_the_threshold_are_binomial(self) -> None:
         human = np.random.default_rng(4).permutation(400).astype(float)
-        upper, lower = metrics._cuts([human], np.arange(400), 0.01, np.random.default_rng(5), 20_000)[0]
+        upper, lower = metrics._cuts(human, np.arange(400), 0.01, np.random.default_rng(5), 20_000)
         for above in (399 - lower, 400 - upper[upper <= 399]):
             some = np.arange(1, 9)
             share = [(above == k).sum() / 20_000 for k in some]
@@ -185,51 +184,6 @@ class TestTprAt:
         assert width <= 0.65
 
 
-class TestPairedTprDifference:
-    def test_counts(self) -> None:
-        human = np.arange(100)
-        found = metrics.paired_tpr_difference([99, 50, 99], [99, 99, 1], human, human, 0.01)
-        assert found is not None
-        assert (found.value, found.count, found.negatives) == (0, 3, 100)
-        found = metrics.paired_tpr_difference([99, 50, 50], [99, 99, 1], human, human * 0.5, 0.01)
-        assert found is not None
-        assert found.value == 1 / 3
-
-    def test_the_other_way_round(self) -> None:
-        rng = np.random.default_rng(8)
-        (a, b), (c, d) = rng.normal(2.5, 1, (2, 200)), rng.normal(0, 1, (2, 800))
-        one = metrics.paired_tpr_difference(a, b, c, d, 0.01)
-        other = metrics.paired_tpr_difference(b, a, d, c, 0.01)
-        assert one is not None
-        assert other is not None
-        assert (one.value, one.low, one.high) == pytest.approx((-other.value, -other.high, -other.low), abs=0.03)
-
-    def test_all_found_is_not_certainty(self) -> None:
-        a, b = np.random.default_rng(9).normal(size=(2, 800))
-        found = metrics.paired_tpr_difference([9.0] * 50, [9.0] * 50, a, b, 0.01)
-        assert found is not None
-        assert found.value == 0
-        assert found.high == pytest.approx(1 - metrics.share(50, 50).low, abs=0.01)
-        assert found.low == pytest.approx(-found.high, abs=0.01)
-
-    @pytest.mark.parametrize(("rate_a", "rate_b"), [(0.3, 0.7), (0.7, 0.7), (0.95, 0.999)])
-    def test_covers(self, rate_a: float, rate_b: float) -> None:
-        rng = np.random.default_rng(10)
-        joint = np.linalg.cholesky([[1, 0.8], [0.8, 1]])
-        null = joint @ rng.normal(size=(120, 2, 500))
-        shift = stats.norm.isf(0.01) - stats.norm.isf([rate_a, rate_b])
-        scores = joint @ rng.normal(size=(120, 2, 100)) + shift[:, None]
-        share, width = coverage(
-            rate_b - rate_a,
-            (
-                metrics.paired_tpr_difference(x[0], x[1], y[0], y[1], 0.01, draws=300)
-                for x, y in zip(scores, null, strict=True)
-            ),
-        )
-        assert share >= 0.93
-        assert width <= 0.6
-
-
 class TestSharesAndMeans:
     @given(
         st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
@@ -262,23 +216,6 @@ class TestSharesAndMeans:
         same = metrics.mean_interval([3.0] * 9)
         assert (same.low, same.value, same.high) == (3, 3, 3)
 
-    @pytest.mark.parametrize("paired", [True, False])
-    def test_ratio_covers(self, paired: bool) -> None:
-        rng = np.random.default_rng(13)
-        b, other = rng.lognormal(0, 0.5, (2, 200, 40))
-        a = 2 * (b if paired else other) * rng.uniform(0.8, 1.2, (200, 40))
-        share, width = coverage(
-            2,
-            (metrics.ratio_of_means_interval(x, y, paired=paired, draws=500) for x, y in zip(a, b, strict=True)),
-        )
-        assert share >= 0.91
-        assert width <= (0.2 if paired else 1.2)
-
-    def test_ratio_of_multiples_is_certain(self) -> None:
-        b = np.random.default_rng(14).exponential(size=30)
-        found = metrics.ratio_of_means_interval(3 * b, b)
-        assert (found.low, found.value, found.high) == pytest.approx((3, 3, 3))
-
 
 GOOD, HUMAN = [1.0, 2.0], np.arange(100.0)
 
@@ -294,9 +231,6 @@ GOOD, HUMAN = [1.0, 2.0], np.arange(100.0)
         lambda bad: metrics.tpr_at(bad, HUMAN, 0.01),
         lambda bad: metrics.tpr_at(GOOD, bad, 0.01),
         metrics.mean_interval,
-        lambda bad: metrics.ratio_of_means_interval(bad, GOOD),
-        lambda bad: metrics.paired_tpr_difference(GOOD, bad, HUMAN, HUMAN, 0.01),
-        lambda bad: metrics.paired_tpr_difference(GOOD, GOOD, HUMAN, bad, 0.01),
     ],
 )
 def test_what_is_no_list_of_numbers(call: Callable[[object], object], bad: object) -> None:
@@ -312,9 +246,6 @@ def test_what_is_no_list_of_numbers(call: Callable[[object], object], bad: objec
         (lambda: metrics.tpr_at(GOOD, HUMAN, 0.01, groups=[1, 2]), "as many groups"),
         (lambda: metrics.share(3, 2), "3 of 2"),
         (lambda: metrics.share(0, 0), "0 of 0"),
-        (lambda: metrics.ratio_of_means_interval(GOOD, [1.0]), "partners"),
-        (lambda: metrics.ratio_of_means_interval(GOOD, [1.0, 0.0]), "positive"),
-        (lambda: metrics.paired_tpr_difference(GOOD, [1.0], HUMAN, HUMAN, 0.01), "same texts"),
     ],
 )
 def test_what_cannot_be(call: Callable[[], object], message: str) -> None:

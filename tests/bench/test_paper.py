@@ -65,20 +65,26 @@ PLAIN: list[tuple[str, str, str, str, dict[str, Any], float]] = [
 ]
 
 
+def printed_value(table: str, method: str, llm: str, data: str, attack: str, metric: str, **grid: Any) -> float | None:
+    """One figure of a table; None if the table has none for this."""
+    wanted = {"method": method, "llm": llm, "data": data, "attack": attack, "metric": metric, "grid": grid}
+    return next((one["value"] for one in paper.values(table) if wanted.items() <= one.items()), None)
+
+
 class TestAsPrinted:
     @pytest.mark.parametrize(("method", "llm", "data", "attack", "metric", "printed"), MAIN)
     def test_main(self, method: str, llm: str, data: str, attack: str, metric: str, printed: float) -> None:
-        assert paper.value("main", method, llm, data, attack, metric) == printed
+        assert printed_value("main", method, llm, data, attack, metric) == printed
 
     @pytest.mark.parametrize(("table", "method", "data", "attack", "grid", "printed"), VARIED)
     def test_varied(
         self, table: str, method: str, data: str, attack: str, grid: dict[str, Any], printed: float
     ) -> None:
-        assert paper.value(table, method, "opt-1.3b", data, attack, "tpr@0.05", **grid) == printed
+        assert printed_value(table, method, "opt-1.3b", data, attack, "tpr@0.05", **grid) == printed
 
     @pytest.mark.parametrize(("table", "llm", "data", "metric", "grid", "printed"), PLAIN)
     def test_no_share(self, table: str, llm: str, data: str, metric: str, grid: dict[str, Any], printed: float) -> None:
-        assert paper.value(table, "AliMark", llm, data, "none", metric, **grid) == printed
+        assert printed_value(table, "AliMark", llm, data, "none", metric, **grid) == printed
 
 
 class TestWhole:
@@ -108,20 +114,19 @@ class TestWhole:
 
     @pytest.mark.parametrize("table", paper.tables())
     def test_each_figure_is_found_again(self, table: str) -> None:
-        assert paper.caption(table)
         for one in paper.values(table):
             assert one["method"] in METHODS
             assert one["attack"] in ATTACKS
             if one["metric"] == "auroc" or one["metric"].startswith("tpr@"):
                 assert 0 <= one["value"] <= 1
             where = one["method"], one["llm"], one["data"], one["attack"], one["metric"]
-            assert paper.value(table, *where, **one["grid"]) == one["value"]
+            assert printed_value(table, *where, **one["grid"]) == one["value"]
 
     def test_more_false_alarms_find_more(self) -> None:
         for one in paper.values("main"):
             if one["metric"] == "tpr@0.01":
                 where = one["method"], one["llm"], one["data"], one["attack"]
-                more = paper.value("main", *where, "tpr@0.05")
+                more = printed_value("main", *where, "tpr@0.05")
                 assert more is not None
                 assert one["value"] <= more
 
@@ -139,16 +144,16 @@ class TestWhole:
                 # The paper's own slip: one row of another LLM.
                 llm = "qwen3-1.7b" if (one["method"], one["data"]) == ("SemStamp", "c4") else one["llm"]
                 assert (
-                    paper.value("main", one["method"], llm, one["data"], one["attack"], one["metric"]) == one["value"]
+                    printed_value("main", one["method"], llm, one["data"], one["attack"], one["metric"]) == one["value"]
                 )
 
 
 class TestMissing:
     def test_none_where_the_paper_has_no_number(self) -> None:
-        assert paper.value("main", "EXP", "gemma-3-1b-pt", "c4", "none", "auroc") is None
-        assert paper.value("main", "AliMark", "opt-1.3b", "c4", "delete 0.3", "tpr@0.05") is None
-        assert paper.value("candidates", "AliMark", "opt-1.3b", "c4", "none", "tpr@0.05") is None
+        assert printed_value("main", "EXP", "gemma-3-1b-pt", "c4", "none", "auroc") is None
+        assert printed_value("main", "AliMark", "opt-1.3b", "c4", "delete 0.3", "tpr@0.05") is None
+        assert printed_value("candidates", "AliMark", "opt-1.3b", "c4", "none", "tpr@0.05") is None
 
     def test_an_unknown_table_is_named(self) -> None:
-        with pytest.raises(AlimarkError, match=r"main, embedder.*'probing'"):
+        with pytest.raises(AlimarkError, match=r"'probing'; the tables are main, embedder"):
             paper.values("probing")

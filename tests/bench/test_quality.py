@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from alimark.bench import quality
 from alimark.bench.quality import Oracle, distinct, diversity, repetition, self_overlap, windows
 from alimark.errors import LLMError, MissingExtra
+from tokenizing import byte_level_tokenizer
 
 PROMPT = "The mayor opened the bridge in the rain."
 TEXT = "Nobody had thought of a name for it, so the children called it the whale. It was grey, and it hummed."
@@ -64,19 +65,10 @@ def _saved(folder: Path, kind: str, bos: str = "") -> Path:
 
 
 def _tokenizer(bos: str = "") -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([f"{PROMPT} {TEXT}"] * 9, trainer)
+    tokenizer = byte_level_tokenizer([f"{PROMPT} {TEXT}"] * 9, 300, "<s>")
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, 0)])
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos)
@@ -134,6 +126,7 @@ class TestPerplexity:
         for batch in (1, 4, 8):
             assert oracle.perplexities(pairs, batch=batch) == pytest.approx(alone, rel=1e-4)
 
+    @pytest.mark.slow
     def test_a_text_longer_than_the_context_is_read_in_windows(self, oracles: dict[str, Oracle], kind: str) -> None:
         oracle, text = oracles[kind], " ".join([TEXT] * 3)
         bos = [0] if kind == "llama" else []

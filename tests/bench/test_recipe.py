@@ -1,4 +1,4 @@
-"""Recipes are checked before anything runs, and say what is wrong with them."""
+"""Recipes: defaults, checks and their error messages, grids, overrides."""
 
 from __future__ import annotations
 

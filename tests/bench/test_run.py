@@ -1,4 +1,4 @@
-"""Runs: nothing twice, nothing lost, whatever happens to the process."""
+"""Runs of recipes: all stages, resuming after a kill, several processes, failed texts, stable ids."""
 
 from __future__ import annotations
 
@@ -9,49 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_recipes import STAND_INS, recipe, records, run
 
 from alimark.bench.data import DataSet, Item
 from alimark.bench.evaluate import evaluate
-from alimark.bench.recipe import Recipe, parse, variants
-from alimark.bench.run import Cell, Models, Run
-from alimark.bench.workspace import Workspace, digest
+from alimark.bench.jobs import Cell
+from alimark.bench.models import Models
+from alimark.bench.recipe import parse, variants
+from alimark.bench.run import Run
+from alimark.bench.workspace import STAGES, Workspace, digest
 from alimark.errors import LLMError
 from alimark.keys.key import SOFT_VERSION
 from alimark.testing import StandInLLM
-
-STAND_INS: dict[str, Any] = {
-    "title": "stand-ins",
-    "data": {"sets": ["manual"], "texts": 4, "sentences": 4, "human_texts": 110},
-    "llm": {"name": "stand-in"},
-    "watermark": [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 8}}],
-    "attack": [{"name": "delete", "rate": [0.25, 0.5]}, {"name": "insert", "rate": 0.5}],
-    "detection": [{"options": {"draws": 99}}],
-    "meaning": "stand-in",
-}
-
-
-def recipe(**changes: Any) -> Recipe:
-    return parse(STAND_INS | changes)
-
-
-def run(folder: Path, wanted: Recipe | None = None, **options: Any) -> Run:
-    made = Run(wanted or recipe(), Workspace(folder), **options)
-    made.run()
-    return made
-
-
-def lines(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """All records, in an order of their own and without what the clock says."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted((folder / "records").glob("*.jsonl")):
-        records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        for record in records:
-            for clock in ("seconds", "elapsed"):
-                record.get("cost", {}).pop(clock, None)
-        found[path.stem.partition("-")[0]] = sorted(
-            found.get(path.stem.partition("-")[0], []) + records, key=lambda record: str(record["id"])
-        )
-    return found
 
 
 def without_time(results: Any) -> Any:
@@ -60,7 +29,7 @@ def without_time(results: Any) -> Any:
 
 def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
     made = run(tmp_path)
-    found = lines(tmp_path)
+    found = records(tmp_path)
     assert {stage: len(records) for stage, records in found.items()} == {
         "generate": 4, "attack": 12, "detect": 4 + 12 + 110, "meaning": 12,
     }  # fmt: skip
@@ -83,16 +52,16 @@ def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
 
 def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:
     run(tmp_path)
-    before = lines(tmp_path)
+    before = records(tmp_path)
 
     class Refusing(Models):
         def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
             raise AssertionError("nothing is to be written")
 
     run(tmp_path, models=Refusing())
-    assert lines(tmp_path) == before
+    assert records(tmp_path) == before
     run(tmp_path, recipe(detection=[{"options": {"draws": 99, "restructure": "none"}}]), models=Refusing())
-    after = lines(tmp_path)
+    after = records(tmp_path)
     assert after["generate"] == before["generate"]
     assert after["attack"] == before["attack"]
     assert len(after["detect"]) == 2 * len(before["detect"])
@@ -106,20 +75,19 @@ def test_a_resumed_run_gives_what_one_that_never_stopped_gives(tmp_path: Path) -
         content = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join(content[:kept]) + content[kept][:20])  # killed while it wrote
         made = run(tmp_path / "cut")
-        assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+        assert records(tmp_path / "cut") == records(tmp_path / "whole")
         assert without_time(evaluate(made, "x")) == without_time(whole)
 
 
 def test_several_processes_share_the_work(tmp_path: Path) -> None:
-    whole = lines(run(tmp_path / "whole").workspace.folder)
-    for stage in ("generate", "attack", "detect", "meaning"):
+    whole = records(run(tmp_path / "whole").workspace.folder)
+    for stage in STAGES:
         for part in range(3):
-            work = Run(recipe(), Workspace(tmp_path / "shared", part=part + 1), share=(part, 3))
-            getattr(work, f"run_{stage}")()
-    assert lines(tmp_path / "shared") == whole
+            Run(recipe(), Workspace(tmp_path / "shared", part=part + 1), share=(part, 3)).run_stage(stage)
+    assert records(tmp_path / "shared") == whole
     assert len(list((tmp_path / "shared" / "records").glob("detect-*.jsonl"))) == 3
     run(tmp_path / "shared")  # and a last one finds nothing left to do
-    assert lines(tmp_path / "shared") == whole
+    assert records(tmp_path / "shared") == whole
 
 
 def test_one_bad_text_ends_nothing(tmp_path: Path) -> None:
@@ -128,7 +96,7 @@ def test_one_bad_text_ends_nothing(tmp_path: Path) -> None:
             return StandInLLM(context_characters=150)  # some prompts leave no room
 
     made = run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Short())
-    empty = [record for record in lines(tmp_path)["generate"] if not record.get("text")]
+    empty = [record for record in records(tmp_path)["generate"] if not record.get("text")]
     assert 0 < len(empty) < 12
     [clean, *_] = evaluate(made, "x")["rows"]
     assert clean["texts"] + clean["failed"] == 12
@@ -149,7 +117,7 @@ def test_a_model_that_is_gone_ends_the_run_and_keeps_what_is_done(tmp_path: Path
     with pytest.raises(LLMError, match="gone"):
         run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Models2())
     run(tmp_path)
-    made = lines(tmp_path)["generate"]
+    made = records(tmp_path)["generate"]
     assert len(made) >= 4
     assert not any(record.get("failed") for record in made)
 
@@ -195,7 +163,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_run import run, recipe
+from small_recipes import run, recipe
 folder = Path(sys.argv[1])
 random.seed(3)
 kills = 0
@@ -218,13 +186,14 @@ run(folder / "whole", wanted)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork and no SIGKILL")
 def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_path: Path) -> None:
     script = KILLED.format(tests=str(Path(__file__).parent))
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) == 20
-    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
+    assert records(tmp_path / "killed") == records(tmp_path / "whole")
 
 
 def test_versions_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kept embeddings: computed once, whole rows only, apart by process."""
+"""Embeddings kept on disk: computed once, complete rows only, one file per process."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class TestDetect:
             ["-k", tmp_path / "none.json", marked_file],
             ["-k", key_file],
             ["-k", tmp_path / "empty", marked_file],
-            ["-k", key_file, "--input", marked_file],
+            ["-k", key_file, marked_file, "--engine", "ray"],
             ["-k", key_file, marked_file, "--restructure", "x,y"],
             ["-k", key_file, marked_file, "--fpr", "0"],
             ["-k", key_file, marked_file, "--null", "mine"],
@@ -176,7 +176,7 @@ class TestDetect:
             (tmp_path / "empty").mkdir(exist_ok=True)
             done = run("detect", *words)
             assert done.status == 2, words
-            assert done.err.startswith("error: "), words
+            assert done.err.startswith(("error: ", "Usage: ")), words
             assert "Traceback" not in done.err
 
     def test_one_bad_file_of_several(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ class TestAudit:
 
     def test_every_document_is_answered_once(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
-        done = run("detect", "-k", key_file, "--input", source, "--output", output, "--json")
+        done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
         assert done.status == 0
         summary = json.loads(done.out)
         assert (summary["documents"], summary["failed"], summary["found_at_fdr"]) == (7, 4, 1)
@@ -260,7 +260,7 @@ class TestAudit:
         assert found["c"]["error"]
         assert found["line-3"]["failed"]
         before = output.read_bytes()
-        again = run("detect", "-k", key_file, "--input", source, "--output", output, "--json")
+        again = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
         assert json.loads(again.out)["documents_now"] == 0
         assert output.read_bytes() == before
 
@@ -268,10 +268,10 @@ class TestAudit:
         self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path
     ) -> None:
         source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
-        run("detect", "-k", key_file, "--input", source, "--output", output)
+        run("audit", "-k", key_file, "--input", source, "--output", output)
         whole = output.read_bytes()
         output.write_bytes(whole[:-25])
-        run("detect", "-k", key_file, "--input", source, "--output", output)
+        run("audit", "-k", key_file, "--input", source, "--output", output)
         assert output.read_bytes() == whole
 
     def test_repeated_ids_and_odd_numbers(self, run: Run, key_file: Path, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ class TestAudit:
         ]
         source.write_text("\n".join(lines))
         for documents_now in (5, 0):
-            done = run("detect", "-k", key_file, "--input", source, "--output", output, "--json")
+            done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
             assert done.status == 0, done.err
             assert json.loads(done.out)["documents_now"] == documents_now
         ids = [json.loads(line)["id"] for line in output.read_text().splitlines()]
@@ -298,7 +298,7 @@ class TestAudit:
         source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
         texts = [marked_file.read_text(), *(f"Here is text {i}. It has {i} words." for i in range(150))]
         source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        done = run("detect", "-k", key_file, "--input", source, "--output", output, "--json")
+        done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
         assert json.loads(done.out)["found_at_fdr"] >= 1
 
     def test_an_unexpected_fault_is_one_documents_fault(
@@ -314,7 +314,7 @@ class TestAudit:
         monkeypatch.setattr(alimark.detection.pipeline, "prepare", brittle)
         source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
         source.write_text('{"id": 1, "text": "Good."}\n{"id": 2, "text": "poison"}\n{"id": 3, "text": "Good too."}\n')
-        assert run("detect", "-k", key_file, "--input", source, "--output", output).status == 0
+        assert run("audit", "-k", key_file, "--input", source, "--output", output).status == 0
         failed = [json.loads(line).get("failed", False) for line in output.read_text().splitlines()]
         assert failed == [False, True, False]
 
@@ -322,22 +322,86 @@ class TestAudit:
         self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path
     ) -> None:
         source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
-        run("detect", "-k", key_file, "--input", source, "--output", output)
+        run("audit", "-k", key_file, "--input", source, "--output", output)
         Key.generate(embedder=EMBEDDER).save(tmp_path / "other.json")
-        done = run("detect", "-k", tmp_path / "other.json", "--input", source, "--output", output)
+        done = run("audit", "-k", tmp_path / "other.json", "--input", source, "--output", output)
         assert (done.status, "was written under key" in done.err) == (2, True)
         before = source.read_bytes()
-        assert run("detect", "-k", key_file, "--input", source, "--output", source).status == 2
-        assert run("detect", "-k", key_file, "--input", source, "--output", tmp_path / "x.jsonl.gz").status == 2
+        assert run("audit", "-k", key_file, "--input", source, "--output", source).status == 2
+        assert run("audit", "-k", key_file, "--input", source, "--output", tmp_path / "x.jsonl.gz").status == 2
         assert source.read_bytes() == before
 
     def test_foreign_output_is_left_alone(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
         output = tmp_path / "notes.txt"
         for notes in ("my notes\n", "my notes without an end", '{"a": 1}\n', '{"a": 1}', "{not json}\n"):
             output.write_text(notes)
-            done = run("detect", "-k", key_file, "--input", self.documents(tmp_path, marked_file), "--output", output)
+            done = run("audit", "-k", key_file, "--input", self.documents(tmp_path, marked_file), "--output", output)
             assert done.status == 2
             assert output.read_text() == notes
+
+    def test_positional_inputs_of_every_kind(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+        source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
+        assert run("audit", "-k", key_file, source, "-o", output).status == 0
+        assert len(output.read_text().splitlines()) == 7
+        pytest.importorskip("pyarrow")
+        letters = tmp_path / "letters"
+        letters.mkdir()
+        for name, text in {"a.txt": marked_file.read_text(), "b.md": HUMAN, "c.bin": "x"}.items():
+            (letters / name).write_text(text)
+        both = tmp_path / "both.jsonl"
+        done = run("audit", "-k", key_file, letters, source, "-o", both, "--json")
+        assert (done.status, json.loads(done.out)["documents"]) == (0, 9), done.err
+        assert "1 files of no known kind" in done.err
+        found = {record["id"]: record for record in map(json.loads, both.read_text().splitlines())}
+        first = json.loads(output.read_text().splitlines()[0])
+        assert found["a"] == first
+        assert found[str(letters / "a.txt")]["p_value"] == first["p_value"]
+        assert "text" not in found[str(letters / "a.txt")]
+        again = run("audit", "-k", key_file, letters, source, "-o", both, "--json")
+        assert json.loads(again.out)["documents_now"] == 0
+
+    def test_text_field(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+        source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+        source.write_text(json.dumps({"id": 1, "body": marked_file.read_text()}) + "\n")
+        assert run("audit", "-k", key_file, source, "-o", output, "--text-field", "body").status == 0
+        [record] = map(json.loads, output.read_text().splitlines())
+        assert record["p_value"] < 0.01
+        assert "body" not in record
+
+    def test_detect_with_an_input_is_a_deprecated_alias(
+        self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path
+    ) -> None:
+        source = self.documents(tmp_path, marked_file)
+        words = ["-k", key_file, "--input", source, "--fdr", 0.1, "--json"]
+        new = run("audit", *words, "--output", tmp_path / "new.jsonl")
+        old = run("detect", *words, f"--output={tmp_path / 'old.jsonl'}")
+        assert (old.status, new.status, new.err) == (0, 0, "")
+        assert "alimark audit" in old.err
+        assert (tmp_path / "old.jsonl").read_bytes() == (tmp_path / "new.jsonl").read_bytes()
+        counts = [
+            {k: v for k, v in json.loads(done.out).items() if "found" in k or "documents" in k} for done in (old, new)
+        ]
+        for count in counts:
+            count.pop("documents_per_second")
+        assert counts[0] == counts[1]
+
+    def test_wrong_options(self, run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+        source, output = self.documents(tmp_path, marked_file), tmp_path / "found.jsonl"
+        for words, told in (
+            (["-k", key_file, source], "-o found.jsonl"),
+            (["-k", key_file, "-o", output], "-o found.jsonl"),
+            (["-k", key_file, source, "-o", output, "--fdr", "1"], "false discovery rate"),
+            (["-k", key_file, source, "-o", output, "--engine", "ray"], "write a folder"),
+            (["-k", key_file, source, "-o", output, "--engine", "none"], "plain or ray"),
+            (["-k", key_file, tmp_path / "none.jsonl", "-o", output], "No such file"),
+            (["-k", key_file, tmp_path, "-o", output], "among the documents"),
+            (["-k", key_file, tmp_path / "none", "--input", source, "-o", output], "does not exist"),
+        ):
+            done = run("audit", *words)
+            assert done.status == 2, words
+            assert told in done.err, words
+            assert done.err.startswith("error: ")
+            assert not output.exists()
 
     def test_one_writer_at_a_time(self, tmp_path: Path) -> None:
         with JsonlWriter(tmp_path / "out.jsonl") as writer:
@@ -511,17 +575,22 @@ def test_a_model_that_is_missing_without_network(tmp_path: Path) -> None:
     Key.generate().save(key)
     (tmp_path / "text.txt").write_text("Some text. And more.")
     environment = os.environ | {"ALIMARK_HOME": str(tmp_path / "home"), "PIP_NO_INDEX": "1"}
-    words = [sys.executable, "-m", "alimark.cli.main", "detect", "-k", str(key), str(tmp_path / "text.txt")]
+    words = [sys.executable, "-m", "alimark", "detect", "-k", str(key), str(tmp_path / "text.txt")]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "all-MiniLM-L6-v2" in done.stderr or "all_minilm" in done.stderr
     assert "Traceback" not in done.stderr
 
 
+def test_python_m_alimark() -> None:
+    done = subprocess.run([sys.executable, "-m", "alimark", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"alimark {alimark.__version__}\n")
+
+
 def test_help_teaches() -> None:
     for words in (
         ["--help"],
-        *([verb, "--help"] for verb in ("keygen", "generate", "detect", "calibrate", "demo", "models")),
+        *([verb, "--help"] for verb in ("keygen", "generate", "detect", "audit", "calibrate", "demo", "models")),
     ):
         done = CliRunner().invoke(cli.app, words)
         assert done.exit_code == 0

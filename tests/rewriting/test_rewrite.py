@@ -17,8 +17,8 @@ import pytest
 import alimark.embedding.loading
 import alimark.llm
 from alimark import AliMark, Key, Rewriting, Sampling
+from alimark.cli import loading
 from alimark.cli import rewrite as verb
-from alimark.cli import show
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.keys.projection import project, to_bits
 from alimark.llm.base import LLM, Draw, Ended, Over, Request
@@ -445,7 +445,7 @@ class TestCommand:
     def run(self, command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
         monkeypatch.setattr(alimark.llm, "load_llm", lambda name, **_: self.llm)
-        monkeypatch.setattr(show, "fetch_models", lambda *_: None)
+        monkeypatch.setattr(loading, "fetch_models", lambda *_: None)
         KEY.save(tmp_path / "key.json")
         (tmp_path / "story.txt").write_text(STORY + "\n", "utf-8")
         self.llm = Rewriter()

@@ -1,4 +1,4 @@
-"""A small corpus on stand-ins: some documents marked, each file written for a test."""
+"""Small corpora with marked documents, written with the stand-in model and embedder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that a test can kill: python driver.py ADDRESS SOURCE OUTPUT BLOCK."""
+"""A driver process that a test can kill: python driver.py ADDRESS SOURCE OUTPUT BLOCK."""
 
 from __future__ import annotations
 

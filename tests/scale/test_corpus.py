@@ -1,4 +1,4 @@
-"""A run over a corpus in one process: the batch audit's answers, resumed by block, many keys, finer p-values where needed."""
+"""Audits of a corpus in one process: equal to the batch audit, resumed by block, many keys, refined p-values."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_the_answers_are_those_of_the_batch_audit(
     command: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from alimark.cli import show
+    from alimark.cli import loading
 
-    monkeypatch.setattr(show, "load_embedder", lambda _: EMBEDDER)
-    monkeypatch.setattr(show, "fetch_models", lambda *_: None)
+    monkeypatch.setattr(loading, "load_embedder", lambda _: EMBEDDER)
+    monkeypatch.setattr(loading, "fetch_models", lambda *_: None)
     source = write(tmp_path / "docs.jsonl", texts)
     key().save(tmp_path / "key.json")
-    words = ("detect", "-k", tmp_path / "key.json", "--input", source, "--draws", 999)
+    words = ("audit", "-k", tmp_path / "key.json", "--input", source, "--draws", 999)
     assert command(*words, "--output", tmp_path / "found.jsonl").status == 0
     done = command(*words, "--output", tmp_path / "found", "--by", "site", "--block-size", 4, "--json")
     assert done.status == 0, done.err
@@ -64,7 +64,7 @@ def test_the_answers_are_those_of_the_batch_audit(
     assert again["documents_now"] == 0
     assert {name: again[name] for name in ("documents", "found_at_fdr")} == {"documents": len(texts), "found_at_fdr": 2}
     other = command(*words, "--output", tmp_path / "found", "--block-size", 4)
-    assert (other.status, "another by" in other.err) == (2, True)
+    assert (other.status, "other settings (by)" in other.err) == (2, True)
     said = command(*words, "--output", tmp_path / "other", "--workers", 2)
     assert (said.status, "--engine ray" in said.err) == (2, True)
 
@@ -108,11 +108,11 @@ def test_inputs_and_folders_that_do_not_belong(tmp_path: Path, texts: list[str])
     source = write(tmp_path / "docs.jsonl", texts[:3])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear")
-    with pytest.raises(AlimarkError, match="holds something else"):
+    with pytest.raises(AlimarkError, match="holds other files"):
         corpus.run([str(source)], task(source, tmp_path / "mine"))
     asked = task(source, tmp_path / "out")
     corpus.run([str(source)], asked)
-    with pytest.raises(AlimarkError, match="another keys"):
+    with pytest.raises(AlimarkError, match=r"other settings \(keys\)"):
         corpus.run([str(source)], task(source, tmp_path / "out", key(1)))
     more = write(tmp_path / "more.jsonl", texts[3:5])
     both, _ = corpus.run([str(source), str(more)], asked)

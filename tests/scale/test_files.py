@@ -1,4 +1,4 @@
-"""Corpora as files: every document once, whatever the blocks, the format and the file system; nothing hostile in memory."""
+"""Files of a corpus: every document is read once for any blocks, format and file system, in bounded memory."""
 
 from __future__ import annotations
 

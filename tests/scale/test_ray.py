@@ -1,4 +1,4 @@
-"""The same run on a cluster of two nodes whose workers, driver and nodes die: nothing is lost, nothing comes twice."""
+"""Audits on a cluster of two nodes whose workers, driver and nodes die: every document has exactly one result."""
 
 from __future__ import annotations
 
@@ -32,20 +32,28 @@ from alimark.testing import StandInLLM
 ray: Any = pytest.importorskip("ray")
 pytest.importorskip("pyarrow")
 utilities: Any = pytest.importorskip("ray.cluster_utils")
-# Ray leaves sockets and files to the collector.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
-                                        "ignore::pytest.PytestUnraisableExceptionWarning")  # fmt: skip
+# Ray leaves sockets and files to the garbage collector.
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning",
+        "ignore::DeprecationWarning",
+        "ignore::FutureWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    ),
+]
 BLOCK = 1200
 PACE = 0.4  # seconds a batch takes at least, so that there is a middle of the run to kill it in
 HERE = Path(__file__).parent
 
 
 class Trapped(Worker):
-    """Hangs or dies with documents that say so, and takes its time with all others."""
+    """A worker that hangs or dies with documents that contain HANG or DIE, and is slow with all others."""
 
     def _rows(self, batch: Sequence[Any], work: Any, *, poison: bool) -> Any:
         said = "" if poison else str([one.record for one in batch])
-        self._beat()
+        self._heartbeat()
         if "HANG" in said:
             time.sleep(600)
         if "DIE" in said:
@@ -56,7 +64,7 @@ class Trapped(Worker):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two nodes on this machine, a worker's room each."""
+    """A cluster of two nodes on this machine, each with resources for one worker."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Workers import the tests' own modules.
     before = os.environ.get("PYTHONPATH")
@@ -81,7 +89,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What one process without trouble finds."""
+    """The results of one process."""
     folder = tmp_path_factory.mktemp("expected")
     source = write(folder / "docs.jsonl", texts)
     corpus.run([str(source)], task(source, folder / "out"), block_bytes=BLOCK)
@@ -103,7 +111,7 @@ def test_poison_is_recorded_and_everything_else_is_found(
     best = rows(tmp_path / "out")
     assert len(best) == len(said) == len({row["place"] for row in best})
     assert [i for i, row in enumerate(best) if row["failed"]] == [20, 41]
-    assert "twice" in best[20]["error"]
+    assert "two workers ended" in best[20]["error"]
     assert max(best[0]["p_value"], best[-1]["p_value"]) <= found["fdr_threshold"]
     assert 4 <= outcome.deaths <= 12
     sound = [row["p_value"] for i, row in enumerate(best) if i not in (20, 41)]
@@ -140,7 +148,7 @@ def test_workers_and_driver_killed_ten_times(
 
 
 def workers() -> list[int]:
-    """Processes in which an actor of ours lives."""
+    """The process ids of the actors."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -178,13 +186,10 @@ def test_the_bench_on_replicas(cluster: Any, tmp_path: Path) -> None:
         "watermark": [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 4}}],
     })  # fmt: skip
     with Replicas(Cluster(cluster.address)) as replicas:
-        BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas).run_generate()
+        BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas).run_stage("generate")
         again = BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas)
-        assert (
-            again._open("generate", [again.generate_job(cell, item) for cell in again.cells for item in cell.items])
-            == []
-        )
-    BenchRun(wanted, Workspace(tmp_path / "plain")).run_generate()
+        assert again.missing("generate", again.generate_jobs()) == []
+    BenchRun(wanted, Workspace(tmp_path / "plain")).run_stage("generate")
     ours, theirs = (
         {one["id"]: (one["text"], one["key_id"], one["matches"], one["seed"]) for one in map(json.loads, lines)}
         for lines in (

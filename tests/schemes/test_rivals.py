@@ -250,7 +250,7 @@ def test_the_whole_road_on_the_command_line(name: str, run: Any, tmp_path: Path)
     made = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [one["scheme"] for one in made] == [name, name]
     assert all("unmet" in one for one in made)
-    assert run("detect", "-k", key, "--input", tmp_path / "t.jsonl", "--output", tmp_path / "d.jsonl")[0] == 0
+    assert run("audit", "-k", key, "--input", tmp_path / "t.jsonl", "--output", tmp_path / "d.jsonl")[0] == 0
     found = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
     assert all(one["z"] > 2 and one["p_value"] <= 0.2 and one["scheme"] == name for one in found)
     status, out, err = run(

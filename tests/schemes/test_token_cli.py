@@ -74,7 +74,7 @@ def test_many_prompts_go_to_a_file_and_are_audited(folder: Path, tmp_path: Path,
     again = command(*wanted)  # nothing is left to be written
     assert again.status == 0, again.err
     assert len(texts.read_text().splitlines()) == 3
-    done = command("detect", "-k", key, "--input", texts, "--output", found)
+    done = command("audit", "-k", key, texts, "-o", found)
     assert done.status == 0, done.err
     assert [json.loads(line)["p_value"] < 0.01 for line in found.read_text().splitlines()] == [True] * 3
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from alimark.llm.base import Request, Sampling, never
 from alimark.testing import StandInLLM
+from tokenizing import byte_level_tokenizer
 
 
 def save_tiny(folder: Path) -> None:
@@ -33,17 +34,6 @@ def save_tiny(folder: Path) -> None:
 
 
 def _tokenizer(transformers: Any) -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     texts = [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), never)[0]]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=500,
-        special_tokens=["<end>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = byte_level_tokenizer(texts, 500, "<end>")
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")

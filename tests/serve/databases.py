@@ -1,4 +1,4 @@
-"""A PostgreSQL of Debian's, started for a test and gone after it."""
+"""Starts a PostgreSQL server for a test and removes it afterwards."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from services import free_port
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """Its address. Skips, and says so, where no server is installed."""
+    """Yields the address of a new server; skips the test where PostgreSQL is not installed."""
     pytest.importorskip("psycopg")
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if Path("/usr/lib/postgresql").is_dir() else []
     if not folders:
         pytest.skip("no PostgreSQL server on this machine (Debian: apt install postgresql)")
-    who: dict[str, Any] = {}
-    if os.geteuid() == 0:  # which PostgreSQL refuses to be
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         entry = pwd.getpwnam("postgres")
-        who = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+        user = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
     home = Path(tempfile.mkdtemp(prefix="alimark-pg-"))
-    if who:
-        os.chown(home, who["user"], who["group"])
+    if user:
+        os.chown(home, user["user"], user["group"])
     port = free_port()
 
     def call(program: str, *words: str) -> None:
         command = [str(folders[-1] / program), "-D", str(home / "data"), *words]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=home, **who)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=home, **user)
 
     try:
         call("initdb", "-A", "trust", "-U", "alimark", "-E", "UTF8", "--no-sync")

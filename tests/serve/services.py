@@ -1,4 +1,4 @@
-"""Services for the tests: in the process, and as a process of their own."""
+"""Starts services for the tests, in a thread or as a separate process."""
 
 from __future__ import annotations
 
@@ -30,19 +30,24 @@ from alimark.testing import StandInEmbedder
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
         return port
 
 
 @dataclass
 class Running:
-    """A service that answers on loopback, and a token of each role."""
+    """A service that answers on loopback, with a token of each role."""
 
     url: str
     service: Service
     tokens: dict[str, str]
+
+    @property
+    def key(self) -> Key:
+        """The first key of the service."""
+        return self.service.ring.key(self.service.ring.all()[0].id)
 
     def client(self, role: str | None) -> httpx.Client:
         headers = {} if role is None else {"authorization": f"Bearer {self.tokens[role]}"}
@@ -51,7 +56,7 @@ class Running:
 
 @contextmanager
 def serving(data: Path, **settings: Any) -> Iterator[Running]:
-    """A service in a thread of this process."""
+    """Runs a service in a thread of this process."""
     tokens = set_up(data, **settings)
     service = stand_in_service(data, **settings)
     port = free_port()
@@ -66,7 +71,7 @@ def serving(data: Path, **settings: Any) -> Iterator[Running]:
 
 def wait_for(url: str, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
-    with httpx.Client(trust_env=False, verify=False) as client:  # without certificates, whose loading takes longer
+    with httpx.Client(trust_env=False, verify=False) as client:  # loading certificates would take longer than the test
         while time.monotonic() < until:
             try:
                 if client.get(f"{url}/healthz").status_code == 200:
@@ -78,7 +83,7 @@ def wait_for(url: str, seconds: float = 60) -> None:
 
 @dataclass
 class Process:
-    """A service as a program; what it wrote to stderr is in `log`."""
+    """A service in a separate process; `log` is the file of its stderr."""
 
     url: str
     running: subprocess.Popen[bytes]
@@ -98,9 +103,9 @@ def start_process(data: Path, log: Path, **settings: Any) -> Process:
 
 
 def set_up(data: Path, **settings: Any) -> dict[str, str]:
-    """A key and a token of each role, as an operator makes them before the service runs."""
+    """Creates a key and a token of each role, as an operator does before the first start."""
     service = stand_in_service(data, **settings)
-    # The same key every time: with one drawn by chance, a test of what is found would fail now and then.
+    # A fixed key: with a random key, tests of what is found would fail now and then.
     service.ring.add(Key.generate(embedder=StandInEmbedder(), secret=b"a key of the tests, 32 bytes long"[:32]))
     tokens = {role: service.tokens.create([role], name=role)[1] for role in ("generate", "detect", "admin")}
     service.close()

@@ -1,4 +1,4 @@
-"""A service on stand-ins: instant, without weights. Run as a program it serves until it is stopped.
+"""A service on stand-in models, which need no weights. As a program, it runs until it is stopped.
 
 python stand_ins.py DATA PORT [name=value ...]
 """
@@ -19,7 +19,7 @@ from alimark.testing import StandInEmbedder, StandInLLM
 
 
 class SlowLLM(StandInLLM):
-    """Takes its time for every wave."""
+    """A language model that pauses in every call."""
 
     def __init__(self, pause: float) -> None:
         super().__init__()
@@ -31,10 +31,10 @@ class SlowLLM(StandInLLM):
 
 
 class EchoLLM(StandInLLM):
-    """A chat model that is asked to rewrite and puts a word in front."""
+    """A chat model that rewrites a sentence by putting a word in front."""
 
     def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
-        return [[self._rewrite(one, i) for i in range(one.count)] for one in requests]
+        return [[self._rewrite(request, i) for i in range(request.count)] for request in requests]
 
     def _rewrite(self, request: Request, number: int) -> Draw:
         words = "Indeed Surely Clearly Truly Certainly Plainly Really Verily".split()
@@ -43,15 +43,12 @@ class EchoLLM(StandInLLM):
 
 
 def stand_in_service(data: Path, *, pause: float = 0.0, writer: LLM | None = None, **settings: Any) -> Service:
-    """Candidates are few, so that a text is written in a blink; twelve sentences are still found."""
-    known: dict[str, Any] = {
-        "candidates": 24,
-        "embedder": "stand-in",
-        "llm": "stand-in",
-        "rewrite_llm": "echo",
-    } | settings
+    """Returns a service with few candidates, which is fast; the watermark in twelve sentences is still found."""
+    defaults: dict[str, Any] = {"candidates": 24, "embedder": "stand-in", "llm": "stand-in", "rewrite_llm": "echo"}
     llms: dict[str, LLM] = {"stand-in": writer or (SlowLLM(pause) if pause else StandInLLM()), "echo": EchoLLM()}
-    return Service(Settings(data=data, **known), llm=llms.__getitem__, embedder=lambda _: StandInEmbedder())
+    return Service(
+        Settings(data=data, **defaults | settings), llm=llms.__getitem__, embedder=lambda _: StandInEmbedder()
+    )
 
 
 def main() -> None:
@@ -63,7 +60,7 @@ def main() -> None:
     }
     lives = settings.pop("lives", 1)
     for life in range(lives):
-        # All but the last live in a child, so that a killed one is there again at once, its libraries loaded.
+        # All lives but the last are child processes, so that a killed one is replaced at once, with its libraries loaded.
         child = os.fork() if life < lives - 1 else 0
         if child:
             Path(sys.argv[1], "pid").write_text(str(child))

@@ -1,12 +1,11 @@
-"""Nobody gets in where they do not belong: every endpoint against every role and no token."""
+"""Access rights: every endpoint with every role, with a forged token and without a token."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from services import Running, serving
+from services import Running
 
 GENERATE, DETECT, ADMIN = {"generate"}, {"detect"}, {"admin"}
 KEY = "ak" + 18 * "0"
@@ -31,16 +30,10 @@ TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(tmp_path_factory.mktemp("serve")) as service:
-        yield service
-
-
 def test_the_table_names_every_endpoint(running: Running) -> None:
     with running.client(None) as client:
         paths = client.get("/openapi.json").json()["paths"]
-    described = {(method.upper(), path) for path, some in paths.items() for method in some}
+    described = {(method.upper(), path) for path, operations in paths.items() for method in operations}
     tabled = set()
     for method, path in TABLE:
         plain = path.partition("?")[0].replace(KEY, "{key_id}").replace("tk000000000000", "{token_id}")
@@ -72,7 +65,7 @@ def test_odd_headers(running: Running, header: str) -> None:
         assert client.get("/v1/models", headers={b"authorization": sent}).status_code == 401
 
 
-def test_what_is_not_there_is_not_told_apart_without_a_token(running: Running) -> None:
+def test_unknown_paths_do_not_differ_without_a_token(running: Running) -> None:
     with running.client(None) as client:
         assert client.get("/v1/nothing").status_code == 401
         assert client.get("/v1").status_code == 401
@@ -84,20 +77,20 @@ def test_what_is_not_there_is_not_told_apart_without_a_token(running: Running) -
         assert client.get("/page/%2e%2e/auth.py").status_code == 404
 
 
-def test_a_revoked_token_is_dead_at_once(running: Running) -> None:
+def test_a_revoked_token_is_rejected_at_once(running: Running) -> None:
     with running.client("admin") as admin:
-        made = admin.post("/v1/tokens", json={"roles": ["detect"], "name": "short"}).json()
+        created = admin.post("/v1/tokens", json={"roles": ["detect"], "name": "short"}).json()
         with running.client(None) as client:
-            client.headers["authorization"] = f"Bearer {made['token']}"
+            client.headers["authorization"] = f"Bearer {created['token']}"
             assert client.post("/v1/detect", json={"input": "One came."}).status_code == 200
-            assert admin.delete(f"/v1/tokens/{made['id']}").status_code == 204
+            assert admin.delete(f"/v1/tokens/{created['id']}").status_code == 204
             assert client.post("/v1/detect", json={"input": "One came."}).status_code == 401
-        assert admin.delete(f"/v1/tokens/{made['id']}").status_code == 404
-        own = next(one for one in admin.get("/v1/tokens").json() if one["roles"] == ["admin"])
-        assert admin.delete(f"/v1/tokens/{own['id']}").status_code == 409
+        assert admin.delete(f"/v1/tokens/{created['id']}").status_code == 404
+        used = next(token for token in admin.get("/v1/tokens").json() if token["roles"] == ["admin"])
+        assert admin.delete(f"/v1/tokens/{used['id']}").status_code == 409
 
 
-def test_keys_are_made_rotated_and_retired_and_no_secret_leaves(running: Running) -> None:
+def test_keys_are_created_rotated_and_retired_and_no_secret_leaves(running: Running) -> None:
     with running.client("admin") as admin, running.client("generate") as writer, running.client("detect") as reader:
         old = admin.post("/v1/keys", json={}).json()["id"]
         text = writer.post("/v1/completions", json={"prompt": "So.", "seed": 4}).json()
@@ -114,9 +107,9 @@ def test_keys_are_made_rotated_and_retired_and_no_secret_leaves(running: Running
         assert not admin.post(f"/v1/keys/{old}/retire", json={}).json()["alive"]
         assert reader.post("/v1/detect", json=look).status_code == 409
         secrets = [file.read_text().split('"secret": "')[1][:40] for file in running.service.settings.keys.iterdir()]
-        said = admin.get("/v1/keys").text + new.text + admin.get("/metrics").text + admin.get("/v1/records").text
+        responses = admin.get("/v1/keys").text + new.text + admin.get("/metrics").text + admin.get("/v1/records").text
         assert len(secrets) >= 2
-        assert not any(one in said for one in secrets)
+        assert not any(secret in responses for secret in secrets)
         assert all(file.stat().st_mode & 0o777 == 0o600 for file in running.service.settings.keys.iterdir())
 
 
@@ -127,8 +120,8 @@ def test_headers_are_safe_and_there_is_no_cors(running: Running) -> None:
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.headers["x-frame-options"] == "DENY"
             assert "server" not in answer.headers or "uvicorn" in answer.headers["server"]
-        asked = client.get("/healthz", headers={"origin": "https://elsewhere.example"})
-        assert "access-control-allow-origin" not in asked.headers
+        answer = client.get("/healthz", headers={"origin": "https://elsewhere.example"})
+        assert "access-control-allow-origin" not in answer.headers
         preflight = client.options("/v1/detect", headers={
             "origin": "https://elsewhere.example", "access-control-request-method": "POST"})  # fmt: skip
         assert preflight.status_code in (401, 405)

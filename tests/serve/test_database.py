@@ -1,4 +1,4 @@
-"""Migrations, records, their export and end, settings, and what the operator's commands do."""
+"""Migrations, records with their export and deletion, settings, and the operator's commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from databases import postgres
 from typer.testing import CliRunner, Result
 
 from alimark.cli.main import app
@@ -19,7 +18,7 @@ from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.serve import database
 from alimark.serve.database import Connection, DatabaseError, Store
-from alimark.serve.records import Book, Record, sha256
+from alimark.serve.records import Record, RecordLog, sha256
 from alimark.serve.settings import Settings, read_settings
 from alimark.testing import StandInEmbedder
 
@@ -30,30 +29,30 @@ def record(text: str, **changes: object) -> Record:
     return Record(**fields | changes)  # type: ignore[arg-type]
 
 
-def exported(book: Book) -> list[dict[str, object]]:
-    return [json.loads(line) for lines in book.export() for line in lines.splitlines()]
+def exported(log: RecordLog) -> list[dict[str, object]]:
+    return [json.loads(line) for lines in log.export() for line in lines.splitlines()]
 
 
 def exercise(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same on either database."""
+    """Writes, exports and prunes records and migrates the tables, in the same way on both databases."""
     store = Store(url)
-    book, keeping = Book(store), Book(store, keep_text=True)
+    log, keeping = RecordLog(store), RecordLog(store, keep_text=True)
     first = record("One came.")
-    store.do(book.writing([first, record("Two went.", at=time.time() - 3 * 86400)]))
+    store.do(log.writing([first, record("Two went.", at=time.time() - 3 * 86400)]))
     store.do(keeping.writing([record("Three\0 stayed \ud800.", id="kept")]))
-    store.do(book.writing([first]))  # a second time changes nothing
-    rows = exported(book)
+    store.do(log.writing([first]))  # a second time changes nothing
+    rows = exported(log)
     assert [row.get("text") for row in rows] == [None, None, "Three\ufffd stayed ?."]
     assert rows[0]["p_value"] == 0.01
     assert rows[0]["details"] == {"draws": 1000}
-    assert book.prune(2) == 1
-    assert len(exported(book)) == 2
-    with pytest.raises(DatabaseError) as told:
+    assert log.prune(2) == 1
+    assert len(exported(log)) == 2
+    with pytest.raises(DatabaseError) as raised:
         store.do(lambda db: db.execute("SELECT secret_thing FROM nowhere"))
-    assert "secret_thing" not in str(told.value)
+    assert "secret_thing" not in str(raised.value)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: store.do(book.writing([record(f"Text {i}.")])), range(1500)))
-    assert len(exported(book)) == 1502
+        list(pool.map(lambda i: store.do(log.writing([record(f"Text {i}.")])), range(1500)))
+    assert len(exported(log)) == 1502
     store.close()
     with pytest.raises(DatabaseError):
         store.submit(lambda db: None)
@@ -61,7 +60,7 @@ def exercise(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _migrate(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later release adds a column: a step that fails leaves all as it was, one that works keeps what is there."""
+    """Adds a column, as a later release would: a failed migration changes nothing, a successful one keeps the records."""
     step = (
         "ALTER TABLE records ADD COLUMN language TEXT NOT NULL DEFAULT 'en'",
         "CREATE INDEX by_key ON records (key_id)",
@@ -92,21 +91,25 @@ def test_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other.close()
 
 
-def test_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
-    with postgres() as url:
-        # The server throws a connection out; the next job finds another.
-        store = Store(url)
-        [row] = store.do(lambda db: db.execute("SELECT pg_backend_pid() AS pid"))
-        other = Store(url)
-        other.do(lambda db: db.execute("SELECT pg_terminate_backend(?)", (row["pid"],)))
-        time.sleep(0.2)
-        assert store.do(lambda db: db.execute("SELECT 1 AS one")) == [{"one": 1}]
-        store.close()
-        other.close()
-        exercise(url, monkeypatch)
-    with pytest.raises(DatabaseError) as told:
+@pytest.mark.postgres
+def test_postgresql(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server closes a connection; the next job opens a new one.
+    store = Store(postgres_url)
+    [row] = store.do(lambda db: db.execute("SELECT pg_backend_pid() AS pid"))
+    other = Store(postgres_url)
+    other.do(lambda db: db.execute("SELECT pg_terminate_backend(?)", (row["pid"],)))
+    time.sleep(0.2)
+    assert store.do(lambda db: db.execute("SELECT 1 AS number")) == [{"number": 1}]
+    store.close()
+    other.close()
+    exercise(postgres_url, monkeypatch)
+
+
+def test_an_unreachable_postgresql_does_not_show_its_password() -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(DatabaseError) as raised:
         Store("postgresql://me:hunter2@127.0.0.1:1/none")
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(raised.value)
 
 
 def test_jobs_that_wait_are_one_transaction(tmp_path: Path) -> None:
@@ -150,6 +153,7 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(AlimarkError):
             read_settings(file, {}, default_data=tmp_path)
     assert Settings(data=tmp_path).keys == tmp_path / "keys"
+    assert "hunter2" not in repr(Settings(data=tmp_path, database="postgresql://me:hunter2@somewhere/none"))
 
 
 def alimark(*words: str) -> Result:
@@ -161,9 +165,9 @@ def test_the_operators_commands(tmp_path: Path) -> None:
     key = Key.generate(embedder=StandInEmbedder())
     key.save(tmp_path / "key.json")
     assert isinstance(alimark("--data", str(data), "--llm", "nothing-of-the-kind").exception, AlimarkError)
-    made = alimark("token", "--role", "detect", "--role", "generate", "--data", str(data))
-    assert made.stdout.startswith("alm_"), made.stderr
-    assert made.stdout.strip() not in (data / "alimark.db").read_bytes().decode("latin-1")
+    token = alimark("token", "--role", "detect", "--role", "generate", "--data", str(data))
+    assert token.stdout.startswith("alm_"), token.stderr
+    assert token.stdout.strip() not in (data / "alimark.db").read_bytes().decode("latin-1")
     assert isinstance(alimark("token", "--role", "king", "--data", str(data)).exception, AlimarkError)
     taken = alimark("import", str(tmp_path / "key.json"), "--tenant", "acme", "--data", str(data))
     assert taken.stdout.strip() == key.id
@@ -172,9 +176,9 @@ def test_the_operators_commands(tmp_path: Path) -> None:
     Key.generate(scheme="semstamp", embedder=StandInEmbedder()).save(tmp_path / "rival.json")
     refused = alimark("import", str(tmp_path / "rival.json"), "--data", str(data)).exception
     assert "alimark keys, not semstamp" in str(refused)
-    assert "behind the verb" in str(alimark("--port", "9", "export").exception)
+    assert "options follow the command" in str(alimark("--port", "9", "export").exception)
     store = Store(f"sqlite:///{data / 'alimark.db'}")
-    store.do(Book(store).writing([record("Old.", at=1.0), record("New.")]))
+    store.do(RecordLog(store).writing([record("Old.", at=1.0), record("New.")]))
     store.close()
     assert len(alimark("export", "--data", str(data)).stdout.splitlines()) == 2
     assert alimark("prune", "--days", "1", "--data", str(data)).stdout == "1 records deleted\n"

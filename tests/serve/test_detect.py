@@ -1,14 +1,13 @@
-"""Detections: many texts, many keys, the batch behind them, and what the library says of the same texts."""
+"""Detection: many texts, many keys, shared batches, and the same results as the library."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from services import Running, serving
+from services import Running
 
 import alimark
 from alimark.detection.settings import DetectionSettings
@@ -21,23 +20,15 @@ EMBEDDER = StandInEmbedder()
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(tmp_path_factory.mktemp("serve")) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
 def texts(running: Running) -> list[str]:
-    """Marked under the first key."""
-    key = running.service.ring.key(running.service.ring.all()[0].id)
-    made = alimark.AliMark(key, embedder=EMBEDDER).generate(
-        [f"Prompt {i}." for i in range(6)], StandInLLM(), candidates=24, seed=5
-    )
-    return [one.text for one in made]
+    """Texts that are marked with the first key."""
+    mark = alimark.AliMark(running.key, embedder=EMBEDDER)
+    prompts = [f"Prompt {i}." for i in range(6)]
+    return [generation.text for generation in mark.generate(prompts, StandInLLM(), candidates=24, seed=5)]
 
 
 def test_same_answers_as_the_library(running: Running, texts: list[str]) -> None:
-    key = running.service.ring.key(running.service.ring.all()[0].id)
+    key = running.key
     mark = alimark.AliMark(key, embedder=EMBEDDER)
     with running.client("detect") as client:
         answer = client.post("/v1/detect", json={"input": texts, "keys": [key.id], "evidence": True}).json()
@@ -46,7 +37,7 @@ def test_same_answers_as_the_library(running: Running, texts: list[str]) -> None
         assert (got["verdict"], got["keys_tried"]) == ("found", 1)
 
 
-def test_without_a_key_all_living_ones_are_tried(running: Running, texts: list[str]) -> None:
+def test_without_key_ids_all_active_keys_are_tried(running: Running, texts: list[str]) -> None:
     ring = running.service.ring
     first = ring.all()[0].id
     hard, soft = ring.create(EMBEDDER), ring.create(EMBEDDER, decision="soft")
@@ -65,19 +56,19 @@ def test_without_a_key_all_living_ones_are_tried(running: Running, texts: list[s
         ring.retire(label.id)
 
 
-def test_a_tenant_sees_its_own_keys_alone(running: Running, texts: list[str]) -> None:
+def test_a_tenant_uses_only_its_own_keys(running: Running, texts: list[str]) -> None:
     ring, tokens = running.service.ring, running.service.tokens
-    own = ring.create(EMBEDDER, tenant="acme")
+    key = ring.create(EMBEDDER, tenant="acme")
     both = tokens.create(["generate", "detect"], tenant="acme")[1]
     with running.client(None) as client:
         client.headers["authorization"] = f"Bearer {both}"
         [got] = client.post("/v1/detect", json={"input": texts[0]}).json()["results"]
-        assert (got["key_id"], got["keys_tried"]) == (own.id, 1)
+        assert (got["key_id"], got["keys_tried"]) == (key.id, 1)
         other = client.post("/v1/detect", json={"input": texts[0], "keys": [ring.all()[0].id]})
         assert other.status_code == 409
-        made = client.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).json()
-        assert made["alimark"]["key_id"] == own.id
-    ring.retire(own.id)
+        completion = client.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).json()
+        assert completion["alimark"]["key_id"] == key.id
+    ring.retire(key.id)
 
 
 def test_a_bad_text_among_good_ones(running: Running, texts: list[str]) -> None:
@@ -97,7 +88,7 @@ def test_passages_of_a_longer_text(running: Running, texts: list[str]) -> None:
             "results"
         ]
     assert got["verdict"] == "found"
-    assert any(one["first"] <= 32 and one["last"] >= 21 for one in got["passages"])
+    assert any(passage["first"] <= 32 and passage["last"] >= 21 for passage in got["passages"])
 
 
 @pytest.mark.parametrize("search", ["whole", "excerpt"])
@@ -106,11 +97,11 @@ def test_odd_texts_have_answers(running: Running, search: str) -> None:
     with running.client("detect") as client:
         answer = client.post("/v1/detect", json={"input": odd, "search": search, "evidence": True})
     assert answer.status_code == 200, answer.text
-    assert all("error" in one or 0 < one["p_value"] <= 1 for one in answer.json()["results"])
+    assert all("error" in result or 0 < result["p_value"] <= 1 for result in answer.json()["results"])
 
 
 class Watched(StandInEmbedder):
-    """Holds the first batch until told, and remembers what it was asked."""
+    """An embedder that waits until `go` is set and counts the texts of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,14 +128,14 @@ def test_texts_that_wait_share_one_batch() -> None:
     answers = [future.result(10)[0] for future in first + rest]
     checker.close()
     assert len(embedder.calls) == 2, "one for the first, one for all that waited"
-    assert [one.text_sha256 for one in answers] == [
+    assert [detection.text_sha256 for detection in answers] == [
         alimark.AliMark(key, embedder=EMBEDDER).detect(check.text).text_sha256 for check in checks
     ]
     with pytest.raises(QueueFull):
         checker.submit(checks[:1])
 
 
-def test_a_failing_embedder_is_heard_of_and_the_next_batch_goes_on() -> None:
+def test_an_error_of_the_embedder_is_reported_and_the_next_batch_works() -> None:
     class Failing(StandInEmbedder):
         fails = True
 
@@ -166,12 +157,12 @@ def test_a_failing_embedder_is_heard_of_and_the_next_batch_goes_on() -> None:
 
 
 def test_many_clients_at_once(running: Running, texts: list[str]) -> None:
-    key = running.service.ring.all()[0].id
+    key = running.key.id
 
-    def one(i: int) -> str:
+    def verdict(i: int) -> str:
         with running.client("detect") as client:
             answer = client.post("/v1/detect", json={"input": texts[i % 6], "keys": [key]})
             return str(answer.json()["results"][0]["verdict"])
 
     with ThreadPoolExecutor(16) as pool:
-        assert set(pool.map(one, range(64))) == {"found"}
+        assert set(pool.map(verdict, range(64))) == {"found"}

@@ -1,14 +1,13 @@
-"""Files to text, hostile ones included."""
+"""Extracts the text of files, including broken and hostile ones."""
 
 from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from services import Running, serving
+from services import Running
 
 from alimark.errors import AlimarkError, LimitError, TextError
 from alimark.serve.extract import extract
@@ -18,7 +17,7 @@ MOST = 100_000
 
 
 def docx(*paragraphs: str, head: str = "") -> bytes:
-    rows = "".join(f"<w:p><w:r><w:t>{one}</w:t></w:r></w:p>" for one in paragraphs)
+    rows = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in paragraphs)
     content = f'<?xml version="1.0"?>{head}<w:document xmlns:w="{WORD}"><w:body>{rows}</w:body></w:document>'
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
@@ -27,7 +26,7 @@ def docx(*paragraphs: str, head: str = "") -> bytes:
 
 
 def pdf(text: str) -> bytes:
-    """One page, written by hand."""
+    """Returns a minimal pdf file of one page."""
     stream = f"BT /F1 12 Tf 50 700 Td ({text}) Tj ET".encode()
     parts = [
         b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
@@ -47,7 +46,7 @@ def pdf(text: str) -> bytes:
     )
 
 
-def test_what_is_read() -> None:
+def test_supported_formats() -> None:
     assert extract(b"\xef\xbb\xbfOne came.", "txt", MOST) == "One came."
     assert extract(b"# One\n\ncame.", "md", MOST) == "# One\n\ncame."
     page = b"<html><head><title>T</title><script>x()</script></head><body><h1>One</h1><p>came &amp; <b>went</b>.<p>Two.</body>"
@@ -68,15 +67,9 @@ BOMB = '<!DOCTYPE w [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a
     ids=["not UTF-8", "blank", "no docx", "entities", "unpacks to 70 MB", "empty docx", "no pdf", "no words", "too long",
          "docx too long"],
 )  # fmt: skip
-def test_what_is_refused(data: bytes, kind: str, error: type[AlimarkError]) -> None:
+def test_rejected_files(data: bytes, kind: str, error: type[AlimarkError]) -> None:
     with pytest.raises(error):
         extract(data, kind, MOST)
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(tmp_path_factory.mktemp("serve")) as service:
-        yield service
 
 
 def test_the_endpoint(running: Running) -> None:
@@ -91,13 +84,12 @@ def test_rewrite_and_attacks(running: Running, tmp_path: Path) -> None:
         f"The mayor opened the {kind} bridge near the hill." for kind in "old new red long low wide dark grey".split()
     )
     with running.client("generate") as client:
-        made = client.post(
-            "/v1/rewrite", json={"input": text, "seed": 1, "closeness": 0.5, "mean_closeness": 0.5}
-        ).json()
-        assert "rewritten" in made["outcomes"], made
-        assert made["text"] != text
-        assert made["key_id"] == running.service.ring.all()[0].id
+        body = {"input": text, "seed": 1, "closeness": 0.5, "mean_closeness": 0.5}
+        rewriting = client.post("/v1/rewrite", json=body).json()
+        assert "rewritten" in rewriting["outcomes"], rewriting
+        assert rewriting["text"] != text
+        assert rewriting["key_id"] == running.key.id
         for name in ("delete", "merge", "split", "reorder"):
-            done = client.post("/v1/attack", json={"name": name, "input": text, "rate": 0.7, "seed": 1})
-            assert done.status_code == 200, done.text
-            assert done.json()["text"] != text
+            attacked = client.post("/v1/attack", json={"name": name, "input": text, "rate": 0.7, "seed": 1})
+            assert attacked.status_code == 200, attacked.text
+            assert attacked.json()["text"] != text

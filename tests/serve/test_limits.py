@@ -1,4 +1,4 @@
-"""Each limit with its clear answer: size, length, number, rate, concurrency, queues, time, and the way out."""
+"""Limits on size, length, number, rate, concurrency, queues and time, with their error responses; and the shutdown."""
 
 from __future__ import annotations
 
@@ -37,47 +37,47 @@ def test_sizes(tmp_path: Path) -> None:
 
 
 def _too_slow(running: Running) -> None:
-    """A client that sends half of its body and waits."""
+    """Sends only a part of the body and waits."""
     host, port = running.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as one:
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
         head = f"POST /v1/detect HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {running.tokens['detect']}\r\n"
-        one.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
-        assert b" 408 " in one.recv(4096)
+        connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        assert b" 408 " in connection.recv(4096)
 
 
-def test_a_stranger_is_sent_away_before_the_body_is_read(tmp_path: Path) -> None:
+def test_without_a_token_the_body_is_not_read(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         host, port = running.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as one:
-            one.sendall(b"POST /v1/detect HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
-            assert b" 401 " in one.recv(4096)
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(b"POST /v1/detect HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+            assert b" 401 " in connection.recv(4096)
 
 
 def test_rate_and_concurrency(tmp_path: Path) -> None:
     with serving(tmp_path, rate=0.01, burst=3, concurrency=1, pause=0.3) as running:
         with running.client("detect") as client:
             answers = [client.post("/v1/detect", json={"input": "One came."}) for _ in range(4)]
-            assert [one.status_code for one in answers] == [200, 200, 200, 429]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
             assert 50 < int(answers[-1].headers["retry-after"]) <= 100
         with running.client("generate") as client, ThreadPoolExecutor(2) as pool:
             sent = [pool.submit(client.post, "/v1/completions", json={"prompt": "So.", "sentences": 1}) for _ in "12"]
-            assert sorted(one.result().status_code for one in sent) == [200, 429]
+            assert sorted(future.result().status_code for future in sent) == [200, 429]
             assert client.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).status_code == 200
 
 
 def test_ten_times_the_queue(tmp_path: Path) -> None:
-    """Some are served, the others told to come back; and afterwards all is as before."""
+    """Some requests are served, the others get status 429, and afterwards the service works as before."""
     with serving(tmp_path, write_queue=2, detect_queue=4, pause=0.05, rate=0) as running:
         with running.client("generate") as client, ThreadPoolExecutor(20) as pool:
             body = {"prompt": "So.", "sentences": 2}
-            made = list(pool.map(lambda _: client.post("/v1/completions", json=body), range(20)))
-            assert {one.status_code for one in made} == {200, 429}
-            assert all(int(one.headers["retry-after"]) >= 1 for one in made if one.status_code == 429)
+            responses = list(pool.map(lambda _: client.post("/v1/completions", json=body), range(20)))
+            assert {response.status_code for response in responses} == {200, 429}
+            assert all(int(reply.headers["retry-after"]) >= 1 for reply in responses if reply.status_code == 429)
             assert client.post("/v1/completions", json=body).status_code == 200
         with running.client("detect") as client, ThreadPoolExecutor(40) as pool:
             look = {"input": ["One came. Two went."] * 2}
-            found = list(pool.map(lambda _: client.post("/v1/detect", json=look), range(20)))
-            assert {one.status_code for one in found} <= {200, 429}
+            responses = list(pool.map(lambda _: client.post("/v1/detect", json=look), range(20)))
+            assert {response.status_code for response in responses} <= {200, 429}
             assert client.post("/v1/detect", json={"input": ["One."] * 5}).status_code == 429
             assert client.post("/v1/detect", json=look).status_code == 200
 
@@ -89,10 +89,10 @@ def test_a_text_that_takes_too_long(tmp_path: Path) -> None:
         streamed = client.post("/v1/completions", json={"prompt": "So.", "sentences": 50, "stream": True})
         assert '"timeout"' in streamed.text
         assert "[DONE]" not in streamed.text
-        assert running.service.writers.under_way == 0, "nobody writes for a client that was told no"
+        assert running.service.writers.under_way == 0, "no text is written for a client that got an error"
 
 
-def test_a_client_that_leaves_ends_the_work_and_what_it_got_is_on_record(tmp_path: Path) -> None:
+def test_a_disconnected_client_ends_the_work_and_its_part_is_recorded(tmp_path: Path) -> None:
     with serving(tmp_path, pause=0.05) as running:
         with (
             running.client("generate") as client,
@@ -115,19 +115,19 @@ def _records(running: Running) -> list[dict[str, Any]]:
         return [json.loads(line) for line in admin.get("/v1/records").iter_lines()]
 
 
-def test_what_cannot_be_recorded_is_not_answered(tmp_path: Path) -> None:
+def test_without_a_record_there_is_no_answer(tmp_path: Path) -> None:
     with serving(tmp_path) as running, running.client("detect") as client, running.client("generate") as writer:
         running.service.store.close()
         assert client.get("/healthz").status_code == 503
         answers = [client.post("/v1/detect", json={"input": "One came."}),
                    writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1})]  # fmt: skip
-        assert [one.status_code for one in answers] == [503, 503]
-        assert all("error" in one.json() and "choices" not in one.json() for one in answers)
+        assert [answer.status_code for answer in answers] == [503, 503]
+        assert all("error" in answer.json() and "choices" not in answer.json() for answer in answers)
         streamed = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1, "stream": True})
         assert "[DONE]" not in streamed.text
 
 
-def test_told_to_stop_it_finishes_what_it_accepted(tmp_path: Path) -> None:
+def test_sigterm_finishes_the_accepted_requests(tmp_path: Path) -> None:
     tokens = set_up(tmp_path / "data")
     process = start_process(tmp_path / "data", tmp_path / "log", pause=0.1)
     answers: list[httpx.Response] = []
@@ -140,15 +140,15 @@ def test_told_to_stop_it_finishes_what_it_accepted(tmp_path: Path) -> None:
         )
 
     asking = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
-    for one in asking:
-        one.start()
+    for thread in asking:
+        thread.start()
     time.sleep(0.5)
     process.running.send_signal(signal.SIGTERM)
-    for one in asking:
-        one.join()
+    for thread in asking:
+        thread.join()
     assert process.running.wait(30) in (0, -signal.SIGTERM)
-    assert [one.status_code for one in answers] == [200, 200]
-    assert any("[DONE]" in one.text for one in answers)
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert any("[DONE]" in answer.text for answer in answers)
     log = process.log.read_text()
     assert "Traceback" not in log
     assert '"error"' not in log

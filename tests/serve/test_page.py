@@ -1,4 +1,4 @@
-"""The page in a real browser: what a person does, what they see, and no complaint in the console."""
+"""The web page in a real browser, with no errors or warnings in its console."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from services import Running, serving
+from services import Running
 from test_extract import docx, pdf
 
 import alimark
@@ -17,18 +17,12 @@ from alimark.text.splitting import splitter
 from browsers import browser
 
 playwright = pytest.importorskip("playwright.sync_api")
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(tmp_path_factory.mktemp("serve")) as service:
-        yield service
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def marked(running: Running) -> str:
-    key = running.service.ring.key(running.service.ring.all()[0].id)
-    mark = alimark.AliMark(key, embedder=StandInEmbedder())
+    mark = alimark.AliMark(running.key, embedder=StandInEmbedder())
     return mark.generate("The door opened.", StandInLLM(), candidates=24, seed=3).text
 
 
@@ -43,21 +37,24 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def page(chromium: Any, running: Running) -> Iterator[Any]:
-    """The page with a token that may do both; every complaint and every request elsewhere fails the test."""
+    """The page with a token of both roles; a console error or a request to another host fails the test."""
     complaints: list[str] = []
     token = running.service.tokens.create(["generate", "detect"])[1]
     context = chromium.new_context(viewport={"width": 1000, "height": 800})
     opened = context.new_page()
     opened.set_default_timeout(30_000)
-    opened.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    opened.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     opened.on(
-        "request", lambda asked: None if asked.url.startswith((running.url, "blob:")) else complaints.append(asked.url)
+        "request",
+        lambda request: None if request.url.startswith((running.url, "blob:")) else complaints.append(request.url),
     )
     opened.complaints = complaints
     opened.goto(running.url)
     opened.fill("#token", token)
-    opened.click("text=Use it")
+    opened.click("text=Use token")
     yield opened
     context.close()
     assert not complaints
@@ -76,10 +73,10 @@ def test_paste_and_verdict(page: Any, marked: str, running: Running) -> None:
     with page.expect_download() as download:
         page.click("#result .download")
     evidence = json.loads(Path(download.value.path()).read_text())
-    assert (evidence["verdict"], evidence["key_id"]) == ("found", running.service.ring.all()[0].id)
+    assert (evidence["verdict"], evidence["key_id"]) == ("found", running.key.id)
 
 
-def test_a_cut_text_and_one_that_is_not_ours(page: Any, marked: str) -> None:
+def test_a_cut_text_and_an_unmarked_text(page: Any, marked: str) -> None:
     sentences = splitter("nupunkt").units(marked)
     page.fill("#text", " ".join([*sentences[:1], *sentences[5:]]))
     with page.expect_response("**/v1/detect") as answered:
@@ -108,7 +105,7 @@ EVIDENCE = {
 
 
 def test_every_move_is_drawn(page: Any) -> None:
-    """Lines for matches, brackets for merges and splits, gaps for what is missing, bits on hover."""
+    """The drawing has lines for matches, brackets for merges and splits, gaps for missing blocks, and bits on hover."""
     page.evaluate(
         """async evidence => document.getElementById("result").append((await import("/page/show.js")).alignment(evidence))""",
         EVIDENCE,
@@ -140,14 +137,13 @@ def test_files(page: Any, marked: str) -> None:
     ]
     page.set_input_files("#files", files)
     page.wait_for_selector("#table table")
-    page.complaints[:] = [
-        one for one in page.complaints if "422" not in one
-    ]  # the broken file's, which the table tells
+    # The browser reports the broken file's status, which the table shows.
+    page.complaints[:] = [text for text in page.complaints if "422" not in text]
     names = page.locator("#table tbody tr td:first-child")
     assert names.all_inner_texts() == ["a.txt", "b.docx", "c.pdf", "d.html", "e.pdf"]
     assert "cannot be read" in page.inner_text("#table tbody tr:nth-child(5)")
     page.click("#table th:nth-child(3) button")
-    numbers = [float(one) for one in page.locator("#table tbody tr td:nth-child(3)").all_inner_texts() if one]
+    numbers = [float(cell) for cell in page.locator("#table tbody tr td:nth-child(3)").all_inner_texts() if cell]
     assert numbers == sorted(numbers)
     page.click("#table th:nth-child(3) button")
     assert page.get_attribute("#table th:nth-child(3)", "aria-sort") == "descending"
@@ -166,10 +162,10 @@ def test_a_dropped_file(page: Any, marked: str) -> None:
 
 def test_write_and_attack(page: Any) -> None:
     page.focus("#tab-check")
-    page.keyboard.press("ArrowRight")  # the tabs by keyboard
+    page.keyboard.press("ArrowRight")  # switches the tab
     assert page.locator("#write").is_visible()
-    # A text that can be merged and split, whatever the service would have drawn.
-    page.route("**/v1/completions", lambda asked: asked.continue_(post_data=asked.request.post_data_json | {"seed": 1}))
+    # A fixed seed, so that the text can be merged and split.
+    page.route("**/v1/completions", lambda route: route.continue_(post_data=route.request.post_data_json | {"seed": 1}))
     page.click("#write-form button.main")
     page.wait_for_selector("#arriving li:nth-child(3)")
     page.wait_for_selector("#attacked .panel[data-verdict=found]")
@@ -179,7 +175,7 @@ def test_write_and_attack(page: Any) -> None:
         page.select_option("#attack", name)
         page.click("#attack-form button.main")
         page.wait_for_selector(f"#moves tbody tr:nth-child({place})")
-    scores = [float(one) for one in page.locator("#moves tbody tr td:nth-child(5)").all_inner_texts()]
+    scores = [float(cell) for cell in page.locator("#moves tbody tr td:nth-child(5)").all_inner_texts()]
     assert scores[-1] < scores[0]
     assert page.locator("#attacked .text span").count() < 14
     page.click("#undo")
@@ -190,15 +186,15 @@ def test_errors_are_shown(page: Any, running: Running) -> None:
     page.click("#check-form button.main")
     assert "Paste a text" in page.inner_text("#check-error")
     page.fill("#token", "alm_wrong")
-    page.click("text=Use it")
+    page.click("text=Use token")
     page.fill("#text", "One came. Two went.")
     page.click("#check-form button.main")
     page.wait_for_selector("#check-error:has-text('token')")
     page.route("**/v1/detect", lambda route: route.abort())
     page.click("#check-form button.main")
     page.wait_for_selector("#check-error:has-text('does not answer')")
-    # The browser itself notes every failed request; nothing else may be there.
-    page.complaints[:] = [one for one in page.complaints if not one.startswith("Failed to load resource")]
+    # The browser reports every failed request; no other message is allowed.
+    page.complaints[:] = [text for text in page.complaints if not text.startswith("Failed to load resource")]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -206,7 +202,7 @@ def test_on_a_phone_by_keyboard_in_both_colours(chromium: Any, running: Running,
     context = chromium.new_context(viewport={"width": 360, "height": 700}, color_scheme=scheme)
     page = context.new_page()
     page.goto(running.url)
-    page.keyboard.press("Tab")  # the link to the content
+    page.keyboard.press("Tab")  # the link that skips to the content
     page.keyboard.press("Tab")
     page.keyboard.type(running.tokens["detect"])
     page.keyboard.press("Enter")
@@ -218,12 +214,12 @@ def test_on_a_phone_by_keyboard_in_both_colours(chromium: Any, running: Running,
             break
     page.keyboard.press("Enter")
     page.wait_for_selector("#result .panel[data-verdict=found]")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing sticks out"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing is wider than the screen"
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")
     unnamed = page.evaluate(
         """[...document.querySelectorAll("input, select, textarea")].filter(
-            one => !one.labels.length && !one.getAttribute("aria-label")).map(one => one.id)"""
+            field => !field.labels.length && !field.getAttribute("aria-label")).map(field => field.id)"""
     )
     assert unnamed == []
     assert page.get_attribute("#result svg", "aria-label")

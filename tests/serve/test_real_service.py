@@ -1,4 +1,4 @@
-"""The whole road: `alimark serve` with the local model, the official client, and `alimark detect` on what it got."""
+"""End to end: `alimark serve` with the local model, the official client, and `alimark detect` on the text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from alimark.keys.key import Key
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("xllamacpp")
-pytestmark = pytest.mark.weights
+pytestmark = [pytest.mark.weights, pytest.mark.slow]
 
-COMMAND = [sys.executable, "-m", "alimark.cli.main"]
+COMMAND = [sys.executable, "-m", "alimark"]
 
 
 def alimark(*words: str, allowed: tuple[int, ...] = (0,)) -> str:
@@ -29,11 +29,11 @@ def alimark(*words: str, allowed: tuple[int, ...] = (0,)) -> str:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path]]:
-    """As an operator sets it up, from nothing."""
+    """A service that is set up by the operator's commands."""
     data = tmp_path_factory.mktemp("real") / "data"
     first = alimark("serve", "init", "--data", str(data))
     assert first.startswith("alm_")
-    # The newest key marks. One that is the same in every run: by chance, a text now and then says too little.
+    # The newest key marks. It is fixed, because with a random key a text now and then carries too little.
     Key.generate(secret=b"the same in every run, 32 bytes."[:32]).save(data / "key.json")
     alimark("serve", "import", str(data / "key.json"), "--data", str(data))
     token = alimark("serve", "token", "--role", "generate", "--data", str(data))
@@ -48,8 +48,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path
     running.wait(60)
 
 
-def test_what_the_official_client_gets_is_found(served: tuple[Any, Path], tmp_path: Path) -> None:
-    """A streamed chat; the other ways are asked of the stand-in, which is faster."""
+def test_the_text_of_the_official_client_is_found(served: tuple[Any, Path], tmp_path: Path) -> None:
+    """A streamed chat; other requests are tested with the stand-in model, which is faster."""
     client, data = served
     turns = [{"role": "user", "content": "Tell me a story about the sea."}]
     chunks = list(
@@ -58,5 +58,5 @@ def test_what_the_official_client_gets_is_found(served: tuple[Any, Path], tmp_pa
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     (tmp_path / "text.txt").write_text(text, "utf-8")
     key = data / "keys" / f"{chunks[-1].alimark['key_id']}.json"
-    found = json.loads(alimark("detect", "-k", str(key), str(tmp_path / "text.txt"), "--json", allowed=(0, 1)))
-    assert found["p_value"] < 0.05, found["sentences"]
+    detection = json.loads(alimark("detect", "-k", str(key), str(tmp_path / "text.txt"), "--json", allowed=(0, 1)))
+    assert detection["p_value"] < 0.05, detection["sentences"]

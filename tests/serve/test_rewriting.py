@@ -1,4 +1,4 @@
-"""Texts that wait to be rewritten share the model's batches."""
+"""Texts that wait to be rewritten share the batches of the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = [
 
 
 class Held(EchoLLM):
-    """Waits in its first call until it is told to go on."""
+    """A chat model that waits in each call until `go` is set."""
 
     def __init__(self) -> None:
         super().__init__(together=64)
@@ -35,7 +35,7 @@ class Held(EchoLLM):
         self.begun, self.go = threading.Event(), threading.Event()
 
     def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
-        self.asked.append({one.turns[-1].content.rpartition("\n\n")[2] for one in requests})
+        self.asked.append({request.turns[-1].content.rpartition("\n\n")[2] for request in requests})
         self.begun.set()
         self.go.wait(10)
         return super().draw(requests, sampling, over)
@@ -52,17 +52,17 @@ def test_texts_that_wait_are_rewritten_in_one_run(monkeypatch: pytest.MonkeyPatc
     given_up = writers.rewrite("Never mind this.", KEY, 1, SETTINGS)
     assert given_up.cancel()
     llm.go.set()
-    made = [future.result(10).text for future in (first, *rest)]
+    rewritten = [future.result(10).text for future in (first, *rest)]
     with pytest.raises(TextError):
         nothing.result(10)
     assert {"A storm broke the wall.", "Nobody came to the harbour.", "She sold the piano."} in llm.asked, "one call"
     assert not any("Never mind this." in asked for asked in llm.asked)
-    assert made == [rewrite(text, KEY, EMBEDDER, EchoLLM(), SETTINGS, seed=i).text for i, text in enumerate(TEXTS)]
+    assert rewritten == [rewrite(text, KEY, EMBEDDER, EchoLLM(), SETTINGS, seed=i).text for i, text in enumerate(TEXTS)]
     assert writers.under_way == 0
     writers.close()
 
 
-def test_a_model_that_fails_is_heard_of_and_the_next_run_goes_on() -> None:
+def test_an_error_of_the_model_is_reported_and_the_next_run_works() -> None:
     class Failing(EchoLLM):
         fails = True
 

@@ -1,4 +1,4 @@
-"""The service in front of another OpenAI-compatible server, which knows nothing of marks and may fail."""
+"""The service in front of another OpenAI-compatible server, which writes unmarked text and may fail."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fake_server import KEY, Fake, Reply, Seen, fake
 __all__ = ["fake"]  # a fixture, used by name
 
 
-def told(seen: Seen) -> Reply:
-    """Choices by the stand-in: what an ordinary server answers, completions and chat alike."""
+def completions(seen: Seen) -> Reply:
+    """Answers completions and chats with text of the stand-in model, as an ordinary server does."""
     chats = "messages" in seen.body
     context = str(seen.body["messages"]) if chats else seen.body["prompt"]
     request = Request(context, seen.body.get("n", 1), seen.body.get("seed", 0))
@@ -24,8 +24,8 @@ def told(seen: Seen) -> Reply:
     choices = []
     for i, draw in enumerate(draws):
         text = f"{draw.text.rstrip()} Then more"
-        said = {"message": {"role": "assistant", "content": text}} if chats else {"text": text}
-        choices.append({"index": i, **said, "finish_reason": "length"})
+        content = {"message": {"role": "assistant", "content": text}} if chats else {"text": text}
+        choices.append({"index": i, **content, "finish_reason": "length"})
     return Reply({"choices": choices, "usage": {"completion_tokens": 9 * len(choices)}})
 
 
@@ -36,20 +36,20 @@ def running(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
         yield service
 
 
-def test_what_another_server_writes_is_marked(fake: Fake, running: Running) -> None:
-    fake.answer = told
+def test_the_text_of_another_server_is_marked(fake: Fake, running: Running) -> None:
+    fake.answer = completions
     with running.client("generate") as client, running.client("detect") as detector:
-        made = client.post("/v1/completions", json={"prompt": "So.", "seed": 1}).json()
-        text = made["choices"][0]["text"]
+        completion = client.post("/v1/completions", json={"prompt": "So.", "seed": 1}).json()
+        text = completion["choices"][0]["text"]
         assert detector.post("/v1/detect", json={"input": text}).json()["results"][0]["verdict"] == "found"
         assert sum(seen.body.get("n", 1) for seen in fake.seen) >= 12 * 8, "candidates were asked for"
         turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
         answer = client.post("/v1/chat/completions", json={"messages": turns, "sentences": 1}).json()
         assert answer["choices"][0]["message"]["content"]
-        assert [one["role"] for one in fake.seen[-1].body["messages"]][:2] == ["system", "user"]
+        assert [turn["role"] for turn in fake.seen[-1].body["messages"]][:2] == ["system", "user"]
 
 
-def test_a_server_that_fails_is_told_of_and_its_key_is_not(fake: Fake, running: Running) -> None:
+def test_an_error_of_the_server_is_reported_without_its_api_key(fake: Fake, running: Running) -> None:
     fake.answer = lambda seen: Reply({"error": {"message": "overloaded"}}, 500)
     with running.client("generate") as client:
         answer = client.post("/v1/completions", json={"prompt": "So."})
@@ -58,5 +58,5 @@ def test_a_server_that_fails_is_told_of_and_its_key_is_not(fake: Fake, running: 
         streamed = client.post("/v1/completions", json={"prompt": "So.", "stream": True})
         assert '"error"' in streamed.text
         assert "[DONE]" not in streamed.text
-        fake.answer = told
+        fake.answer = completions
         assert client.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).status_code == 200

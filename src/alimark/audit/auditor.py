@@ -1,11 +1,11 @@
-"""Many documents under one key or a ring: batches that fill the embedder, and errors that end nothing but themselves."""
+"""Answers many documents under one key or several, in batches; a document that fails does not end the audit."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from alimark.detection.many_keys import detect_keys_batch
 from alimark.detection.pipeline import Beat, detect_batch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
 BATCH_DOCUMENTS = 64
 _UNEXPECTED = 20
-"""Documents in a row that fail as nobody thought of: then the fault is the program's."""
+"""Documents in a row that may fail with an unexpected exception; then the program is at fault, and the audit ends."""
 _NOT_KEPT = ("text", "prompt", "sentences")
 
 Answer = Detection | AlimarkError
@@ -33,10 +33,10 @@ Load = Callable[[str], "Embedder"]
 
 @dataclass(frozen=True)
 class FirstPass:
-    """A cheap look at every document; only those that it finds suspicious are tested in full.
+    """A cheap test of every document; only those with a p-value of at most `level` are tested in full.
 
-    The documents are taken as they are, since restructured units are most of what is embedded, and held against few random
-    keys. A document whose p-value is above `level` keeps it and is done.
+    It leaves out merged and split sentences, which are most of what is embedded, and draws few random keys. A document whose
+    p-value is above `level` keeps that p-value.
     """
 
     level: float = 0.1
@@ -44,18 +44,20 @@ class FirstPass:
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
-            raise AlimarkError(f"the level of the first pass lies between 0 and 1, not at {self.level}")
+            raise AlimarkError(f"the level of the first pass must lie between 0 and 1; {self.level} does not")
         if self.draws + 1 < 1 / self.level:
-            raise AlimarkError(f"{self.draws} random keys cannot tell p-values below {self.level:g}; draw more")
+            raise AlimarkError(f"{self.draws} random keys cannot resolve p-values of {self.level:g}; draw more")
 
     def settings(self, full: DetectionSettings) -> DetectionSettings:
+        """The settings of the first pass, made from those of the full test."""
         return replace(full, restructure="none", draws=min(full.draws, self.draws), tail=False)
 
 
 class Auditor:
-    """Answers documents, each with the likeliest of the keys and a p-value corrected for their number.
+    """Answers documents, each with the likeliest of the keys and a p-value corrected for the number of keys.
 
-    `load_embedder` gives the embedder that a key names. `beat` is called before every step that one document can make long.
+    `load_embedder` returns the embedder that a key names. `beat` is called before each step that may take long, so that a
+    watchdog can tell a slow document from a hanging one.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Auditor:
         self.first_pass = first_pass
         self.times: Counter[str] = Counter()
         self.looks: Counter[str] = Counter()
-        """Documents that the first pass saw, and those that went on."""
+        """Documents that the first pass saw ("first"), and those tested in full ("full")."""
         self._beat = beat
         self._unexpected = 0
         self._embedders: dict[str, Embedder] = {}
@@ -85,24 +87,24 @@ class Auditor:
                 self._embedders[key.embedder] = load_embedder(key.embedder)
         self._groups = _groups(self.keys)
         if first_pass and (len(self._groups) > 1 or self.keys[0].scheme != "alimark"):
-            raise AlimarkError("a first pass goes with AliMark's keys of one embedder and one decision")
+            raise AlimarkError("a first pass needs AliMark keys that share one embedder and one decision; leave it out")
 
     def answer(self, texts: Sequence[str], draws: int | None = None) -> list[Answer]:
-        """One answer a document, in order. `draws`: random keys, where they are not those of the settings."""
+        """Returns one answer for each document, in order. `draws` replaces the number of random keys of the settings."""
         settings = self.settings if draws is None else replace(self.settings, draws=draws)
         if self.first_pass is None or draws is not None:
-            return self._careful(texts, settings)
+            return self._answer_safely(texts, settings)
         assert isinstance(settings, DetectionSettings)
-        found = self._careful(texts, self.first_pass.settings(settings))
+        answers = self._answer_safely(texts, self.first_pass.settings(settings))
         level = self.first_pass.level
-        passed = [i for i, one in enumerate(found) if isinstance(one, Detection) and one.p_value <= level]
-        for i, one in zip(passed, self._careful([texts[i] for i in passed], settings), strict=True):
-            found[i] = one
+        passed = [i for i, answer in enumerate(answers) if isinstance(answer, Detection) and answer.p_value <= level]
+        for i, answer in zip(passed, self._answer_safely([texts[i] for i in passed], settings), strict=True):
+            answers[i] = answer
         self.looks.update(first=len(texts), full=len(passed))
-        return found
+        return answers
 
-    def _careful(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
-        """A document that nobody thought of must not end an audit of millions: it is found by asking for each alone."""
+    def _answer_safely(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
+        """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""
         if not texts:
             return []
         try:
@@ -113,12 +115,14 @@ class Auditor:
             raise
         except Exception as error:
             if len(texts) > 1:
-                return [answer for text in texts for answer in self._careful([text], settings)]
+                return [answer for text in texts for answer in self._answer_safely([text], settings)]
             self._unexpected += 1
-            said = f"unexpected {type(error).__name__}: {error}"
+            message = f"unexpected {type(error).__name__}: {error}"
             if self._unexpected == _UNEXPECTED:
-                raise AlimarkError(f"{_UNEXPECTED} documents in a row failed, so it is not they: {said}") from error
-            return [TextError(said)]
+                raise AlimarkError(
+                    f"{_UNEXPECTED} documents in a row failed, so the cause lies outside of the documents: {message}"
+                ) from error
+            return [TextError(message)]
 
     def _answers(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
         each = [self._group(group, texts, settings) for group in self._groups]
@@ -127,54 +131,51 @@ class Auditor:
     def _group(self, keys: Sequence[Key], texts: Sequence[str], settings: RandomKeys) -> Sequence[Answer]:
         first, tried = keys[0], len(self.keys)
         if first.scheme == "alimark":
-            own = settings if isinstance(settings, DetectionSettings) else _widened(settings)
+            full = DetectionSettings.of(settings)
             embedder = self._embedders[first.embedder]
             if len(keys) == 1:
-                found = detect_batch(texts, first, embedder, own, llm=self.llm, times=self.times, beat=self._beat)
-                return [_corrected(one, tried) for one in found]
-            return detect_keys_batch(texts, keys, embedder, own, tried=tried, times=self.times, beat=self._beat)
+                single = detect_batch(texts, first, embedder, full, llm=self.llm, times=self.times, beat=self._beat)
+                return [_corrected(answer, tried) for answer in single]
+            return detect_keys_batch(texts, keys, embedder, full, tried=tried, times=self.times, beat=self._beat)
         self._beat()
         mark = load(first, embedder=self._embedders.get(first.embedder))
-        return [_corrected(one, tried) for one in mark.detect_batch(texts, settings, llm=self.llm, times=self.times)]
+        batch = mark.detect_batch(texts, settings, llm=self.llm, times=self.times)
+        return [_corrected(answer, tried) for answer in batch]
 
 
 def _groups(keys: Sequence[Key]) -> list[list[Key]]:
-    """Keys that share one embedding and one kind of score; each key of a rival stands alone."""
-    groups: dict[Any, list[Key]] = {}
+    """Groups of keys that can share embeddings and kernel: AliMark's by embedder, splitter and decision, others alone."""
+    groups: dict[object, list[Key]] = {}
     for key in keys:
         alike = (key.fingerprint, key.splitter, key.soft) if key.scheme == "alimark" else key.id
         groups.setdefault(alike, []).append(key)
     return list(groups.values())
 
 
-def _widened(settings: RandomKeys) -> DetectionSettings:
-    return DetectionSettings(**{name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__})
-
-
-def _corrected(found: Answer, tried: int) -> Answer:
-    return found if isinstance(found, AlimarkError) or tried == 1 else found.corrected(tried)
+def _corrected(answer: Answer, tried: int) -> Answer:
+    return answer if isinstance(answer, AlimarkError) or tried == 1 else answer.corrected(tried)
 
 
 def _rank(answer: Answer) -> tuple[float, float]:
-    """Sound answers first, by p-value, then by score."""
+    """Sort key: detections by p-value, then by score; errors last."""
     return (2.0, 0.0) if isinstance(answer, AlimarkError) else (answer.p_value, -answer.score)
 
 
 Document = tuple[str, "Record | RecordError"]
-"""An id, and the record or what keeps it from being one."""
+"""An id, and the record or the error of reading it."""
 Item = TypeVar("Item")
 
 
 def in_batches(
     items: Iterable[Item], record: Callable[[Item], Record | RecordError], field: str = "text"
 ) -> Iterator[list[Item]]:
-    """Documents in batches of bounded length."""
+    """Yields items in batches, bounded by the number of documents and by the characters of their texts."""
     batch: list[Item] = []
     size = 0
     for item in items:
         batch.append(item)
-        own = record(item)
-        size += 0 if isinstance(own, RecordError) else len(str(own.get(field, "")))
+        content = record(item)
+        size += 0 if isinstance(content, RecordError) else len(str(content.get(field, "")))
         if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
             yield batch
             batch, size = [], 0
@@ -183,7 +184,7 @@ def in_batches(
 
 
 def flaw(record: Record | RecordError, field: str = "text") -> RecordError | None:
-    """What keeps a record from being detected, if anything."""
+    """Returns the error of a record that holds no text to detect, else None."""
     if isinstance(record, RecordError):
         return record
     if not isinstance(record.get(field), str):
@@ -194,20 +195,24 @@ def flaw(record: Record | RecordError, field: str = "text") -> RecordError | Non
 def answers(
     records: Sequence[Record | RecordError], auditor: Auditor, field: str = "text", draws: int | None = None
 ) -> list[Answer]:
-    """One for each of a batch, in order; what is no record is answered with its flaw."""
+    """Returns one answer for each record, in order; a record without a text is answered with its error."""
     flaws = [flaw(record, field) for record in records]
     sound = [
         record[field] for record, wrong in zip(records, flaws, strict=True) if not wrong and isinstance(record, dict)
     ]
-    found = iter(auditor.answer(sound, draws))
-    return [wrong or next(found) for wrong in flaws]
+    detections = iter(auditor.answer(sound, draws))
+    return [wrong or next(detections) for wrong in flaws]
 
 
-def answer_record(own: str, record: Record | RecordError, answer: Answer, keys: Sequence[Key]) -> Record:
-    """The line of a document in the output: what the input said of it, except its text, and the answer."""
-    kept = {} if isinstance(record, RecordError) else {k: v for k, v in record.items() if k not in _NOT_KEPT}
+def answer_record(
+    document_id: str, record: Record | RecordError, answer: Answer, keys: Sequence[Key], field: str = "text"
+) -> Record:
+    """Returns the line of a document in the output: the fields of its record, except its text, and the answer."""
+    kept = {}
+    if not isinstance(record, RecordError):
+        kept = {name: value for name, value in record.items() if name not in (*_NOT_KEPT, field)}
     if isinstance(answer, AlimarkError):
-        which = {"key_id": keys[0].id} if len(keys) == 1 else {}
-        return kept | {"id": own, **which, "failed": True, "error": str(answer)}
+        key = {"key_id": keys[0].id} if len(keys) == 1 else {}
+        return kept | {"id": document_id, **key, "failed": True, "error": str(answer)}
     tried = {} if answer.keys_tried == 1 else {"keys_tried": answer.keys_tried}
-    return kept | {"id": own, **answer.record(), **tried}
+    return kept | {"id": document_id, **answer.record(), **tried}

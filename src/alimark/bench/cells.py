@@ -1,12 +1,12 @@
-"""What the tables of a report are made of: cells, columns and lines, how figures are written, and which are the best."""
+"""The parts of a report's tables: cells, columns and lines, how figures are formatted, and which are marked as the best."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from alimark.bench.results import Estimate
+from alimark.bench.results import Estimate, JsonMapping
 from alimark.bench.shape import Variant, variants
 
 Mark = Literal["", "best", "second", "high"]
@@ -16,19 +16,19 @@ Mark = Literal["", "best", "second", "high"]
 class Cell:
     text: str = ""
     small: str = ""
-    """Small print below: an interval, or what a figure is of."""
+    """Small print below the text: an interval, or what a figure of the paper refers to."""
     value: float | None = None
-    """The number behind the text, to sort by."""
+    """The number that the text shows, to sort by."""
     mark: Mark = ""
     method: str = ""
-    """Where the cell names a method, whose colour stands beside it."""
+    """The method that the cell names; its colour is shown beside it."""
 
 
 @dataclass(frozen=True)
 class Column:
     label: str
     over: str = ""
-    """A heading that neighbours share."""
+    """A heading above several neighbouring columns."""
     number: bool = True
 
 
@@ -45,13 +45,13 @@ class Table:
     lines: Sequence[Line]
     note: str = ""
     grouped_by: str = ""
-    """What the lines' groups are."""
+    """What the groups of lines are, for a heading."""
     ranked: str = ""
-    """Among what best and second are marked."""
+    """The things among which the best and the second are marked; empty if they are not."""
     folded: bool = False
 
 
-Range = Callable[[float], str]
+Format = Callable[[float], str]
 
 
 def percent(share: float) -> str:
@@ -62,10 +62,12 @@ def three(value: float) -> str:
     return f"{value:.3f}"
 
 
-def estimated(found: Estimate | None, written: Range = percent) -> Cell:
-    if found is None:
+def estimated(estimate: Estimate | None, written: Format = percent) -> Cell:
+    """A figure with its interval below."""
+    if estimate is None:
         return Cell("–")
-    return Cell(written(found["value"]), f"{written(found['low'])}–{written(found['high'])}", found["value"])
+    interval = f"{written(estimate['low'])}–{written(estimate['high'])}"
+    return Cell(written(estimate["value"]), interval, estimate["value"])
 
 
 def counted(value: int) -> Cell:
@@ -73,52 +75,57 @@ def counted(value: int) -> Cell:
 
 
 PAPER = "paper"
-"""The heading of what the paper has in the same place."""
+"""The heading of columns with the paper's figures."""
 
 
-def papers(found: tuple[float, str] | None, written: Range = percent) -> Cell:
-    """The paper's figure, and below it what it is of."""
-    return Cell(written(found[0]), found[1], found[0]) if found else Cell()
+def papers(figure: tuple[float, str] | None, written: Format = percent) -> Cell:
+    """A figure of the paper, and below it how its setting differs from ours."""
+    return Cell(written(figure[0]), figure[1], figure[0]) if figure else Cell()
 
 
-# --- Columns that say what a line is about
+# --- Columns that name what a line is about
 
 
 class Names:
-    """The method, and beside it only what differs: detection options and settings of the grid."""
+    """The columns for the method and, if they differ between lines, its detection options and grid settings."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Iterable[JsonMapping]) -> None:
         self._variants = variants(rows)
-        self._detection = any(one.detection for one in self._variants)
-        self._grid = list(dict.fromkeys(name for one in self._variants for name, _ in one.grid))
+        self._detection = any(variant.detection for variant in self._variants)
+        self._grid = list(dict.fromkeys(name for variant in self._variants for name, _ in variant.grid))
 
     @property
     def columns(self) -> list[Column]:
         names = [*self._grid, "method", *(["detection"] if self._detection else [])]
         return [Column(name.replace("_", " "), number=False) for name in names]
 
-    def cells(self, own: Variant) -> list[Cell]:
-        grid = dict(own.grid)
-        detection = [Cell(own.detection)] if self._detection else []
-        return [*(Cell(grid.get(name, "")) for name in self._grid), Cell(own.method, method=own.method), *detection]
+    def cells(self, variant: Variant) -> list[Cell]:
+        grid = dict(variant.grid)
+        detection = [Cell(variant.detection)] if self._detection else []
+        return [
+            *(Cell(grid.get(name, "")) for name in self._grid),
+            Cell(variant.method, method=variant.method),
+            *detection,
+        ]
 
 
 # --- Best and second
 
 
-def marked(cells: Sequence[Cell], sets: Sequence[Any]) -> list[Cell]:
-    """Best and second among the cells of each set, as far as the digits shown tell them apart."""
-    done = list(cells)
-    for own in dict.fromkeys(sets):
-        places = [i for i, one in enumerate(sets) if one == own and cells[i].value is not None]
+def marked(cells: Sequence[Cell], sets: Sequence[Hashable]) -> list[Cell]:
+    """Mark the best and the second among the cells of each set; equal digits share a rank."""
+    result = list(cells)
+    for name in dict.fromkeys(sets):
+        places = [i for i, other in enumerate(sets) if other == name and cells[i].value is not None]
         ranks = sorted({float(cells[i].text) for i in places}, reverse=True)
         marks: dict[float, Mark] = dict(zip(ranks, ("best", "second")))
         for i in places if len(ranks) > 1 else ():
-            done[i] = replace(cells[i], mark=marks.get(float(cells[i].text), ""))
-    return done
+            result[i] = replace(cells[i], mark=marks.get(float(cells[i].text), ""))
+    return result
 
 
-def mark_columns(lines: Sequence[Line], sets: Sequence[Any], columns: Iterable[int]) -> list[Line]:
+def mark_columns(lines: Sequence[Line], sets: Sequence[Hashable], columns: Iterable[int]) -> list[Line]:
+    """Mark the best and the second in each of these columns; `sets` names the set of each line."""
     rows = [list(line.cells) for line in lines]
     for column in columns:
         for row, cell in zip(rows, marked([row[column] for row in rows], sets)):

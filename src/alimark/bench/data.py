@@ -1,7 +1,8 @@
-"""Prompts and human texts: the paper's three sets by name, any JSONL, and a corpus that every Python brings along.
+"""Prompts and human texts: the paper's three data sets by name, any JSONL file, and a corpus that comes with Python.
 
-The prompt is the first sentence and the human text what follows, unless a record tells both (`prompt` and `natural_text`).
-The human text is cut to the number of sentences asked for; repeats are removed, and shorter ones left out and counted.
+The prompt is the first sentence of a text and the human text is the rest, unless a record has both (`prompt` and
+`natural_text`). Human texts are cut to the requested number of sentences. Repeated texts are removed, and shorter ones are left
+out and counted.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ HUB: dict[str, tuple[str, str, str, str]] = {
     "c4": ("allenai/c4", "realnewslike", "validation", "text"),
     "nq": ("sentence-transformers/natural-questions", "pair", "train", "answer"),
 }
-"""Where the paper's sets lie on the hub. For nq the question is the prompt."""
+"""Where the paper's data sets are on the Hugging Face Hub. For nq the question is the prompt."""
 
 MANUAL = "manual"
-"""The prose of Python's own language reference, which needs neither a file nor a network."""
+"""The prose of Python's language reference, which needs neither a file nor a network."""
 
 
 @dataclass(frozen=True)
 class Item:
     prompt: str
     human: str
-    """Cut to the sentences asked for; empty where it was too short."""
+    """Cut to the requested number of sentences."""
 
 
 @dataclass
 class DataSet:
-    """What is left of a set, and what was left out."""
+    """The texts of a data set, and how many were left out."""
 
     name: str
     items: list[Item] = field(default_factory=list)
@@ -50,32 +51,33 @@ class DataSet:
 
 
 def load(name: str, sentences: int, *, human: str = "drop", most: int | None = None, skip: int = 0) -> DataSet:
-    """The first `most` items of a set, behind the first `skip` that are sound."""
+    """The first `most` usable texts of a data set after the first `skip`; "repeat" as `human` repeats short texts."""
     cutter = splitter(DEFAULT_SPLITTER)
-    found, seen, passed = DataSet(label(name)), set(), 0
+    data, seen, usable = DataSet(label(name)), set(), 0
     for prompt, text in _pairs(name, sentences, cutter):
         if text in seen or prompt in seen:
-            found.repeats += 1
+            data.repeats += 1
             continue
         seen |= {text, prompt}
         cut = _cut(text, sentences, cutter, human)
         if not cut:
-            found.short += 1
+            data.short += 1
             continue
-        passed += 1
-        if passed > skip:
-            found.items.append(Item(prompt, cut))
-        if most is not None and len(found.items) == most:
+        usable += 1
+        if usable > skip:
+            data.items.append(Item(prompt, cut))
+        if most is not None and len(data.items) == most:
             break
-    if not found.items:
+    if not data.items:
         raise AlimarkError(
-            f"{name} holds no text of {sentences} sentences ({found.short} are shorter, {found.repeats} repeats)"
+            f"{name} holds no text of {sentences} sentences ({data.short} are shorter, {data.repeats} are repeats); "
+            "set data.sentences to fewer"
         )
-    return found
+    return data
 
 
 def label(name: str) -> str:
-    """A set's name in tables: a file's without its folder and endings."""
+    """The name of a data set in tables; of a file, its name without folder and suffixes."""
     return name if name in HUB or name == MANUAL else Path(name).name.partition(".")[0]
 
 
@@ -92,14 +94,14 @@ def _cut(text: str, sentences: int, cutter: Splitter, human: str) -> str:
 
 def _pairs(name: str, sentences: int, cutter: Splitter) -> Iterator[tuple[str, str]]:
     if name == MANUAL:
-        # It is small, so that every sentence of it is made use of.
+        # The corpus is small, so each of its texts is cut into as many parts as it has sentences for.
         parts = (part for text in language_reference() for part in _in_parts(text, sentences + 1, cutter))
         yield from (pair for part in parts if (pair := _halved(part, cutter)))
     elif name in HUB and not Path(name).exists():
         yield from _from_hub(name, cutter)
     elif not Path(name).exists():
         raise AlimarkError(
-            f"no data set is named {name!r}, and no such file exists; known: {', '.join([*HUB, MANUAL])}"
+            f"no data set is named {name!r}, and there is no such file; data sets are {', '.join([*HUB, MANUAL])}"
         )
     else:
         for number, record in read_jsonl(name):
@@ -126,7 +128,7 @@ def _in_parts(text: str, size: int, cutter: Splitter) -> Iterator[str]:
 
 
 def _halved(text: str, cutter: Splitter) -> tuple[str, str] | None:
-    """A text as its first sentence and the rest."""
+    """The first sentence of a text, and the rest; None if there is no rest."""
     spans = cutter.spans(text)
     return (text[spans[0][0] : spans[0][1]], text[spans[1][0] :]) if len(spans) > 1 else None
 
@@ -147,5 +149,6 @@ def _from_hub(name: str, cutter: Splitter) -> Iterator[tuple[str, str]]:
                 yield pair
     except OSError as error:
         raise AlimarkError(
-            f"the data set {name} cannot be had from the hub ({error}); give a JSONL file with `prompt` and `natural_text`"
+            f"the data set {name} cannot be loaded from the Hugging Face Hub ({error}); give a JSONL file with `prompt` and "
+            "`natural_text` instead"
         ) from None

@@ -1,4 +1,4 @@
-"""What a run's records amount to: rates with their intervals, and the scores behind them."""
+"""Evaluates the records of a run: rates with their intervals, and the scores behind them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import numpy as np
 
 from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
+from alimark.bench.jobs import Cell
+from alimark.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.bench.recipe import Detection, OneAttack, attacks, to_toml
 from alimark.bench.results import Cost, Estimate, Example, Human, Quality, Results, Row, Runtime, Where
-from alimark.bench.run import Cell, Run, embedder_for, key_for, secret, settings_for
+from alimark.bench.run import Run
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.schemes.api import load
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
@@ -26,53 +28,42 @@ _NOMINAL = (0.01, 0.05)
 
 
 def evaluate(run: Run, name: str) -> Results:
-    """All that can be said from the records that are there."""
-    seen = _Seen(run)
-    found: Results = {
+    """The results of a run, computed from the records that exist."""
+    records = _Records(run)
+    results: Results = {
         "version": 1, "name": name, "title": run.recipe.title, "recipe": to_toml(run.recipe), "made": _made(run),
-        "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, seen)),
+        "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records)),
         "runtime": list(_runtime(run)), "null": {}, "examples": [],
         "paper": [value for table in run.recipe.paper for value in paper.values(table)],
     }  # fmt: skip
     for cell in run.cells:
-        found["cost"] += _cost(run, cell, seen)
+        results["cost"] += _cost(run, cell, records)
         for detection in cell.recipe.detection:
-            human = _human(run, cell, detection, seen)
+            human = _human(run, cell, detection, records)
             if human is None:
                 continue
-            found["human"].append(human[0])
-            found["rows"] += _rows(run, cell, detection, seen, human)
-        found["examples"] += _examples(run, cell, seen)
-        _null(run, cell, seen, found["null"])
-    return found
+            results["human"].append(human[0])
+            results["rows"] += _rows(run, cell, detection, records, human)
+        results["examples"] += _examples(run, cell, records)
+        _null(run, cell, records, results["null"])
+    return results
 
 
-class _Seen:
+class _Records:
     """The records of a run, read once."""
 
     def __init__(self, run: Run) -> None:
-        written = {run.generate_job(cell, item).id for cell in run.cells for item in cell.items}
-        written |= {job.id for cell in run.cells for job in run.quality_generate_jobs(cell)}
-        hit = {
-            run.attack_job(cell, item, attack).id
-            for cell in run.cells
-            for attack in attacks(cell.recipe)
-            for item in cell.items
-        }
-        self.texts = run.workspace.records("generate", written) | run.workspace.records("attack", hit)
+        written = {job.id for job in run.generate_jobs()}
+        attacked = {job.id for job in run.attack_jobs()}
+        self.texts = run.workspace.records("generate", written) | run.workspace.records("attack", attacked)
         self.scores = run.workspace.records("detect", {job.id for job in run.detect_jobs()})
-        read = {job.id for cell in run.cells for _, _, job in run.quality_jobs(cell)}
+        read = {job.id for cell in run.cells for *_, job in run.quality_jobs(cell)}
         self.read = run.workspace.records("quality", read) if read else {}
-        pairs = {
-            run.meaning_job(run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id).id
-            for cell in run.cells
-            for attack in attacks(cell.recipe)
-            for item in cell.items
-        }
-        self.meaning = run.workspace.records("meaning", pairs) if run.recipe.meaning else {}
+        compared = {job.id for job in run.meaning_jobs()}
+        self.meaning = run.workspace.records("meaning", compared) if compared else {}
 
-    def text(self, own: str) -> str:
-        return str(self.texts.get(own, {}).get("text", ""))
+    def text(self, record_id: str) -> str:
+        return str(self.texts.get(record_id, {}).get("text", ""))
 
 
 def _where(cell: Cell, detection: Detection | None) -> Where:
@@ -84,27 +75,36 @@ def _llm(cell: Cell) -> str:
     return cell.recipe.llm.label or cell.recipe.llm.name
 
 
-def _estimate(found: metrics.Estimate) -> Estimate:
-    return {"value": float(found.value), "low": float(found.low), "high": float(found.high), "count": int(found.count)}
+def _estimate(estimate: metrics.Estimate) -> Estimate:
+    return {
+        "value": float(estimate.value),
+        "low": float(estimate.low),
+        "high": float(estimate.high),
+        "count": int(estimate.count),
+    }
 
 
 def _mean(values: Sequence[float]) -> Estimate:
-    """Of shares and cosines: one value alone says nothing of the mean but that it is one of these."""
-    found = _estimate(metrics.mean_interval(values))
-    return {**found, "low": max(-1.0, found["low"]), "high": min(1.0, found["high"])}
+    """The mean of shares or cosines; the interval is cut to [-1, 1], because that of a single value is unbounded."""
+    estimate = _estimate(metrics.mean_interval(values))
+    return {**estimate, "low": max(-1.0, estimate["low"]), "high": min(1.0, estimate["high"])}
 
 
 def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
-    """How many texts lie at or below each nominal p-value."""
-    return {f"{p:g}": _estimate(metrics.share(sum(one <= p for one in p_values), len(p_values))) for p in _NOMINAL}
+    """The share of texts at or below each nominal p-value."""
+    return {
+        f"{level:g}": _estimate(metrics.share(sum(p <= level for p in p_values), len(p_values))) for level in _NOMINAL
+    }
 
 
 _Negatives = tuple[Human, list[int]]
-"""Scores of human texts, and of each the number of its text: one text may have been scored under several keys."""
+"""The scores of human texts, and for each score the number of its text: a text may be scored under several keys."""
 
 
-def _human(run: Run, cell: Cell, detection: Detection, seen: _Seen) -> _Negatives | None:
-    rows = [(number, seen.scores[job.id]) for number, job in run.human_jobs(cell, detection) if job.id in seen.scores]
+def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Negatives | None:
+    rows = [
+        (number, records.scores[job.id]) for number, job in run.human_jobs(cell, detection) if job.id in records.scores
+    ]
     rows = [(number, record) for number, record in rows if not record.get("failed")]
     if not rows:
         return None
@@ -117,18 +117,21 @@ def _human(run: Run, cell: Cell, detection: Detection, seen: _Seen) -> _Negative
     return human, [number for number, _ in rows]
 
 
-def _rows(run: Run, cell: Cell, detection: Detection, seen: _Seen, human: _Negatives) -> Iterator[Row]:
+def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: _Negatives) -> Iterator[Row]:
     every: list[OneAttack | None] = [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
     for attack in every:
-        owns = [
+        sources = [
             run.generate_job(cell, item).id if attack is None else run.attack_job(cell, item, attack).id
             for item in cell.items
         ]
-        jobs = [run.detect_job(cell, detection, own, item.prompt) for own, item in zip(owns, cell.items, strict=True)]
-        scored = [seen.scores[job.id] for job in jobs if job.id in seen.scores]
+        jobs = [
+            run.detect_job(cell, detection, source, item.prompt)
+            for source, item in zip(sources, cell.items, strict=True)
+        ]
+        scored = [records.scores[job.id] for job in jobs if job.id in records.scores]
         sound = [record for record in scored if not record.get("failed")]
         if sound:
-            yield _row(run, cell, detection, attack, sound, len(scored) - len(sound), human, seen)
+            yield _row(run, cell, detection, attack, sound, len(scored) - len(sound), human, records)
 
 
 def _row(
@@ -139,16 +142,16 @@ def _row(
     sound: Sequence[Record],
     failed: int,
     human: _Negatives,
-    seen: _Seen,
+    records: _Records,
 ) -> Row:
     scores = [float(record["score"]) for record in sound]
     p_values = [float(record["p_value"]) for record in sound]
     negatives, groups = human[0]["scores"], human[1]
     rates: dict[str, Estimate | None] = {}
     for fpr in cell.recipe.fpr:
-        found = metrics.tpr_at(scores, negatives, fpr, groups=groups)
-        rates[f"{fpr:g}"] = None if found is None else _estimate(found)
-    cosines, deltas = _change(run, cell, attack, seen)
+        rate = metrics.tpr_at(scores, negatives, fpr, groups=groups)
+        rates[f"{fpr:g}"] = None if rate is None else _estimate(rate)
+    cosines, deltas = _change(run, cell, attack, records)
     return {
         **_where(cell, detection),
         "attack": attack.label if attack else "none",
@@ -167,71 +170,71 @@ def _row(
     }
 
 
-def _change(run: Run, cell: Cell, attack: OneAttack | None, seen: _Seen) -> tuple[list[float], list[float]]:
-    """How close in meaning attacked texts are to what they were, and the paper's ratio of sentence counts."""
+def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -> tuple[list[float], list[float]]:
+    """Cosine similarities of attacked texts to the originals, and the paper's ratios of sentence counts."""
     cosines, deltas = [], []
     cutter = splitter(DEFAULT_SPLITTER)
     for item in cell.items if attack else ():
         assert attack is not None
-        parent, own = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
-        meant = seen.meaning.get(run.meaning_job(parent, own).id, {})
-        if "cosine" in meant:
-            cosines.append(float(meant["cosine"]))
-        if (before := seen.text(parent)) and (after := seen.text(own)):
+        parent, attacked = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
+        similarity = records.meaning.get(run.meaning_job(parent, attacked).id, {})
+        if "cosine" in similarity:
+            cosines.append(float(similarity["cosine"]))
+        if (before := records.text(parent)) and (after := records.text(attacked)):
             deltas.append(len(cutter.units(after)) / max(1, len(cutter.units(before))))
     return cosines, deltas
 
 
-def _cost(run: Run, cell: Cell, seen: _Seen) -> list[Cost]:
-    records = [seen.texts.get(run.generate_job(cell, item).id, {}) for item in cell.items]
-    costs = [record["cost"] for record in records if "cost" in record]
+def _cost(run: Run, cell: Cell, records: _Records) -> list[Cost]:
+    texts = [records.texts.get(run.generate_job(cell, item).id, {}) for item in cell.items]
+    costs = [record["cost"] for record in texts if "cost" in record]
     if not costs:
         return []
     tokens, seconds = (float(np.mean([cost[name] for cost in costs])) for name in ("tokens", "seconds"))
     return [{**_where(cell, None), "texts": len(costs), "tokens": tokens, "seconds": seconds}]
 
 
-def _quality(run: Run, seen: _Seen) -> Iterator[Quality]:
-    told: set[tuple[str, str, str]] = set()
+def _quality(run: Run, records: _Records) -> Iterator[Quality]:
+    done: set[tuple[str, str, str]] = set()
     for cell in run.cells:
         by_kind: dict[str, list[Record]] = {}
         for kind, _, job in run.quality_jobs(cell):
-            record = seen.read.get(job.id, {})
+            record = records.read.get(job.id, {})
             if "perplexity" in record:
                 by_kind.setdefault(kind, []).append(record)
-        for kind, records in by_kind.items():
-            which = (kind, _llm(cell), cell.data.name)
-            if kind in ("human", "unmarked") and which in told:
-                continue  # the same for every watermark
-            told.add(which)
+        for kind, of_kind in by_kind.items():
+            texts = (kind, _llm(cell), cell.data.name)
+            if kind in ("human", "unmarked") and texts in done:
+                continue  # these texts are the same for every watermark
+            done.add(texts)
             yield {
                 "method": kind, "llm": _llm(cell), "data": cell.data.name, "grid": cell.variant.grid,
-                "oracle": cell.recipe.quality.oracle, "perplexity": [float(one["perplexity"]) for one in records],
-                "distinct": _mean([one["distinct"] for one in records]),
-                "repetition": _mean([one["repetition"] for one in records]),
-                "diversity": _diversity(run, cell, kind, seen),
+                "oracle": cell.recipe.quality.oracle, "perplexity": [float(record["perplexity"]) for record in of_kind],
+                "distinct": _mean([record["distinct"] for record in of_kind]),
+                "repetition": _mean([record["repetition"] for record in of_kind]),
+                "diversity": _diversity(run, cell, kind, records),
             }  # fmt: skip
 
 
-def _diversity(run: Run, cell: Cell, kind: str, seen: _Seen) -> Estimate | None:
-    """Among several answers to one prompt, over prompts."""
+def _diversity(run: Run, cell: Cell, kind: str, records: _Records) -> Estimate | None:
+    """The mean diversity of several answers to one prompt."""
     from alimark.bench.quality import diversity
 
     wanted = cell.recipe.quality
     if not wanted.answers or kind == "human":
         return None
     embedder = embedder_for(cell.watermark, run.models) or run.models.embedder(DEFAULT_EMBEDDER)
-    found = []
+    diversities = []
     for item in cell.items[: wanted.prompts]:
         jobs = [run.generate_job(cell, item, marked=kind != "unmarked", answer=i) for i in range(wanted.answers)]
-        texts = [text for job in jobs if (text := seen.text(job.id))]
+        texts = [text for job in jobs if (text := records.text(job.id))]
         if len(texts) > 1:
-            found.append(diversity(embedder.embed(texts)))
-    return _mean(found) if found else None
+            diversities.append(diversity(embedder.embed(texts)))
+    return _mean(diversities) if diversities else None
 
 
 def _runtime(run: Run) -> Iterator[Runtime]:
-    """Seconds of one detection, embedding included, at several lengths of text; the best of some repeats."""
+    """Seconds of one detection, embedding included, at several lengths of text; the fastest of several repeats."""
     wanted = run.recipe.runtime
     for cell in run.cells[:1] if wanted.sentences else ():
         cutter = splitter(DEFAULT_SPLITTER)
@@ -244,7 +247,7 @@ def _runtime(run: Run) -> Iterator[Runtime]:
                 key = key_for(cell.watermark, secret(1, text), run.models)
                 mark = load(key, embedder=embedder_for(cell.watermark, run.models))
                 times = []
-                for _ in range(wanted.repeats + 1):  # the first compiles
+                for _ in range(wanted.repeats + 1):  # the first also compiles
                     started = time.perf_counter()
                     mark.detect_batch([text], settings, llm=llm)
                     times.append(time.perf_counter() - started)
@@ -252,47 +255,47 @@ def _runtime(run: Run) -> Iterator[Runtime]:
                        "seconds": min(times[1:])}  # fmt: skip
 
 
-def _null(run: Run, cell: Cell, seen: _Seen, null: dict[str, list[float]]) -> None:
-    """The statistic of human texts under keys that did not write them, by block size."""
+def _null(run: Run, cell: Cell, records: _Records, null: dict[str, list[float]]) -> None:
+    """Add the z of human texts under random keys to `null`, by block size."""
     for detection in cell.recipe.detection[:1] if cell.watermark.scheme == "alimark" else ():
-        records = [seen.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
-        values = [float(record["z"]) for record in records if record.get("z") is not None]
+        scores = [records.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
+        values = [float(record["z"]) for record in scores if record.get("z") is not None]
         if values:
             null.setdefault(str(cell.watermark.key.get("block_size", 8)), []).extend(values)
 
 
-def _examples(run: Run, cell: Cell, seen: _Seen) -> Iterator[Example]:
-    """The first texts that went all the way, under the last attack of the recipe, which is often the hardest."""
+def _examples(run: Run, cell: Cell, records: _Records) -> Iterator[Example]:
+    """The first texts with scores at every stage, under the last attack of the recipe, which is often the hardest."""
     if not attacks(cell.recipe):
         return
     attack, detection = attacks(cell.recipe)[-1], cell.recipe.detection[0]
     left = cell.recipe.examples
     human_jobs = dict(reversed(list(run.human_jobs(cell, detection))))
     for number, item in enumerate(cell.items):
-        parent, own = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
+        parent, attacked = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
         jobs = {"marked": run.detect_job(cell, detection, parent, item.prompt),
-                "attacked": run.detect_job(cell, detection, own, item.prompt)}  # fmt: skip
+                "attacked": run.detect_job(cell, detection, attacked, item.prompt)}  # fmt: skip
         if number in human_jobs:
             jobs["human"] = human_jobs[number]
-        records = {kind: seen.scores.get(job.id, {}) for kind, job in jobs.items()}
-        if left == 0 or not all("score" in record for record in records.values()):
+        scores = {kind: records.scores.get(job.id, {}) for kind, job in jobs.items()}
+        if left == 0 or not all("score" in record for record in scores.values()):
             continue
         left -= 1
         yield {
             "method": cell.watermark.label, "attack": attack.label, "prompt": item.prompt, "human": item.human,
-            "marked": seen.text(parent), "attacked": seen.text(own),
-            "scores": {kind: float(record["score"]) for kind, record in records.items()},
-            "p_values": {kind: float(record["p_value"]) for kind, record in records.items()},
+            "marked": records.text(parent), "attacked": records.text(attacked),
+            "scores": {kind: float(record["score"]) for kind, record in scores.items()},
+            "p_values": {kind: float(record["p_value"]) for kind, record in scores.items()},
         }  # fmt: skip
 
 
 def _data(run: Run) -> list[dict[str, Any]]:
     rows = {}
     for cell in run.cells:
-        found = cell.data
-        rows[found.name, cell.recipe.data.sentences] = {
-            "set": found.name, "texts": len(cell.items), "human texts": len(found.human),
-            "sentences": cell.recipe.data.sentences, "short": found.short, "repeats": found.repeats,
+        data = cell.data
+        rows[data.name, cell.recipe.data.sentences] = {
+            "set": data.name, "texts": len(cell.items), "human texts": len(data.human),
+            "sentences": cell.recipe.data.sentences, "short": data.short, "repeats": data.repeats,
         }  # fmt: skip
     return list(rows.values())
 

@@ -1,4 +1,4 @@
-"""A report as Markdown: the same tables, plots as files beside it."""
+"""Renders a report as Markdown, with the same tables; plots are separate files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from alimark.bench.cells import Cell, Table
 from alimark.bench.results import Example
-from alimark.bench.shape import attack_label
+from alimark.bench.shape import example_figures, example_title, passages
 from alimark.bench.sheet import Plot
 
 if TYPE_CHECKING:
     from alimark.bench.report import Chapter, Code, Part
 
 PLOTS = "plots"
-"""The folder of the plots, beside the file."""
+"""The folder of the plots, in the folder of the report."""
 
 _ESCAPED = re.compile(r"([\\`*_\[\]|~$])")
 _LINE_START = re.compile(r"^(\s*\d*)([#+=.)-])", re.MULTILINE)
@@ -24,7 +24,7 @@ _LINE_START = re.compile(r"^(\s*\d*)([#+=.)-])", re.MULTILINE)
 def page(chapters: Sequence[Chapter]) -> str:
     several = len(chapters) > 1
     blocks = ["# Watermarks under attack"] if several or not chapters else []
-    blocks += ["\n".join(f"- [{_text(one.title)}](#{one.slug})" for one in chapters)] if several else []
+    blocks += ["\n".join(f"- [{_text(chapter.title)}](#{chapter.slug})" for chapter in chapters)] if several else []
     for chapter in chapters:
         level = "##" if several else "#"
         blocks += [f'<a id="{chapter.slug}"></a>'] if several else []
@@ -35,7 +35,7 @@ def page(chapters: Sequence[Chapter]) -> str:
 
 
 def _text(text: str) -> str:
-    """On one line, with nothing in it that Markdown or HTML would take for its own."""
+    """The text on one line, with everything escaped that has a meaning in Markdown or HTML."""
     return _escape(" ".join(text.split()))
 
 
@@ -61,10 +61,9 @@ def _table(table: Table) -> str:
         names, rules = [table.grouped_by, *names], [":--", *rules]
         rows = [[_text(line.group), *row] for line, row in zip(table.lines, rows)]
     lines = [_row([_text(name) for name in names]), _row(rules), *(_row(row) for row in rows)]
-    notes = [_text(table.note)] + (
-        [f"Best **bold**, second _in italics_, among {_text(table.ranked)}."] if table.ranked else []
-    )
-    note = " ".join(part for part in notes if part)
+    note = _text(table.note)
+    if table.ranked:
+        note = f"{note} Best **bold**, second _in italics_, among {_text(table.ranked)}.".strip()
     return "\n\n".join(part for part in (f"**{_text(table.title)}**", "\n".join(lines), note) if part)
 
 
@@ -84,28 +83,14 @@ def _code(code: Code) -> str:
 
 
 def _example(example: Example) -> str:
-    hit = example["attacked"] and example["attack"]
-    title = example["method"] + (f" under {attack_label(example['attack'])}" if hit else "")
-    told = {
-        "prompt": example["prompt"],
-        "human": example["human"],
-        "marked": example["marked"],
-        "attacked": example["attacked"],
-    }
-    parts = [f"**{_text(title)}**"]
-    for kind, text in told.items():
-        if text:
-            parts.append(f"{_figures(example, kind)}:\n\n{_quote(text)}")
+    parts = [f"**{_text(example_title(example))}**"]
+    for kind, text in passages(example):
+        figures = ", ".join(example_figures(example, kind))
+        parts.append(f"{kind} ({figures}):\n\n{_quote(text)}" if figures else f"{kind}:\n\n{_quote(text)}")
     return "\n\n".join(parts)
 
 
-def _figures(example: Example, kind: str) -> str:
-    told = [f"score {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
-    told += [f"p = {example['p_values'][kind]:.3g}"] if kind in example["p_values"] else []
-    return f"{kind} ({', '.join(told)})" if told else kind
-
-
 def _quote(text: str) -> str:
-    """A line that looks like the start of a heading, a list or a rule is none."""
+    """The text as a quotation; characters that would start a heading, a list or a rule are escaped."""
     lines = (_LINE_START.sub(r"\1\\\2", line.strip()) for line in _escape(text).splitlines())
     return "\n".join(f"> {line}" for line in lines)

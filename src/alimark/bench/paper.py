@@ -1,7 +1,7 @@
-"""The figures of the paper's tables, to stand beside ours: `paper.toml`, which holds them as printed, as plain values.
+"""The figures of the paper's tables, to compare with ours; `paper.toml` holds them as printed.
 
-Settings that a table varies are in a value's `grid`; what the paper does not say, such as the LLM of a detection's time, is "".
-Figures that the paper only draws are not here, since its source has no numbers for them.
+Settings that a table varies are in a value's `grid`. A field that the paper does not name, such as the LLM in the table of
+detection times, is empty. Figures that the paper gives only as plots are missing, because its source has no numbers for them.
 """
 
 from __future__ import annotations
@@ -17,48 +17,38 @@ from alimark.errors import AlimarkError
 
 
 def tables() -> list[str]:
-    """In the order of the file: "main" first."""
+    """The names of the tables in the order of the file, "main" first."""
     return list(_file())
 
 
-def caption(table: str) -> str:
-    return str(_table(table)["caption"])
-
-
 def values(table: str) -> list[PaperValue]:
-    """All figures of a table. AUROC and TPR are shares, whatever the paper prints."""
+    """All figures of a table. AUROC and TPR are shares between 0 and 1, although the paper prints percent."""
     return deepcopy(_values(table))
-
-
-def value(table: str, method: str, llm: str, data: str, attack: str, metric: str, **grid: Any) -> float | None:
-    """One figure; None where the table has none for this. `grid` names every setting that the table varies."""
-    sought = {"method": method, "llm": llm, "data": data, "attack": attack, "metric": metric, "grid": grid}
-    for one in _values(table):
-        if one == sought | {"value": one["value"]}:
-            return one["value"]
-    return None
 
 
 @cache
 def _values(table: str) -> list[PaperValue]:
-    source = _table(table)
+    try:
+        source = _file()[table]
+    except KeyError:
+        raise AlimarkError(f"no table of the paper is named {table!r}; the tables are {', '.join(tables())}") from None
     ((axis, marks),) = source["across"].items()
     columns = [(mark, metric) for mark in marks for metric in source["metrics"]]
-    found = []
+    figures = []
     for block in source["block"]:
-        shared = source.get("fixed", {}) | {name: said for name, said in block.items() if name != "rows"}
+        shared = source.get("fixed", {}) | {name: value for name, value in block.items() if name != "rows"}
         for row in block["rows"]:
             lead = len(source["row"])
             where = shared | dict(zip(source["row"], row[:lead], strict=True))
             for (mark, metric), printed in zip(columns, row[lead:], strict=True):
-                found.append(_value(where | {axis: mark}, metric, printed))
-    return found
+                figures.append(_value(where | {axis: mark}, metric, printed))
+    return figures
 
 
 def _value(where: dict[str, Any], metric: str, printed: float) -> PaperValue:
     grid = dict(where)
     method, llm, data, attack = (grid.pop(name, "") for name in ("method", "llm", "data", "attack"))
-    # Percent have one decimal; unrounded, a quarter of them were off in the last bit.
+    # Percentages are printed with one decimal; without rounding, a quarter of the shares differ in the last bit.
     share = metric == "auroc" or metric.startswith("tpr@")
     return PaperValue(
         method=method,
@@ -69,14 +59,6 @@ def _value(where: dict[str, Any], metric: str, printed: float) -> PaperValue:
         grid=grid,
         value=round(printed / 100, 4) if share else printed,
     )
-
-
-def _table(name: str) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = _file()[name]
-    except KeyError:
-        raise AlimarkError(f"the paper's tables are {', '.join(tables())}; there is none named {name!r}") from None
-    return found
 
 
 @cache

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from alimark.bench import shape
+from alimark.bench import metrics, shape
 from alimark.bench.results import Estimate, Quality, Results, Row
 from alimark.bench.shape import (
     GREYS,
@@ -25,7 +25,6 @@ from alimark.bench.shape import (
     variants,
 )
 from alimark.bench.sheet import INK, Looks, Plot, Sheet, style
-from alimark.errors import MissingExtra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,16 +34,8 @@ Floats = npt.NDArray[np.float64]
 HUMAN = GREYS["human"]
 
 
-def require() -> None:
-    """Says what is missing before anything is computed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtra("matplotlib", "bench") from None
-
-
 def draw(results: Results, colours: Mapping[str, str], prefix: str) -> dict[str, list[Plot]]:
-    """All plots that the results have something for, by the section that they stand in."""
+    """All plots that the results have data for, by the section that they belong to."""
     looks = Looks(colours)
     sections: dict[str, list[Plot]] = {}
     for section, drawers in _SECTIONS.items():
@@ -54,8 +45,8 @@ def draw(results: Results, colours: Mapping[str, str], prefix: str) -> dict[str,
     return sections
 
 
-def _titled(what: str, own: Group, groups: Mapping[Group, Any]) -> str:
-    label = group_label(own, groups)
+def _titled(what: str, group: Group, groups: Iterable[Group]) -> str:
+    label = group_label(group, groups)
     return f"{what}: {label}" if label else what
 
 
@@ -64,14 +55,14 @@ def _named(prefix: str, kind: str, number: int) -> str:
 
 
 def rates(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
-    """TPR against the rate of those attacks that have one; no attack is the rate 0."""
+    """TPR against the rate of the attacks that have one; the rate 0 is no attack."""
     groups = grouped(results["rows"])
-    for number, (own, rows) in enumerate(groups.items()):
+    for number, (group, rows) in enumerate(groups.items()):
         families = list(dict.fromkeys(family(row) for row in rows if row["rate"] is not None))
         levels = [level for level in ("0.01", "0.05") if any(row["tpr"].get(level) for row in rows)]
         if not families or not levels:
             continue
-        title = _titled("Texts found against the rate of an attack", own, groups)
+        title = _titled("Texts found against the rate of an attack", group, groups)
         sheet = Sheet(_named(prefix, "rates", number), title, len(families) * len(levels), columns=len(families),
                       sharex=True, sharey=True)  # fmt: skip
         panels = iter(sheet.axes)
@@ -79,23 +70,23 @@ def rates(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
             for name in families:
                 _rate_panel(sheet, next(panels), rows, name, level, looks)
         sheet.name_axes("rate of the attack", "marked texts found (%)")
-        yield sheet.finish("Bands are intervals at 95%; the rate 0 is no attack.")
+        yield sheet.finish("Bands are 95% intervals; the rate 0 is no attack.")
 
 
 def _rate_panel(sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level: str, looks: Looks) -> None:
     among = variants(rows)
-    for one in among:
+    for compared in among:
         points: dict[float, Estimate] = {}
         for row in rows:
             rate = 0.0 if row["attack"] == NO_ATTACK else row["rate"] if family(row) == name else None
-            if variant(row) == one and rate is not None and (found := row["tpr"].get(level)):
-                points[rate] = found
+            if variant(row) == compared and rate is not None and (estimate := row["tpr"].get(level)):
+                points[rate] = estimate
         x = sorted(points)
-        look = looks.line(one, among)
+        look = looks.line(compared, among)
         (line,) = axes.plot(x, [100 * points[rate]["value"] for rate in x], **look)
         low, high = ([100 * points[rate][end] for rate in x] for end in ("low", "high"))
         axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
-        sheet.explain(one.label, line)
+        sheet.explain(compared.label, line)
     axes.set_ylim(-3, 103)
     sheet.head(axes, f"{name}, at {_level(level)} false positives")
 
@@ -105,23 +96,23 @@ def _level(level: str) -> str:
 
 
 def settings(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
-    """TPR at each point of the recipe's grid, a panel for each attack."""
+    """TPR at each point of the recipe's grid, with a panel for each attack."""
     groups = grouped(results["rows"])
     level = next((level for level in ("0.05", "0.01") if any(row["tpr"].get(level) for row in results["rows"])), None)
-    for number, (own, rows) in enumerate(groups.items()):
-        points = list(dict.fromkeys(one.grid for one in variants(rows) if one.grid))
+    for number, (group, rows) in enumerate(groups.items()):
+        points = list(dict.fromkeys(other.grid for other in variants(rows) if other.grid))
         if len(points) < 2 or level is None:
             continue
         attacks = list(dict.fromkeys(row["attack"] for row in rows))
         what = " and ".join(name.replace("_", " ") for name, _ in points[0])
-        title = _titled(f"Texts found at {_level(level)} false positives, by {what}", own, groups)
+        title = _titled(f"Texts found at {_level(level)} false positives, by {what}", group, groups)
         sheet = Sheet(_named(prefix, "grid", number), title, len(attacks), sharex=True, sharey=True)
         for axes, attack in zip(sheet.axes, attacks):
             members = [row for row in rows if row["attack"] == attack]
             _setting_panel(sheet, axes, members, points, level, looks)
             sheet.head(axes, attack_label(attack))
         sheet.name_axes(what, "marked texts found (%)")
-        yield sheet.finish("Bars are intervals at 95%.")
+        yield sheet.finish("Bars are 95% intervals.")
 
 
 def _setting_panel(
@@ -132,15 +123,15 @@ def _setting_panel(
     level: str,
     looks: Looks,
 ) -> None:
-    among = list(dict.fromkeys(Variant(one.method, one.detection, ()) for one in variants(rows)))
-    for place, one in enumerate(among):
-        found = {variant(row).grid: row["tpr"].get(level) for row in rows if _without_grid(row) == one}
-        at = [(i, estimate) for i, point in enumerate(points) if (estimate := found.get(point))]
-        values = 100 * np.array([[e["value"], e["low"], e["high"]] for _, e in at]).reshape(-1, 3)
-        x = np.array([i for i, _ in at]) + 0.06 * (place - (len(among) - 1) / 2)
+    among = list(dict.fromkeys(Variant(other.method, other.detection, ()) for other in variants(rows)))
+    for place, compared in enumerate(among):
+        by_point = {variant(row).grid: row["tpr"].get(level) for row in rows if _without_grid(row) == compared}
+        estimates = [(i, estimate) for i, point in enumerate(points) if (estimate := by_point.get(point))]
+        values = 100 * np.array([[e["value"], e["low"], e["high"]] for _, e in estimates]).reshape(-1, 3)
+        x = np.array([i for i, _ in estimates]) + 0.06 * (place - (len(among) - 1) / 2)
         reach = np.abs(values[:, 1:] - values[:, :1]).T
-        bars = axes.errorbar(x, values[:, 0], yerr=reach, capsize=2, elinewidth=0.9, **looks.line(one, among))
-        sheet.explain(one.label, bars)
+        bars = axes.errorbar(x, values[:, 0], yerr=reach, capsize=2, elinewidth=0.9, **looks.line(compared, among))
+        sheet.explain(compared.label, bars)
     labels = [", ".join(value for _, value in point) for point in points]
     tilted = max(map(len, labels)) * len(labels) > 24
     axes.set_xticks(range(len(points)), labels, rotation=35 if tilted else 0, ha="right" if tilted else "center")
@@ -153,12 +144,12 @@ def _without_grid(row: Row) -> Variant:
 
 
 def roc(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
-    """A panel for each attack: first with false positives on a logarithmic axis, where the differences are."""
+    """ROC curves with a panel for each attack, with false positives on a logarithmic and then on a linear axis."""
     groups = grouped([row for row in results["rows"] if row["scores"] and negatives(results, row)])
-    for number, (own, rows) in enumerate(groups.items()):
+    for number, (group, rows) in enumerate(groups.items()):
         for log in (True, False):
             axis = "logarithmic" if log else "linear"
-            title = _titled(f"ROC curves by attack ({axis} axis)", own, groups)
+            title = _titled(f"ROC curves by attack ({axis} axis)", group, groups)
             attacks = list(dict.fromkeys(row["attack"] for row in rows))
             name = _named(prefix, "roc-log" if log else "roc", number)
             sheet = Sheet(name, title, len(attacks), sharex=True, sharey=True)
@@ -166,7 +157,7 @@ def roc(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
                 _roc_panel(sheet, axes, results, [row for row in rows if row["attack"] == attack], looks, log)
                 sheet.head(axes, attack_label(attack))
             sheet.name_axes("human texts found (%)", "marked texts found (%)")
-            yield sheet.finish("Dotted: chance. Every point is a score taken as the threshold.", folded=not log)
+            yield sheet.finish("Dotted: chance. Every point is one threshold.", folded=not log)
 
 
 def _roc_panel(sheet: Sheet, axes: Axes, results: Results, rows: Sequence[Row], looks: Looks, log: bool) -> None:
@@ -187,18 +178,16 @@ def _roc_panel(sheet: Sheet, axes: Axes, results: Results, rows: Sequence[Row], 
 
 
 def roc_curve(marked: Sequence[float], human: Sequence[float]) -> tuple[Floats, Floats]:
-    """Shares of human and of marked texts at or above each score, from none to all; only the corners are kept."""
-    own, others = np.sort(marked), np.sort(human)
-    levels = np.unique(np.concatenate([own, others]))[::-1]
-    true = np.append(0, 1 - np.searchsorted(own, levels) / len(own))
-    false = np.append(0, 1 - np.searchsorted(others, levels) / len(others))
+    """False-positive and true-positive rates at falling thresholds, reduced to the corners of the curve."""
+    curve = metrics.roc(marked, human)
+    false, true = curve.fpr, curve.tpr
     inner = np.diff(true[:-1]) * np.diff(false[1:]) != np.diff(true[1:]) * np.diff(false[:-1])
     corners = np.concatenate([[True], inner, [True]])
     return false[corners], true[corners]
 
 
 def _log_axis(axes: Axes, which: str) -> None:
-    """Powers of ten as plain numbers: the usual labels are formulas, which are off."""
+    """A logarithmic axis with plain numbers as labels; matplotlib's formulas are switched off in `style`."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     for name in which:
@@ -209,27 +198,27 @@ def _log_axis(axes: Axes, which: str) -> None:
 
 
 def scores(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
-    """A row of panels for each variant, a panel for each attack: human, marked and attacked texts by score."""
+    """Histograms of scores with a panel for each variant and attack: human, marked and attacked texts."""
     groups = grouped([row for row in results["rows"] if row["scores"]])
-    for number, (own, rows) in enumerate(groups.items()):
+    for number, (group, rows) in enumerate(groups.items()):
         among, panels = variants(rows), []
-        for one in among:
-            members = [row for row in rows if variant(row) == one]
+        for compared in among:
+            members = [row for row in rows if variant(row) == compared]
             families = list(dict.fromkeys(family(row) for row in members if row["attack"] != NO_ATTACK))
             clean = [row for row in members if row["attack"] == NO_ATTACK]
             hit = [[row for row in members if family(row) == name] for name in families]
-            panels += [(one, clean, attacked) for attacked in hit or [[]]]
+            panels += [(compared, clean, attacked) for attacked in hit or [[]]]
         widest = len(panels) // len(among)
-        title = _titled("Scores of human, marked and attacked texts", own, groups)
+        title = _titled("Scores of human, marked and attacked texts", group, groups)
         name = _named(prefix, "scores", number)
         sheet = Sheet(name, title, len(panels), columns=widest if 2 < widest < 6 else 4, height=1.5)
-        for axes, (one, clean, attacked) in zip(sheet.axes, panels):
-            _score_panel(sheet, axes, results, clean, attacked, looks.colours[one.method])
+        for axes, (compared, clean, attacked) in zip(sheet.axes, panels):
+            _score_panel(sheet, axes, results, clean, attacked, looks.colours[compared.method])
             about = family(attacked[0]) if attacked else "no attack"
-            sheet.head(axes, f"{one.label}: {about}" if len(among) > 1 else about)
+            sheet.head(axes, f"{compared.label}: {about}" if len(among) > 1 else about)
         sheet.name_axes("score", "share of texts (%)")
         yield sheet.finish(
-            "Filled: before the attack. Lines: after it; where it has rates, light the lowest and dark the highest."
+            "Filled: before the attack. Lines: after it; with several rates, the lowest is light and the highest dark."
         )
 
 
@@ -261,36 +250,36 @@ def _edges(values: Floats, bins: int = 24) -> Floats:
 
 
 def _bars(axes: Axes, values: Sequence[float] | Floats, edges: Floats, **look: Any) -> Any:
-    """A histogram in percent of the values; nothing where there are none."""
+    """Draw a histogram in percent of the values."""
     counts, _ = np.histogram(values, edges)
     return axes.stairs(100 * counts / max(1, len(values)), edges, **look)
 
 
 def deltas(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
-    """How attacks change the number of sentences."""
+    """Histograms of the number of sentences after an attack, relative to before."""
     groups = grouped([row for row in results["rows"] if row["deltas"] and row["attack"] != NO_ATTACK])
     edges = np.arange(0.25, 2.06, 0.1)  # 1 in the middle of a bar
-    for number, (own, rows) in enumerate(groups.items()):
+    for number, (group, rows) in enumerate(groups.items()):
         attacks = list(dict.fromkeys(row["attack"] for row in rows))
-        title = _titled("Sentences after an attack, relative to before", own, groups)
+        title = _titled("Sentences after an attack, relative to before", group, groups)
         sheet = Sheet(_named(prefix, "deltas", number), title, len(attacks), height=1.4, sharex=True, sharey=True)
         among = _writers(rows)
         for axes, attack in zip(sheet.axes, attacks):
-            for one in among:
-                found = [row["deltas"] for row in rows if row["attack"] == attack and _writer(row) == one]
-                if found:
-                    values, look = np.clip(found[0], 0.26, 2.04), looks.line(one, among, marker=False)
-                    if len(among) < 4:  # more would mix to grey
+            for compared in among:
+                ratios = [row["deltas"] for row in rows if row["attack"] == attack and _writer(row) == compared]
+                if ratios:
+                    values, look = np.clip(ratios[0], 0.26, 2.04), looks.line(compared, among, marker=False)
+                    if len(among) < 4:  # the fills of more would mix to grey
                         _bars(axes, values, edges, color=look["color"], alpha=0.15, fill=True)
-                    sheet.explain(one.label, _bars(axes, values, edges, linewidth=1.4, **look))
+                    sheet.explain(compared.label, _bars(axes, values, edges, linewidth=1.4, **look))
             axes.set_xticks([0.5, 1, 1.5, 2])
             sheet.head(axes, attack_label(attack))
         sheet.name_axes("sentences after / before", "share of texts (%)")
-        yield sheet.finish("What lies beyond the axis is counted at its ends.")
+        yield sheet.finish("Values beyond the ends of the axis are counted at its ends.")
 
 
 def _writer(row: Row) -> Variant:
-    """Detection has no part in what an attack does to a text."""
+    """The variant of a row without its detection options, which do not change what an attack does to a text."""
     return Variant(row["method"], "", variant(row).grid)
 
 
@@ -299,16 +288,16 @@ def _writers(rows: Sequence[Row]) -> list[Variant]:
 
 
 def perplexity(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
-    """Boxes lie, so that long names have room."""
+    """Box plots of perplexity, drawn horizontally so that long names have room."""
     groups = grouped([row for row in shape.quality(results) if row["perplexity"]])
     if not groups:
         return
     most = max(len(rows) for rows in groups.values())
     title = "Perplexity of the texts"
     sheet = Sheet(_named(prefix, "perplexity", 0), title, len(groups), columns=2, height=0.5 + 0.24 * most, sharex=True)
-    for axes, (own, rows) in zip(sheet.axes, groups.items()):
+    for axes, (group, rows) in zip(sheet.axes, groups.items()):
         _boxes(axes, rows, looks)
-        if label := group_label(own, groups):
+        if label := group_label(group, groups):
             sheet.head(axes, label)
     oracles = ", ".join(dict.fromkeys(row["oracle"] for row in results["quality"] if row["oracle"]))
     sheet.name_axes(f"perplexity by {oracles}" if oracles else "perplexity")
@@ -330,11 +319,11 @@ def _boxes(axes: Axes, rows: Sequence[Quality], looks: Looks) -> None:
 
 
 def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
-    """Shades of one colour that is no method's: these are settings."""
+    """Histograms of z of human texts, by block size, in grey because block sizes are no methods."""
     sizes = sorted((size for size, values in results["null"].items() if values), key=lambda size: (len(size), size))
     if not sizes:
         return
-    title = "Scores (z) of human texts under keys that did not write them, by block size M"
+    title = "Scores (z) of human texts under random keys, by block size M"
     sheet = Sheet(_named(prefix, "null", 0), title, len(sizes), height=1.6, sharex=True, sharey=True)
     edges = _edges(np.concatenate([results["null"][size] for size in sizes]), 32)
     for axes, size in zip(sheet.axes, sizes):
@@ -343,24 +332,25 @@ def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
         axes.axvline(float(values.mean()), color=INK, linewidth=1)
         sheet.head(axes, f"M = {size}: mean {values.mean():.3f}, sd {values.std():.3f}")
     sheet.name_axes("z", "share of texts (%)")
-    yield sheet.finish("What chance alone brings: a marked text lies to the right of this. Line: the mean.")
+    yield sheet.finish("Scores by chance alone; marked texts score higher. Line: the mean.")
 
 
 def runtime(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+    """Seconds to detect one text, by its number of sentences."""
     rows = results["runtime"]
     if not rows:
         return
     sheet = Sheet(_named(prefix, "runtime", 0), "Seconds to detect one text, by its number of sentences", 1, height=2.3)
     axes, among = sheet.axes[0], variants(rows)
-    for one in among:
-        points = sorted((row["sentences"], row["seconds"]) for row in rows if variant(row) == one)
-        (line,) = axes.plot(*zip(*points), **looks.line(one, among))
-        sheet.explain(one.label, line)
+    for compared in among:
+        points = sorted((row["sentences"], row["seconds"]) for row in rows if variant(row) == compared)
+        (line,) = axes.plot(*zip(*points), **looks.line(compared, among))
+        sheet.explain(compared.label, line)
     _log_axis(axes, "xy")
     lengths = sorted({row["sentences"] for row in rows})
     axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.set(xlabel="sentences N", ylabel="seconds")
-    yield sheet.finish("Both axes are logarithmic; embedding included.")
+    yield sheet.finish("Both axes are logarithmic; the time includes embedding.")
 
 
 _SECTIONS = {

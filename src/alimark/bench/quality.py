@@ -1,4 +1,4 @@
-"""How a text reads: its perplexity under an oracle, how much it repeats itself, how different several answers are."""
+"""Measures of text quality: perplexity under an oracle model, repetition, and diversity of several answers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from alimark.errors import MissingExtra
 if TYPE_CHECKING:
     import torch
 
-# The most logits at a time, a gigabyte in float32: a long text has more of them than a small model has weights.
 _LOGITS = 1 << 28
+"""The most logits to compute at once: one gigabyte in float32. A long text can need more memory than the model."""
 
 _WORD = re.compile(r"\w+")
 
 
 class Oracle:
-    """A causal language model that reads texts: a store name, a folder, a GGUF file or a hub id.
+    """A causal language model that computes perplexities: a store name, a folder, a GGUF file or a hub id.
 
-    float32 on a CPU, bfloat16 on a GPU, whose rounding moves a perplexity a little. `device` is PyTorch's name of one; a GPU
-    is taken where there is one.
+    It computes in float32 on a CPU and in bfloat16 on a GPU, whose rounding changes perplexities slightly. `device` is
+    PyTorch's name of a device; by default a GPU if there is one.
     """
 
     def __init__(self, name: str | Path, device: str = "") -> None:
@@ -55,21 +55,21 @@ class Oracle:
         return f"<Oracle {self.name} on {self._device}>"
 
     def perplexities(self, pairs: Sequence[tuple[str, str]], *, batch: int = 8) -> list[float]:
-        """Of the text of each (prompt, text): how many tokens the model wavers between, on geometric average.
+        """The perplexity of each text after its prompt, for pairs of (prompt, text).
 
-        The text is read as it is written: behind the prompt with a blank between, unless the prompt ends in a line break.
-        Tokens of the prompt are not scored. Without a prompt the first token is scored behind the model's begin-of-text
-        token, or not at all where the model has none. Where nothing is left to score, as in an empty text, it is nan.
+        Prompt and text are joined by a blank, unless the prompt ends in a line break. Tokens of the prompt are not scored.
+        Without a prompt, the first token is scored after the model's begin-of-text token, or not at all if the model has none.
+        If there is nothing to score, as in an empty text, the perplexity is nan.
 
-        Prompt and text longer than the model's context are read in windows as long as the context, each half a context
-        further than the one before. A token is scored in the first window that reaches it: beyond the first context,
-        behind at least half a context.
+        A prompt and text longer than the model's context are read in windows of the length of the context, each half a context
+        after the one before. A token is scored in the first window that contains it, so that beyond the first window at least
+        half a context comes before it.
 
-        `batch`: texts of like length read together; fewer where their logits would fill the memory. It changes results by
-        rounding only.
+        `batch` is the number of texts of similar length that are read together; there are fewer if their logits would not fit
+        into memory. It changes results by rounding only.
         """
         if batch < 1:
-            raise ValueError(f"batch must be at least 1, not {batch}")
+            raise ValueError(f"batch must be at least 1, but {batch} was given")
         losses: list[list[float]] = [[] for _ in pairs]
         spans: list[_Span] = []
         for text, (prompt, written) in enumerate(pairs):
@@ -77,13 +77,13 @@ class Oracle:
             spans += (_Span(text, ids[a:b], at - a) for a, at, b in windows(len(ids), first, self._context))
         for group in _groups(spans, batch, self._most_tokens):
             first = min(span.first for span in group)
-            for span, found in zip(group, self._losses([span.ids for span in group], first), strict=True):
-                losses[span.text] += found[span.first - first : len(span.ids) - first].tolist()
-        return [math.exp(math.fsum(one) / len(one)) if one else math.nan for one in losses]
+            for span, row in zip(group, self._losses([span.ids for span in group], first), strict=True):
+                losses[span.text] += row[span.first - first : len(span.ids) - first].tolist()
+        return [math.exp(math.fsum(of_text) / len(of_text)) if of_text else math.nan for of_text in losses]
 
     def _ids(self, prompt: str, text: str) -> tuple[list[int], int]:
-        """Of prompt and text, and which is the first to be scored."""
-        # As generation has it: the blank belongs to the text's first token.
+        """The tokens of prompt and text, and the place of the first token to score."""
+        # As in generation, the blank between them belongs to the first token of the text.
         context, text = prompt.rstrip(" \t"), text.strip()
         blank = "" if not context or context[-1].isspace() else " "
         before, whole = self._encoded(context), self._encoded(context + blank + text if text else context)
@@ -98,11 +98,11 @@ class Oracle:
         return ids
 
     def _losses(self, rows: Sequence[list[int]], first: int) -> NDArray[np.float64]:
-        """Of each row's tokens from `first` on, minus the logarithm of its probability; behind a row's end, anything.
+        """Minus the log probability of each row's tokens from `first` on; undefined after the end of a row.
 
-        Rows are filled up on the right, where no token that counts can see it, so that nothing needs to be masked. A row
-        with more logits than may be held at a time is read again for each part of them: with keys and values kept it would
-        be read once, but models that are not all attention, as Mamba, go wrong there without a word.
+        Rows are padded on the right, where no token of the row can attend to the padding, so nothing needs to be masked. A row
+        with too many logits is read again from its beginning for each part of them. A KV cache would avoid that, but models
+        that are not pure transformers, such as Mamba, silently give wrong results with it here.
         """
         import torch
         from torch.nn.functional import cross_entropy
@@ -110,22 +110,22 @@ class Oracle:
         longest = max(map(len, rows))
         ids = torch.tensor([row + row[-1:] * (longest - len(row)) for row in rows], device=self._device)
         step = max(1, self._most_tokens // len(rows))
-        found: list[torch.Tensor] = []
+        parts: list[torch.Tensor] = []
         with torch.inference_mode():
             for start in range(first, longest, step):
                 right = ids[:, start : start + step]
                 kept = right.shape[1]
                 answer = self._model(ids[:, : start + kept - 1], use_cache=False, logits_to_keep=kept)
-                # Row by row, since each takes as much memory again.
+                # Row by row, because converting the logits of a row takes as much memory again.
                 rowwise = zip(answer.logits[:, -kept:], right, strict=True)
-                found.append(torch.stack([cross_entropy(row.float(), to, reduction="none") for row, to in rowwise]))
-        losses: NDArray[np.float64] = torch.cat(found, dim=1).cpu().numpy().astype(np.float64)
+                parts.append(torch.stack([cross_entropy(row.float(), to, reduction="none") for row, to in rowwise]))
+        losses: NDArray[np.float64] = torch.cat(parts, dim=1).cpu().numpy().astype(np.float64)
         return losses
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Tokens of a text that are read at a time, those from `first` on to be scored."""
+    """Tokens of a text that are read together; those from `first` on are scored."""
 
     text: int
     ids: list[int]
@@ -133,7 +133,7 @@ class _Span:
 
 
 def windows(length: int, first: int, context: int | None) -> Iterator[tuple[int, int, int]]:
-    """(start, first token to be scored, end) of the windows in which tokens `first` to `length` are read."""
+    """(start, first token to score, end) of the windows in which tokens `first` to `length` are scored."""
     context = max(2, context or length)
     start = 0
     while first < length:
@@ -145,7 +145,7 @@ def windows(length: int, first: int, context: int | None) -> Iterator[tuple[int,
 
 
 def _groups(spans: Sequence[_Span], most: int, most_tokens: int) -> Iterator[list[_Span]]:
-    """Spans of like length, the longest first, so that what does not fit the memory shows at once."""
+    """Spans of similar length, the longest first, so that a lack of memory shows at the start."""
     group: list[_Span] = []
     for span in sorted(spans, key=lambda span: len(span.ids), reverse=True):
         if group and (len(group) == most or (len(group) + 1) * len(group[0].ids) > most_tokens):
@@ -159,12 +159,12 @@ def _groups(spans: Sequence[_Span], most: int, most_tokens: int) -> Iterator[lis
 def _weights(name: str | Path) -> Path:
     from alimark.models import store
 
-    found = store.resolve(name)
-    return found if found.suffix == ".gguf" else store.resolve_weights(name)
+    path = store.resolve(name)
+    return path if path.suffix == ".gguf" else store.resolve_weights(name)
 
 
 def _front(tokenizer: Any, add_bos: int | None) -> list[int]:
-    """What every text begins with: tokens that the tokenizer puts first, or the one that it forgets."""
+    """The tokens at the start of every text: those that the tokenizer adds, or the begin-of-text token that it leaves out."""
     if add_bos is not None:
         return [add_bos]
     known = tokenizer("a", return_special_tokens_mask=True)
@@ -173,32 +173,32 @@ def _front(tokenizer: Any, add_bos: int | None) -> list[int]:
 
 
 def distinct(text: str, n: int = 2) -> float:
-    """The share of different ones among a text's runs of `n` words; 1 where it has none. Case does not count."""
+    """The share of different sequences among all sequences of `n` words in a text, without regard to case; 1 if it has none."""
     runs = _runs(text, n)
     return len(set(runs)) / len(runs) if runs else 1.0
 
 
 def repetition(text: str, n: int = 4) -> float:
-    """The share of a text's runs of `n` words that came before in it; 0 where it has none."""
+    """The share of sequences of `n` words that occurred before in the text; 0 if it has none."""
     return 1.0 - distinct(text, n)
 
 
 def self_overlap(texts: Sequence[str], n: int = 4) -> float:
-    """The share of a text's runs of `n` words that another of the texts has, too, on average over those with any.
+    """The mean share of a text's sequences of `n` words that also occur in another of the texts.
 
-    nan where none has any, or where there is but one text.
+    Texts without such sequences are left out; the result is nan if none is left, or if there is only one text.
     """
     runs = [_runs(text, n) for text in texts]
     seen_in: dict[tuple[str, ...], int] = {}
-    for one in runs:
-        for run in set(one):
+    for runs_of_text in runs:
+        for run in set(runs_of_text):
             seen_in[run] = seen_in.get(run, 0) + 1
-    shares = [sum(seen_in[run] > 1 for run in one) / len(one) for one in runs if one]
+    shares = [sum(seen_in[run] > 1 for run in of_text) / len(of_text) for of_text in runs if of_text]
     return math.fsum(shares) / len(shares) if shares and len(texts) > 1 else math.nan
 
 
-def diversity(vectors: NDArray[np.floating[Any]]) -> float:
-    """One minus the mean cosine of two rows: of the answers to one prompt. nan where there are not two."""
+def diversity(vectors: NDArray[np.float32] | NDArray[np.float64]) -> float:
+    """One minus the mean cosine similarity of two different rows; nan for fewer than two rows."""
     rows = np.asarray(vectors, dtype=np.float64)
     count = len(rows)
     if count < 2:
@@ -211,8 +211,8 @@ def diversity(vectors: NDArray[np.floating[Any]]) -> float:
 
 
 def _runs(text: str, n: int) -> list[tuple[str, ...]]:
-    """Of `n` words each, in order."""
+    """The sequences of `n` words in a text, in order."""
     if n < 1:
-        raise ValueError(f"n must be at least 1, not {n}")
+        raise ValueError(f"n must be at least 1, but {n} was given")
     words = _WORD.findall(text.lower())
     return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]

@@ -1,10 +1,9 @@
-"""How many texts are found: the rates, the tables that hold them, and a sentence for the hurried."""
+"""Detection rates: the metrics, their tables, and a summary in a few sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from alimark.bench.shape import NO_ATTACK, Paper, Variant, attack_label, family,
 @dataclass(frozen=True)
 class Metric:
     key: str
-    """As in the paper's values: "auroc", "tpr@0.01"."""
+    """As in the paper's values, such as "auroc" or "tpr@0.01"."""
     title: str
     about: str
 
@@ -42,47 +41,47 @@ class Metric:
 
 def _tpr(level: str) -> Metric:
     share = f"{100 * float(level):g}%"
-    return Metric(f"tpr@{level}", f"TPR@{share}", f"marked texts found where {share} of the human texts are found, too")
+    return Metric(f"tpr@{level}", f"TPR@{share}", f"share of marked texts found at a false-positive rate of {share}")
 
 
-AUROC = Metric("auroc", "AUROC", "how often a marked text scores above a human one")
+AUROC = Metric("auroc", "AUROC", "share of pairs in which the marked text scores above the human one")
 MAIN = (_tpr("0.01"), _tpr("0.05"), AUROC)
 
 
 def metrics(rows: Sequence[Row]) -> list[Metric]:
-    """The paper's three, then other false-positive rates and nominal p-values; those that no row has are left out."""
+    """The paper's three metrics, then other false-positive rates and nominal p-values; those without any value are left out."""
     levels = sorted({level for row in rows for level in row["tpr"]} - {"0.01", "0.05"}, key=float, reverse=True)
     nominal = sorted({level for row in rows for level in row["tpr_nominal"]}, key=float)
     every = [*MAIN, *map(_tpr, levels)]
-    every += [Metric(f"p@{p}", f"p ≤ {p}", f"marked texts with a p-value of {p} or less") for p in nominal]
+    every += [Metric(f"p@{p}", f"p ≤ {p}", f"share of marked texts with a p-value of {p} or less") for p in nominal]
     return [metric for metric in every if any(metric.of(row) for row in rows)]
 
 
 # --- Tables
 
-_BESIDE = " The paper's figures stand beside ours, and below them what they are of where it is not the same."
+_BESIDE = " Figures of the paper are beside ours; small print below them says where their setting differs."
 
 
 def _ranked(rows: Sequence[Row]) -> str:
     among = variants(rows)
-    if len({(one.method, one.detection) for one in among}) < 2:
+    if len({(other.method, other.detection) for other in among}) < 2:
         return "settings"
-    return "methods at the same settings" if any(one.grid for one in among) else "methods"
+    return "methods at the same settings" if any(other.grid for other in among) else "methods"
 
 
 def _note(rows: Sequence[Row], beside: bool) -> str:
     texts = sorted({row["texts"] for row in rows})
     count = f"{texts[0]}" if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
-    return f"In percent, with intervals at 95%; {count} marked texts a figure.{_BESIDE if beside else ''}"
+    return f"In percent, with 95% intervals; {count} marked texts per figure.{_BESIDE if beside else ''}"
 
 
-def _rivals(own: Variant, among: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
-    """Methods are compared at the same point of the grid; one method alone, over the grid."""
-    return own.grid if len({(one.method, one.detection) for one in among}) > 1 else ()
+def _ranking_set(variant: Variant, among: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
+    """Several methods are ranked at the same point of the grid; a single method is ranked over the grid."""
+    return variant.grid if len({(other.method, other.detection) for other in among}) > 1 else ()
 
 
 def overview(results: Results) -> list[Table]:
-    """Of the paper's three rates a table each: what is compared down, the attacks across."""
+    """One table for each of the paper's three metrics: a line per variant, a column per attack."""
     rows = results["rows"]
     if len(variants(rows)) < 2:
         return []
@@ -96,17 +95,17 @@ def _matrix(results: Results, metric: Metric) -> Table:
     beside = {row["attack"] for row in rows if paper.find(row, metric.key)}
     columns = [*names.columns, *(column for row in attacks.values() for column in _attack_columns(row, beside))]
     lines, sets = [], []
-    for own, members in groups.items():
-        at = {(variant(row), row["attack"]): row for row in members}
-        for one in variants(members):
-            cells = names.cells(one)
+    for group, members in groups.items():
+        by_place = {(variant(row), row["attack"]): row for row in members}
+        for compared in variants(members):
+            cells = names.cells(compared)
             for attack in attacks:
-                row = at.get((one, attack))
+                row = by_place.get((compared, attack))
                 cells.append(estimated(metric.of(row)) if row else Cell())
                 if attack in beside:
                     cells.append(papers(paper.find(row, metric.key)) if row else Cell())
-            lines.append(Line(cells, group_label(own, groups)))
-            sets.append((own, _rivals(one, variants(members))))
+            lines.append(Line(cells, group_label(group, groups)))
+            sets.append((group, _ranking_set(compared, variants(members))))
     lines = mark_columns(lines, sets, range(len(names.columns), len(columns)))
     title = f"{metric.title}: {metric.about}"
     return Table(title, columns, lines, _note(rows, bool(beside)), "texts", _ranked(rows))
@@ -121,17 +120,17 @@ def _attack_columns(row: Row, beside: set[str]) -> list[Column]:
 
 
 def details(results: Results) -> list[Table]:
-    """Every figure of every row, a table for each group of texts."""
+    """Every figure of every row, in one table for each group of texts."""
     groups = grouped(results["rows"])
     alone = len(variants(results["rows"])) < 2
-    return [_full(results, members, group_label(own, groups), alone) for own, members in groups.items()]
+    return [_full(results, members, group_label(group, groups), alone) for group, members in groups.items()]
 
 
 _COUNTS = {"texts": "texts", "failed": "failed", "negatives": "human scores"}
 
 
 def _full(results: Results, rows: Sequence[Row], label: str, alone: bool) -> Table:
-    """Attacks down; where several variants are compared, these within each attack."""
+    """A line per attack or, if several variants are compared, per attack and variant."""
     order = list(dict.fromkeys(row["attack"] for row in rows))
     rows = sorted(rows, key=lambda row: order.index(row["attack"]))
     names = Names(rows)
@@ -144,9 +143,9 @@ def _full(results: Results, rows: Sequence[Row], label: str, alone: bool) -> Tab
         start = [Cell(attack)] if alone else names.cells(variant(row))
         lines.append(Line([*start, *rate_cells(row), *rest_cells(row)], "" if alone else attack))
     if not alone:
-        sets = [(row["attack"], _rivals(variant(row), variants(rows))) for row in rows]
+        sets = [(row["attack"], _ranking_set(variant(row), variants(rows))) for row in rows]
         lines = mark_columns(lines, sets, range(len(first), len(first) + len(rates)))
-    title = "Detection by attack" if alone else "Every figure, attack by attack"
+    title = "Detection by attack" if alone else "All figures by attack"
     return Table(
         f"{title}: {label}" if label else title, [*first, *rates, *rest], lines, note, "attack",
         "" if alone else _ranked(rows), folded=not alone,
@@ -165,15 +164,15 @@ def _rates(paper: Paper, rows: Sequence[Row]) -> tuple[list[Column], _Cells, str
         columns += pair if metric.key in beside else [Column(metric.title)]
 
     def cells(row: Row) -> list[Cell]:
-        found = []
+        figures = []
         for metric in every:
-            found.append(estimated(metric.of(row)))
-            found += [papers(paper.find(row, metric.key))] if metric.key in beside else []
-        return found
+            figures.append(estimated(metric.of(row)))
+            figures += [papers(paper.find(row, metric.key))] if metric.key in beside else []
+        return figures
 
     note = (
-        "Rates in percent, with intervals at 95%. TPR: at the score that this share of the human scores reaches; p: at the "
-        "nominal p-value. Failed: texts that the attack gave up or spoilt, counted in no rate."
+        "Rates in percent, with 95% intervals. TPR: at the threshold that this share of the human scores reaches; p: at the "
+        "nominal p-value. Failed: texts on which the attack failed; no rate counts them."
     )
     return columns, cells, note + (_BESIDE if beside else "")
 
@@ -200,32 +199,36 @@ def _delta(row: Row) -> Cell:
     return Cell(f"{mean:.2f}", f"sd {np.std(row['deltas']):.2f}", mean)
 
 
-_EXTRAS: dict[str, Callable[[Row], Cell]] = {"meaning kept": _cosine, "sentences after / before": _delta}
+_EXTRAS: dict[str, Callable[[Row], Cell]] = {"similarity of meaning": _cosine, "sentences after / before": _delta}
 
 
-# --- In a sentence
+# --- Summary
 
 
 def summary(results: Results) -> str:
-    """What a hurried reader takes along."""
+    """The detection rates in a few sentences."""
     rows = results["rows"]
-    at = next((metric for metric in metrics(rows) if metric in MAIN), None)
-    if at is None:
+    metric = next((metric for metric in metrics(rows) if metric in MAIN), None)
+    if metric is None:
         return ""
     where = " and ".join(dict.fromkeys(row["data"] for row in rows if row["data"]))
     llms = " and ".join(dict.fromkeys(row["llm"] for row in rows if row["llm"]))
     start = f"Texts by {llms or 'the LLM'}" + (f" to prompts of {where}" if where else "") + "."
-    return " ".join(part for part in (start, _clean(rows, at), _under_attack(rows, at)) if part)
+    return " ".join(part for part in (start, _clean(rows, metric), _under_attack(rows, metric)) if part)
 
 
 def _means(rows: Sequence[Row], metric: Metric) -> dict[Variant, float]:
-    """Highest first, over those groups and attacks that every variant has."""
-    found: dict[Variant, dict[Any, float]] = {}
+    """The mean of each variant over the groups and attacks that all variants have, the highest first."""
+    rates: dict[Variant, dict[tuple[str, str, str], float]] = {}
     for row in rows:
         if estimate := metric.of(row):
-            found.setdefault(variant(row), {})[row["llm"], row["data"], row["attack"]] = estimate["value"]
-    shared = set.intersection(*(set(values) for values in found.values())) if found else set()
-    means = {one: float(np.mean([values[key] for key in sorted(shared)])) for one, values in found.items() if shared}
+            rates.setdefault(variant(row), {})[row["llm"], row["data"], row["attack"]] = estimate["value"]
+    shared = set.intersection(*(set(values) for values in rates.values())) if rates else set()
+    means = {
+        compared: float(np.mean([values[key] for key in sorted(shared)]))
+        for compared, values in rates.items()
+        if shared
+    }
     return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 

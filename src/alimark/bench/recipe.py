@@ -1,4 +1,4 @@
-"""Recipes: an experiment as a TOML file, checked before anything runs.
+"""Recipes: a recipe is a TOML file that describes an experiment. It is checked before anything runs.
 
     title = "AliMark under deletion"
     seed = 1
@@ -18,19 +18,19 @@
 
     [[attack]]
     name = "delete"
-    rate = [0.1, 0.3, 0.5]              # a list: one attack for each of its values
+    rate = [0.1, 0.3, 0.5]              # a list: one attack for each value
 
     [grid]                              # every combination is run
     "watermark.key.block_size" = [4, 8]
 
-What is not given has the default of the thing it sets, which is the paper's wherever the paper says.
+A setting that is left out has its usual default, which is the paper's value if the paper gives one.
 """
 
 from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from alimark._util.files import read_text
 from alimark.errors import AlimarkError
 
+JsonObject = dict[str, Any]
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -53,27 +54,27 @@ class Data(_Part):
     """Prompts and human texts."""
 
     sets: list[str]
-    """Names (booksum, c4, nq, manual) or JSONL files; each is a column of the tables."""
+    """Names (booksum, c4, nq, manual) or JSONL files."""
     texts: Positive = 100
-    """Prompts taken of each set."""
+    """The number of prompts from each data set."""
     skip: Annotated[int, Field(ge=0)] = 0
-    """Prompts passed over at the start of each set, so that tuning and testing need not meet."""
+    """Prompts to skip at the start of each data set, so that tuning and testing can use different ones."""
     sentences: Positive = 12
     human: Literal["drop", "repeat"] = "drop"
-    """What happens to human texts that are too short: left out and counted, or repeated until they are long enough, as the
-    public code does."""
+    """What to do with human texts that are too short: "drop" leaves them out and counts them, "repeat" repeats a text until
+    it is long enough, as the paper's public code does."""
     human_texts: Positive | None = None
-    """Human texts to score, of each set; all that there are by default."""
+    """The number of human texts to score from each data set; by default all of them."""
     human_keys: Positive = 1
-    """Fresh keys that each human text is scored under."""
+    """The number of fresh keys that each human text is scored under."""
 
 
 class Llm(_Part):
-    """The model that writes. Fields left out are those of `alimark.Sampling`."""
+    """The language model that writes the texts. Sampling settings that are left out have the defaults of `alimark.Sampling`."""
 
     name: str = "smollm2-135m"
     label: str = ""
-    """Its name in tables; by default `name`."""
+    """The name in tables; by default `name`."""
     temperature: float | None = None
     top_p: float | None = None
     repetition_penalty: float | None = None
@@ -83,7 +84,8 @@ class Llm(_Part):
     """Options of the engine, such as { device = "cuda" }."""
 
     @property
-    def sampling(self) -> dict[str, Any]:
+    def sampling(self) -> JsonObject:
+        """The sampling settings that the recipe gives."""
         given = self.model_dump(exclude={"name", "label", "options"})
         return {name: value for name, value in given.items() if value is not None}
 
@@ -96,51 +98,51 @@ class Watermark(_Part):
     scheme: str = "alimark"
     key: dict[str, Any] = {}
     """Public parameters of the keys: embedder, splitter, and AliMark's block_size, decision and span, or a rival's preset,
-    fitted (a file of `alimark fit`) and own parameters. Each text has a key of its own."""
+    fitted (a file of `alimark fit`) and parameters. Each text has a different key."""
     generate: dict[str, Any] = {}
-    """candidates (by default the scheme's own number), wave, prompt_style."""
+    """candidates (by default the scheme's number), wave, prompt_style."""
 
     @property
-    def own_parameters(self) -> dict[str, Any]:
-        """Those of the scheme alone."""
+    def own_parameters(self) -> JsonObject:
+        """The key's parameters that only this scheme has."""
         return {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
 
 
 class Detection(_Part):
     label: str = ""
     options: dict[str, Any] = {}
-    """Fields of `alimark.DetectionSettings`; a rival takes those of them that it has: draws, stop_after, tail."""
+    """Fields of `alimark.DetectionSettings`; a rival uses only those that it has: draws, stop_after, tail."""
     llm: str = ""
-    """The chat model of learned restructuring."""
+    """The chat model for learned restructuring."""
 
 
 class Attack(BaseModel):
-    """An attack's name and its settings; settings that are lists are varied."""
+    """An attack's name and its settings; a setting that is a list makes one attack for each value."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         return dict(self.model_extra or {})
 
 
 class QualitySettings(_Part):
     oracle: str = ""
-    """The model whose perplexity is taken; empty: none is."""
+    """The model that computes perplexity; if empty, perplexity is not measured."""
     unmarked: bool = True
-    """Whether unmarked texts are written by the same loop, to compare with."""
+    """Whether unmarked texts are written as well, to compare with."""
     texts: Positive = 50
-    """Texts of each kind."""
+    """The number of texts of each kind."""
     answers: Annotated[int, Field(ge=0)] = 0
-    """Answers to one prompt whose diversity is measured; 0: none."""
+    """The number of answers to one prompt, for diversity; 0 does not measure it."""
     prompts: Positive = 5
-    """Prompts that are answered so often."""
+    """The number of prompts that get several answers."""
 
 
 class RuntimeSettings(_Part):
     sentences: list[Positive] = []
-    """Lengths of text that detection is timed at."""
+    """Lengths of text at which detection is timed."""
     repeats: Positive = 3
 
 
@@ -154,32 +156,32 @@ class Recipe(_Part):
     detection: Annotated[list[Detection], Field(min_length=1)] = [Detection()]
     attack: list[Attack] = []
     clean: bool = True
-    """Whether texts that nobody attacked are scored, too."""
+    """Whether texts are also scored before any attack."""
     fpr: list[Share] = [0.01, 0.05, 0.005, 0.001]
     meaning: str = ""
-    """The embedder that tells how much of its meaning a text kept under attack; empty: none does."""
+    """The embedder that measures how similar attacked texts are to the originals; if empty, this is not measured."""
     quality: QualitySettings = QualitySettings()
     runtime: RuntimeSettings = RuntimeSettings()
     examples: Annotated[int, Field(ge=0)] = 3
     grid: dict[str, list[Any]] = {}
     paper: list[str] = []
-    """Tables of the paper whose figures stand beside ours."""
+    """Tables of the paper whose figures the report shows beside ours."""
 
     @field_validator("grid")
     @classmethod
     def _grid_is_full(cls, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
         if empty := [path for path, values in grid.items() if not values]:
-            raise ValueError(f"no value is given for {', '.join(empty)}")
+            raise ValueError(f"no value is given for {', '.join(empty)}; list at least one")
         return grid
 
     @model_validator(mode="after")
     def _labels_differ(self) -> Recipe:
         for what, labels in (
-            ("watermark", [one.label for one in self.watermark]),
-            ("detection", [one.label for one in self.detection]),
+            ("watermark", [watermark.label for watermark in self.watermark]),
+            ("detection", [detection.label for detection in self.detection]),
         ):
             if len(set(labels)) < len(labels):
-                raise ValueError(f"two of [[{what}]] have the same label; give each its own")
+                raise ValueError(f"two of [[{what}]] have the same label; give each a different one")
         return self
 
 
@@ -192,7 +194,7 @@ class Variant:
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a file, with `path=value` overrides; a value is TOML, or else taken as a text."""
+    """Read and check a recipe file, with `path=value` overrides; a value that is not TOML is taken as a string."""
     try:
         content = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
@@ -205,19 +207,22 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return parse(content, str(path))
 
 
-def parse(content: Mapping[str, Any], where: str = "the recipe") -> Recipe:
+def parse(content: JsonObject, where: str = "the recipe") -> Recipe:
+    """Check a recipe at every point of its grid, before anything runs."""
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'recipe'}: {one['msg']}" for one in error.errors())
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc'])) or 'recipe'}: {fault['msg']}" for fault in error.errors()
+        )
         raise AlimarkError(f"{where} cannot be used: {faults}") from None
-    for variant in variants(recipe):  # every point of the grid is checked before the first is run
+    for variant in variants(recipe):
         _check(variant.recipe, where)
     return recipe
 
 
 def _check(recipe: Recipe, where: str) -> None:
-    """What only the things themselves can say about their settings."""
+    """Check the settings that other packages define, by building the objects that they set."""
     from alimark.attacks import load_attack
     from alimark.detection.settings import DetectionSettings
     from alimark.llm.base import Sampling
@@ -228,7 +233,7 @@ def _check(recipe: Recipe, where: str) -> None:
         for detection in recipe.detection:
             DetectionSettings(**detection_options(detection))
         for watermark in recipe.watermark:
-            if watermark.scheme in names()[1:]:  # one that this release does not know stops the run, not the reading
+            if watermark.scheme in names()[1:]:  # an unknown scheme is an error of the run only
                 parameters(watermark.scheme, watermark.own_parameters, watermark.key.get("preset"))
         for attack in attacks(recipe):
             load_attack(attack.name, **attack.settings)
@@ -236,8 +241,8 @@ def _check(recipe: Recipe, where: str) -> None:
         raise AlimarkError(f"{where} cannot be used: {error}") from None
 
 
-def detection_options(detection: Detection) -> dict[str, Any]:
-    """TOML has no pairs: restructure = [1, 1] is (1, 1)."""
+def detection_options(detection: Detection) -> JsonObject:
+    """The options of a detection, with tuples instead of TOML's lists: restructure = [1, 1] is (1, 1)."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in detection.options.items()}
 
 
@@ -256,40 +261,43 @@ class OneAttack:
 
 
 def attacks(recipe: Recipe) -> list[OneAttack]:
-    """All attacks of a recipe; the label names what is varied, and the rate."""
-    found = []
+    """All attacks of a recipe; a label contains the attack's name, its rate and the settings that are varied."""
+    result = []
     for attack in recipe.attack:
         several = {name: value for name, value in attack.settings.items() if isinstance(value, list)}
         shown = [name for name in attack.settings if name in several or name in ("rate", "via")]
         for values in itertools.product(*several.values()):
             settings = attack.settings | dict(zip(several, values, strict=True))
             label = " ".join([attack.name, *(f"{settings[name]}" for name in shown)])
-            found.append(OneAttack(attack.name, label, settings))
-    if len({one.label for one in found}) < len(found):
-        raise AlimarkError("two attacks of the recipe have the same name and rate; vary one by a list instead")
-    return found
+            result.append(OneAttack(attack.name, label, settings))
+    if len({attack.label for attack in result}) < len(result):
+        raise AlimarkError(
+            "two attacks of the recipe have the same name and rate; give a list of values to one instead"
+        )
+    return result
 
 
 def variants(recipe: Recipe) -> Iterator[Variant]:
     """The recipe at every point of its grid."""
     content = recipe.model_dump(exclude={"grid"})
     for values in itertools.product(*recipe.grid.values()):
-        changed: Mapping[str, Any] = content
+        changed = content
         for path, value in zip(recipe.grid, values, strict=True):
             changed = put(changed, path, value)
         try:
-            found = Recipe.model_validate(changed)
+            changed_recipe = Recipe.model_validate(changed)
         except ValidationError as error:
             raise AlimarkError(f"the grid leads to a recipe that cannot be used: {error.errors()[0]['msg']}") from None
-        yield Variant({path.rpartition(".")[2]: value for path, value in zip(recipe.grid, values, strict=True)}, found)
+        grid = {path.rpartition(".")[2]: value for path, value in zip(recipe.grid, values, strict=True)}
+        yield Variant(grid, changed_recipe)
 
 
 _SHORT = {"llm": "llm.name"}
 
 
-def put(content: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy with `value` at `path`. In a list of tables a number names one, and anything else all of them."""
-    changed = deepcopy(dict(content))
+def put(content: JsonObject, path: str, value: object) -> JsonObject:
+    """A copy with `value` at `path`. In a list of tables, a number in the path selects one; otherwise all are changed."""
+    changed = deepcopy(content)
     _put(changed, _SHORT.get(path, path).split("."), value, path)
     return changed
 
@@ -298,19 +306,19 @@ def _put(here: Any, parts: Sequence[str], value: Any, path: str) -> None:
     first, rest = parts[0], parts[1:]
     if isinstance(here, list):
         if not first.isdigit():
-            for one in here:
-                _put(one, parts, value, path)
+            for table in here:
+                _put(table, parts, value, path)
             return
         if int(first) >= len(here):
-            raise AlimarkError(f"{path}: there are only {len(here)} of them")
+            raise AlimarkError(f"{path}: the list has only {len(here)} tables, counted from 0")
         if rest:
             _put(here[int(first)], rest, value, path)
         else:
             here[int(first)] = value
     elif not isinstance(here, dict):
-        raise AlimarkError(f"{path}: {first} is set in something that has no settings")
+        raise AlimarkError(f"{path}: {first} cannot be set, since what it belongs to has no settings")
     elif rest:
-        # A recipe may leave out the list that holds one watermark, or one detection, with the defaults.
+        # A recipe may leave out [[watermark]] or [[detection]]; then there is one, with the defaults.
         _put(here.setdefault(first, [{}] if first in ("watermark", "detection") else {}), rest, value, path)
     else:
         here[first] = value
@@ -324,7 +332,7 @@ def _value(text: str) -> Any:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Every setting, so that a report tells how to make it again."""
+    """The recipe as TOML with every setting, so that a report says how to repeat the run."""
     content = recipe.model_dump(exclude_none=True)
     tables = {name: value for name, value in content.items() if isinstance(value, dict)}
     lists = {name: value for name, value in content.items() if _is_tables(value)}
@@ -332,14 +340,14 @@ def to_toml(recipe: Recipe) -> str:
     for name, table in tables.items():
         if table:
             lines += ["", f"[{name}]", *(f"{_name(key)} = {_toml(value)}" for key, value in table.items())]
-    for name, some in lists.items():
-        for table in some:
+    for name, list_of_tables in lists.items():
+        for table in list_of_tables:
             lines += ["", f"[[{name}]]", *(f"{_name(key)} = {_toml(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
 
 
 def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _toml(value: Any) -> str:
@@ -349,7 +357,7 @@ def _toml(value: Any) -> str:
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
     if isinstance(value, dict):
-        inside = ", ".join(f"{_name(key)} = {_toml(one)}" for key, one in value.items())
+        inside = ", ".join(f"{_name(key)} = {_toml(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"

@@ -1,4 +1,4 @@
-// Headings sort their column within each group of lines; without this the page reads the same.
+// A click on a heading sorts its column within each group of lines. The page can be read without this script.
 for (const table of document.querySelectorAll("figure.table table")) {
   const headings = [...table.querySelectorAll("th[data-column]")];
   const key = (row, column) => {
@@ -11,7 +11,7 @@ for (const table of document.querySelectorAll("figure.table table")) {
     const column = Number(heading.dataset.column);
     const number = heading.classList.contains("num");
     const down = heading.ariaSort ? heading.ariaSort === "ascending" : number;
-    headings.forEach((one) => one.removeAttribute("aria-sort"));
+    headings.forEach((other) => other.removeAttribute("aria-sort"));
     heading.setAttribute("aria-sort", down ? "descending" : "ascending");
     for (const body of table.tBodies) {
       const rows = [...body.rows].filter((row) => !row.classList.contains("group"));

@@ -1,15 +1,16 @@
-"""What runs found out, for people: one page that stands by itself, and the same as Markdown.
+"""Writes the report of one or more runs as an HTML page and as Markdown.
 
-    report.html     everything in one file: no network, no script needed to read it
-    report.md       the same tables; its plots lie beside it as plots/*.png
+    report.html     everything in one file, readable without a network and without scripts
+    report.md       the same tables; its plots are in plots/*.png
 
-All of it is made before any of it is written, and the same results give the same files.
+Everything is rendered before the first file is written. The same results give the same files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from alimark._util.files import write_whole
@@ -18,6 +19,7 @@ from alimark.bench.cells import Table
 from alimark.bench.results import Example, Results
 from alimark.bench.shape import colours
 from alimark.bench.sheet import Plot
+from alimark.errors import MissingExtra
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A recipe."""
+    """The part of a report on one recipe."""
 
     slug: str
     title: str
@@ -47,10 +49,10 @@ class Chapter:
 
 
 def write(folder: Path, results: Sequence[Results]) -> tuple[Path, Path]:
-    """Writes report.html and report.md, and the plots that the latter shows; returns the two."""
-    plots.require()
+    """Write report.html, report.md and the plots of the latter; return the paths of the first two."""
+    _require("matplotlib", "jinja2")
     palette = colours(results)
-    chapters = [_chapter(one, slug, palette) for one, slug in zip(results, _slugs(results))]
+    chapters = [_chapter(recipe, slug, palette) for recipe, slug in zip(results, _slugs(results))]
     page, text = html.page(chapters, palette), markdown.page(chapters)
     drawn = {part.name: part.png for chapter in chapters for part in _plots(chapter)}
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,38 +66,47 @@ def write(folder: Path, results: Sequence[Results]) -> tuple[Path, Path]:
     return written
 
 
+def _require(*libraries: str) -> None:
+    """Raise an error before anything is computed if a library is missing."""
+    for library in libraries:
+        try:
+            import_module(library)
+        except ImportError:
+            raise MissingExtra(library, "bench") from None
+
+
 def _slugs(results: Sequence[Results]) -> list[str]:
-    """Names fit for files and anchors, each different."""
-    found: list[str] = []
-    for one in results:
-        letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in one["name"].lower())
-        slug = "-".join(part for part in letters.split("-") if part) or "recipe"
-        number, own = 2, slug
-        while own in found:
-            own, number = f"{slug}-{number}", number + 1
-        found.append(own)
-    return found
+    """Different names for the recipes, usable in file names and anchors."""
+    slugs: list[str] = []
+    for recipe in results:
+        letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in recipe["name"].lower())
+        base = "-".join(part for part in letters.split("-") if part) or "recipe"
+        number, slug = 2, base
+        while slug in slugs:
+            slug, number = f"{base}-{number}", number + 1
+        slugs.append(slug)
+    return slugs
 
 
 def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
     drawn = plots.draw(results, palette, slug)
     parts: dict[str, tuple[str, list[Part]]] = {
         "detection": ("Detection", [*rates.overview(results), *rates.details(results), *drawn["detection"]]),
-        "attacks": ("What the attacks did", [*drawn["attacks"]]),
+        "attacks": ("Changes by the attacks", [*drawn["attacks"]]),
         "human": ("Human texts", [*tables.human(results), *drawn["human"]]),
         "quality": ("Quality", [*tables.quality(results), *drawn["quality"]]),
         "cost": ("Cost", [*tables.cost(results)]),
         "runtime": ("Runtime", [*tables.runtime(results), *drawn["runtime"]]),
         "data": ("Data", [*tables.data(results)]),
         "examples": ("Examples", [*results["examples"]]),
-        "made": ("How it was made", [*tables.made(results), *_recipe(results)]),
+        "made": ("Settings and versions", [*tables.made(results), *_recipe(results)]),
     }
-    sections = [Section(f"{slug}-{name}", title, own) for name, (title, own) in parts.items() if own]
+    sections = [Section(f"{slug}-{name}", title, content) for name, (title, content) in parts.items() if content]
     return Chapter(slug, results["title"] or results["name"], rates.summary(results), sections)
 
 
 def _recipe(results: Results) -> list[Part]:
-    return [Code("The recipe, every setting resolved", results["recipe"])] if results["recipe"].strip() else []
+    return [Code("The recipe with every setting", results["recipe"])] if results["recipe"].strip() else []
 
 
 def _plots(chapter: Chapter) -> list[Plot]:

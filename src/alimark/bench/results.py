@@ -1,12 +1,13 @@
-"""What a run found out, as plain data: what `evaluate` writes and `report` reads.
+"""The results of a run as plain data: `evaluate` writes them and `report` reads them.
 
-One JSON file for each recipe of a workspace. Scores are kept, not only what was computed from them, so that a report can be
-drawn again, and another metric tried, without running anything again.
+There is one JSON file for each recipe of a workspace. It also holds the scores behind the figures, so that a report or another
+metric can be computed without running anything again.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -14,6 +15,9 @@ from alimark._util.files import write_whole
 from alimark.errors import RecordError
 
 VERSION = 1
+
+JsonMapping = Mapping[str, Any]
+"""A row of any table of results."""
 
 
 class Estimate(TypedDict):
@@ -26,11 +30,11 @@ class Estimate(TypedDict):
 
 
 class Where(TypedDict):
-    """What a row is about. `grid` holds the settings that the recipe varies, such as {"block_size": 8}."""
+    """What a row refers to. `grid` holds the settings that the recipe varies, such as {"block_size": 8}."""
 
     method: str
     detection: str
-    """Which detection options; empty where the recipe has one set of them."""
+    """The label of the detection options; empty if the recipe has only one set of them."""
     llm: str
     data: str
     grid: dict[str, Any]
@@ -40,22 +44,22 @@ class Row(Where):
     """One method under one attack."""
 
     attack: str
-    """"none", or the attack with what the recipe varies of it: "delete 0.3"."""
+    """"none", or the attack's name with the settings that the recipe varies: "delete 0.3"."""
     attack_name: str
     rate: float | None
     texts: int
-    """Attacked, those that failed not counted."""
+    """Attacked texts, without those where the attack failed."""
     failed: int
     negatives: int
     auroc: Estimate
     tpr: dict[str, Estimate | None]
-    """By false-positive rate, "0.01": at the empirical quantile of the human texts; None where these are too few."""
+    """By false-positive rate, such as "0.01": at the empirical quantile of the human texts; None if these are too few."""
     tpr_nominal: dict[str, Estimate]
-    """By p-value: the share of texts at or below it."""
+    """By p-value: the share of texts with this p-value or a smaller one."""
     cosine: Estimate | None
-    """Meaning kept under attack: of the whole texts."""
+    """Cosine similarity of the texts after and before the attack."""
     deltas: list[float]
-    """Sentences after the attack / before."""
+    """The number of sentences after the attack, divided by the number before."""
     scores: list[float]
     p_values: list[float]
 
@@ -67,12 +71,12 @@ class Human(Where):
     p_values: list[float]
     texts: int
     keys: int
-    """Fresh keys that each text was scored under."""
+    """The number of fresh keys that each text was scored under."""
     false_positives: dict[str, Estimate]
 
 
 class Cost(Where):
-    """What a marked text took to write."""
+    """Mean tokens and seconds to write a marked text."""
 
     texts: int
     tokens: float
@@ -80,7 +84,7 @@ class Cost(Where):
 
 
 class Quality(TypedDict):
-    """How marked, unmarked and human text read."""
+    """Perplexity, repetition and diversity of marked, unmarked or human text."""
 
     method: str
     """A watermark's label, "unmarked" or "human"."""
@@ -92,13 +96,13 @@ class Quality(TypedDict):
     distinct: Estimate
     """The share of different word pairs in a text."""
     repetition: Estimate
-    """The share of four-word runs that came before in the text."""
+    """The share of four-word sequences that occurred before in the text."""
     diversity: Estimate | None
-    """One minus the mean cosine among several answers to one prompt."""
+    """One minus the mean cosine similarity among several answers to one prompt."""
 
 
 class Runtime(TypedDict):
-    """Seconds that one text's detection takes, embedding included."""
+    """Seconds to detect one text, embedding included."""
 
     method: str
     detection: str
@@ -114,12 +118,12 @@ class Example(TypedDict):
     marked: str
     attacked: str
     scores: dict[str, float]
-    """Of human, marked and attacked."""
+    """Of the human, marked and attacked text."""
     p_values: dict[str, float]
 
 
 class PaperValue(TypedDict):
-    """A figure of the paper that stands beside ours."""
+    """A figure of the paper, to compare with ours."""
 
     method: str
     llm: str
@@ -136,18 +140,18 @@ class Results(TypedDict):
     name: str
     title: str
     recipe: str
-    """As TOML, every setting resolved."""
+    """As TOML, with every setting."""
     made: dict[str, Any]
     """Versions, machine, seed, when, and seconds of each stage."""
     data: list[dict[str, Any]]
-    """Of each data set: set, texts, sentences, short (left out), repeats (removed)."""
+    """For each data set: set, texts, sentences, short (left out), repeats (removed)."""
     rows: list[Row]
     human: list[Human]
     cost: list[Cost]
     quality: list[Quality]
     runtime: list[Runtime]
     null: dict[str, list[float]]
-    """By block size: the paper's z of human texts under keys that did not write them."""
+    """By block size: the paper's z of human texts under random keys."""
     examples: list[Example]
     paper: list[PaperValue]
 
@@ -158,9 +162,9 @@ def save(path: Path, results: Results) -> None:
 
 def load(path: Path) -> Results:
     try:
-        found: Results = json.loads(path.read_bytes())
+        results: Results = json.loads(path.read_bytes())
     except ValueError as error:
-        raise RecordError(f"{path} holds no results of a run ({error})") from None
-    if not isinstance(found, dict) or found.get("version") != VERSION:
+        raise RecordError(f"{path} holds no results of a run ({error}); run the recipe again") from None
+    if not isinstance(results, dict) or results.get("version") != VERSION:
         raise RecordError(f"{path} holds no results that this release can read; run the recipe again")
-    return found
+    return results

@@ -1,33 +1,33 @@
-"""How results are laid out, for tables and plots alike: what is compared with what, what it is called, and its colour."""
+"""What tables and plots of results share: what is compared with what, labels, colours, and the paper's figures."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from alimark.bench.results import Human, PaperValue, Quality, Results, Row
+from alimark.bench.results import Example, Human, JsonMapping, PaperValue, Quality, Results, Row
 
 NO_ATTACK = "none"
 REFERENCES = ("unmarked", "human")
-"""What quality is compared with; no watermarks, so grey in plots."""
+"""Texts without a watermark that quality is compared with; grey in plots."""
 
-# Okabe and Ito's, without yellow and black, which white and dark pages swallow; then three that stay apart from those under
-# deuteranopia and protanopia.
+# The palette of Okabe and Ito, without yellow and black, which are hard to see on white and dark pages; then three colours that
+# people with deuteranopia or protanopia can tell from the others.
 PALETTE = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b2002b", "#5200ff", "#4d74ff",
 )  # fmt: skip
 GREYS = {"unmarked": "#a8a8a8", "human": "#7d7d7d"}
 
-# The same attack under the name that the paper gives it: a chat model told to paraphrase.
+# The paper's name for the same attack: a chat model that is told to paraphrase.
 _PAPERS_NAME = {"chat": "gpt-3.5"}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What is compared within a set of texts: a method with its detection options, at a point of the grid."""
+    """A method with its detection options at one point of the grid: the things that a report compares."""
 
     method: str
     detection: str
@@ -41,46 +41,46 @@ class Variant:
 
 @dataclass(frozen=True)
 class Group:
-    """Texts that are alike: written by one LLM, to prompts of one data set."""
+    """Texts by the same LLM for prompts of the same data set."""
 
     llm: str
     data: str
 
 
-Placed = TypeVar("Placed", bound=Mapping[str, Any])
+RowLike = TypeVar("RowLike", bound=JsonMapping)
 
 
-def variant(where: Mapping[str, Any]) -> Variant:
-    """Of a row of any table of results."""
-    grid = tuple((name, shown(value)) for name, value in where.get("grid", {}).items())
-    return Variant(where["method"], where.get("detection", ""), grid)
+def variant(row: JsonMapping) -> Variant:
+    """The variant of a row of any table of results."""
+    grid = tuple((name, shown(value)) for name, value in row.get("grid", {}).items())
+    return Variant(row["method"], row.get("detection", ""), grid)
 
 
-def group(where: Mapping[str, Any]) -> Group:
-    return Group(where["llm"], where["data"])
+def group(row: JsonMapping) -> Group:
+    return Group(row["llm"], row["data"])
 
 
-def variants(rows: Iterable[Mapping[str, Any]]) -> list[Variant]:
-    """In order of appearance."""
+def variants(rows: Iterable[JsonMapping]) -> list[Variant]:
+    """The different variants, in order of appearance."""
     return list(dict.fromkeys(variant(row) for row in rows))
 
 
-def grouped(rows: Iterable[Placed]) -> dict[Group, list[Placed]]:
-    found: dict[Group, list[Placed]] = {}
+def grouped(rows: Iterable[RowLike]) -> dict[Group, list[RowLike]]:
+    groups: dict[Group, list[RowLike]] = {}
     for row in rows:
-        found.setdefault(group(row), []).append(row)
-    return found
+        groups.setdefault(group(row), []).append(row)
+    return groups
 
 
-def group_label(own: Group, groups: Iterable[Group]) -> str:
-    """What tells a group from the others; empty where there are no others."""
+def group_label(group: Group, groups: Iterable[Group]) -> str:
+    """Data set and LLM of a group, as far as the groups differ in them."""
     every = set(groups)
-    parts = [(own.data, {one.data for one in every}), (own.llm, {one.llm for one in every})]
+    parts = [(group.data, {other.data for other in every}), (group.llm, {other.llm for other in every})]
     return " · ".join(part for part, all_parts in parts if part and len(all_parts) > 1)
 
 
-def shown(value: Any) -> str:
-    """A setting as one would write it."""
+def shown(value: object) -> str:
+    """The value of a setting as text."""
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -91,14 +91,14 @@ def attack_label(attack: str) -> str:
 
 
 def family(row: Row) -> str:
-    """The attack without its rate: what a line of several rates is about."""
+    """The attack without its rate."""
     if row["rate"] is None:
         return row["attack"]
-    words = [word for word in row["attack"].split() if not _is(word, row["rate"])]
+    words = [word for word in row["attack"].split() if not _is_rate(word, row["rate"])]
     return " ".join(words) or row["attack_name"]
 
 
-def _is(word: str, rate: float) -> bool:
+def _is_rate(word: str, rate: float) -> bool:
     try:
         return float(word) == rate
     except ValueError:
@@ -106,7 +106,7 @@ def _is(word: str, rate: float) -> bool:
 
 
 def negatives(results: Results, row: Row) -> list[float]:
-    """Scores of the human texts that a row is compared with; a detector need not name an LLM for them."""
+    """The scores of the human texts that a row is compared with; their rows may leave out the LLM."""
 
     def fits(human: Human) -> bool:
         return variant(human) == variant(row) and human["data"] == row["data"] and human["llm"] in (row["llm"], "")
@@ -115,28 +115,50 @@ def negatives(results: Results, row: Row) -> list[float]:
 
 
 def methods(several: Iterable[Results]) -> list[str]:
-    """Every watermark of every recipe, in order of appearance."""
-    found: dict[str, None] = {}
+    """The watermarks of all recipes, in order of appearance."""
+    names: dict[str, None] = {}
     for results in several:
         for part in ("rows", "human", "cost", "quality", "runtime", "examples"):
-            found.update(dict.fromkeys(row["method"] for row in results[part]))
-    return [method for method in found if method not in REFERENCES]
+            names.update(dict.fromkeys(row["method"] for row in results[part]))
+    return [method for method in names if method not in REFERENCES]
 
 
 def colours(several: Sequence[Results]) -> dict[str, str]:
-    """One for each method, the same on the whole page."""
+    """The colour of each method, the same on the whole page."""
     return GREYS | {method: PALETTE[i % len(PALETTE)] for i, method in enumerate(methods(several))}
 
 
 def quality(results: Results) -> list[Quality]:
-    """How texts read. What they are compared with is not the grid's matter, unless there is more than one of it."""
+    """The rows on quality; unmarked and human texts get no grid settings, unless there are several rows of them."""
     kinds = Counter((row["method"], group(row)) for row in results["quality"])
     alone = [row["method"] in REFERENCES and kinds[row["method"], group(row)] == 1 for row in results["quality"]]
     return [{**row, "grid": {}} if lone else row for row, lone in zip(results["quality"], alone)]
 
 
+def example_title(example: Example) -> str:
+    attacked = example["attacked"] and example["attack"]
+    return example["method"] + (f" under {attack_label(example['attack'])}" if attacked else "")
+
+
+def passages(example: Example) -> list[tuple[str, str]]:
+    """The texts of an example with their kinds, without empty ones."""
+    texts = {
+        "prompt": example["prompt"],
+        "human": example["human"],
+        "marked": example["marked"],
+        "attacked": example["attacked"],
+    }
+    return [(kind, text) for kind, text in texts.items() if text]
+
+
+def example_figures(example: Example, kind: str) -> list[str]:
+    """Score and p-value of one text of an example, if it has them."""
+    figures = [f"score {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
+    return figures + ([f"p = {example['p_values'][kind]:.3g}"] if kind in example["p_values"] else [])
+
+
 class Paper:
-    """Finds the figure of the paper that stands beside one of ours."""
+    """Finds the figure of the paper that corresponds to one of ours."""
 
     def __init__(self, results: Results) -> None:
         self._values: dict[str, list[PaperValue]] = {}
@@ -147,10 +169,8 @@ class Paper:
             for row in part:
                 self._first.setdefault(row["method"], row["detection"])
 
-    def find(
-        self, row: Mapping[str, Any], metric: str, grid: Mapping[str, Any] | None = None
-    ) -> tuple[float, str] | None:
-        """The figure, and in what it differs from ours: another LLM, or the attack by another name."""
+    def find(self, row: JsonMapping, metric: str, grid: JsonMapping | None = None) -> tuple[float, str] | None:
+        """The figure, and how its setting differs from ours: another LLM, or another name of the attack."""
         wanted = dict(row.get("grid", {}) if grid is None else grid)
         attack = row.get("attack", NO_ATTACK)
         names = dict.fromkeys(
@@ -158,33 +178,33 @@ class Paper:
         )
         for name in names:
             fits = [value for value in self._values.get(metric, ()) if self._fits(value, row, name, wanted)]
-            # The same LLM if the paper has it, or else the first: the paper's main one.
+            # The same LLM if the paper has it, or else the first one, which is the paper's main LLM.
             fits.sort(key=lambda value: not _same(value["llm"], row.get("llm", "")))
             if fits:
                 llm = "" if _same(fits[0]["llm"], row.get("llm", "")) else fits[0]["llm"]
                 return fits[0]["value"], ", ".join(part for part in (llm, "" if name == attack else name) if part)
         return None
 
-    def _fits(self, value: PaperValue, row: Mapping[str, Any], attack: str, grid: Mapping[str, Any]) -> bool:
+    def _fits(self, value: PaperValue, row: JsonMapping, attack: str, grid: JsonMapping) -> bool:
         if not (_same(value["method"], row["method"]) and _same(value["attack"], attack)):
             return False
         if value["data"] and not _same(value["data"], row.get("data", "")):
             return False
-        more = {name: said for name, said in value["grid"].items() if name not in grid}
-        if any(not _alike(value["grid"].get(name), said) for name, said in grid.items()):
+        more = {name: setting for name, setting in value["grid"].items() if name not in grid}
+        if any(not _alike(value["grid"].get(name), setting) for name, setting in grid.items()):
             return False
         if not more:
             return "detection" not in row or row["detection"] == self._first[row["method"]]
-        # Ways of detection are options of ours, and a setting that a table of the paper varies.
+        # What we call detection options, a table of the paper has as a setting that it varies.
         return len(more) == 1 and _same(str(*more.values()), row.get("detection") or "all")
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Names of the hub may come with their owner's."""
-    if isinstance(one, str) and isinstance(other, str):
-        return _same(one.rpartition("/")[2], other.rpartition("/")[2])
-    return bool(one == other)
+def _alike(first: object, second: object) -> bool:
+    """Whether two settings are equal; names on the model hub may begin with their owner."""
+    if isinstance(first, str) and isinstance(second, str):
+        return _same(first.rpartition("/")[2], second.rpartition("/")[2])
+    return bool(first == second)
 
 
-def _same(one: str, other: str) -> bool:
-    return one.casefold() == other.casefold()
+def _same(first: str, second: str) -> bool:
+    return first.casefold() == second.casefold()

@@ -1,4 +1,4 @@
-"""A sheet of panels with one look and one legend, and the plot that it becomes: an SVG that follows the page, and a PNG."""
+"""A figure of several panels with one legend, saved as an SVG that takes the page's colours, and as a PNG."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours that nothing else has, so that they are found again in the SVG and given over to the page.
+# Colours that are used for nothing else, so that they can be replaced in the SVG by the page's colours.
 INK, RULE = "#2b2c2d", "#d3d4d5"
 
 _MARKERS = "os^DvPX<>"
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.3, 1.3)), (0, (6, 1.6, 1.3, 1.6)), (0, (9, 3)), (0, (2, 4)))
 
 _DOTS = 130
-"""An inch, of a PNG."""
+"""Dots per inch of a PNG."""
 
-_STYLE: dict[str, Any] = {
-    "axes.titley": 1.0,  # given, it is not looked for: a sixth of the time
+Style = dict[str, Any]
+"""Options of matplotlib, by name."""
+
+_STYLE: Style = {
+    "axes.titley": 1.0,  # a fixed position; finding it automatically takes a sixth of the drawing time
     "font.family": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 9,
     "xtick.labelsize": 8, "ytick.labelsize": 8, "figure.titlesize": 11, "figure.titleweight": "bold",
     "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": INK,
@@ -34,15 +37,15 @@ _STYLE: dict[str, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": RULE,
     "grid.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4.5, "legend.frameon": False,
     "figure.facecolor": "none", "axes.facecolor": "none",
-    "svg.fonttype": "none",   # text that the page can restyle and a reader can search
-    "text.parse_math": False,  # a dollar in a label is a dollar
+    "svg.fonttype": "none",   # real text, which the page can restyle and a reader can search
+    "text.parse_math": False,  # a dollar sign in a label does not start a formula
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Plot:
     name: str
-    """Of its file; unlike any other of the same recipe."""
+    """The name of the file, different for each plot of a page."""
     title: str
     caption: str
     svg: str
@@ -52,20 +55,22 @@ class Plot:
 
 @dataclass(frozen=True)
 class Looks:
-    """How methods are told apart, the same on every plot of a page: colour and marker by method, dashes by what is varied."""
+    """How methods look on all plots of a page: a colour and a marker for each method, dashes for its variants."""
 
     colours: Mapping[str, str]
 
-    def line(self, own: Variant, among: Sequence[Variant], marker: bool = True) -> dict[str, Any]:
-        kin = [one for one in among if one.method == own.method]
-        place = list(self.colours).index(own.method) - len(GREYS)
-        look = {"color": self.colours[own.method], "linestyle": _DASHES[kin.index(own) % len(_DASHES)]}
+    def line(self, variant: Variant, among: Sequence[Variant], marker: bool = True) -> Style:
+        """Matplotlib's options for the line of a variant."""
+        of_method = [other for other in among if other.method == variant.method]
+        place = list(self.colours).index(variant.method) - len(GREYS)
+        dashes = _DASHES[of_method.index(variant) % len(_DASHES)]
+        look = {"color": self.colours[variant.method], "linestyle": dashes}
         return look | ({"marker": _MARKERS[place % len(_MARKERS)]} if marker else {})
 
 
 @contextmanager
 def style(name: str) -> Iterator[None]:
-    """The look of all plots whatever the reader's own settings are; ids that are the same in every run."""
+    """The style of all plots, independent of the user's settings, with ids that are the same in every run."""
     from matplotlib import style as styles
 
     with styles.context(["default", _STYLE | {"svg.hashsalt": name}]):
@@ -73,7 +78,7 @@ def style(name: str) -> Iterator[None]:
 
 
 class Sheet:
-    """A title, panels in rows, and one legend for all of them below."""
+    """A figure with a title, panels in rows, and one legend for all of them below."""
 
     def __init__(
         self,
@@ -89,10 +94,10 @@ class Sheet:
         from matplotlib.figure import Figure
 
         self.name, self.title = name, title
-        self.columns = -(-count // -(-count // columns))  # no row much shorter than the others
+        self.columns = -(-count // -(-count // columns))  # as many columns as give rows of about equal length
         self.width = {1: 6.0, 2: 8.0}.get(self.columns, 10.4)
         self.rows = -(-count // self.columns)
-        self._legend: dict[str, dict[str, Any]] = {}
+        self._legend: dict[str, dict[str, object]] = {}
         panel = height * {1: 1.4, 2: 1.2}.get(self.columns, 1.0)
         lines = textwrap.wrap(title, int(self.width * 9.2))
         self.figure: Figure = Figure(figsize=(self.width, self.rows * (panel + 0.35) + 0.25 * len(lines) + 0.35))
@@ -105,20 +110,20 @@ class Sheet:
         self.figure.suptitle("\n".join(lines), x=0.01, ha="left")
 
     def head(self, axes: Axes, text: str) -> None:
-        """A panel's title, at most two lines."""
+        """Set the title of a panel, in at most two lines."""
         lines = textwrap.wrap(text, max(12, int(self.width / self.columns * 11)))
         axes.set_title("\n".join(lines[:2]) + ("…" if len(lines) > 2 else ""), loc="left")
 
     def name_axes(self, x: str, y: str = "") -> None:
-        """The lowest panel of each column names x; y is the same for all."""
+        """Label the x axis of the lowest panel in each column; `y` is one label for all panels."""
         for axes in self.axes[-self.columns :]:
             axes.set_xlabel(x)
-            axes.tick_params(labelbottom=True)  # where axes are shared, only those of the last row have labels
+            axes.tick_params(labelbottom=True)  # matplotlib labels only the last row if axes are shared
         if y:
             self.figure.supylabel(y, fontsize=9)
 
-    def explain(self, label: str, handle: Any, key: str = "") -> None:
-        """An entry of the legend; what differs by `key` only shares one, which shows the first three."""
+    def explain(self, label: str, handle: object, key: str = "") -> None:
+        """Add an entry to the legend; handles with the same label and different keys share one entry, which shows three."""
         self._legend.setdefault(label, {}).setdefault(key, handle)
 
     def finish(self, caption: str, *, folded: bool = False) -> Plot:
@@ -132,15 +137,15 @@ class Sheet:
 
         widest = max(len(label) for label in self._legend)
         columns = max(1, min(len(self._legend), int(self.width * 12 / (widest + 7))))
-        entries = [tuple(some.values())[:3] for some in self._legend.values()]
-        handles: list[Any] = [entry if len(entry) > 1 else entry[0] for entry in entries]
-        labels = [f" {label}" for label in self._legend]  # one that begins with _ would be left out
+        entries = [tuple(handles.values())[:3] for handles in self._legend.values()]
+        drawn: list[Any] = [entry if len(entry) > 1 else entry[0] for entry in entries]
+        labels = [f" {label}" for label in self._legend]  # matplotlib leaves out labels that begin with _
         self.figure.set_figheight(self.figure.get_figheight() + 0.2 * -(-len(labels) // columns))
-        look: dict[str, Any] = {"ncols": columns, "handler_map": {tuple: HandlerTuple(ndivide=None, pad=0.2)}}
-        self.figure.legend(handles, labels, loc="outside lower center", **look)
+        look: Style = {"ncols": columns, "handler_map": {tuple: HandlerTuple(ndivide=None, pad=0.2)}}
+        self.figure.legend(drawn, labels, loc="outside lower center", **look)
 
     def _save(self) -> tuple[bytes, bytes]:
-        """Both from one layout; `savefig` would lay out twice and draw four times, which takes minutes for a long report."""
+        """The SVG and the PNG from one layout; `savefig` would compute the layout twice and draw four times, which is slow."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -157,18 +162,17 @@ class Sheet:
 
 
 def inline(svg: bytes, title: str, name: str) -> str:
-    """An SVG that stands within a page: its ids its own, ink and rules in the page's colours, no style of its own."""
+    """The SVG as an element of a page: with unique ids, with the page's colours, and without a style sheet."""
     root = ElementTree.fromstring(svg)
-    used = {
-        part.partition(")")[0] for one in root.iter() for value in one.attrib.values() for part in value.split("#")[1:]
-    }
+    values = (value for element in root.iter() for value in element.attrib.values())
+    used = {part.partition(")")[0] for value in values for part in value.split("#")[1:]}
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         if attributes.get("id") not in used:
             attributes.pop("id", None)
         element.attrib.clear()
-        element.attrib.update({key: _own(key, value, name) for key, value in attributes.items()})
+        element.attrib.update({key: _attribute(key, value, name) for key, value in attributes.items()})
     _drop(root, {"metadata", "style"})
     width = float(root.attrib.pop("width").removesuffix("pt")) * 4 / 3
     root.attrib.pop("height")
@@ -176,7 +180,7 @@ def inline(svg: bytes, title: str, name: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _own(key: str, value: str, name: str) -> str:
+def _attribute(key: str, value: str, name: str) -> str:
     if key == "id":
         return f"{name}-{value}"
     if key == "style":
@@ -187,7 +191,7 @@ def _own(key: str, value: str, name: str) -> str:
 
 
 def _short(number: str) -> str:
-    """A hundredth of a point is as good as a millionth, and half the size."""
+    """A coordinate with two decimals: hundredths of a point are exact enough and take half the space."""
     try:
         return f"{float(number):.2f}".rstrip("0").rstrip(".")
     except ValueError:

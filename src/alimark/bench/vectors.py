@@ -1,8 +1,8 @@
-"""Embeddings that a run computes once: attacks leave most sentences as they are, and a new detector asks for the same ones.
+"""Embeddings that are computed once and kept on disk: attacked texts and other detectors need mostly the same ones.
 
-    DIR/vectors/v1-FINGERPRINT.bin   a row a unit: 16 bytes of its hash, then the vector
+    DIR/vectors/v1-FINGERPRINT.bin   one row per unit: 16 bytes of its hash, then the vector
 
-A row is written in one go and read only where it is whole, so a killed run leaves nothing that misleads the next.
+Only complete rows are read, so a run that was killed in the middle of a row does no harm.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from alimark.embedding.base import Embedder
 
 _KEY_BYTES = 16
 _FORM = 1
-"""Counts up when a release embeds so that vectors differ: older ones are then left alone."""
+"""Increase this number when a release changes the vectors: older files are then not used."""
 
 
 class KeptVectors:
-    """An embedder that remembers, in a folder, what it was asked. `part` tells processes that share the folder apart."""
+    """An embedder that keeps its vectors in a folder. Processes that share the folder each have their own `part`."""
 
     def __init__(self, embedder: Embedder, folder: Path, part: int = 0) -> None:
         self._embedder = embedder
@@ -36,8 +36,7 @@ class KeptVectors:
         stem = f"v{_FORM}-{self.fingerprint.rpartition(':')[2][:16]}"
         for path in sorted(folder.glob(f"{stem}*.bin")):
             self._read(path)
-        own = folder / (f"{stem}.bin" if part == 0 else f"{stem}-{part}.bin")
-        self._file = own.open("ab")
+        self._file = (folder / (f"{stem}.bin" if part == 0 else f"{stem}-{part}.bin")).open("ab")
         self._file.truncate(self._file.tell() // self._row.itemsize * self._row.itemsize)
 
     def _read(self, path: Path) -> None:
@@ -58,10 +57,10 @@ class KeptVectors:
             self._file.write(rows.tobytes())
             self._file.flush()
             self._add(rows)
-        found = np.empty((len(texts), self.dimension), np.float32)
+        vectors = np.empty((len(texts), self.dimension), np.float32)
         for i, key in enumerate(keys):
-            found[i] = self._at[key]
-        return found
+            vectors[i] = self._at[key]
+        return vectors
 
     def close(self) -> None:
         self._file.close()

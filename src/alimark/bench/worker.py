@@ -1,20 +1,22 @@
-"""One of several processes that work on a recipe: python -m alimark.bench.worker RECIPE FOLDER STAGE MINE ALL."""
+"""One of several processes that run a recipe together: python -m alimark.bench.worker RECIPE FOLDER STAGE NUMBER PROCESSES."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import cast
 
 from alimark.bench.recipe import load
 from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
+from alimark.bench.workspace import Stage, Workspace
 from alimark.errors import AlimarkError
 
 
-def main(recipe: str, folder: str, stage: str, mine: str, every: str) -> None:
-    """Each writes to files of its own, so that none waits for another."""
-    work = Run(load(Path(recipe)), Workspace(Path(folder), part=int(mine) + 1), share=(int(mine), int(every)))
-    getattr(work, f"run_{stage}")()
+def main(recipe: str, folder: str, stage: str, number: str, processes: str) -> None:
+    """Run this process's share of a stage. Each process writes its own files, so that none waits for another."""
+    workspace = Workspace(Path(folder), part=int(number) + 1)
+    run = Run(load(Path(recipe)), workspace, share=(int(number), int(processes)))
+    run.run_stage(cast(Stage, stage))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Where a run's records lie, and who wrote them.
+"""The folder of a run: its records, results and embeddings.
 
-    DIR/records/STAGE.jsonl         one line a record, appended as it is finished
+    DIR/records/STAGE.jsonl         one line per record, appended when the record is finished
     DIR/records/STAGE-2.jsonl       the same, by the second of several processes
-    DIR/results/RECIPE.json         what the recipe's records amount to
-    DIR/vectors/v1-FINGERPRINT.bin   embeddings, so that scoring again takes little; may be deleted at any time
+    DIR/results/RECIPE.json         the evaluation of a recipe's records
+    DIR/vectors/v1-FINGERPRINT.bin  embeddings, so that texts are scored again quickly; may be deleted at any time
 
-A record's id is the hash of all that made it. So a killed run goes on where it stopped, two recipes share what they share, a
-changed setting makes new records and leaves the old ones alone, and nothing is made twice.
+The id of a record is the hash of everything that it was made from. A run that was killed therefore continues where it stopped,
+recipes share records, and a changed setting makes new records and leaves the old ones in place.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, get_args
 
 from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.bench.vectors import KeptVectors
+from alimark.detection.results import Detection
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, RecordError
 
 Stage = Literal["generate", "attack", "detect", "meaning", "quality"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+"""In the order in which they run."""
 
 
-def digest(making: Mapping[str, Any]) -> str:
-    """The id of what these things make."""
-    text = json.dumps(making, sort_keys=True, ensure_ascii=False, allow_nan=False, default=str)
+def digest(inputs: Mapping[str, object]) -> str:
+    """The id of the record that is made from these inputs."""
+    text = json.dumps(inputs, sort_keys=True, ensure_ascii=False, allow_nan=False, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
-def scored(answer: Any) -> Record:
-    """What is kept of a detection."""
+def scored(answer: Detection | AlimarkError) -> Record:
+    """The fields of a detection that are recorded."""
     if isinstance(answer, AlimarkError):
         return {"failed": True, "error": str(answer)}
     return {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
@@ -41,7 +44,7 @@ def scored(answer: Any) -> Record:
 
 
 class Workspace:
-    """A folder of records. `part` tells processes that work on it together apart."""
+    """A folder of records. Processes that work on it together each have their own `part`."""
 
     def __init__(self, folder: Path, part: int = 0) -> None:
         self.folder, self.part = folder, part
@@ -49,16 +52,16 @@ class Workspace:
         (folder / "results").mkdir(exist_ok=True)
 
     def records(self, stage: Stage, wanted: Iterable[str]) -> dict[str, Record]:
-        """The records with these ids, as far as they are there."""
+        """The existing records with these ids, by id."""
         wanted = set(wanted)
-        found: dict[str, Record] = {}
+        records: dict[str, Record] = {}
         for path in self._files(stage):
             for _, record in read_jsonl(path):
                 if isinstance(record, RecordError):
-                    continue  # a line that was cut off; its writer mends it when it goes on
+                    continue  # a line that was cut off; the process that wrote it repairs it when it continues
                 if record.get("id") in wanted:
-                    found[str(record["id"])] = record
-        return found
+                    records[str(record["id"])] = record
+        return records
 
     @contextmanager
     def writer(self, stage: Stage) -> Iterator[JsonlWriter]:
@@ -66,7 +69,7 @@ class Workspace:
             yield writer
 
     def kept_vectors(self, embedder: Embedder) -> KeptVectors:
-        """The embedder with the vectors that were computed here before."""
+        """The embedder with the vectors that were computed in this workspace before."""
         return KeptVectors(embedder, self.folder / "vectors", self.part)
 
     def _file(self, stage: Stage) -> Path:

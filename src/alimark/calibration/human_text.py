@@ -1,8 +1,8 @@
-"""Human text for calibration: from JSONL files, or, where there is none, the language reference inside every Python."""
+"""Reads human text for calibration: from JSONL files, or from the language reference that is part of Python."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from alimark._util.jsonl import read_jsonl
@@ -12,8 +12,15 @@ from alimark.text.splitting import splitter
 _FIELDS = ("text", "natural_text")
 
 
+def human_texts(paths: Sequence[Path | str]) -> list[str]:
+    """Reads the texts of all JSONL files, or, where no file is given, the language reference of Python."""
+    if not paths:
+        return list(language_reference())
+    return [text for path in paths for text in read_texts(path)]
+
+
 def read_texts(path: Path | str) -> Iterator[str]:
-    """The texts of a JSONL file (plain or .gz), under `text` or `natural_text`."""
+    """Yields the texts of a JSONL file (plain or .gz), from the field `text` or `natural_text`."""
     for number, record in read_jsonl(path):
         if isinstance(record, RecordError):
             raise record
@@ -24,10 +31,7 @@ def read_texts(path: Path | str) -> Iterator[str]:
 
 
 def language_reference() -> Iterator[str]:
-    """The running prose of Python's own manual, in parts of some fifteen sentences.
-
-    Real, human and at hand, though all of one subject.
-    """
+    """Yields the prose of Python's language reference in parts of about fifteen sentences; it is all of one subject."""
     from pydoc_data.topics import topics
 
     part: list[str] = []
@@ -35,13 +39,13 @@ def language_reference() -> Iterator[str]:
         for paragraph in topic.split("\n\n"):
             if paragraph[:1].isalpha() and paragraph.rstrip().endswith(".") and "::" not in paragraph:
                 part.append(paragraph)
-                if sum(map(len, part)) > 2500:  # some fifteen sentences
+                if sum(map(len, part)) > 2500:  # about fifteen sentences
                     yield "\n\n".join(part)
                     part = []
 
 
-def cut(texts: Iterator[str] | list[str], sentences: int, splitter_name: str) -> tuple[list[str], int, int]:
-    """The first `sentences` sentences of each distinct text; how many were too short, and how many repeats."""
+def cut(texts: Iterable[str], sentences: int, splitter_name: str) -> tuple[list[str], int, int]:
+    """Cuts each text to its first `sentences` sentences; returns the distinct ones, and counts of short and repeated texts."""
     cutter = splitter(splitter_name)
     kept: dict[str, None] = {}
     short = repeats = 0

@@ -1,4 +1,4 @@
-"""False-positive rates on human text: of one key, of one fresh key a text, and their spread over many keys."""
+"""False-positive rates on human text: of one key, of a fresh key for each text, and their spread over many keys."""
 
 from __future__ import annotations
 
@@ -12,54 +12,59 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark._util.arrays import Floats, Packed
-from alimark.detection.scoring import scoring
+from alimark._util.arrays import Floats, Ints
+from alimark.detection.pipeline import deduplicate, embed, make_units, normalise, split
+from alimark.detection.scoring import score_table, scoring
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
-from alimark.detection.units import Units, restructure
+from alimark.detection.units import Units
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.keys.projection import project
-from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
     from alimark.schemes.base import Watermark
 
 LEVELS = (0.01, 0.05, 0.5)
 Progress = Callable[[int], None]
+_JOBS_AT_A_TIME = 2_000_000
+"""Pairs of a text and a random key whose scores are held in memory at a time."""
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Human texts of equal length with the embeddings of their units, computed once for all keys."""
+    """Human texts with the embeddings of their units, computed once for all keys."""
 
     units: list[Units]
-    starts: NDArray[np.int64]
-    """Where the embeddings of each text begin."""
+    starts: Ints
+    """The row where the embeddings of each text begin, and at the end the number of rows."""
     embeddings: NDArray[np.float32]
 
     @classmethod
     def of(cls, texts: Sequence[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Embedded:
-        cutter, limits = splitter(key.splitter), scoring(key, settings).limits
-        units = [restructure(cutter.units(text), limits) for text in texts]
-        starts = np.cumsum([0, *(len(one.texts) for one in units)])
-        return cls(units, starts, embedder.embed([unit for one in units for unit in one.texts]))
+        """Splits and embeds the texts with the stages of the detection pipeline."""
+        units = [make_units(split(normalise(text), key), key, settings) for text in texts]
+        unique = deduplicate(text.texts for text in units)
+        rows = [unique.rows(text.texts) for text in units]
+        starts = np.cumsum([0, *(len(text_rows) for text_rows in rows)])
+        return cls(units, starts, embed(unique, embedder)[[row for text_rows in rows for row in text_rows]])
 
     def part(self, chosen: Sequence[int]) -> Embedded:
+        """Some of the texts, by number."""
         rows = [np.arange(self.starts[i], self.starts[i + 1]) for i in chosen]
         starts = np.cumsum([0, *(len(row) for row in rows)])
         return Embedded([self.units[i] for i in chosen], starts, self.embeddings[np.concatenate(rows)])
 
     def mean(self) -> NDArray[np.float32]:
-        """The corpus mean of whole sentences: what all texts share, whoever wrote them."""
-        whole = [self.starts[i] + one.index[:, 0, 0] for i, one in enumerate(self.units)]
+        """The mean embedding of all sentences."""
+        whole = [self.starts[i] + text.index[:, 0, 0] for i, text in enumerate(self.units)]
         return np.asarray(self.embeddings[np.concatenate(whole)].mean(axis=0))
 
 
 @dataclass(frozen=True)
 class Values:
-    """For each text: the p-value, never too small; the same with ties broken at random; the score itself."""
+    """For each text: the p-value, never too small; the same with ties broken at random; the raw score."""
 
     p: Floats
     p_randomised: Floats
@@ -67,27 +72,19 @@ class Values:
 
 
 def p_values(texts: Embedded, key: Key, settings: DetectionSettings, seed: int = 0) -> Values:
-    """All texts under one key, against the same random keys."""
+    """The p-values of all texts under one key, against the same random keys."""
     projections = project(texts.embeddings, key)
     rule = scoring(key, settings)
-    signals = [
-        rule.signals(one, projections[a:b])
-        for one, a, b in zip(texts.units, texts.starts, texts.starts[1:], strict=False)
-    ]
-    length = rule.length(max(len(one.packed) for one in signals))
-
-    def score(blocks: Packed) -> Floats:
-        """Texts by keys."""
-        jobs = np.arange(len(signals) * len(blocks))
-        return rule.scores(signals, blocks, jobs // len(blocks), jobs % len(blocks)).reshape(len(signals), -1)
-
+    ranges = zip(texts.units, texts.starts, texts.starts[1:], strict=False)
+    signals = [rule.signals(units, projections[start:stop]) for units, start, stop in ranges]
+    length = rule.length(max(len(text.packed) for text in signals))
     above, ties = np.zeros(len(signals), np.int64), np.zeros(len(signals), np.int64)
     raw = np.empty(0)
-    some = max(1, 2_000_000 // len(signals))  # jobs held at a time
-    for first in range(0, settings.draws, some):
-        null = key.null_blocks(first, min(some, settings.draws - first), length)
-        # The key itself in the first go: what a soft rule keeps of all texts is put together once for every call.
-        scores = score(null if first else np.concatenate([key.blocks(length)[None], null]))
+    batch = max(1, _JOBS_AT_A_TIME // len(signals))
+    for first in range(0, settings.draws, batch):
+        null = key.null_blocks(first, min(batch, settings.draws - first), length)
+        # The key itself is scored with the first batch, since every call concatenates the tables of all texts.
+        scores = score_table(rule, signals, null if first else np.concatenate([key.blocks(length)[None], null]))
         if not first:
             raw, scores = scores[:, 0], scores[:, 1:]
         above += (scores > raw[:, None]).sum(axis=1)
@@ -110,22 +107,23 @@ def another(key: Key) -> Key:
 
 
 def values_of(mark: Watermark, texts: Sequence[str], settings: RandomKeys) -> Values:
-    """All texts under one key of any scheme."""
-    found = []
+    """The p-values of all texts under one key of any scheme."""
+    detections = []
     for answer in mark.detect_batch(texts, settings):
         if isinstance(answer, AlimarkError):
             raise answer
-        found.append(answer)
-    p, randomised, raw = (
-        np.array([getattr(one, name) for one in found]) for name in ("p_value", "p_randomised", "raw")
+        detections.append(answer)
+    return Values(
+        np.array([detection.p_value for detection in detections]),
+        np.array([detection.p_randomised for detection in detections]),
+        np.array([detection.raw for detection in detections]),
     )
-    return Values(p, randomised, raw)
 
 
 def fresh_keys(
     texts: Embedded, like: Key, embedder: Embedder, settings: DetectionSettings, progress: Progress
 ) -> Values:
-    """Each text under a key of its own."""
+    """The p-value of each text under a fresh key."""
     parts = []
     for i in range(len(texts.units)):
         key = _fresh(like, embedder, like.centre)
@@ -159,7 +157,7 @@ def per_key_rates(
     *,
     centre: NDArray[np.float32] | None = None,
 ) -> Floats:
-    """For each of many fresh keys, the share of texts with p at most each level: (keys, levels)."""
+    """For each of many fresh keys, the share of texts with a p-value of at most each level: (keys, levels)."""
     rates = []
     for number in range(keys):
         key = _fresh(like, embedder, centre)
@@ -169,16 +167,17 @@ def per_key_rates(
 
 
 def shares(p: Floats) -> list[float]:
+    """The share of texts with a p-value of at most each level."""
     return [float((p <= level).mean()) for level in LEVELS]
 
 
 def z_shares(z: Floats) -> list[float]:
-    """How many texts a reader of the paper's z as a normal deviate would call found at each level."""
+    """The share of texts that would be called found at each level if the paper's z were a standard normal deviate."""
     return [float((z >= NormalDist().inv_cdf(1 - level)).mean()) for level in LEVELS]
 
 
 def binomial_interval(n: int, p: float, cover: float = 0.99) -> tuple[float, float]:
-    """The shares between which a sound rate p falls in n texts with probability at least `cover`, equal tails."""
+    """The range in which the observed share of n texts lies with probability at least `cover` if the true rate is p."""
     logs = [
         math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * math.log(p) + (n - k) * math.log1p(-p)
         for k in range(n + 1)

@@ -1,143 +1,222 @@
-"""The batch audit: thousands of documents, one line each, resumed where it stopped."""
+"""alimark audit: tells which of many documents carry the mark of a key."""
 
 from __future__ import annotations
 
-import json
-import math
-import time
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from alimark.cli import show
-from alimark.errors import AlimarkError, RecordError
+import typer
+
+from alimark.cli import audit_output, loading, options, show
+from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from alimark.audit.auditor import Document
     from alimark.detection.stats.p_values import RandomKeys
     from alimark.keys.key import Key
+    from alimark.scale.audit import CorpusOptions
 
-MOST_DRAWS = 1_000_000
+_NOT_JSONL = (".txt", ".text", ".md", ".parquet", ".pq")
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Documents: JSONL (a `text` on each line, also .gz), Parquet, text files (one document each), folders, patterns, "
+        "and addresses such as s3://bucket/docs."
+    ),
+]
+InputOption = Annotated[list[str] | None, typer.Option("--input", help="The same as INPUTS; may be repeated.")]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Where answers go: NAME.jsonl (a line for each document) or a folder (Parquet files). An output that exists is "
+        "continued; documents that have an answer are skipped.",
+    ),
+]
+Fdr = Annotated[float, typer.Option(help="False discovery rate of the summary.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Ray workers.", show_default="as many as the cluster has room for")
+]
+WorkerCpus = Annotated[int, typer.Option(min=1, help="CPU cores of each worker.")]
+Device = Annotated[str | None, typer.Option(help="Where workers embed, e.g. cuda.", show_default="the CPU")]
+FirstPass = Annotated[
+    float | None,
+    typer.Option(
+        help="Test every document cheaply first; only those with a p-value of at most this get the full test (docs/scale.md)."
+    ),
+]
+TextField = Annotated[str, typer.Option(help="Field or column that holds the text of a document.")]
+By = Annotated[
+    str, typer.Option(help="Field that names the source of a document, for the summary.", show_default="its file")
+]
+BlockSize = Annotated[int, typer.Option(min=1, help="Kilobytes of a block, the unit of work of a worker.")]
+MaxDocument = Annotated[int, typer.Option(min=1, help="Megabytes; longer documents are recorded as failed.")]
+TimeLimit = Annotated[float, typer.Option(help="Seconds that one step of a document may take before Ray gives it up.")]
+Cache = Annotated[int, typer.Option(min=0, help="Megabytes of embeddings that each worker keeps.")]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One audit: the keys, the documents, where answers go, and the rates of the summary."""
+
+    keys: list[Key]
+    inputs: list[str]
+    output: str
+    settings: RandomKeys
+    fpr: float
+    fdr: float
+    as_json: bool
 
 
 def audit(
-    keys: list[Key],
-    source: Path,
-    output: Path,
-    settings: RandomKeys,
-    fpr: float,
-    fdr: float,
-    as_json: bool,
-    llm_name: str | None = None,
+    key: options.KeyFiles,
+    inputs: Inputs = None,
+    more_inputs: InputOption = None,
+    output: Output = None,
+    fpr: options.Fpr = 0.01,
+    fdr: Fdr = 0.05,
+    excerpt: options.Excerpt = False,
+    restructure: options.Restructure = "single",
+    llm: options.DetectionModel = None,
+    variants: options.Variants = 4,
+    draws: options.Draws = None,
+    tail: options.Tail = False,
+    null: options.Null = "paper",
+    null_file: options.NullFile = None,
+    max_blocks: options.MaxBlocks = 100,
+    text_field: TextField = "text",
+    by: By = "",
+    max_document: MaxDocument = 8,
+    engine: options.EngineName = "plain",
+    address: options.Address = None,
+    workers: Workers = None,
+    worker_cpus: WorkerCpus = 1,
+    device: Device = None,
+    first_pass: FirstPass = None,
+    block_size: BlockSize = 2048,
+    time_limit: TimeLimit = 120,
+    cache: Cache = 256,
+    as_json: options.JsonOutput = False,
 ) -> None:
-    """Appends one answer a document to `output`, then sums up everything that is there."""
-    from alimark._util.jsonl import JsonlWriter, read_jsonl
-    from alimark.audit.auditor import Auditor, answer_record, answers
+    """Tell which of many documents carry the mark of a key, at a false discovery rate.
 
-    if not 0 < fdr < 1:
-        raise AlimarkError(f"a false discovery rate lies between 0 and 1, not at {fdr}")
-    if output.exists() and output.samefile(source):
-        raise AlimarkError("--output must be another file than --input")
-    total = sum(1 for _ in read_jsonl(source))
-    settings = _for_many(settings, total * len(keys), fdr)
-    llm = None if llm_name is None else show.load_llm(llm_name)
-    auditor = Auditor(keys, settings, show.load_embedder, llm=llm)
-    started, done = time.perf_counter(), 0
-    ring = None if len(keys) > 1 else keys[0].id
-    with JsonlWriter(output, key_id=ring) as writer, show.progress() as bar:
-        task = bar.add_task("documents", total=total)
-        ticker = show.Ticker()
-        for skipped, batch in _batches(source, writer.done):
-            bar.advance(task, skipped)
-            found = answers([record for _, record in batch], auditor)
-            for (own, record), answer in zip(batch, found, strict=True):
-                writer.write(answer_record(own, record, answer, keys))
-            done += len(batch)
-            rate = done / (time.perf_counter() - started)
-            bar.update(task, advance=len(batch), description=f"documents ({rate:.1f}/s)")
-            ticker.tick(f"{done} of {total} documents, {rate:.1f} a second")
-    summary = summarise(output, fpr, fdr)
-    seconds = time.perf_counter() - started
-    summary |= {
-        "documents_now": done,
-        "seconds": round(seconds, 2),
-        "documents_per_second": round(done / seconds, 2),
-        "time_shares": {name: round(spent / seconds, 3) for name, spent in sorted(auditor.times.items())},
-    }
-    if as_json:
+    Every document gets a p-value. The summary counts those up to --fpr, and
+    those found at the false discovery rate --fdr. A run that was stopped
+    continues when the same command is started again.
+
+        alimark audit -k key.json docs.jsonl -o found.jsonl
+        alimark audit -k key.json letters/ -o found/
+        alimark audit -k keys/ s3://bucket/docs -o found/ --engine ray
+
+    Exit status: 0 once every document has its answer, found or not; 2 error.
+    """
+    from alimark.keys.folder import load_keys
+    from alimark.scale.audit import CorpusOptions
+
+    keys = load_keys(key)
+    search = options.SearchOptions(fpr, excerpt, restructure, llm, variants, draws, tail, null, null_file, max_blocks)
+    settings = search.settings(keys)
+    task = Audit(keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, fpr, fdr, as_json)
+    how = CorpusOptions(
+        options.check_engine(engine), address, workers, worker_cpus, device, first_pass, text_field, by, block_size << 10,
+        max_document << 20, time_limit, cache,
+    )  # fmt: skip
+    run_audit(task, how, draws, llm)
+
+
+def run_audit(task: Audit, how: CorpusOptions, draws: int | None, llm: str | None) -> None:
+    """Audits into a folder of Parquet files or into a JSONL file, by the name of the output."""
+    if not task.inputs or not task.output:
+        raise AlimarkError(
+            "an audit needs documents and an output, e.g.: alimark audit -k key.json docs.jsonl -o found.jsonl"
+        )
+    if _is_folder(task.output):
+        _audit_to_folder(task, how, draws, llm)
+    elif how.engine != "plain" or how.first_pass is not None:
+        raise AlimarkError("--engine ray and --first-pass write a folder; give one as --output, e.g. -o found/")
+    else:
+        _audit_to_jsonl(task, how, llm)
+
+
+def _is_folder(output: str) -> bool:
+    return "://" in output or output.endswith(("/", "\\")) or Path(output).is_dir() or not Path(output).suffix
+
+
+def _audit_to_folder(task: Audit, how: CorpusOptions, draws: int | None, llm: str | None) -> None:
+    from alimark.scale.audit import audit_corpus
+
+    if llm is not None:
+        raise AlimarkError("--llm goes with a JSONL file as --output; a corpus is audited without a chat model")
+    if how.engine == "plain" and (how.address or how.workers):
+        raise AlimarkError("--address and --workers go with --engine ray; add it, or leave them out")
+    # On a cluster every machine fetches the models itself.
+    loading.fetch_models(*sorted({key.embedder for key in task.keys if key.embedder}))
+    try:
+        with show.progress() as progress, loading.quiet_ray():
+            summary = audit_corpus(
+                task.keys, task.inputs, task.output, task.settings, how, fpr=task.fpr, fdr=task.fdr, draws=draws,
+                progress=audit_output.BlockBar(progress),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        show.note("stopped; every finished block is kept, and the same command continues from there")
+        raise
+    if task.as_json:
         show.print_json(summary)
     else:
-        _print(summary)
+        audit_output.print_corpus_summary(summary)
 
 
-def _for_many(settings: RandomKeys, tests: int, fdr: float) -> RandomKeys:
-    """Enough random keys that one marked document among all can be discovered, and early stopping to pay for them."""
-    wanted = math.ceil(tests / fdr)
-    if wanted > MOST_DRAWS:
-        show.note(
-            f"note: {tests:,} tests would take {wanted:,} random keys to discover a single marked document at a false "
-            f"discovery rate of {fdr:g}; {MOST_DRAWS:,} are drawn, enough for {math.ceil(wanted / MOST_DRAWS)} or more"
+def _audit_to_jsonl(task: Audit, how: CorpusOptions, llm_name: str | None) -> None:
+    from alimark.audit.auditor import Auditor
+    from alimark.audit.run import audit_documents, check_rate, enough_draws
+
+    check_rate(task.fdr)
+    output = Path(task.output)
+    documents = _documents(task.inputs, output, how)
+    total = sum(1 for _ in documents)
+    settings, limited = enough_draws(task.settings, total * len(task.keys), task.fdr)
+    if limited:
+        show.note(f"note: {limited}")
+    llm = None if llm_name is None else loading.load_llm(llm_name)
+    auditor = Auditor(task.keys, settings, loading.load_embedder, llm=llm)
+    with show.progress() as progress:
+        bar = audit_output.DocumentBar(progress, total)
+        summary = audit_documents(
+            documents, auditor, output, fpr=task.fpr, fdr=task.fdr, field=how.text_field, progress=bar
         )
-    draws = max(settings.draws, min(wanted, MOST_DRAWS))
-    return replace(settings, draws=draws, stop_after=settings.stop_after or 20)
+    if task.as_json:
+        show.print_json(summary)
+    else:
+        audit_output.print_summary(summary)
 
 
-def _batches(source: Path, done: set[str]) -> Iterator[tuple[int, list[Document]]]:
-    """Documents not done yet, in batches, each with the number of lines passed over before it."""
-    from alimark._util.jsonl import read_jsonl, unique_id
-    from alimark.audit.auditor import in_batches
+def _documents(inputs: list[str], output: Path, how: CorpusOptions) -> Iterable[Document]:
+    """The documents of a JSONL file, or of anything else that the corpus reader knows."""
+    if len(inputs) == 1 and _is_jsonl(inputs[0]):
+        from alimark.audit.run import JsonlDocuments
 
-    skipped = 0
-    seen: set[str] = set()
+        source = Path(inputs[0])
+        if output.exists() and output.samefile(source):
+            raise AlimarkError("--output must be another file than --input")
+        return JsonlDocuments(source, how.text_field)
+    from alimark.scale.audit import CorpusDocuments
 
-    def open_ones() -> Iterator[Document]:
-        nonlocal skipped
-        for line, record in read_jsonl(source):
-            sound = {"id": f"line-{line}"} if isinstance(record, RecordError) else record
-            own = unique_id(sound, line, seen, field="text")
-            if own in done:
-                skipped += 1
-            else:
-                yield own, record
-
-    for batch in in_batches(open_ones(), lambda document: document[1]):
-        yield skipped, batch
-        skipped = 0
-    yield skipped, []
+    for name in inputs:
+        if "://" not in name and output.resolve().is_relative_to(Path(name).resolve()):
+            raise AlimarkError(f"{output} lies in {name}, among the documents; choose another --output")
+    documents = CorpusDocuments(inputs, how.text_field, how.max_document)
+    if documents.passed_over:
+        show.note(f"note: {documents.passed_over} files of no known kind are passed over")
+    return documents
 
 
-def summarise(output: Path, fpr: float, fdr: float) -> dict[str, Any]:
-    """Counts over all answers of a file, by p-value and by false discovery rate."""
-    from alimark._util.jsonl import read_jsonl
-    from alimark.detection.stats.p_values import benjamini_hochberg
-
-    p_values, failed = [], 0
-    for _, record in read_jsonl(output):
-        if isinstance(record, RecordError) or record.get("failed"):
-            failed += 1
-        elif "p_value" in record:
-            p_values.append(float(record["p_value"]))
-    discovered, threshold = benjamini_hochberg(p_values, fdr)
-    return {
-        "documents": len(p_values) + failed,
-        "failed": failed,
-        "fpr": fpr,
-        "found_at_fpr": sum(p <= fpr for p in p_values),
-        "fdr": fdr,
-        "found_at_fdr": int(discovered.sum()),
-        "fdr_threshold": threshold,
-    }
-
-
-def _print(summary: dict[str, Any]) -> None:
-    at = f"(p <= {summary['fdr_threshold']:.3g})" if summary["found_at_fdr"] else ""
-    show.stdout().print(
-        f"{summary['documents']} documents, {summary['failed']} failed\n"
-        f"{summary['found_at_fpr']} with p <= {summary['fpr']:g} "
-        f"(about {summary['fpr'] * (summary['documents'] - summary['failed']):.1f} expected were none marked)\n"
-        f"{summary['found_at_fdr']} found at a false discovery rate of {summary['fdr']:g} "
-        f"{at}\n"
-        f"{summary['documents_now']} documents in {summary['seconds']} s, {summary['documents_per_second']} a second; "
-        f"share of time: {json.dumps(summary['time_shares'])}"
-    )
+def _is_jsonl(name: str) -> bool:
+    """Whether a name stands for a single JSONL file; the file need not have a known suffix."""
+    if "://" in name or Path(name).is_dir() or (any(sign in name for sign in "*?[") and not Path(name).exists()):
+        return False
+    return Path(name).suffix.lower() not in _NOT_JSONL

@@ -1,57 +1,65 @@
-"""alimark bench: from a recipe to tables, plots and numbers with intervals."""
+"""alimark bench: runs experiments from recipes, and writes tables, plots and numbers with intervals."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, options, show
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from alimark.bench.recipe import Recipe
+    from alimark.bench.results import Estimate, Results
     from alimark.scale.generation import Replicas
 
-app = typer.Typer(no_args_is_help=True, help="Run experiments from recipes, and report what they found.")
+app = typer.Typer(no_args_is_help=True, help="Run experiments from recipes, and report their results.")
 
 _FOLDER = Path("bench")
-_MOST_FAULTS = 5
+_MAX_FAULTS = 5
+"""Faults that are printed; more are only recorded."""
+
+RecipeFile = Annotated[Path, typer.Argument(help="A recipe, such as recipes/smoke.toml.")]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", help="Folder of records and results; several recipes may share it.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="PATH=VALUE, such as llm=smollm2-135m or data.texts=10; may be repeated."),
+]
+Processes = Annotated[
+    int, typer.Option(min=1, help="Processes that share the work on this machine; each loads its own models.")
+]
+ReplicaCount = Annotated[
+    int | None,
+    typer.Option(
+        "--replicas", min=1, help="Replicas of the model.", show_default="as many as the cluster has room for"
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the recipe and print what a run would do.")]
 
 
 @app.command()
 def run(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/smoke.toml.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of records and results; several recipes may share it.")
-    ] = _FOLDER,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="PATH=VALUE, such as llm=smollm2-135m or data.texts=10; may be repeated."),
-    ] = None,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Processes that share the work; each loads its own models.")
-    ] = 1,
-    engine: Annotated[
-        str,
-        typer.Option(help="Who writes the texts: plain (this process) or ray (replicas of the model on a cluster)."),
-    ] = "plain",
-    address: Annotated[str | None, typer.Option(help="A running Ray cluster; by default this machine alone.")] = None,
-    replicas: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of the model; default, as many as there is room for.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe and tell what would be done.")] = False,
+    recipe: RecipeFile,
+    output: Output = _FOLDER,
+    overrides: Overrides = None,
+    processes: Processes = 1,
+    engine: options.EngineName = "plain",
+    address: options.Address = None,
+    replicas: ReplicaCount = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run a recipe: generate, attack, detect, measure, evaluate.
 
-    Records are written as they are finished and known by what made them: a
-    run that was stopped goes on, and what another recipe made is not made
-    again.
+    Records are written as soon as they are finished, under an id that is
+    computed from all settings behind them. So a run that was stopped can be
+    continued, and a record that another recipe wrote is used again.
 
         alimark bench run recipes/smoke.toml
         alimark bench run recipes/local/main.toml --set data.texts=20 -o work
@@ -61,22 +69,26 @@ def run(
 
     loaded = recipes.load(recipe, overrides or ())
     if dry_run:
-        _tell(loaded)
+        _print_plan(loaded)
         return
-    with _bars() as bars, show.replicas(engine, address, replicas) as writers:
+    with show.progress() as progress, loading.replicas(engine, address, replicas) as writers:
         if processes > 1:
             if writers:
-                raise AlimarkError("--processes share this machine and --engine ray a cluster; take one of them")
-            _together(loaded, output, processes)
-        _run(loaded, output, recipe.stem, bars, writers)
+                raise AlimarkError("--processes and --engine ray do not go together; leave one of them out")
+            from alimark.bench.processes import run_processes
+
+            run_processes(loaded, output, processes)
+        _run(loaded, output, recipe.stem, StageBar(progress), writers)
 
 
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")] = _FOLDER,
-    to: Annotated[Path | None, typer.Option("--to", help="Where the report goes; by default into that folder.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Folder that the report goes to.", show_default="the folder of the run")
+    ] = None,
 ) -> None:
-    """Write the report of a run: one HTML page, and Markdown with its plots."""
+    """Write the report of a run: an HTML page, and Markdown with its plots."""
     from alimark.bench import report as reports
     from alimark.bench import results
     from alimark.bench.workspace import Workspace
@@ -88,7 +100,7 @@ def report(
     show.note(f"{page}\n{text}")
 
 
-def _run(loaded: Recipe, output: Path, name: str, bars: _Bars, writers: Replicas | None) -> None:
+def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replicas | None) -> None:
     from alimark.bench.evaluate import evaluate
     from alimark.bench.results import save
     from alimark.bench.run import Run
@@ -96,51 +108,50 @@ def _run(loaded: Recipe, output: Path, name: str, bars: _Bars, writers: Replicas
 
     started = time.perf_counter()
     workspace = Workspace(output)
-    work = Run(loaded, workspace, bars, replicas=writers)
-    _fetch(loaded)
-    with show.only_ours(writers is not None):
+    work = Run(recipe, workspace, bar, replicas=writers)
+    _fetch_models(recipe)
+    with loading.quiet_ray(writers is not None):
         work.run()
-    found = evaluate(work, name)
-    save(workspace.results(name), found)
-    _table(found)
+    results = evaluate(work, name)
+    save(workspace.results(name), results)
+    _print_table(results)
     show.note(f"{workspace.results(name)}, {time.perf_counter() - started:.0f} s; next: alimark bench report {output}")
 
 
-def _fetch(loaded: Recipe) -> None:
+def _fetch_models(recipe: Recipe) -> None:
+    """Fetches the weights of all models of a recipe before the first stage."""
     from alimark.bench.recipe import variants
     from alimark.keys.key import DEFAULT_EMBEDDER
 
-    names = {loaded.meaning, loaded.quality.oracle}
-    for variant in variants(loaded):
+    names = {recipe.meaning, recipe.quality.oracle}
+    for variant in variants(recipe):
         names |= {variant.recipe.llm.name.split(":", 1)[-1]}
-        names |= {str(one.key.get("embedder", DEFAULT_EMBEDDER)) for one in variant.recipe.watermark}
-        names |= {str(one.settings["llm"]) for one in variant.recipe.attack if isinstance(one.settings.get("llm"), str)}
-    show.fetch_models(*sorted(names))
+        names |= {str(watermark.key.get("embedder", DEFAULT_EMBEDDER)) for watermark in variant.recipe.watermark}
+        llms = (attack.settings.get("llm") for attack in variant.recipe.attack)
+        names |= {llm for llm in llms if isinstance(llm, str)}
+    loading.fetch_models(*sorted(names))
 
 
-def _tell(loaded: Recipe) -> None:
+def _print_plan(recipe: Recipe) -> None:
     from alimark.bench.recipe import attacks, variants
 
-    points = list(variants(loaded))
-    cells = sum(len(one.recipe.data.sets) * len(one.recipe.watermark) for one in points)
-    texts = sum(len(one.recipe.data.sets) * len(one.recipe.watermark) * one.recipe.data.texts for one in points)
-    hits = sum(
-        len(one.recipe.data.sets) * len(one.recipe.watermark) * one.recipe.data.texts * len(attacks(one.recipe))
-        for one in points
-    )
+    points = [point.recipe for point in variants(recipe)]
+    cells = [len(point.data.sets) * len(point.watermark) for point in points]
+    texts = [count * point.data.texts for count, point in zip(cells, points, strict=True)]
+    attacked = [count * len(attacks(point)) for count, point in zip(texts, points, strict=True)]
     show.note(
-        f"{loaded.title}: {len(points)} points of the grid, {cells} cells, at most {texts} texts to write and {hits} to "
-        f"attack; attacks: {', '.join(one.label for one in attacks(points[0].recipe)) or 'none'}"
+        f"{recipe.title}: {len(points)} points of the grid, {sum(cells)} cells, at most {sum(texts)} texts to write and "
+        f"{sum(attacked)} to attack; attacks: {', '.join(attack.label for attack in attacks(points[0])) or 'none'}"
     )
 
 
-def _table(found: Any) -> None:
+def _print_table(results: Results) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("method", "data", "attack", "texts", "failed", "AUROC", "TPR@1%", "TPR@5%", "p <= 0.01"):
         table.add_column(title, justify="left" if title in ("method", "data", "attack") else "right")
-    for row in found["rows"]:
+    for row in results["rows"]:
         grid = ", ".join(f"{name}={value}" for name, value in row["grid"].items())
         method = " ".join(part for part in (row["method"], row["detection"], grid) if part)
         rates = [_percent(row["tpr"].get(rate)) for rate in ("0.01", "0.05")]
@@ -151,61 +162,35 @@ def _table(found: Any) -> None:
     show.stdout().print(table)
 
 
-def _percent(found: Any) -> str:
-    return "-" if found is None else f"{found['value']:.0%} ({found['low']:.0%}-{found['high']:.0%})"
+def _percent(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    return f"{estimate['value']:.0%} ({estimate['low']:.0%}-{estimate['high']:.0%})"
 
 
-class _Bars:
-    """A bar for each stage on a terminal, a line now and then elsewhere."""
+class StageBar:
+    """Shows a bar for each stage on a terminal, and a line every few seconds elsewhere."""
 
-    def __init__(self, bar: Any) -> None:
-        self._bar, self._ticker = bar, show.Ticker()
-        self._task: Any = None
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._ticker = progress, show.Ticker()
+        self._task: TaskID | None = None
         self._name, self._total, self._done, self._faults = "", 0, 0, 0
 
     def stage(self, name: str, total: int, done: int) -> None:
+        """Begins a stage of `total` jobs, of which `done` were finished by an earlier run."""
         self._name, self._total, self._done = name, total, done
-        self._task = self._bar.add_task(name, total=total, completed=done) if total else None
+        self._task = self._progress.add_task(name, total=total, completed=done) if total else None
 
     def step(self, count: int = 1) -> None:
+        """Counts finished jobs."""
         self._done += count
         if self._task is not None:
-            self._bar.advance(self._task, count)
+            self._progress.advance(self._task, count)
         self._ticker.tick(f"{self._name}: {self._done} of {self._total}")
 
     def fault(self, message: str) -> None:
+        """Prints why a job failed, unless many did before."""
         self._faults += 1
-        if self._faults <= _MOST_FAULTS:
-            more = "; more of them are only recorded" if self._faults == _MOST_FAULTS else ""
+        if self._faults <= _MAX_FAULTS:
+            more = "; more of them are only recorded" if self._faults == _MAX_FAULTS else ""
             show.note(f"warning: {message}; recorded as failed{more}")
-
-
-@contextmanager
-def _bars() -> Iterator[_Bars]:
-    with show.progress() as bar:
-        yield _Bars(bar)
-
-
-def _together(loaded: Recipe, output: Path, processes: int) -> None:
-    """Processes that each take the jobs whose ids fall to them, stage by stage; what one leaves the last run makes."""
-    import subprocess
-
-    from alimark._util.files import write_whole
-    from alimark.bench.recipe import to_toml
-
-    output.mkdir(parents=True, exist_ok=True)
-    shared = output / ".recipe.toml"
-    write_whole(shared, to_toml(loaded).encode("utf-8"))
-    for stage in ("generate", "attack", "detect", "meaning", "quality"):
-        command = [sys.executable, "-m", "alimark.bench.worker", str(shared), str(output), stage]
-        workers = [subprocess.Popen([*command, str(i), str(processes)]) for i in range(processes)]
-        try:
-            codes = [worker.wait() for worker in workers]
-        finally:
-            for worker in workers:
-                worker.kill()
-        if any(codes):
-            raise AlimarkError(
-                f"a process of the {stage} stage ended with an error (see above); what was finished is kept"
-            )
-    shared.unlink()

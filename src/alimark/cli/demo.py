@@ -1,4 +1,4 @@
-"""alimark demo: the whole road in one command, on embedded defaults."""
+"""alimark demo: marks a text, changes it and finds the mark again, in one command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import detections, loading, options, show
 
 if TYPE_CHECKING:
     from alimark.detection.results import AlignedDetection
@@ -32,64 +32,74 @@ HUMAN = (
 
 @dataclass(frozen=True)
 class Row:
+    """A text by name, and its detection."""
+
     name: str
-    found: AlignedDetection
+    detection: AlignedDetection
+
+
+Prompt = Annotated[str, typer.Option("-p", "--prompt", help="The text that the marked text continues.")]
+Model = Annotated[str, typer.Option(help="A name from `alimark models list`, a path or a hub id.")]
+Candidates = Annotated[int, typer.Option(help="Candidates for each sentence; `alimark generate` takes 64.")]
+Seed = Annotated[int, typer.Option(help="Seed of the sampling; the key is new each time.")]
 
 
 def demo(
-    prompt: Annotated[str, typer.Option("-p", "--prompt", help="What the marked text continues.")] = PROMPT,
-    llm: Annotated[str, typer.Option(help="A name of `alimark models list`, a path or a hub id.")] = "smollm2-135m",
-    candidates: Annotated[int, typer.Option(help="Candidates a sentence; 64 is the default elsewhere.")] = 16,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling; the key is new each time.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="Print texts and answers as JSON.")] = False,
+    prompt: Prompt = PROMPT,
+    llm: Model = "smollm2-135m",
+    candidates: Candidates = 16,
+    seed: Seed = 7,
+    as_json: options.JsonOutput = False,
 ) -> None:
-    """Mark a text, change it, and find the mark again: a fresh key, 12 sentences, four answers.
+    """Mark a text, change it, and find the mark again: a fresh key, 12 sentences, four detections.
 
-    Fetches a small language model and an embedder on first use (180 MB), keeps
-    nothing else. To save time 16 candidates are sampled for each sentence,
-    where `alimark generate` takes 64 and marks more strongly.
+    On first use, a small language model and an embedder are fetched (180 MB);
+    nothing else is written to disk. To save time, 16 candidates are sampled
+    for each sentence; `alimark generate` samples 64 and marks more strongly.
     """
     from alimark.cli.generate import write_one
     from alimark.generation.api import GenerationSettings
     from alimark.keys.key import DEFAULT_EMBEDDER, Key
     from alimark.schemes.alimark import AliMark
 
-    embedder = show.load_embedder(DEFAULT_EMBEDDER)
+    embedder = loading.load_embedder(DEFAULT_EMBEDDER)
     key, other = Key.generate(embedder=embedder), Key.generate(embedder=embedder)
-    model = show.load_llm(llm)
+    model = loading.load_llm(llm)
     mark = AliMark(key, embedder=embedder)
     settings = GenerationSettings(sentences=12, candidates=candidates)
     title = f"12 marked sentences, {candidates} candidates each"
-    made = write_one(mark, model, prompt, settings, seed, title)
+    generation = write_one(mark, model, prompt, settings, seed, title)
     texts = {
-        "marked": made.text,
-        "marked, then merged, split and cut": changed(list(made.sentences)),
+        "marked": generation.text,
+        "marked, then merged, split and cut": changed(list(generation.sentences)),
         "human": HUMAN,
     }
-    rows = [Row(name, found) for name, found in zip(texts, mark.detect(list(texts.values())), strict=True)]
-    rows.append(Row("marked, under another key", AliMark(other, embedder=embedder).detect(made.text)))
+    rows = [Row(name, detection) for name, detection in zip(texts, mark.detect(list(texts.values())), strict=True)]
+    rows.append(Row("marked, under another key", AliMark(other, embedder=embedder).detect(generation.text)))
     if as_json:
-        answers = [{"text": row.name, **row.found.record(), "verdict": row.found.verdict()} for row in rows]
-        show.print_json({"generation": made.record("demo"), "changed": list(texts.values())[1], "answers": answers})
+        answers = [{"text": row.name, **row.detection.record(), "verdict": row.detection.verdict()} for row in rows]
+        show.print_json(
+            {"generation": generation.record("demo"), "changed": list(texts.values())[1], "answers": answers}
+        )
         return
-    _print(prompt, made.text, rows)
+    _print(prompt, generation.text, rows)
     show.note(f"{candidates} candidates a sentence; `alimark generate` takes 64 and marks more strongly")
 
 
 def changed(sentences: list[str]) -> str:
-    """One merge, one split and one deletion: what a rewrite does to the structure of a text."""
+    """Changes a text as a rewrite would: one merge, one split and one deletion of sentences."""
     from alimark.text.units import halve
 
-    done = list(sentences)
-    if len(done) > 8:
-        del done[7]
-    if len(done) > 4:
-        halves = halve(done[4])
-        done[4:5] = halves or (done[4],)
-    if len(done) > 2:
-        first, second = done[1].rstrip('.!?"'), done[2]
-        done[1:3] = [f"{first}, and {second[:1].lower()}{second[1:]}"]
-    return " ".join(done)
+    result = list(sentences)
+    if len(result) > 8:
+        del result[7]
+    if len(result) > 4:
+        halves = halve(result[4])
+        result[4:5] = halves or (result[4],)
+    if len(result) > 2:
+        first, second = result[1].rstrip('.!?"'), result[2]
+        result[1:3] = [f"{first}, and {second[:1].lower()}{second[1:]}"]
+    return " ".join(result)
 
 
 def _print(prompt: str, text: str, rows: list[Row]) -> None:
@@ -104,11 +114,11 @@ def _print(prompt: str, text: str, rows: list[Row]) -> None:
     for name in ("text", "sentences", "z", "score", "p", "verdict"):
         table.add_column(name, justify="left" if name in ("text", "verdict") else "right", no_wrap=True)
     for row in rows:
-        verdict = row.found.verdict()
+        verdict = row.detection.verdict()
         table.add_row(
-            row.name, str(len(row.found.sentences)), f"{row.found.z:.2f}", f"{row.found.score:.2f}",
-            show.p_text(row.found), Text(verdict, style="bold green" if verdict == "found" else ""),
+            row.name, str(len(row.detection.sentences)), f"{row.detection.z:.2f}", f"{row.detection.score:.2f}",
+            detections.p_text(row.detection), Text(verdict, style="bold green" if verdict == "found" else ""),
         )  # fmt: skip
     console.print(table)
-    console.print("\nHow the changed text meets the key:")
-    console.print(show.alignment_table(rows[1].found))
+    console.print("\nHow the changed text is aligned with the key:")
+    console.print(detections.alignment_table(rows[1].detection))

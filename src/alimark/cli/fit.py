@@ -1,4 +1,4 @@
-"""alimark fit: what a rival learns from text."""
+"""alimark fit: learns from human text what the keys of some schemes need."""
 
 from __future__ import annotations
 
@@ -9,61 +9,70 @@ from typing import Annotated, Any
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, options, show
 from alimark.errors import AlimarkError
+
+SchemeName = Annotated[str, typer.Argument(help="The scheme that learns: k-semstamp, simmark or sir.")]
+Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write, for `alimark keygen --fitted`.")]
+EmbedderName = Annotated[
+    str, typer.Option(help="Sentence embedder: a name from `alimark models list`, a path or a hub id.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="An option of the learning, as NAME=VALUE; may be repeated. See docs/rivals.md."),
+]
 
 
 def fit(
-    scheme: Annotated[str, typer.Argument(help="The scheme that learns: k-semstamp, simmark or sir.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write, for `alimark keygen --fitted`.")],
-    human: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="JSONL of human texts (`text` or `natural_text`), plain or .gz; default: Python's own manual."
-        ),
-    ] = None,
-    embedder: Annotated[
-        str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")
-    ] = "all-MiniLM-L6-v2",
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of the learning, as NAME=VALUE; see docs/rivals.md.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the origin as JSON.")] = False,
+    scheme: SchemeName,
+    output: Output,
+    human: options.HumanTexts = None,
+    embedder: EmbedderName = "all-MiniLM-L6-v2",
+    setting: Settings = None,
+    as_json: options.JsonOutput = False,
 ) -> None:
-    """Learn from human text what a rival's key needs, and say from what.
+    """Learn from human text what the keys of a scheme need.
 
-    k-semstamp learns the k-means regions of the domain's sentences, simmark an
-    interval of the similarity of neighbours, sir the network from meaning to
-    bias. Learn from other texts than those that a detector is tried on: the
-    file notes how many there were and their hash.
+    k-semstamp learns k-means regions of sentences of the domain, simmark an
+    interval of the similarity of neighbouring sentences, sir a network from
+    the embedding of a text to a bias of its tokens. Use other texts than those
+    that you test a detector on; the file records their number and their hash.
 
         alimark fit k-semstamp --human texts.jsonl -o regions.npz
         alimark fit simmark --human texts.jsonl --set distance=euclidean -o interval.npz
         alimark fit sir --human texts.jsonl -o sir.safetensors
         alimark keygen --scheme simmark --fitted interval.npz -o key.json
     """
-    from alimark.calibration import human_text as corpus
+    from alimark.calibration.human_text import human_texts
     from alimark.cli.keygen import assignments
-    from alimark.schemes.registry import names
-    from alimark.schemes.registry import scheme as known_scheme
 
-    kind: Any = known_scheme(scheme)
-    if not hasattr(kind, "fit"):
-        those = ", ".join(name for name in names()[1:] if hasattr(known_scheme(name), "fit"))
-        raise AlimarkError(f"{scheme} learns nothing from text; those that do: {those}")
-    options = assignments(setting or [])
-    known = [name for name, one in inspect.signature(kind.fit).parameters.items() if one.kind == one.KEYWORD_ONLY]
-    if unknown := sorted(set(options) - set(known)):
+    kind = _learning_scheme(scheme)
+    settings = assignments(setting or [])
+    parameters = inspect.signature(kind.fit).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
+    if unknown := sorted(set(settings) - set(known)):
         raise AlimarkError(f"{scheme} has no option {', '.join(unknown)} of learning; it has: {', '.join(known)}")
     if not human:
         show.note("no --human text given: learning from Python's own manual, all of one subject")
-    texts = [text for path in human for text in corpus.read_texts(path)] if human else list(corpus.language_reference())
+    texts = human_texts(human or [])
     try:
-        learned = kind.fit(texts, show.load_embedder(embedder), **options)
+        fitted = kind.fit(texts, loading.load_embedder(embedder), **settings)
     except (TypeError, ValueError) as error:
         raise AlimarkError(f"{scheme} cannot learn with these options: {error}") from None
-    learned.save(output)
+    fitted.save(output)
     if as_json:
-        show.print_json({"file": str(output), "scheme": scheme, "origin": dict(learned.origin)})
+        show.print_json({"file": str(output), "scheme": scheme, "origin": dict(fitted.origin)})
     else:
-        show.note(f"wrote {output}: {json.dumps(dict(learned.origin))}")
+        show.note(f"wrote {output}: {json.dumps(dict(fitted.origin))}")
+
+
+def _learning_scheme(name: str) -> Any:
+    """The class of a scheme that has `fit`; raises AlimarkError for the others."""
+    from alimark.schemes.registry import names
+    from alimark.schemes.registry import scheme as scheme_class
+
+    kind: Any = scheme_class(name)
+    if not hasattr(kind, "fit"):
+        learning = ", ".join(other for other in names()[1:] if hasattr(scheme_class(other), "fit"))
+        raise AlimarkError(f"{name} learns nothing from text; the schemes that do are: {learning}")
+    return kind

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
@@ -118,11 +118,11 @@ def generate(
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each")
     # On a cluster the embedder is loaded where the texts are written.
-    mark = None if key is None else show.load_mark(Key.load(key), embedder=engine == "plain")
+    mark = None if key is None else loading.load_mark(Key.load(key), embedder=engine == "plain")
     count = candidates if candidates is not None else mark.candidates if mark else 64
     settings = GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
     if input_file is not None and output is not None:
-        with show.replicas(engine, address, replicas, llm) as writers:
+        with loading.replicas(engine, address, replicas, llm) as writers:
             _many(mark, llm[0], input_file, output, settings, batch, seed, as_json, writers)
         return
     if engine != "plain":
@@ -130,7 +130,7 @@ def generate(
     text = show.read_stdin() if prompt == "-" else prompt or ""
     if not text.strip():
         raise AlimarkError("the prompt is empty; give at least a word to continue")
-    made = write_one(mark, show.load_llm(llm[0]), text, settings, seed)
+    made = write_one(mark, loading.load_llm(llm[0]), text, settings, seed)
     if as_json:
         show.print_json(made.record("prompt"))
     else:
@@ -265,14 +265,14 @@ def _many(
         jobs, order = _jobs(source, writer, seed, counts)
         if jobs:
             limits: dict[str, None] = {}
-            with show.progress() as shown, show.only_ours(writers is not None):
+            with show.progress() as shown, loading.quiet_ray(writers is not None):
                 bar = _Bar(shown, len(jobs))
                 made_by: Any
                 if writers:
                     key = None if mark is None else mark.key
                     made_by = partial(writers.write, key=key, settings=settings, llm=llm_name, batch=batch)
                 else:
-                    llm = show.load_llm(llm_name)
+                    llm = loading.load_llm(llm_name)
                     made_by = partial(written, mark, llm=llm, settings=settings, batch=batch, progress=bar.sentence)
                 for job, made in _written(jobs, made_by):
                     bar.text()

@@ -1,15 +1,15 @@
-"""The command line: one module a verb; results to stdout, messages to stderr, one-line errors."""
+"""The command line: a module for each verb; results on stdout, messages on stderr, errors in one line."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from alimark.cli import attack, bench, calibrate, demo, detect, fit, generate, keygen, models, rewrite, serve
+from alimark.cli import attack, audit, bench, calibrate, demo, detect, fit, generate, keygen, models, rewrite, serve
 from alimark.errors import AlimarkError
 
 app = typer.Typer(
@@ -20,15 +20,17 @@ app = typer.Typer(
     help="""Mark what an LLM writes in its meaning, and find the mark again after paraphrasing.
 
     Start with `alimark demo`. Then: `alimark keygen -o key.json` makes a secret
-    key, `alimark generate -k key.json -p "A prompt."` writes marked text, and
-    `alimark detect -k key.json text.txt` tells whether a text carries the mark.
+    key, `alimark generate -k key.json -p "A prompt."` writes marked text,
+    `alimark detect -k key.json text.txt` tells whether a text carries the mark,
+    and `alimark audit -k key.json docs.jsonl -o found.jsonl` does so for many.
     """,
 )
 app.command("keygen")(keygen.keygen)
 app.command("generate")(generate.generate)
 app.command("rewrite")(rewrite.rewrite)
 app.command("detect")(detect.detect)
-# The attacks have commands of their own, which are built when one is asked for.
+app.command("audit")(audit.audit)
+# Each attack is a command of `attack`; these commands are built only when `attack` runs.
 app.command(
     "attack",
     add_help_option=False,
@@ -57,17 +59,13 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """`--debug` is taken out by main, so that it may stand anywhere; here it is only explained."""
-
-
-def _warn(message: Warning | str, *_: object) -> None:
-    sys.stderr.write(f"warning: {message}\n")
+    """Options of all verbs. `main` removes --debug before, so that it may stand anywhere; here it is only documented."""
 
 
 def main() -> None:
-    """Runs the command line. Exit status 2 is an error, 130 an interruption; detect has a 1 of its own."""
+    """Runs the command line. Exit status 2 is an error, 130 an interruption; `detect` exits with 1 for "not found"."""
     debug = "--debug" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--debug"]
+    sys.argv = [sys.argv[0], *_without_deprecated([word for word in sys.argv[1:] if word != "--debug"])]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -83,22 +81,37 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", 2, debug)
     except Exception as error:
-        if show := getattr(error, "show", None):  # a wrong option, which typer explains itself
+        if show := getattr(error, "show", None):  # a wrong option; typer explains it
             show()
             sys.exit(2)
-        # A status of 1 would say "not found".
-        _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug for where", 2, debug)
+        # Not 1, which means "not found".
+        _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback", 2, debug)
 
 
-def _fail(message: str, status: int, debug: bool) -> None:
-    # A traceback is for developers: everybody else gets one line that says what to do.
+def _without_deprecated(words: list[str]) -> list[str]:
+    """Replaces `detect --input ... --output ...`, which is deprecated, by `audit` with the same options."""
+    batch = any(word.partition("=")[0] in ("--input", "--output") for word in words)
+    if words[:1] != ["detect"] or not batch:
+        return words
+    sys.stderr.write(
+        "note: `alimark detect --input` is deprecated; use `alimark audit`, which takes the same options\n"
+    )
+    return ["audit", *words[1:]]
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    sys.stderr.write(f"warning: {message}\n")
+
+
+def _fail(message: str, status: int, debug: bool) -> NoReturn:
+    """Ends the process with a message of one line; the traceback is for developers and needs --debug."""
     if debug:
         import traceback
 
         traceback.print_exc()
     sys.stderr.write(f"error: {message}\n" if status == 2 else f"{message}\n")
     if status == 130:
-        # A model may be in the middle of a wave in another thread; what was finished is written, so nobody waits for it.
+        # Another thread may be generating. What was finished is written, so the process ends without waiting for it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

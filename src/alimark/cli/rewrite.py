@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
 from alimark.errors import AlimarkError, LLMError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def rewrite(
         raise AlimarkError(str(error)) from None
     text = None if file is None else _read(file)
     loaded = Key.load(key)
-    mark = AliMark(loaded, embedder=show.load_embedder(loaded.embedder))
+    mark = AliMark(loaded, embedder=loading.load_embedder(loaded.embedder))
     if input_file is not None and output is not None:
         _many(mark, llm, input_file, output, settings, seed, as_json)
         return
@@ -107,7 +107,7 @@ def _read(file: str) -> str:
 def _one(mark: AliMark, llm: str, text: str, settings: RewriteSettings, seed: int | None) -> Rewriting:
     from alimark.rewriting.api import rewrite
 
-    model = show.load_llm(llm)
+    model = loading.load_llm(llm)
     with show.progress() as bar:
         task = bar.add_task("rewriting", total=None)
         ticker = show.Ticker()
@@ -152,7 +152,7 @@ def _many(
         if rows:
             task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
             in_a_row = 0  # failures of the model, not of a text
-            model = show.load_llm(llm_name)
+            model = loading.load_llm(llm_name)
             originals = (Original(row.record["text"], None if seed is None else seed + row.number) for row in rows)
             for place, made in rewrite_many(originals, mark.key, mark.embedder, model, settings):
                 row = rows[place]

@@ -1,25 +1,27 @@
-"""alimark serve: the service, and what its operator does beside it."""
+"""alimark serve: runs the HTTP service, and manages its tokens, keys and records."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import show
+from alimark.cli import loading, show
 from alimark.errors import AlimarkError, MissingExtra
 
 if TYPE_CHECKING:
     from alimark.serve.database import Store
     from alimark.serve.settings import Settings
 
-app = typer.Typer(help="Serve marked text and detections over HTTP, with a page to look at them.", add_completion=False)
+app = typer.Typer(help="Serve marked text and detections over HTTP, with a web page.", add_completion=False)
 
-Data = Annotated[Path | None, typer.Option(help="Folder of keys and records; default: serve/ in alimark's own folder.")]
-Config = Annotated[Path | None, typer.Option(help="TOML file of settings; docs/serving.md lists them.")]
-Tenant = Annotated[str, typer.Option(help="Whose it is; empty for nobody's in particular.")]
+Data = Annotated[
+    Path | None, typer.Option(help="Folder of keys and records.", show_default="serve/ in the cache folder of alimark")
+]
+Config = Annotated[Path | None, typer.Option(help="TOML file of settings; docs/serving.md lists the settings.")]
+Tenant = Annotated[str, typer.Option(help="The tenant that it belongs to; empty for all tenants.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -27,34 +29,39 @@ def serve(
     context: typer.Context,
     data: Data = None,
     config: Config = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen at; loopback by default.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 8765 by default.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8765")] = None,
     llm: Annotated[
-        str | None, typer.Option(help="What writes: a model of the store, or openai:http://HOST:PORT/v1#MODEL.")
+        str | None,
+        typer.Option(
+            help="The language model: a name from `alimark models list`, or openai:http://HOST:PORT/v1#MODEL."
+        ),
     ] = None,
 ) -> None:
-    """Run the service until it is told to stop (SIGTERM, Ctrl-C); what it accepted is finished.
+    """Run the service until SIGTERM or Ctrl-C; requests that it accepted are finished first.
 
         alimark serve init                     # once: a key and an administrator's token
         alimark serve token --role generate --role detect
         alimark serve                          # then open http://127.0.0.1:8765
 
-    Every text that it writes is marked. Put a proxy with TLS in front before you
-    let others in: docs/serving.md.
+    Every text that it writes is marked. Put a proxy with TLS in front of it
+    before others use it over a network; see docs/serving.md.
     """
     if context.invoked_subcommand is not None:
         if any(value is not None for value in (data, config, host, port, llm)):
-            raise AlimarkError(f"options go behind the verb: alimark serve {context.invoked_subcommand} --data ...")
+            raise AlimarkError(
+                f"options follow the command; write: alimark serve {context.invoked_subcommand} --data ..."
+            )
         return
     _need_extra()
     settings = _settings(data, config, host=host, port=port, llm=llm)
     from alimark.serve.app import run
     from alimark.serve.service import Service
 
-    service = Service(settings, llm=show.load_llm, embedder=show.load_embedder)
+    service = Service(settings, llm=loading.load_llm, embedder=loading.load_embedder)
     if not service.tokens.all():
         service.close()
-        raise AlimarkError(f"nobody could use the service yet; run: alimark serve init{_at(data)}")
+        raise AlimarkError(f"the service has no token yet, so nobody can use it; run: alimark serve init{_at(data)}")
     if settings.host not in ("127.0.0.1", "::1", "localhost"):
         show.note(f"note: {settings.host} is not loopback, and this is plain HTTP; put a proxy with TLS in front")
     show.note(f"serving at http://{settings.host}:{settings.port}")
@@ -63,7 +70,7 @@ def serve(
 
 @app.command()
 def init(data: Data = None, config: Config = None) -> None:
-    """Make the database, a first key and a first administrator's token, which is printed this once."""
+    """Create the database, a first key and a first administrator's token. The token is printed only once."""
     from alimark.serve.auth import Tokens
     from alimark.serve.ring import Ring
 
@@ -73,32 +80,32 @@ def init(data: Data = None, config: Config = None) -> None:
     try:
         tokens, ring = Tokens(store), Ring(settings.keys, store)
         if tokens.all():
-            raise AlimarkError(f"{settings.data} was set up before; alimark serve token makes further tokens")
-        key = ring.create(show.load_embedder(settings.embedder)) if not ring.all() else ring.all()[0]
+            raise AlimarkError(f"{settings.data} was set up before; to make more tokens, run: alimark serve token")
+        key = ring.create(loading.load_embedder(settings.embedder)) if not ring.all() else ring.all()[0]
         _, secret = tokens.create(["admin"], name="first")
     finally:
         store.close()
-    show.note(f"data in {settings.data}, first key {key.id}; the administrator's token, shown this once:")
+    show.note(f"data in {settings.data}, first key {key.id}; the administrator's token, shown only once:")
     typer.echo(secret)
 
 
 @app.command()
 def token(
-    role: Annotated[list[str], typer.Option(help="generate, detect or admin; several for several.")],
+    role: Annotated[list[str], typer.Option(help="generate, detect or admin; may be repeated.")],
     data: Data = None,
     config: Config = None,
     tenant: Tenant = "",
-    name: Annotated[str, typer.Option(help="What you will know it by.")] = "",
+    name: Annotated[str, typer.Option(help="A name to recognise the token by.")] = "",
 ) -> None:
-    """Make a token, printed this once; a running service knows it within seconds."""
+    """Create a token. It is printed only once; a running service accepts it within seconds."""
     from alimark.serve.auth import Tokens
 
     store = _store(_settings(data, config))
     try:
-        made, secret = Tokens(store).create(role, tenant=tenant, name=name)
+        created, secret = Tokens(store).create(role, tenant=tenant, name=name)
     finally:
         store.close()
-    show.note(f"token {made.id} ({', '.join(made.roles)}), shown this once:")
+    show.note(f"token {created.id} ({', '.join(created.roles)}), shown only once:")
     typer.echo(secret)
 
 
@@ -108,9 +115,9 @@ def import_key(
     data: Data = None,
     config: Config = None,
     tenant: Tenant = "",
-    model: Annotated[str, typer.Option(help="The model it marks; empty for any.")] = "",
+    model: Annotated[str, typer.Option(help="The language model that it marks; empty for all.")] = "",
 ) -> None:
-    """Put a key that exists on the ring."""
+    """Add a key file to the keys of the service, and print its id."""
     from alimark.keys.key import Key
     from alimark.serve.ring import Ring
 
@@ -127,14 +134,14 @@ def import_key(
 def export(
     data: Data = None,
     config: Config = None,
-    since: Annotated[float, typer.Option(help="Seconds since 1970.")] = 0.0,
+    since: Annotated[float, typer.Option(help="Only records from this time on, in seconds since 1970.")] = 0.0,
 ) -> None:
     """Print all records as JSONL, oldest first."""
-    from alimark.serve.records import Book
+    from alimark.serve.records import RecordLog
 
     store = _store(_settings(data, config))
     try:
-        for lines in Book(store).export(since):
+        for lines in RecordLog(store).export(since):
             typer.echo(lines, nl=False)
     finally:
         store.close()
@@ -142,23 +149,23 @@ def export(
 
 @app.command()
 def prune(
-    days: Annotated[float, typer.Option(help="Delete records older than that.")],
+    days: Annotated[float, typer.Option(help="Delete records that are older than so many days.")],
     data: Data = None,
     config: Config = None,
 ) -> None:
-    """Delete old records; a service with `retention_days` does so by itself."""
-    from alimark.serve.records import Book
+    """Delete old records. A service with the setting `retention_days` does so itself."""
+    from alimark.serve.records import RecordLog
 
     if days <= 0:
-        raise AlimarkError("--days must be more than 0")
+        raise AlimarkError("--days must be greater than 0")
     store = _store(_settings(data, config))
     try:
-        typer.echo(f"{Book(store).prune(days)} records deleted")
+        typer.echo(f"{RecordLog(store).prune(days)} records deleted")
     finally:
         store.close()
 
 
-def _settings(data: Path | None, config: Path | None, **given: Any) -> Settings:
+def _settings(data: Path | None, config: Path | None, **given: object) -> Settings:
     from alimark._util.paths import cache_folder
     from alimark.serve.settings import read_settings
 

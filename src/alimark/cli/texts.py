@@ -1,4 +1,4 @@
-"""The texts of a JSONL file, for the verbs that make new texts of them."""
+"""Reads texts for the verbs: a file, standard input, or the records of a JSONL file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from alimark._util.jsonl import Record
 
 
+def read_text(name: str) -> str:
+    """Reads a text file, or standard input where the name is `-`."""
+    from alimark._util import files
+
+    return show.read_stdin() if name == "-" else files.read_text(name)
+
+
 class Row(NamedTuple):
-    """A record that holds a text: its place among all lines, and an id that no other has."""
+    """A record that holds a text: its place among all lines, and an id that no other record has."""
 
     number: int
     id: str
@@ -22,15 +29,17 @@ class Row(NamedTuple):
 
 
 class TextFile:
-    """Reads a file of records; a line without a text is said to be passed over, once."""
+    """Reads a JSONL file of texts; a line without a text is skipped with a warning on stderr."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
         self.order: list[str] = []
         """The ids of all texts, in order, once `rows` was read."""
         self.bad = 0
+        """Lines without a text, once `rows` was read."""
 
     def rows(self) -> Iterator[Row]:
+        """Yields every record that holds a text."""
         from alimark._util.jsonl import read_jsonl, unique_id
 
         self.order, self.bad = [], 0
@@ -40,12 +49,12 @@ class TextFile:
                 show.note(f"warning: {why}; passed over")
                 self.bad += 1
             elif isinstance(record, dict):
-                own = unique_id(record, line, seen, field="text")
-                self.order.append(own)
-                yield Row(number, own, record)
+                row_id = unique_id(record, line, seen, field="text")
+                self.order.append(row_id)
+                yield Row(number, row_id, record)
 
     def texts(self) -> Iterator[str]:
-        """The texts alone, with no word about lines that hold none."""
+        """Yields the texts alone, without warnings about lines that hold none."""
         from alimark._util.jsonl import read_jsonl
 
         for line, record in read_jsonl(self.source):

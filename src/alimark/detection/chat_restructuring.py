@@ -1,7 +1,7 @@
-"""Restructuring by a chat model: the paper's other way to undo what a paraphraser did to a text's sentences.
+"""Restructuring by a chat model: the paper's other way to undo the merges and splits of a paraphraser.
 
-The model never sees a key, so what it answers is fixed before any key is tried, and the best score over its answers can be
-compared with the best that a random key gets over the same answers.
+The model never sees a key, so its answers do not depend on the key that is tried. Random keys get their best score over the
+same answers, which keeps the p-value valid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
 from alimark.llm.chat import draw_all
 from alimark.text.splitting import Splitter
 
-# The paper's, word for word.
+# The prompt of the paper, word for word.
 PROMPT = """\
 Role: You are an expert editor specializing in text clarity and logical structuring.
 
@@ -45,42 +45,42 @@ where each sentence conveys one clear core idea.
 Output format: Please output the restored and logically structured text directly."""
 
 KEPT_WORDS = 0.8
-"""The share of words, counted with repeats, that a restructuring must have in common with the text. It may change a
-conjunction or a pronoun here and there; what changes more is a rewrite, whose sentences say nothing of the text's."""
+"""The share of words, counted with repeats, that a restructuring must have in common with the text. It may change some
+conjunctions or pronouns; an answer that changes more is a rewrite, whose sentences are no evidence about the text's."""
 
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
 class Restructured:
-    """What a chat model made of a text: the answers that were tried beside it, and why others were not."""
+    """A chat model's restructurings of a text: the answers that were searched, and why others were not."""
 
     llm: str
     texts: tuple[str, ...]
     dropped: dict[str, int] = field(default_factory=dict)
-    """Answers that were not tried, by reason: cut off, context full, other words, no change, said before."""
+    """The number of answers that were not searched, by reason: unfinished, context full, other words, unchanged, repeat."""
     best: int = 0
-    """Which of `texts`, from 1, the alignment is of; 0 for the text itself."""
+    """The number, from 1, of the answer in `texts` that the alignment belongs to; 0 for the text itself."""
 
 
 def restructured(texts: Sequence[str], llm: LLM, variants: int, cutter: Splitter) -> list[Restructured]:
-    """For each text up to `variants` restructurings. They depend on the text and the model alone."""
+    """Up to `variants` restructurings of each text. They depend on the text and the model alone."""
     answers: dict[int, list[Draw] | ContextFull] = {}
     for tokens, members in _by_length(texts).items():
         sampling = Sampling(0.7, 0.95, 1.0, max_tokens=tokens, may_end=True)
         requests = (_request(texts[i], variants) for i in members)
         for place, _, answer in draw_all(llm, requests, sampling, lambda _: False):
             if isinstance(answer, Exception) and not isinstance(answer, ContextFull):
-                raise answer  # a model that is gone would leave every text to come as it is
+                raise answer  # without the model, all further texts would be searched without restructurings
             answers[members[place]] = answer
     return [_kept(text, answers[i], llm, variants, cutter) for i, text in enumerate(texts)]
 
 
 def _by_length(texts: Sequence[str]) -> dict[int, list[int]]:
-    """Places of texts, by the tokens that their answers may have."""
+    """The numbers of the texts, grouped by the most tokens that their answers may have."""
     groups: dict[int, list[int]] = {}
     for i, text in enumerate(texts):
-        # Three bytes a token is on the safe side for prose, and a power of two makes few groups.
+        # Prose has more than three bytes a token, so that answers are not cut off; powers of two make few groups.
         groups.setdefault(2 ** max(7, (len(text.encode("utf-8", "replace")) // 3).bit_length()), []).append(i)
     return groups
 
@@ -93,32 +93,32 @@ def _request(text: str, count: int) -> Request:
 def _kept(text: str, answer: list[Draw] | ContextFull, llm: LLM, variants: int, cutter: Splitter) -> Restructured:
     if isinstance(answer, ContextFull):
         return Restructured(llm.name, (), {"context full": variants})
-    own = cutter.units(text)
+    sentences = cutter.units(text)
     seen: dict[tuple[str, ...], str] = {}
     dropped: Counter[str] = Counter()
     for draw in answer:
-        said = _without_preface(draw.text, text)
-        units = tuple(cutter.units(said))
+        restored = _without_preface(draw.text, text)
+        units = tuple(cutter.units(restored))
         if draw.ended == "length":
             dropped["unfinished"] += 1
-        elif not units or words_in_common(said, text) < KEPT_WORDS:
+        elif not units or words_in_common(restored, text) < KEPT_WORDS:
             dropped["other words"] += 1
-        elif list(units) == own:
+        elif list(units) == sentences:
             dropped["unchanged"] += 1
         elif units in seen:
             dropped["repeat"] += 1
         else:
-            seen[units] = said
+            seen[units] = restored
     return Restructured(llm.name, tuple(seen.values()), dict(dropped))
 
 
 def _without_preface(answer: str, text: str) -> str:
-    """Without a first line such as "Here is the restored text:"."""
+    """The answer without a first line such as "Here is the restored text:"."""
     first, line_break, rest = answer.strip().partition("\n")
     return rest.strip() if line_break and first.rstrip("* ").endswith(":") and first not in text else answer.strip()
 
 
-def words_in_common(one: str, other: str) -> float:
-    """The share of the longer text's words that both have, each as often as both have it."""
-    counts = [Counter(_WORD.findall(text.lower())) for text in (one, other)]
+def words_in_common(first: str, second: str) -> float:
+    """The share of the longer text's words that are in both texts, counted with repeats."""
+    counts = [Counter(_WORD.findall(text.lower())) for text in (first, second)]
     return (counts[0] & counts[1]).total() / max(1, *(count.total() for count in counts))

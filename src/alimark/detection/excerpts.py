@@ -2,53 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from alimark._util.arrays import Floats, Packed
 from alimark.detection.kernels.types import Step
 from alimark.detection.results import Passage
-from alimark.detection.scoring import Scoring, scoring
+from alimark.detection.scoring import Score, Scoring, scoring
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.signals import Signals
-from alimark.detection.stats.p_values import Significance, significance
+from alimark.detection.stats.p_values import Significance
 from alimark.keys.key import Key
 
-if TYPE_CHECKING:
-    pass
+
+def excerpt_length(key: Key, settings: DetectionSettings) -> int:
+    """The number of the key's blocks in which a passage is looked for."""
+    return settings.max_blocks + key.offsets - 1
 
 
-def excerpt(
-    signals: Signals, key: Key, settings: DetectionSettings
-) -> tuple[float, Significance, list[Step], tuple[Passage, ...]]:
-    rule = scoring(key, settings)
-    length = settings.max_blocks + key.offsets - 1
-    secret = key.blocks(length)
-    raw, steps = _best_passage(signals, 0, len(signals.packed), secret, rule)
+def score_excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Score:
+    """The score of the best passage anywhere in the text."""
+    rule, length = scoring(key, settings), excerpt_length(key, settings)
+    raw, steps = _best_passage(signals, 0, len(signals.packed), key.blocks(length), rule)
 
     def null_scores(first: int, count: int) -> Floats:
         return rule.local_scores(signals, key.null_blocks(first, count, length))
 
-    found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
-    passages = []
-    rest = []
-    if steps and found.p_value <= settings.passage_fpr:
-        passages.append(best := Passage.of(raw, found.p_value, steps))
-        rest = [(0, best.first - 1), (best.last, len(signals.packed))]
-    # Further passages are held against the best that random keys find in the whole text, so the search is paid for.
-    while rest and not found.stopped_early:
-        start, stop = rest.pop()
-        score, more = _best_passage(signals, start, stop, secret, rule)
-        p_value = (1 + int((found.scores >= score).sum())) / (found.draws + 1)
-        if more and p_value <= settings.passage_fpr:
-            passages.append(passage := Passage.of(score, p_value, more))
-            steps = steps + more
-            rest += [(start, passage.first - 1), (passage.last, stop)]
-    steps = sorted(steps, key=lambda step: (step.last, step.block))
-    return raw, found, steps, tuple(sorted(passages, key=lambda passage: passage.first))
+    return Score(raw, null_scores, steps)
 
 
-def _best_passage(signals: Signals, start: int, stop: int, secret: Packed, rule: Scoring) -> tuple[float, list[Step]]:
+def passages(
+    signals: Signals, score: Score, significance: Significance, key: Key, settings: DetectionSettings
+) -> tuple[list[Step], tuple[Passage, ...]]:
+    """All significant passages in the order of the text, and the alignment of all of them.
+
+    The best passage comes with the score. Further ones are looked for on both sides of each passage. Their scores are
+    compared with the best passage that each random key finds in the whole text, so that the p-value pays for the search.
+    """
+    rule, blocks = scoring(key, settings), key.blocks(excerpt_length(key, settings))
+    steps = score.steps
+    significant: list[Passage] = []
+    ranges: list[tuple[int, int]] = []
+    if steps and significance.p_value <= settings.passage_fpr:
+        best = Passage.of(score.raw, significance.p_value, steps)
+        significant.append(best)
+        ranges = [(0, best.first - 1), (best.last, len(signals.packed))]
+    while ranges and not significance.stopped_early:
+        start, stop = ranges.pop()
+        raw, more_steps = _best_passage(signals, start, stop, blocks, rule)
+        p_value = (1 + int((significance.scores >= raw).sum())) / (significance.draws + 1)
+        if more_steps and p_value <= settings.passage_fpr:
+            passage = Passage.of(raw, p_value, more_steps)
+            significant.append(passage)
+            steps = [*steps, *more_steps]
+            ranges += [(start, passage.first - 1), (passage.last, stop)]
+    in_order = sorted(steps, key=lambda step: (step.last, step.block))
+    return in_order, tuple(sorted(significant, key=lambda passage: passage.first))
+
+
+def _best_passage(
+    signals: Signals, start: int, stop: int, blocks: Packed, rule: Scoring
+) -> tuple[float, Sequence[Step]]:
+    """The best passage among the sentences start..stop-1; its steps count sentences from the start of the text."""
     if stop <= start:
         return 0.0, []
-    score, steps = rule.trace_local(signals.part(start, stop), secret)
-    return score, [step._replace(last=step.last + start) for step in steps]
+    raw, steps = rule.trace_local(signals.part(start, stop), blocks)
+    return raw, [step._replace(last=step.last + start) for step in steps]

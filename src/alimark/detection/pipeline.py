@@ -1,23 +1,32 @@
-"""From a text to a Detection: split, embed the units once, align with the key and with random keys."""
+"""AliMark's detection, from a text to an `AlignedDetection`, as a pipeline of stages.
+
+    text --normalise--> str --split--> SplitText --make_units--> PreparedText     (`prepare` runs these three)
+    many PreparedText --deduplicate--> UniqueUnits --embed--> vectors --project--> Signals of each text
+    Signals --score--> Score --significance_of--> Significance --describe--> AlignedDetection
+
+`detect_batch` runs all of them for many texts under one key. Other callers run the same stages and add batching or threads:
+`many_keys` (many keys on one embedding), the service's checker (texts of many requests in one batch), `calibration.rates`
+(many texts against the same random keys) and the sentence-level schemes (their own projection and statistic).
+"""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark._util.arrays import Floats, Packed
-from alimark.detection.excerpts import excerpt
-from alimark.detection.kernels.types import Step
-from alimark.detection.results import AlignedDetection, describe
-from alimark.detection.scoring import scoring
+from alimark._util.arrays import Floats
+from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
+from alimark.detection.excerpts import passages, score_excerpt
+from alimark.detection.results import AlignedDetection, aligned_steps
+from alimark.detection.scoring import Score, score_table, scoring
 from alimark.detection.settings import (
     LONG_TEXT,
     MAX_EXCERPT_SENTENCES,
@@ -26,7 +35,8 @@ from alimark.detection.settings import (
     DetectionSettings,
 )
 from alimark.detection.signals import Signals
-from alimark.detection.stats.p_values import Significance, significance
+from alimark.detection.stats.p_values import Significance, significance_of
+from alimark.detection.stats.power import SentencesNeeded
 from alimark.detection.units import Units, restructure
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, LimitError, TextError
@@ -39,97 +49,261 @@ if TYPE_CHECKING:
     from alimark.detection.chat_restructuring import Restructured
     from alimark.llm.base import LLM
 
-
 Item = TypeVar("Item")
+Vectors = NDArray[np.float32]
+
+_UNITS_AT_A_TIME = 8192
+_EARLY_STOP = 50
+
+
+# Stages 1 to 3: one text, before anything is embedded
 
 
 @dataclass(frozen=True)
-class Prepared:
+class SplitText:
+    """A text and its sentences."""
+
+    text: str
+    sentences: list[str]
+
+
+@dataclass(frozen=True)
+class PreparedText:
     """A text cut into units, before anything is embedded."""
 
     text: str
-    units: Units
+    """The text as it was given: its hash is recorded, and it decides how ties are broken."""
     sentences: list[str]
-    warnings: tuple[str, ...]
+    units: Units
+    warnings: tuple[str, ...] = ()
     restructured: Restructured | None = None
-    others: tuple[Prepared, ...] = ()
-    """The text as a chat model restructured it."""
+    """The answers of a chat model, where restructuring is learned."""
+    variants: tuple[PreparedText, ...] = ()
+    """The chat model's restructurings of the text, prepared in the same way."""
 
     @property
-    def every(self) -> tuple[Prepared, ...]:
-        """The text and what was made of it."""
-        return (self, *self.others)
+    def versions(self) -> tuple[PreparedText, ...]:
+        """The text itself and its restructurings."""
+        return (self, *self.variants)
 
     @property
     def unit_texts(self) -> list[str]:
-        return [unit for one in self.every for unit in one.units.texts]
+        """The units of all versions of the text."""
+        return [unit for version in self.versions for unit in version.units.texts]
 
 
-def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> Prepared:
-    """Splits and restructures; raises where the text holds nothing or too much. A chat model is not asked."""
+def normalise(text: str) -> str:
+    """The text as it is split. Keys of today take it as it is; the text rules of later key versions belong here."""
+    return text
+
+
+def split(text: str, key: Key) -> SplitText:
+    """Cuts a text into sentences with the key's splitter. Raises TextError where there is none."""
     sentences = splitter(key.splitter).units(text)
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
-    excerpt = settings.search == "excerpt"
-    limit = MAX_SENTENCES if not excerpt else MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES
-    if len(sentences) > limit:
-        way = "cut it into parts" if excerpt else "cut it into parts, or look for marked passages (--excerpt)"
-        raise LimitError(f"the text has {len(sentences):,} sentences and the limit is {limit:,}; {way}")
-    warnings = () if "en" not in embedder.languages or looks_english(text) else (
-        f"the text does not look like English, the only language that {embedder.name} knows: a mark may not be found",
-    )  # fmt: skip
-    return Prepared(text, restructure(sentences, scoring(key, settings).limits), sentences, warnings)
+    return SplitText(text, sentences)
+
+
+def check_length(split_text: SplitText, limit: int, remedy: str = "cut it into parts") -> None:
+    """Raises LimitError where a text has more sentences than can be searched."""
+    count = len(split_text.sentences)
+    if count > limit:
+        raise LimitError(f"the text has {count:,} sentences and the limit is {limit:,}; {remedy}")
+
+
+def make_units(split_text: SplitText, key: Key, settings: DetectionSettings) -> Units:
+    """The units that are embedded: sentences and, within the settings' limits, merged neighbours and halves."""
+    return restructure(split_text.sentences, scoring(key, settings).limits)
+
+
+def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> PreparedText:
+    """Normalises and splits a text and makes its units; raises AlimarkError where the text is empty or too long."""
+    split_text = split(normalise(text), key)
+    if settings.search == "excerpt":
+        check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)
+    else:
+        check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
+    units = make_units(split_text, key, settings)
+    return PreparedText(text, split_text.sentences, units, language_warnings(text, embedder))
+
+
+def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:
+    """A warning where the embedder knows only English and the text does not look like English."""
+    if "en" not in embedder.languages or looks_english(text):
+        return ()
+    name = embedder.name
+    return (f"the text does not look like English, the only language that {name} knows: a mark may not be found",)
+
+
+def prepare_each(
+    texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings, beat: Beat
+) -> list[PreparedText | AlimarkError]:
+    """`prepare` for many texts: a text that cannot be searched gives its error."""
+    prepared: list[PreparedText | AlimarkError] = []
+    for text in texts:
+        beat()
+        try:
+            prepared.append(prepare(text, key, embedder, settings))
+        except AlimarkError as error:
+            prepared.append(error)
+    return prepared
+
+
+def with_variants(
+    texts: Sequence[PreparedText], key: Key, embedder: Embedder, settings: DetectionSettings, llm: LLM | None
+) -> list[PreparedText]:
+    """Adds a chat model's restructurings to each text, where the settings ask for learned restructuring."""
+    if not settings.learned:
+        return list(texts)
+    if llm is None:
+        raise AlimarkError("learned restructuring asks a chat model; give one (llm=..., or --llm)")
+    from alimark.detection.chat_restructuring import restructured
+
+    answers = restructured([text.text for text in texts], llm, settings.variants, splitter(key.splitter))
+    complete = []
+    for text, answer in zip(texts, answers, strict=True):
+        variants = []
+        for variant in answer.texts:
+            with suppress(LimitError):  # a restructuring with more sentences than can be searched is left out
+                variants.append(prepare(variant, key, embedder, settings))
+        tried = replace(answer, texts=tuple(variant.text for variant in variants))
+        complete.append(replace(text, restructured=tried, variants=tuple(variants)))
+    return complete
 
 
 def units_of(texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Iterator[str]:
-    """The units that detecting the texts will embed; those of texts that cannot be answered are left out."""
+    """The units that detecting the texts will embed, without those of texts that cannot be searched."""
     for text in texts:
         with suppress(AlimarkError):
             yield from prepare(text, key, embedder, settings).unit_texts
 
 
-def with_others(
-    prepared: Sequence[Prepared], key: Key, embedder: Embedder, settings: DetectionSettings, llm: LLM | None
-) -> list[Prepared]:
-    """The texts with what a chat model makes of them, where that is asked for."""
-    if not settings.learned:
-        return list(prepared)
-    if llm is None:
-        raise AlimarkError("learned restructuring asks a chat model; give one (llm=..., or --llm)")
-    from alimark.detection.chat_restructuring import restructured
-
-    found = restructured([one.text for one in prepared], llm, settings.variants, splitter(key.splitter))
-    full = []
-    for one, made in zip(prepared, found, strict=True):
-        others = []
-        for text in made.texts:
-            with suppress(LimitError):  # cut into more sentences than can be searched
-                others.append(prepare(text, key, embedder, settings))
-        tried = replace(made, texts=tuple(other.text for other in others))
-        full.append(replace(one, restructured=tried, others=tuple(others)))
-    return full
+# Stages 4 to 6: the units of many texts in one embedding batch
 
 
-def parts(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
+@dataclass(frozen=True)
+class UniqueUnits:
+    """Each distinct unit of many texts once, with its row in the embedding batch."""
+
+    row: dict[str, int]
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self.row)
+
+    def rows(self, units: Iterable[str]) -> list[int]:
+        """The rows of some units."""
+        return [self.row[unit] for unit in units]
 
 
-def projections_of(texts: Sequence[str], key: Key, embedder: Embedder) -> NDArray[np.float64]:
-    return projections_by(texts, embedder, lambda vectors: project(vectors, key))
+def deduplicate(unit_lists: Iterable[Sequence[str]]) -> UniqueUnits:
+    """The distinct units of many texts in the order of their first appearance, so that each is embedded once."""
+    distinct = dict.fromkeys(unit for units in unit_lists for unit in units)
+    return UniqueUnits({unit: row for row, unit in enumerate(distinct)})
 
 
-def projections_by(
-    texts: Sequence[str], embedder: Embedder, see: Callable[[NDArray[np.float32]], Floats]
-) -> NDArray[np.float64]:
-    """Embedded in parts, so that the vectors of a long text are never all in memory; `see` says what is kept of them."""
-    return np.concatenate([see(embedder.embed(part)) for part in parts(texts, 8192)])
+def embed(units: UniqueUnits, embedder: Embedder) -> Vectors:
+    """The vector of each unit, (units, dimension)."""
+    return embedder.embed(units.texts) if units.row else np.empty((0, embedder.dimension), np.float32)
+
+
+def embed_and_project(units: UniqueUnits, embedder: Embedder, projection: Callable[[Vectors], Floats]) -> Floats:
+    """The projections of each unit, embedded in parts so that the vectors of a long text are never all in memory."""
+    if not units.row:
+        return np.empty((0, 0))
+    return np.concatenate([projection(embedder.embed(part)) for part in parts(units.texts, _UNITS_AT_A_TIME)])
+
+
+def project_text(
+    text: PreparedText, vectors: Sequence[Vectors], key: Key, settings: DetectionSettings
+) -> list[Signals]:
+    """The signals of each version of a text under a key; `vectors` holds the vectors of each version's units."""
+    rule = scoring(key, settings)
+    pairs = zip(text.versions, vectors, strict=True)
+    return [rule.signals(version.units, project(unit_vectors, key)) for version, unit_vectors in pairs]
+
+
+# Stages 7 to 9: one text under one key
+
+
+def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
+    """The score of a text, given the signals of each of its versions: of the whole text or of its best passage."""
+    return (
+        score_excerpt(signals[0], key, settings)
+        if settings.search == "excerpt"
+        else score_whole(signals, key, settings)
+    )
+
+
+def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
+    """The best score over the versions of a text. Each random key, too, gets its best score over the same versions."""
+    rule = scoring(key, settings)
+    length = rule.length(max(len(version.packed) for version in signals))
+    blocks = key.blocks(length)
+
+    def null_scores(first: int, count: int) -> Floats:
+        best: Floats = score_table(rule, signals, key.null_blocks(first, count, length)).max(axis=0)
+        return best
+
+    scores = score_table(rule, signals, blocks[None])[:, 0]
+    variant = int(np.argmax(scores))
+    steps = rule.trace(signals[variant], blocks[: rule.length(len(signals[variant].packed))])
+    return Score(float(scores[variant]), null_scores, steps, variant)
+
+
+def detect_signals(
+    text: PreparedText, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
+) -> AlignedDetection:
+    """All stages after the projection: score, significance, describe."""
+    if settings.stop_after is None and len(text.sentences) > LONG_TEXT:
+        settings = replace(settings, stop_after=_EARLY_STOP)
+    scored = score(signals, key, settings)
+    significance = significance_of(scored.raw, scored.null_scores, settings)
+    return describe(text, signals, scored, significance, key, embedder, settings)
+
+
+def describe(
+    text: PreparedText,
+    signals: Sequence[Signals],
+    scored: Score,
+    significance: Significance,
+    key: Key,
+    embedder: Embedder,
+    settings: DetectionSettings,
+) -> AlignedDetection:
+    """The result: the statistic and its p-value with the alignment, the passages and what the verdict needs."""
+    excerpt = settings.search == "excerpt"
+    steps, marked = passages(signals[0], scored, significance, key, settings) if excerpt else (scored.steps, ())
+    aligned = signals[scored.variant]
+    make = partial(
+        AlignedDetection,
+        decision=key.decision,
+        block_size=key.block_size,
+        alignment=aligned_steps(steps, aligned.packed, key, text.versions[scored.variant].sentences),
+        passages=marked,
+        near_flips=aligned.near_flips,
+        offsets=key.offsets,
+        restructured=text.restructured and replace(text.restructured, best=scored.variant),
+        sentences_needed=SentencesNeeded(key.block_size, key.soft, key.offsets, excerpt),
+    )
+    z = None if excerpt or key.soft else scored.raw
+    statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)
+    return build_detection(
+        make, text.text, text.sentences, statistic, significance,
+        key=key, embedder=EmbedderIdentity.of(embedder), settings=settings, tie_label="ties",
+    )  # fmt: skip
+
+
+# The pipeline for many texts under one key
 
 
 Beat = Callable[[], None]
+"""Called before every step that a single text can make long, so that a watchdog can tell slow work from a hang."""
 
 
 def no_beat() -> None:
-    """Nobody listens."""
+    """The default where no watchdog is running: does nothing."""
 
 
 def detect_batch(
@@ -142,126 +316,65 @@ def detect_batch(
     times: Counter[str] | None = None,
     beat: Beat = no_beat,
 ) -> list[AlignedDetection | AlimarkError]:
-    """One answer a text, in order; a text that cannot be answered gives its error. All units go in one embedding batch.
+    """Detects many texts under one key, with the units of all of them in one embedding batch.
 
-    `llm`: the chat model of learned restructuring. The seconds spent on each stage are added to `times`. `beat` is called
-    before every step that one text alone can make long.
+    Args:
+        texts: The texts.
+        key: An AliMark key.
+        embedder: The embedder that the key names.
+        settings: How to search.
+        llm: The chat model of learned restructuring.
+        times: The seconds of each stage are added to this counter.
+        beat: Called before every step that a single text can make long.
+
+    Returns:
+        A result for each text, in order; for a text that cannot be searched, its error.
+
+    Raises:
+        KeyMismatch: The embedder is not the one that the key names.
     """
     key.check(embedder)
     clock = Clock(Counter() if times is None else times)
     prepared = prepare_each(texts, key, embedder, settings, beat)
     clock.lap("splitting")
-    sound = with_others([one for one in prepared if isinstance(one, Prepared)], key, embedder, settings, llm)
+    sound = with_variants([text for text in prepared if isinstance(text, PreparedText)], key, embedder, settings, llm)
     if settings.learned:
         clock.lap("restructuring")
-    place = {unit: i for i, unit in enumerate(dict.fromkeys(unit for one in sound for unit in one.unit_texts))}
-    projections = projections_of(list(place), key, embedder) if place else np.empty((0, key.block_size))
+    units = deduplicate(text.unit_texts for text in sound)
+    projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
     clock.lap("embedding")
     rule = scoring(key, settings)
 
-    def aligned(one: Prepared) -> AlignedDetection:
+    def detect(text: PreparedText) -> AlignedDetection:
         beat()
-        seen = [rule.signals(each.units, projections[[place[unit] for unit in each.units.texts]]) for each in one.every]
-        return detect_prepared(one, seen, key, embedder, settings)
+        signals = [
+            rule.signals(version.units, projections[units.rows(version.units.texts)]) for version in text.versions
+        ]
+        return detect_signals(text, signals, key, embedder, settings)
 
-    found = map(aligned, sound)
-    answers = [one if isinstance(one, AlimarkError) else next(found) for one in prepared]
+    detections = map(detect, sound)
+    answers = [text if isinstance(text, AlimarkError) else next(detections) for text in prepared]
     clock.lap("alignment")
     return answers
 
 
-def prepare_each(
-    texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings, beat: Beat
-) -> list[Prepared | AlimarkError]:
-    prepared: list[Prepared | AlimarkError] = []
-    for text in texts:
-        beat()
-        try:
-            prepared.append(prepare(text, key, embedder, settings))
-        except AlimarkError as error:
-            prepared.append(error)
-    return prepared
-
-
 class Clock:
-    """Adds the seconds of each stage to `times`."""
+    """Adds the seconds of each stage to a counter."""
 
     def __init__(self, times: Counter[str]) -> None:
         self.times, self.last = times, time.perf_counter()
 
     def skip(self) -> None:
-        """What passed since the last lap is counted elsewhere."""
+        """Leaves out the time since the last lap, which is counted elsewhere."""
         self.last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
+        """Adds the time since the last lap to a stage."""
         now = time.perf_counter()
         self.times[stage] += now - self.last  # type: ignore[assignment]
         self.last = now
 
 
-def detect_prepared(
-    prepared: Prepared, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
-) -> AlignedDetection:
-    """The alignment part: everything after the embedding. `signals`: of the text and of each of its others."""
-    if settings.stop_after is None and len(prepared.sentences) > LONG_TEXT:
-        settings = replace(settings, stop_after=50)
-    if settings.search == "excerpt":
-        raw, found, aligned, passages = excerpt(signals[0], key, settings)
-        best = 0
-    else:
-        raw, found, aligned, best = _whole(signals, key, settings)
-        passages = ()
-    return AlignedDetection(
-        key_id=key.id,
-        scheme=key.scheme,
-        decision=key.decision,
-        block_size=key.block_size,
-        embedder=embedder.name,
-        backend=embedder.backend,
-        fingerprint=embedder.fingerprint,
-        splitter=key.splitter,
-        settings=settings,
-        text_sha256=hashlib.sha256(prepared.text.encode("utf-8", "surrogatepass")).hexdigest(),
-        sentences=tuple(prepared.sentences),
-        raw=raw,
-        score=(raw - found.mean) / found.std if found.std > 0 else 0.0,
-        z=raw if settings.search == "whole" and not key.soft else None,
-        p_value=found.p_value,
-        p_randomised=found.randomised(1 - key.uniform("ties", prepared.text)),
-        p_tail=found.tail,
-        draws=found.draws,
-        above=found.above,
-        ties=found.ties,
-        stopped_early=found.stopped_early,
-        alignment=describe(aligned, signals[best].packed, key, prepared.every[best].sentences),
-        passages=passages,
-        near_flips=signals[best].near_flips,
-        warnings=prepared.warnings,
-        offsets=key.offsets,
-        restructured=prepared.restructured and replace(prepared.restructured, best=best),
-    )
-
-
-def _whole(
-    signals: Sequence[Signals], key: Key, settings: DetectionSettings
-) -> tuple[float, Significance, list[Step], int]:
-    """The best score over the text and its others, held against the best that each random key gets over the same."""
-    rule = scoring(key, settings)
-    length = rule.length(max(len(one.packed) for one in signals))
-    secret = key.blocks(length)
-
-    def scores(blocks: Packed) -> Floats:
-        """Of every text, a row each, under every key."""
-        texts, keys = np.repeat(np.arange(len(signals)), len(blocks)), np.tile(np.arange(len(blocks)), len(signals))
-        return rule.scores(signals, blocks, texts, keys).reshape(len(signals), len(blocks))
-
-    def null_scores(first: int, count: int) -> Floats:
-        best: Floats = scores(key.null_blocks(first, count, length)).max(axis=0)
-        return best
-
-    own = scores(secret[None])[:, 0]
-    best = int(np.argmax(own))
-    raw = float(own[best])
-    found = significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
-    steps = rule.trace(signals[best], secret[: rule.length(len(signals[best].packed))])
-    return raw, found, steps, best
+def parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """The items in runs of at most `size`."""
+    return (items[start : start + size] for start in range(0, len(items), size))

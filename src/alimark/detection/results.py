@@ -1,20 +1,19 @@
-"""What a detection found, in a form that a person can check: score, p-value, alignment, verdict, evidence."""
+"""The result of a detection: score, p-value, alignment, verdict and evidence. Importing this module does not load Numba."""
 
 from __future__ import annotations
 
 import html
-import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from alimark._util.arrays import Packed
-from alimark.detection.kernels.soft import SEVERAL
-from alimark.detection.kernels.types import LEFT, MATCH, RIGHT, SKIP_BLOCK, WHOLE, Step
+from alimark._util.json_types import JsonObject
+from alimark.detection.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_BLOCK, WHOLE, Step
 from alimark.detection.stats.p_values import RandomKeys, draws_for
-from alimark.detection.stats.power import sentences_needed
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -23,38 +22,93 @@ if TYPE_CHECKING:
     from alimark.keys.key import Key
 
 Kind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
+Part = Literal["left", "right"]
+Answer = Literal["found", "not found", "too short to tell"]
+Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]
+
+_REASONS: dict[str, Reason] = {
+    "found": "p_value_at_most_fpr",
+    "not found": "p_value_above_fpr",
+    "too short to tell": "text_too_short",
+}
 
 
 class Verdict(str):
-    """ "found", "not found" or "too short to tell"; `needed` is the number of sentences that would be enough.
+    """The answer in words: "found", "not found" or "too short to tell".
 
-    "not found" never means that a person wrote the text: another key, another model or a thorough rewrite look the same.
+    It is a string and compares equal to those words, with typed fields beside them. "not found" never means that a person
+    wrote the text: text under another key, by another model, or after a thorough rewrite looks the same.
+
+    Args:
+        answer: "found", "not found" or "too short to tell".
+        needed: The number of sentences that would be enough to find a mark, where it is known.
+
+    Attributes:
+        found: Whether the mark was found.
+        reason: "p_value_at_most_fpr", "p_value_above_fpr" or "text_too_short".
+        needed: As above.
+
+    Example:
+        >>> verdict = Verdict("too short to tell", 6)
+        >>> verdict == "too short to tell", verdict.found, verdict.reason, verdict.needed
+        (True, False, 'text_too_short', 6)
     """
 
+    found: bool
+    reason: Reason
     needed: int | None
 
-    def __new__(cls, word: str, needed: int | None = None) -> Verdict:
-        verdict = super().__new__(cls, word)
+    def __new__(cls, answer: Answer, needed: int | None = None) -> Verdict:
+        verdict = super().__new__(cls, answer)
+        verdict.found = answer == "found"
+        verdict.reason = _REASONS[answer]
         verdict.needed = needed
         return verdict
 
 
 @dataclass(frozen=True)
 class AlignedStep:
-    """One move of the alignment; sentences and blocks count from 1."""
+    """A step of the alignment of a text with the key's blocks. Sentences and blocks count from 1.
+
+    Attributes:
+        kind: "match" (a sentence carries a block), "merge" (several sentences together carry it), "split" (half a sentence
+            carries it, or a sentence carries several blocks), "skip-sentence" or "skip-block".
+        sentences: The numbers of the sentences; empty for a skipped block.
+        block: The number of the block; None for a skipped sentence.
+        agreed: The bits of the block that the unit carries; None where nothing was compared.
+        part: "left" or "right" where only half of a sentence is meant.
+        text: The text of the sentences.
+
+    Example:
+        >>> AlignedStep("match", (2,), 2, 7, text="It rained.").agreed
+        7
+    """
 
     kind: Kind
     sentences: tuple[int, ...]
     block: int | None
     agreed: int | None
-    """Bits of the block that the unit carries."""
-    part: Literal["left", "right"] | None = None
+    part: Part | None = None
     text: str = ""
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A marked stretch of a longer text: sentences and blocks from 1, both ends included."""
+    """A marked passage of a longer text. Sentences and blocks count from 1, and both ends are included.
+
+    Attributes:
+        first: The first sentence.
+        last: The last sentence.
+        first_block: The block that the first sentence carries.
+        last_block: The block that the last sentence carries.
+        score: The score of the passage.
+        p_value: The share of random keys whose best passage in the whole text scores as high.
+
+    Example:
+        >>> passage = Passage(first=12, last=23, first_block=1, last_block=12, score=31.5, p_value=0.001)
+        >>> passage.last - passage.first + 1
+        12
+    """
 
     first: int
     last: int
@@ -65,6 +119,7 @@ class Passage:
 
     @classmethod
     def of(cls, score: float, p_value: float, steps: Sequence[Step]) -> Passage:
+        """The passage that an alignment of the local search covers."""
         matches = [step for step in steps if step.kind == MATCH]
         return cls(
             matches[0].last - matches[0].merged + 1, matches[-1].last + 1,
@@ -72,32 +127,33 @@ class Passage:
         )  # fmt: skip
 
 
-def describe(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
-    """The kernel's steps in words."""
-    secret = key.blocks(max((step.block for step in steps), default=-1) + 1)
-    described = []
-    for step in steps:
-        if step.kind == SKIP_BLOCK:
-            described.append(AlignedStep("skip-block", (), step.block + 1, None))
-            continue
-        run = range(step.last - step.merged, step.last + 1)
-        part: Literal["left", "right"] | None = "left" if step.cut & LEFT else "right" if step.cut & RIGHT else None
-        agreed, kind = None, "skip-sentence"
-        if step.kind == MATCH:
-            several = not step.merged and step.cut == SEVERAL  # then the unit is the sentence itself
-            differ = int(packed[step.last, step.merged, WHOLE if several else step.cut]) ^ int(secret[step.block])
-            agreed = key.block_size - differ.bit_count()
-            kind = "merge" if step.merged else "split" if step.cut else "match"
-            part = None if several else part
-        text = " ".join(sentences[i] for i in run)
-        block = step.block + 1 if step.kind == MATCH else None
-        described.append(AlignedStep(kind, tuple(i + 1 for i in run), block, agreed, part, text))  # type: ignore[arg-type]
-    return tuple(described)
+def aligned_steps(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
+    """The kernel's steps with names, bit counts and texts."""
+    blocks = key.blocks(max((step.block for step in steps), default=-1) + 1)
+    return tuple(_aligned_step(step, packed, blocks, key.block_size, sentences) for step in steps)
+
+
+def _aligned_step(step: Step, packed: Packed, blocks: Packed, block_size: int, sentences: Sequence[str]) -> AlignedStep:
+    if step.kind == SKIP_BLOCK:
+        return AlignedStep("skip-block", (), step.block + 1, None)
+    run = range(step.last - step.merged, step.last + 1)
+    numbers, text = tuple(i + 1 for i in run), " ".join(sentences[i] for i in run)
+    part: Part | None = "left" if step.cut & LEFT else "right" if step.cut & RIGHT else None
+    if step.kind != MATCH:
+        return AlignedStep("skip-sentence", numbers, None, None, part, text)
+    several = not step.merged and step.cut == SEVERAL  # then the unit is the whole sentence
+    unit = packed[step.last, step.merged, WHOLE if several else step.cut]
+    agreed = block_size - (int(unit) ^ int(blocks[step.block])).bit_count()
+    kind: Kind = "merge" if step.merged else "split" if step.cut else "match"
+    return AlignedStep(kind, numbers, step.block + 1, agreed, None if several else part, text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """The answer for one text and one key (or the best of many, see `keys_tried`), whatever the scheme."""
+    """The result of a text under a key of any scheme, or under the best of many keys, see `keys_tried`.
+
+    `alimark.load(key).detect(text)` returns it; it is not made by hand.
+    """
 
     key_id: str
     scheme: str
@@ -109,51 +165,97 @@ class Detection:
     text_sha256: str
     sentences: tuple[str, ...]
     raw: float
-    """The statistic itself."""
+    """The scheme's statistic."""
     score: float
-    """The statistic in standard deviations above its mean over random keys; of a scheme without random keys its own z."""
+    """The statistic in standard deviations above its mean over random keys."""
     z: float | None
-    """The z-score of the scheme's own paper; None where the statistic is another."""
+    """The z-score of the scheme's paper; None where the statistic is another."""
     p_value: float
-    """The share of random keys that score as high, never too small; corrected where many keys were tried."""
+    """The share of random keys that score as high; never too small, and corrected where many keys were tried."""
     p_randomised: float
-    """The same with ties broken at random: exactly uniform for unmarked text over keys, unless it stopped early."""
+    """The same with ties broken at random: exactly uniform for unmarked text over keys, unless the drawing stopped early."""
     p_tail: float | None = None
-    """An estimate below 1 / draws from a fitted tail; None unless asked for."""
+    """An estimate below 1 / draws from a fitted tail; None unless the settings ask for it."""
     draws: int
-    """Random keys drawn; 0 where the p-value is that of the scheme's own null."""
+    """The number of random keys drawn; 0 where the p-value comes from the scheme's own null distribution."""
     above: int = 0
+    """The number of random keys that scored higher."""
     ties: int = 0
+    """The number of random keys that scored the same."""
     stopped_early: bool = False
     warnings: tuple[str, ...] = ()
     keys_tried: int = 1
     p_least: float = 0.0
-    """The least p-value that so short a text could have had, where the scheme knows it."""
+    """The least p-value that a text of this length can have, where the scheme knows it."""
     evidence: dict[str, Any] = field(default_factory=dict)
-    """What the scheme counted, in its own words, ready for JSON."""
+    """What the scheme counted, under names of its own, ready for JSON."""
 
     def verdict(self, fpr: float = 0.01) -> Verdict:
-        """The answer in a word, at most `fpr` of unmarked texts being called found."""
-        wanted = draws_for(fpr) * self.keys_tried
+        """The answer in words at a false-positive rate.
+
+        It is decided once for each rate and kept. For AliMark it says how many sentences would be enough; that number comes
+        from `alimark.detection.stats.power`, where it is tabled or simulated once in a process.
+
+        Args:
+            fpr: The share of unmarked texts that may be called found.
+
+        Returns:
+            "found", "not found" or "too short to tell", with fields that say why.
+
+        Raises:
+            AlimarkError: The rate is not between 0 and 1, or too few random keys were drawn to decide at this rate.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
+            >>> verdict = mark.detect("The lamp went out. Nobody saw it.").verdict()
+            >>> verdict == "too short to tell", verdict.needed
+            (True, 6)
+        """
+        if fpr not in self._verdicts:
+            self._verdicts[fpr] = self._decide(fpr)
+        return self._verdicts[fpr]
+
+    @cached_property
+    def _verdicts(self) -> dict[float, Verdict]:
+        """The verdicts decided so far, by false-positive rate."""
+        return {}
+
+    def _decide(self, fpr: float) -> Verdict:
+        draws = draws_for(fpr) * self.keys_tried
         if self.p_value <= fpr:
             return Verdict("found")
         if self.draws and self.above + self.ties == 0:
             raise AlimarkError(
                 f"no random key of {self.draws:,} scored as high, which is too few to decide at a false-positive rate of "
-                f"{fpr:g}; detect again with draws={wanted}"
+                f"{fpr:g}; detect again with draws={draws}"
             )
         return self._not_found(fpr)
 
     def _not_found(self, fpr: float) -> Verdict:
         return Verdict("too short to tell" if self.p_least * self.keys_tried > fpr else "not found")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+    def to_dict(self) -> JsonObject:
+        """All fields, ready for JSON."""
         return asdict(self)
 
-    def record(self) -> dict[str, Any]:
-        """The few fields that a batch audit writes for each document."""
-        content: dict[str, Any] = {name: getattr(self, name) for name in self._recorded}
+    def record(self) -> JsonObject:
+        """The few fields that an audit writes for each document.
+
+        Returns:
+            A dictionary that is ready for JSON.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
+            >>> sorted(mark.detect("The lamp went out. Nobody saw it.").record())
+            ['draws', 'key_id', 'near_flips', 'p_value', 'scheme', 'score', 'sentence_count', 'z']
+        """
+        content: JsonObject = {name: getattr(self, name) for name in self._recorded}
         content["sentence_count"] = len(self.sentences)
         if self.warnings:
             content["warnings"] = list(self.warnings)
@@ -161,8 +263,27 @@ class Detection:
 
     _recorded: ClassVar[tuple[str, ...]] = ("key_id", "scheme", "score", "z", "p_value", "draws")
 
-    def report(self, fpr: float = 0.01) -> dict[str, Any]:
-        """The evidence: enough for another person with the key to repeat the test and get the same p-value."""
+    def report(self, fpr: float = 0.01) -> JsonObject:
+        """The evidence: enough for another person with the key to repeat the test and get the same p-value.
+
+        Args:
+            fpr: The false-positive rate of the verdict.
+
+        Returns:
+            The verdict, all fields, and the versions of the libraries involved, ready for JSON.
+
+        Raises:
+            AlimarkError: As `verdict`.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
+            >>> report = mark.detect("The lamp went out. Nobody saw it.").report()
+            >>> report["verdict"], report["sentences_needed"], report["fpr"], report["bits"]
+            ('too short to tell', 6, 0.01, 16)
+        """
         verdict = self.verdict(fpr)
         libraries = ["numpy", "numba", "nupunkt", "onnxruntime", "tokenizers"]
         if self.backend == "sentence-transformers":
@@ -179,14 +300,14 @@ class Detection:
         }
 
     def corrected(self, keys: int) -> Self:
-        """Every p-value multiplied by the number of keys tried."""
-
-        def times(p: float) -> float:
-            return min(1.0, keys * p)
-
-        tail = None if self.p_tail is None else times(self.p_tail)
+        """The same result with every p-value multiplied by the number of keys tried (Bonferroni)."""
+        tail = None if self.p_tail is None else min(1.0, keys * self.p_tail)
         return replace(
-            self, p_value=times(self.p_value), p_randomised=times(self.p_randomised), p_tail=tail, keys_tried=keys
+            self,
+            p_value=min(1.0, keys * self.p_value),
+            p_randomised=min(1.0, keys * self.p_randomised),
+            p_tail=tail,
+            keys_tried=keys,
         )
 
     def _repr_html_(self) -> str:
@@ -199,7 +320,17 @@ class Detection:
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedDetection(Detection):
-    """AliMark's answer: with the alignment behind it."""
+    """AliMark's result: a `Detection` with the alignment of the text's sentences with the key's blocks.
+
+    Example:
+        >>> from alimark import AliMark, Key
+        >>> from alimark.testing import StandInEmbedder
+        >>> embedder = StandInEmbedder()
+        >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
+        >>> detection = mark.detect("The lamp went out. Nobody saw it.", restructure="none")
+        >>> [(step.kind, step.sentences, step.text) for step in detection.alignment if step.sentences]
+        [('match', (1,), 'The lamp went out.'), ('match', (2,), 'Nobody saw it.')]
+    """
 
     decision: str
     block_size: int
@@ -207,44 +338,43 @@ class AlignedDetection(Detection):
     alignment: tuple[AlignedStep, ...]
     passages: tuple[Passage, ...]
     near_flips: int
+    """Bits of whole sentences that rounding on another backend might flip."""
     offsets: int = 1
-    """Blocks that the text may begin with; the search over them is paid for in the p-value."""
+    """The number of blocks that the text may begin with; the p-value pays for the search over them."""
     restructured: Restructured | None = None
-    """What a chat model made of the text, where it was asked; then the alignment may be of one of its answers."""
+    """A chat model's restructurings of the text, where it was asked; the alignment may be that of one of them."""
+    sentences_needed: Callable[[float], int | None] = field(repr=False, compare=False)
+    """The number of sentences that a false-positive rate needs. The pipeline provides it, so that results simulate nothing."""
 
     _recorded = (*Detection._recorded, "near_flips")
 
     def _not_found(self, fpr: float) -> Verdict:
-        # At worst the offsets cost as much as so many keys.
-        needed = sentences_needed(self.block_size, fpr / self.keys_tried / self.offsets, soft=self.decision == "soft")
-        if needed is not None and self.settings.search == "excerpt":
-            needed = math.ceil(1.5 * needed)  # the wider search costs about that much
+        needed = self.sentences_needed(fpr / self.keys_tried)
         if needed is None or len(self.sentences) < needed:
             return Verdict("too short to tell", needed)
         return Verdict("not found", needed)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         content = asdict(self)
+        del content["sentences_needed"]
         content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
         return content
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
         if self.passages:
             content["passages"] = [asdict(passage) for passage in self.passages]
         if self.restructured:
-            made = asdict(self.restructured)
-            content["restructured"] = made | {"texts": len(self.restructured.texts)}
+            content["restructured"] = asdict(self.restructured) | {"texts": len(self.restructured.texts)}
         return content | ({"warnings": warnings} if warnings else {})
 
-    def report(self, fpr: float = 0.01) -> dict[str, Any]:
+    def report(self, fpr: float = 0.01) -> JsonObject:
         return super().report(fpr) | {"bits": len(self.sentences) * self.block_size}
 
     def corrected(self, keys: int) -> Self:
-        one = super().corrected(keys)
-        passages = tuple(replace(passage, p_value=min(1.0, keys * passage.p_value)) for passage in one.passages)
-        return replace(one, passages=passages)
+        passages = tuple(replace(passage, p_value=min(1.0, keys * passage.p_value)) for passage in self.passages)
+        return replace(super().corrected(keys), passages=passages)
 
     def _repr_html_(self) -> str:
         rows = "".join(_html_row(step, self.block_size) for step in self.alignment)
@@ -255,10 +385,10 @@ class AlignedDetection(Detection):
         )
 
 
-def _html_row(step: AlignedStep, m: int) -> str:
-    share = 0.5 if step.agreed is None else step.agreed / m
+def _html_row(step: AlignedStep, block_size: int) -> str:
+    share = 0.5 if step.agreed is None else step.agreed / block_size
     colour = f"rgba({'0,128,0' if share >= 0.5 else '192,0,0'},{abs(share - 0.5):.2f})"
-    agreed = "" if step.agreed is None else f"{step.agreed} of {m}"
+    agreed = "" if step.agreed is None else f"{step.agreed} of {block_size}"
     sentences = "+".join(str(i) for i in step.sentences)
     cells = (step.block or "", sentences, step.kind + (f" ({step.part})" if step.part else ""), agreed)
     text = html.escape(step.text if len(step.text) <= 120 else step.text[:117] + "...")
@@ -267,3 +397,11 @@ def _html_row(step: AlignedStep, m: int) -> str:
         + "".join(f"<td>{cell}</td>" for cell in cells)
         + f'<td style="text-align:left">{text}</td></tr>'
     )
+
+
+SomeDetection = TypeVar("SomeDetection", bound=Detection)
+
+
+def best_first(detections: Iterable[SomeDetection]) -> list[SomeDetection]:
+    """Detections of one text under several keys: smallest p-value first, of equal p-values the highest score first."""
+    return sorted(detections, key=lambda detection: (detection.p_value, -detection.score))

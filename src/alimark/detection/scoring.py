@@ -1,6 +1,6 @@
-"""The two rules by which a detector scores: the paper's edit distance of hard bits, and the likelihood of soft decisions.
+"""How texts are scored under keys: the paper's edit distance for hard bits, and a likelihood ratio for soft decisions.
 
-Everything around them is the same: units, random keys, p-values, passages, many keys.
+Everything else about detection is the same for both: units, random keys, p-values, passages, many keys.
 """
 
 from __future__ import annotations
@@ -9,25 +9,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alimark._util.arrays import Floats, Packed
+from alimark._util.arrays import Floats, Ints, Packed
 from alimark.detection.kernels import hard, soft
-from alimark.detection.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, Step
+from alimark.detection.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
+from alimark.detection.settings import DetectionSettings
 from alimark.detection.signals import Signals
+from alimark.detection.soft_versions import SOFT_VERSIONS, SoftVersion
 from alimark.detection.stats.null_tables import ALPHA, BETA
+from alimark.detection.stats.p_values import NullScores
 from alimark.detection.units import Units
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.keys.projection import to_bits
 
-if TYPE_CHECKING:
-    from alimark.detection.settings import DetectionSettings
 
-Jobs = NDArray[np.int64]
+@dataclass(frozen=True)
+class Score:
+    """The score of a text under its key, what is needed to score random keys, and the alignment behind it."""
+
+    raw: float
+    null_scores: NullScores
+    steps: Sequence[Step]
+    variant: int = 0
+    """Which version of the text scored best: 0 for the text itself, then the restructurings of a chat model."""
 
 
 class Scoring(Protocol):
@@ -35,26 +43,32 @@ class Scoring(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """The units that are wanted."""
+        """The merges and splits that the alignment may use, which decide the units to be embedded."""
         ...
 
     def length(self, sentences: int) -> int:
-        """How many blocks of a key a text of so many sentences may meet, wherever it begins."""
+        """How many blocks of a key a text of so many sentences may be aligned with, wherever it begins."""
         ...
 
-    def signals(self, units: Units, projections: Floats) -> Signals: ...
+    def signals(self, units: Units, projections: Floats) -> Signals:
+        """What the kernels need of a text, from the projections of its units."""
+        ...
 
-    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Jobs, keys: Jobs) -> Floats: ...
+    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
+        """The score of each job."""
+        ...
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
-        """The alignment behind the score, or the likeliest one of them."""
+        """The alignment behind the score, or the likeliest one where the score sums over alignments."""
         ...
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
-        """The best passage of one text under each key."""
+        """The score of the best passage of a text under each key."""
         ...
 
-    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]: ...
+    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
+        """The score and the alignment of the best passage of a text under one key."""
+        ...
 
     @property
     def local_unit(self) -> float:
@@ -63,22 +77,29 @@ class Scoring(Protocol):
 
 
 def scoring(key: Key, settings: DetectionSettings) -> Scoring:
-    """The rule that a key asks for."""
+    """The scoring of a key's decision, hard or soft."""
     return Soft.of(key, settings) if key.soft else Hard(key.block_size, settings, key.offsets)
 
 
-def _starts(signals: Sequence[Signals]) -> Jobs:
-    return np.cumsum([0, *(len(one.packed) for one in signals)])
+def score_table(rule: Scoring, signals: Sequence[Signals], blocks: Packed) -> Floats:
+    """The score of every text under every key: a row for each text, a column for each key."""
+    jobs = np.arange(len(signals) * len(blocks))
+    return rule.scores(signals, blocks, jobs // len(blocks), jobs % len(blocks)).reshape(len(signals), len(blocks))
+
+
+def _starts(signals: Sequence[Signals]) -> Ints:
+    """Where each text's sentences begin in the concatenation of all texts."""
+    return np.cumsum([0, *(len(text.packed) for text in signals)])
 
 
 @dataclass(frozen=True)
 class Hard:
-    """The paper's: the block edit distance of the text's bits as a z-score, the best over restructurings and prefixes."""
+    """The paper's score: the z-score of the block edit distance, the best over restructurings and prefixes of the key."""
 
     m: int
     settings: DetectionSettings
     offsets: int = 1
-    """The blocks that a text may begin with; the best score over all of them is taken, under random keys as well."""
+    """The number of blocks that a text may begin with; the best score over them is taken, under random keys as well."""
 
     @property
     def limits(self) -> Limits:
@@ -95,20 +116,23 @@ class Hard:
         packed = to_bits(projections)[units.index]
         return Signals(packed, units.index >= 0, near_flips=int((np.abs(sentences) < 1e-4).sum()))
 
-    def _search(self, signals: Sequence[Signals], blocks: Packed, texts: Jobs, keys: Jobs) -> Best:
-        units, valid = np.concatenate([one.packed for one in signals]), np.concatenate([one.valid for one in signals])
-        rule = self._rule(max(len(one.packed) for one in signals))
+    def _search(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Best:
+        units, valid = (
+            np.concatenate([text.packed for text in signals]),
+            np.concatenate([text.valid for text in signals]),
+        )
+        rule = self._rule(max(len(text.packed) for text in signals))
         return hard.search(
             units, valid, blocks, self.m, self.limits, rule, starts=_starts(signals), texts=texts, keys=keys,
             offsets=self.offsets,
         )  # fmt: skip
 
-    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Jobs, keys: Jobs) -> Floats:
+    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
         return self._search(signals, blocks, texts, keys).z
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
-        own = self._search([signals], blocks[None], np.zeros(1, np.int64), np.zeros(1, np.int64))
-        merges, splits, used, first = (int(one[0]) for one in own[1:])
+        best = self._search([signals], blocks[None], np.zeros(1, np.int64), np.zeros(1, np.int64))
+        merges, splits, used, first = (int(values[0]) for values in best[1:])
         steps = hard.trace(signals.packed, signals.valid, blocks[first : first + used], self.m, merges, splits)
         return [step if step.block < 0 else step._replace(block=step.block + first) for step in steps]
 
@@ -118,7 +142,7 @@ class Hard:
 
     @property
     def _costs(self) -> LocalCosts:
-        """In proportion to the block; benchmarks/excerpts.py tries others beside these."""
+        """Costs in proportion to the block; benchmarks/excerpts.py compares them with others."""
         return LocalCosts(0.35, 0.3 * self.m, 0.3 * self.m, 0.375 * self.m)
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
@@ -128,53 +152,20 @@ class Hard:
         return hard.trace_local(signals.packed, signals.valid, blocks, self.m, self._costs)
 
 
-class SoftVersion(NamedTuple):
-    """What a soft key fixes for all time: a text marked today is to be found by every later release."""
-
-    rules: tuple[soft.SoftRule, ...]
-    """What may have become of a text, each as likely; by the first, the likeliest alignment is shown."""
-    shrink: float
-    """The text's own mean is taken for that of so many more sentences, which are like any: the shorter, the less it counts."""
-    blocks: float
-    """Blocks that a text may meet, for each of its sentences."""
-    local: LocalCosts
-
-
-_ANYTHING = soft.SoftRule(
-    worth=1.3, foreign=0.12, replaced=0.1, moved=0.8, repeated=0.05, skipped=0.1, further=0.6,
-    two=0.06, three=0.02, joined=0.04, jump=0.02,
-)  # fmt: skip
-_LITTLE = soft.SoftRule(
-    worth=1.3, foreign=0.03, replaced=0.03, moved=0.3, repeated=0.03, skipped=0.03, further=0.6,
-    two=0.0, three=0.0, joined=0.0, jump=0.01,
-)  # fmt: skip
-_DELETED = _LITTLE._replace(skipped=0.4)
-_REORDERED = _LITTLE._replace(replaced=0.5, moved=0.95)
-_PASTED = _LITTLE._replace(outside=0.6, leaving=0.1, staying=0.85, resumed=0.05)
-
-_VERSION_1 = SoftVersion(
-    rules=(_ANYTHING,),
-    shrink=5.0,
-    blocks=2.0,
-    local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),
-)
-SOFT_VERSIONS = {1: _VERSION_1, 2: _VERSION_1._replace(rules=(_ANYTHING, _DELETED, _REORDERED, _PASTED))}
-"""docs/soft.md tells how these came about, and what else was tried."""
-
-
 @dataclass(frozen=True)
 class Soft:
-    """How much likelier the text is under the key, summed over all that may have become of a marked text."""
+    """The log-likelihood ratio of the text under the key, summed over all alignments of a model of rewriting."""
 
     version: SoftVersion
     restructure: bool
     offsets: int = 1
-    """The blocks that a text may begin with, each as likely."""
+    """The number of blocks that a text may begin with, each as likely."""
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Soft:
+        """The scoring of a soft key's version."""
         if settings.null != "paper":
-            raise AlimarkError("the public code's rule is one for hard bits; a soft key has none of its kind")
+            raise AlimarkError("null='reference' is a rule for hard bits; with a soft key use null='paper'")
         if (settings.alpha, settings.beta) != (ALPHA, BETA):
             raise AlimarkError(
                 "alpha and beta bound the blocks that hard bits are aligned with; for a soft key its version fixes them"
@@ -188,7 +179,7 @@ class Soft:
     local_unit = 1.0
 
     @cached_property
-    def _rules(self) -> tuple[soft.SoftRule, ...]:
+    def _rules(self) -> tuple[SoftRule, ...]:
         rules = self.version.rules
         return rules if self.restructure else tuple(rule.without_restructuring() for rule in rules)
 
@@ -196,23 +187,23 @@ class Soft:
         return math.ceil(self.version.blocks * sentences) + self.offsets - 1
 
     def signals(self, units: Units, projections: Floats) -> Signals:
-        """Units less the text's own mean, which no candidate could change, each of mean square 1."""
+        """Projections less the text's mean, which selection cannot change, each unit scaled to a mean square of 1."""
         sentences = projections[units.index[:, 0, WHOLE]]
         centred = projections - sentences.sum(axis=0) / (len(sentences) + self.version.shrink)
         scaled = centred / np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
         return Signals(to_bits(scaled)[units.index], units.index >= 0, soft=scaled[units.index[:, :2, WHOLE]])
 
-    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Jobs, keys: Jobs) -> Floats:
-        tables = np.concatenate([one.tables for one in signals])
-        joinable = np.concatenate([one.joinable for one in signals])
-        lengths = np.array([self.length(len(one.packed)) for one in signals])
+    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
+        tables = np.concatenate([text.tables for text in signals])
+        joinable = np.concatenate([text.joinable for text in signals])
+        lengths = np.array([self.length(len(text.packed)) for text in signals])
         return soft.search_soft(
             tables, joinable, blocks, lengths, self._rules, starts=_starts(signals), texts=texts, keys=keys,
             offsets=self.offsets,
         )  # fmt: skip
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
-        """The likeliest alignment under the first rule, the one for anything, whichever rule the score owes most to."""
+        """The likeliest alignment under the first rule, the most general one, whichever rule contributes most."""
         return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rules[0], self.offsets)[1]
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:

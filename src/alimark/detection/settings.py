@@ -1,50 +1,90 @@
-"""What a detection can be asked for."""
+"""The settings of a detection."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Self, TypedDict
 
 from alimark.detection.kernels.types import Limits, Rule
 from alimark.detection.stats.null_tables import ALPHA, BETA, paper_rule, reference_rule
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError
 
-if TYPE_CHECKING:
-    pass
-
-
 MAX_SENTENCES = 2000
 MAX_EXCERPT_SENTENCES = 200_000
 MAX_SOFT_EXCERPT_SENTENCES = 20_000
-"""Fewer, since a soft detector keeps tables of every sentence."""
+"""Lower than for hard bits, since a soft detector keeps tables for every sentence."""
 LONG_TEXT = 300
-"""Beyond so many sentences the drawing of random keys stops early, since each costs N times L."""
+"""With more sentences than this, fewer random keys are drawn (`stop_after`), since each costs sentences times blocks."""
+
+
+class RandomKeysOptions(TypedDict, total=False):
+    """The fields of `RandomKeys` as keyword arguments: the options that every scheme's detection has."""
+
+    draws: int
+    stop_after: int | None
+    tail: bool
+
+
+class DetectionOptions(RandomKeysOptions, total=False):
+    """The fields of `DetectionSettings` as keyword arguments of `detect`."""
+
+    restructure: str | tuple[int, int]
+    variants: int
+    alpha: float
+    beta: float
+    null: Literal["paper", "reference"]
+    null_file: Path | None
+    search: Literal["whole", "excerpt"]
+    passage_fpr: float
+    max_blocks: int
 
 
 @dataclass(frozen=True)
 class DetectionSettings(RandomKeys):
-    """How AliMark searches a text. The defaults are the paper's."""
+    """How AliMark searches a text. The defaults are those of the paper.
+
+    Args:
+        restructure: How sentences may be merged and split before they are aligned with the key: "none"; "single" (one merge
+            or one split); (merges, splits), at most so many of each; "learned", the text and a chat model's restructurings
+            of it; or "learned+single", each of those with one merge or one split.
+        variants: The number of restructurings that the chat model is asked for where restructuring is learned.
+        alpha: A text of N sentences is aligned with at least alpha * N blocks. Hard keys only.
+        beta: A text of N sentences is aligned with at most beta * N blocks. Hard keys only.
+        null: Where the z-score takes its mean and standard deviation from: "paper", the paper's rule, or "reference", the
+            rule of the paper's public code.
+        null_file: A table in the format of the public code; for null="reference" only.
+        search: "whole" aligns the whole text; "excerpt" looks for marked passages anywhere in it.
+        passage_fpr: Passages with a p-value above this are not reported.
+        max_blocks: The blocks of the key in which an excerpt is looked for: the number of sentences of the longest marked
+            text. The blocks that a text may begin with (a key with offsets) come on top.
+        draws: The number of random keys behind the p-value.
+        stop_after: Stop drawing when so many random keys have scored as high as the text's key (Besag and Clifford).
+        tail: Also estimate p-values below 1 / draws from a fitted tail.
+
+    Raises:
+        AlimarkError: A field has a value that is not allowed, or two fields contradict each other.
+
+    Example:
+        >>> settings = DetectionSettings(restructure="none", draws=10_000)
+        >>> settings.search
+        'whole'
+        >>> DetectionSettings(search="everywhere")
+        Traceback (most recent call last):
+        ...
+        alimark.errors.AlimarkError: search must be 'whole' or 'excerpt', not 'everywhere'
+    """
 
     restructure: str | tuple[int, int] = "single"
-    """"none", "single" (one merge or one split), or at most (merges, splits) together; "learned": the text and what a chat
-    model makes of it; "learned+single": each of those with one merge or one split."""
     variants: int = 4
-    """Restructurings asked of the chat model, where restructuring is learned."""
     alpha: float = ALPHA
     beta: float = BETA
     null: Literal["paper", "reference"] = "paper"
-    """Where z takes its mean and deviation from: the paper's rule or the public code's."""
     null_file: Path | None = None
-    """A table in the public code's form, for null="reference"."""
     search: Literal["whole", "excerpt"] = "whole"
-    """Align the whole text, or look for a marked passage anywhere in it."""
     passage_fpr: float = 0.01
-    """Passages with a p-value above this are not named."""
     max_blocks: int = 100
-    """An excerpt is looked for in so many blocks of the key: the length of the longest text ever marked. Those that a text may
-    begin with, where the key has offsets, come on top."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,31 +93,45 @@ class DetectionSettings(RandomKeys):
         if self.null not in ("paper", "reference"):
             raise AlimarkError(f"null must be 'paper' or 'reference', not {self.null!r}")
         if self.null_file is not None and self.null != "reference":
-            raise AlimarkError("a table of the public code's form goes with null='reference'")
+            raise AlimarkError("null_file, a table in the public code's format, needs null='reference'")
         if self.search not in ("whole", "excerpt"):
             raise AlimarkError(f"search must be 'whole' or 'excerpt', not {self.search!r}")
         if self.learned and self.search == "excerpt":
-            raise AlimarkError("a chat model restructures whole texts; it does not go with the search for excerpts")
+            raise AlimarkError(
+                "a chat model restructures whole texts, so learned restructuring cannot be combined with the search for "
+                "excerpts; use restructure='single'"
+            )
         try:
             _ = self.limits
         except (ValueError, TypeError) as error:
             more = " (or 'learned', or 'learned+single')" if isinstance(self.restructure, str) else ""
             raise AlimarkError(f"{error}{more}") from None
 
+    @classmethod
+    def of(cls, settings: RandomKeys | None) -> Self:
+        """These settings; the defaults for None; and AliMark's defaults with the random keys of another scheme's settings."""
+        if settings is None:
+            return cls()
+        if isinstance(settings, cls):
+            return settings
+        return cls(**{field.name: getattr(settings, field.name) for field in fields(RandomKeys)})
+
     @property
     def learned(self) -> bool:
-        """Whether a chat model is asked."""
+        """Whether a chat model restructures the text."""
         return self.restructure in ("learned", "learned+single")
 
     @property
     def limits(self) -> Limits:
+        """How many merges and splits the alignment may use."""
         if self.learned:
             return Limits.of("none" if self.restructure == "learned" else "single")
         limits = Limits.of(self.restructure)
-        # The local search knows the moves of a single step, as often as they are needed.
+        # The local search knows the moves of a single step, and uses them as often as it needs.
         return Limits.of("single") if self.search == "excerpt" else limits
 
-    def rule(self, m: int, longest: int) -> Rule:
+    def rule(self, block_size: int, longest: int) -> Rule:
+        """How edit distances of texts of up to `longest` sentences become z-scores."""
         if self.null == "paper":
-            return paper_rule(m, longest, self.alpha, self.beta)
-        return reference_rule(m, longest, self.alpha, self.beta, self.null_file)
+            return paper_rule(block_size, longest, self.alpha, self.beta)
+        return reference_rule(block_size, longest, self.alpha, self.beta, self.null_file)

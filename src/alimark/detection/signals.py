@@ -1,4 +1,4 @@
-"""From a text's sentences to its units, and from the units' embeddings to projections and packed bits."""
+"""What the alignment kernels read of a text: packed bits for hard keys, projections for soft ones."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from alimark.detection.kernels.types import WHOLE
 
 @dataclass(frozen=True)
 class Signals:
-    """What the alignment sees of a text under one key."""
+    """A text's units as the alignment sees them under one key."""
 
     packed: Packed
-    """The bits of every unit, as `Units.index` orders them."""
+    """The bits of every unit, ordered as `Units.index`."""
     valid: NDArray[np.bool_]
+    """Which units exist, in the same order."""
     near_flips: int = 0
     """Bits of whole sentences whose projection lies within 1e-4 of zero, where another backend might flip them."""
     soft: Floats | None = None
-    """Of soft keys: the projections of each sentence and of each with the one before, (N, 1 or 2, M)."""
+    """For soft keys: the projections of each sentence and of each with the sentence before it, (N, 1 or 2, M)."""
 
     @cached_property
     def tables(self) -> Floats:
+        """The kernels' lookup tables for soft keys, computed on first use."""
         assert self.soft is not None
         return worth_tables(self.soft)
 
     @property
     def joinable(self) -> NDArray[np.bool_]:
-        """Whether a sentence has a unit together with the one before."""
+        """For each sentence, whether there is a unit of it and the sentence before it."""
         return np.ascontiguousarray(self.valid[:, 1, WHOLE])
 
     def part(self, start: int, stop: int) -> Signals:
-        """Of some of the sentences; a merge with the sentence before would leave the range."""
+        """The signals of a range of sentences; its first sentence cannot be merged with the one before the range."""
         valid = self.valid[start:stop].copy()
         valid[0, 1:] = False
         return Signals(self.packed[start:stop], valid, soft=None if self.soft is None else self.soft[start:stop])

@@ -1,4 +1,4 @@
-"""The units of a text: its sentences, merged neighbours and halves."""
+"""The units of a text, which are what is embedded: its sentences, merged neighbours and halves."""
 
 from __future__ import annotations
 
@@ -6,51 +6,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from alimark._util.arrays import Ints
 from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
 from alimark.text.units import halve, merge
 
 
 @dataclass(frozen=True)
 class Units:
-    """The distinct unit texts that restructuring can make of some sentences.
+    """The distinct texts that restructuring can make of some sentences.
 
-    `index[i, m, q]` is the unit of the run i-m..i with the code q of `alignment`, -1 where there is none.
+    `index[i, m, q]` is the row in `texts` of the run of sentences i-m..i that is cut as the code q says (see
+    `kernels.types`), or -1 where there is no such unit.
     """
 
     texts: list[str]
-    index: NDArray[np.int64]
+    index: Ints
 
     @property
     def count(self) -> int:
+        """The number of sentences."""
         return len(self.index)
 
 
 def restructure(sentences: Sequence[str], limits: Limits) -> Units:
-    """All units within `limits`; up to 4N - 1 of them for the paper's single step."""
+    """All units within the limits; up to 4N - 1 of N sentences for the paper's single step."""
     halves = [halve(sentence) if limits.splits else None for sentence in sentences]
     index = np.full((len(sentences), max(2, limits.merges + 1), 4), -1, np.int64)
     texts: dict[str, int] = {}
-    for i in range(len(sentences)):
-        for m in range(min(i, limits.merges) + 1):
-            for q in (WHOLE, RIGHT, LEFT, RIGHT | LEFT):
-                if limits.allow(m, q & 1, q >> 1):
-                    text = _run(sentences, halves, i - m, i, q)
+    for last in range(len(sentences)):
+        for merges in range(min(last, limits.merges) + 1):
+            for cut in (WHOLE, RIGHT, LEFT, RIGHT | LEFT):
+                if limits.allow(merges, cut & 1, cut >> 1):
+                    text = _run_text(sentences, halves, last - merges, last, cut)
                     if text is not None:
-                        index[i, m, q] = texts.setdefault(text, len(texts))
+                        index[last, merges, cut] = texts.setdefault(text, len(texts))
     return Units(list(texts), index)
 
 
-def _run(
-    sentences: Sequence[str], halves: Sequence[tuple[str, str] | None], first: int, last: int, q: int
+def _run_text(
+    sentences: Sequence[str], halves: Sequence[tuple[str, str] | None], first: int, last: int, cut: int
 ) -> str | None:
-    """The text of a run of sentences, or None where a half it needs does not exist."""
+    """The text of a run of sentences, or None where a sentence to be cut cannot be halved."""
     parts = list(sentences[first : last + 1])
-    for wanted, at, side in ((q & RIGHT, 0, 1), (q & LEFT, -1, 0)):
-        if wanted:
-            half = halves[first if at == 0 else last]
+    for is_cut, place, side in ((cut & RIGHT, 0, 1), (cut & LEFT, -1, 0)):
+        if is_cut:
+            half = halves[first if place == 0 else last]
             if half is None:
                 return None
-            parts[at] = half[side]
+            parts[place] = half[side]
     return merge(parts)

@@ -1,5 +1,6 @@
-"""A corpus of any size: the same detector and the same generation, on one machine or on a Ray cluster.
+"""Audits and generates for corpora of any size, in one process or on a Ray cluster, with the detector and generator of alimark.
 
-files: inputs cut into blocks of documents. corpus: a run over them, resumed by block. worker: what is done with a block.
-pool: who does it, in this process or on Ray. summary: what was found. generation: prompts spread over replicas of a model.
+files: finds input files and cuts them into blocks of documents. corpus: a run over all blocks, which can be resumed. worker:
+processes one block. pool: a queue of tasks and the workers that take them, in this process or on Ray. summary: sums up the
+results. generation: spreads prompts over replicas of a model.
 """

@@ -1,4 +1,4 @@
-"""Boilerplate is most of the web: a unit that was embedded lately is not embedded again."""
+"""A cache of embeddings for corpora: most units of web pages are boilerplate that occurs again and again."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from numpy.typing import NDArray
 
 from alimark.embedding.base import Embedder
 
-_TOGETHER = 512
-"""Units between two beats: a second or two of work on a core."""
+_BATCH = 512
+"""Units between two heartbeats: one or two seconds of work on one core."""
 
 
 class RememberingEmbedder:
-    """An embedder that keeps the vectors it gave last, `megabytes` of them; 0: none."""
+    """An embedder with a least-recently-used cache of `megabytes`; 0 keeps nothing.
 
-    def __init__(self, embedder: Embedder, megabytes: int, beat: Callable[[], None] = lambda: None) -> None:
-        self._embedder, self._beat = embedder, beat
+    It calls `heartbeat` before each batch.
+    """
+
+    def __init__(self, embedder: Embedder, megabytes: int, heartbeat: Callable[[], None] = lambda: None) -> None:
+        self._embedder, self._heartbeat = embedder, heartbeat
         self.name, self.dimension, self.fingerprint = embedder.name, embedder.dimension, embedder.fingerprint
         self.backend, self.languages = embedder.backend, embedder.languages
         self._most = (megabytes << 20) // (4 * self.dimension)
@@ -27,7 +30,8 @@ class RememberingEmbedder:
         self.counts: Counter[str] = Counter()
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        found = np.empty((len(texts), self.dimension), np.float32)
+        """The vectors of the texts; only those that are not in the cache are computed."""
+        result = np.empty((len(texts), self.dimension), np.float32)
         new: dict[bytes, list[int]] = {}
         for row, text in enumerate(texts):
             name = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -35,18 +39,18 @@ class RememberingEmbedder:
                 new.setdefault(name, []).append(row)
             else:
                 self._kept.move_to_end(name)
-                found[row] = vector
+                result[row] = vector
         self.counts.update(asked=len(texts), embedded=len(new))
-        # By length, so that no batch is padded with what another could have held.
+        # Sorted by length, so that batches need little padding.
         names = sorted(new, key=lambda name: len(texts[new[name][0]]))
-        for start in range(0, len(names), _TOGETHER):
-            self._beat()
-            some = names[start : start + _TOGETHER]
-            vectors = self._embedder.embed([texts[new[name][0]] for name in some])
-            for name, vector in zip(some, vectors, strict=True):
-                found[new[name]] = vector
+        for start in range(0, len(names), _BATCH):
+            self._heartbeat()
+            batch = names[start : start + _BATCH]
+            vectors = self._embedder.embed([texts[new[name][0]] for name in batch])
+            for name, vector in zip(batch, vectors, strict=True):
+                result[new[name]] = vector
                 if self._most:
                     self._kept[name] = vector.copy()
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
-        return found
+        return result

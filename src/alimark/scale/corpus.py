@@ -1,10 +1,11 @@
-"""A run over a corpus: planned in blocks, resumed by what is there, deepened where the p-values are too coarse.
+"""Runs an audit over a corpus, block by block. A run that was stopped can be resumed.
 
-    OUTPUT/manifest.json            what was asked: keys by id, settings, files
-    OUTPUT/results/part-*.parquet   one row a document, a file a block, written whole
+    OUTPUT/manifest.json            the question: ids of the keys, settings, files
+    OUTPUT/results/part-*.parquet   one file per block, with one row per document
     OUTPUT/summary.json             what was found
 
-A block is done when its file is there. A driver that is killed loses what its workers had in hand, a block each.
+A block is done when its file exists. If the driver is killed, the blocks that its workers were processing are lost. Documents
+whose p-value may be smaller than their random keys can show are tested again with more random keys.
 """
 
 from __future__ import annotations
@@ -16,28 +17,34 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from alimark._util.files import write_whole
+from alimark._util.jsonl import Record
 from alimark.errors import AlimarkError
 from alimark.scale import summary
 from alimark.scale.files import BLOCK_BYTES, Block, Source, arrow, file_system, find, plan
 from alimark.scale.pool import Cluster, Died, Ended, LocalPool, RayPool
 from alimark.scale.worker import Begun, Report, Task, Work, Worker, result_path
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 VERSION = 1
 FIRST_DRAWS = 9_999
-"""Random keys for each document at first, with early stopping; those that none of them matches are asked again."""
+"""Random keys per document in the first round, with early stopping; more follow for documents that none of them matches."""
 STOP_AFTER = 20
+"""A document's test ends early when so many random keys score as high as its key."""
 _DEATHS = 8
-"""Of workers with one block, none of which could be laid at a document's door: then it is not chance."""
+"""The run ends when so many workers have died with the same block and no single document explains it."""
 _ROUNDS = 6
+"""The most rounds of testing again with more random keys."""
 
 
 class Progress(Protocol):
-    """Told what is done; the command line shows it."""
+    """Receives what is done; the command line shows it."""
 
     def planned(self, blocks: int, done: int) -> None: ...
     def step(self, documents: int) -> None: ...
@@ -46,6 +53,8 @@ class Progress(Protocol):
 
 
 class Silent:
+    """A progress that shows nothing."""
+
     def planned(self, blocks: int, done: int) -> None: ...
     def step(self, documents: int) -> None: ...
     def block(self) -> None: ...
@@ -54,15 +63,17 @@ class Silent:
 
 @dataclass
 class Outcome:
-    """What a run did, beside what the summary says of all that is there."""
+    """What this run did; the summary describes all results, also those of earlier runs."""
 
     report: Report = field(default_factory=Report)
     seconds: float = 0.0
     at_work: float = 0.0
-    """Seconds from the first document to the last: without the start of the cluster and the loading of models."""
+    """Seconds from the first document to the last, without starting the cluster and loading models."""
     deaths: int = 0
+    """Workers that died."""
     blocks: int = 0
     deepened: int = 0
+    """Documents that were tested again with more random keys."""
 
 
 def run(
@@ -74,46 +85,43 @@ def run(
     fdr: float = 0.05,
     block_bytes: int = BLOCK_BYTES,
     progress: Progress | None = None,
-) -> tuple[dict[str, Any], Outcome]:
-    """Answers every document of the inputs and sums up. Without a cluster this process does it all."""
+) -> tuple[Record, Outcome]:
+    """Test every document of the inputs and sum up the results. Without a cluster, this process does all of it."""
     if not 0 < fdr < 1:
-        raise AlimarkError(f"a false discovery rate lies between 0 and 1, not at {fdr}")
+        raise AlimarkError(f"a false discovery rate lies between 0 and 1, but {fdr} was given")
     if block_bytes < 1:
-        raise AlimarkError("a block has at least one byte")
+        raise AlimarkError(f"a block has at least one byte, but {block_bytes} was given")
     progress = progress or Silent()
     started = time.perf_counter()
     fs, sources, unknown = find(inputs)
     if unknown:
-        progress.fault(f"{unknown} files of no known kind are passed over")
+        progress.fault(f"{unknown} files of unknown kind are skipped")
     outcome = Outcome()
     with _output(task, sources, block_bytes, progress) as (out, folder):
         blocks = list(plan(fs, sources, block_bytes))
-        there = _there(out, folder)
-        left = [block for block in blocks if result_path("", block).rpartition("/")[2] not in there]
+        finished = _finished(out, folder)
+        left = [block for block in blocks if result_path("", block).rpartition("/")[2] not in finished]
         progress.planned(len(blocks), len(blocks) - len(left))
-        with ExitStack() as opened:
-            # Nothing is loaded where nothing is left to do; the workers stay for what is deepened.
-            pool = _Once(lambda: opened.enter_context(_pool(task, cluster)))
+        with ExitStack() as stack:
+
+            @cache  # made on first use, so that no models are loaded if there is nothing to do; kept for both steps
+            def pool() -> Pool:
+                opened = _pool(task, cluster)
+                stack.enter_context(opened)
+                return opened
+
             _work_through([Work(block) for block in left], pool, outcome, progress)
             _deepen(out, folder, blocks, task, fdr, pool, outcome, progress)
         outcome.seconds = time.perf_counter() - started
-        found = summary.summarise(out, folder, blocks, fpr, fdr)
-        write_summary(out, folder, found)
-    return found, outcome
+        totals = summary.summarise(out, folder, blocks, fpr, fdr)
+        _write(out, f"{folder}/summary.json", totals)
+    return totals, outcome
 
 
-class _Once:
-    """Made when it is first asked for."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make, self._made = make, None
-
-    def __call__(self) -> Any:
-        self._made = self._made or self._make()
-        return self._made
+Pool = LocalPool[Work] | RayPool[Work]
 
 
-def _pool(task: Task, cluster: Cluster | None) -> LocalPool[Work] | RayPool[Work]:
+def _pool(task: Task, cluster: Cluster | None) -> Pool:
     build = partial(Worker, task)
     return LocalPool(build) if cluster is None else RayPool([build], cluster)
 
@@ -122,14 +130,16 @@ def _pool(task: Task, cluster: Cluster | None) -> LocalPool[Work] | RayPool[Work
 
 
 @contextmanager
-def _output(task: Task, sources: Sequence[Source], block_bytes: int, progress: Progress) -> Iterator[tuple[Any, str]]:
-    """The folder, ours alone where it is a local one, begun or taken up again."""
+def _output(
+    task: Task, sources: Sequence[Source], block_bytes: int, progress: Progress
+) -> Iterator[tuple[FileSystem, str]]:
+    """The output folder, new or of an earlier run. A local folder is locked against other runs."""
     fs, folder = file_system(task.output)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if fs.type_name == "local":
             Path(folder).mkdir(parents=True, exist_ok=True)
-            held.enter_context(_locked(Path(folder)))
-        _take_up(fs, folder, _manifest(task, sources, block_bytes), progress)
+            stack.enter_context(_locked(Path(folder)))
+        _check_manifest(fs, folder, _manifest(task, sources, block_bytes), progress)
         fs.create_dir(f"{folder}/results", recursive=True)
         yield fs, folder
 
@@ -142,10 +152,10 @@ def _locked(folder: Path) -> Iterator[None]:
         with FileLock(folder / ".lock", timeout=0):
             yield
     except Timeout:
-        raise AlimarkError(f"another run writes to {folder}; wait for it, or choose another folder") from None
+        raise AlimarkError(f"another run is writing to {folder}; wait for it, or choose another folder") from None
 
 
-def _manifest(task: Task, sources: Sequence[Source], block_bytes: int) -> dict[str, Any]:
+def _manifest(task: Task, sources: Sequence[Source], block_bytes: int) -> Record:
     settings = asdict(task.settings)
     return {
         "version": VERSION,
@@ -160,38 +170,38 @@ def _manifest(task: Task, sources: Sequence[Source], block_bytes: int) -> dict[s
     }
 
 
-def _take_up(fs: Any, folder: str, wanted: dict[str, Any], progress: Progress) -> None:
-    """Holds the run against the one that began the folder: no two questions are answered in one place."""
+def _check_manifest(fs: FileSystem, folder: str, wanted: Record, progress: Progress) -> None:
+    """Write the manifest of a new folder, or raise an error if the folder belongs to a run with other settings."""
     path = f"{folder}/manifest.json"
     if not fs.get_file_info([path])[0].is_file:
-        if fs.type_name == "local" and any(one.name not in (".lock",) for one in Path(folder).iterdir()):
-            raise AlimarkError(f"{folder} holds something else; choose a folder that is empty or does not exist")
+        if fs.type_name == "local" and any(path.name != ".lock" for path in Path(folder).iterdir()):
+            raise AlimarkError(f"{folder} holds other files; choose a folder that is empty or does not exist")
         _write(fs, path, wanted)
         return
     with fs.open_input_stream(path) as file:
         try:
             before = json.loads(file.read())
         except ValueError:
-            raise AlimarkError(f"{path} is no manifest of a run; choose another folder") from None
+            raise AlimarkError(f"{path} is not the manifest of a run; choose another folder") from None
     for name, value in wanted.items():
         if name != "files" and before.get(name) != value:
-            said = name.replace("_", " ")
             raise AlimarkError(
-                f"{folder} was begun with another {said}; run it with the same, or choose another folder"
+                f"{folder} belongs to a run with other settings ({name.replace('_', ' ')}); use the same settings, or choose "
+                "another folder"
             )
-    changed = [one for one, size in before["files"].items() if wanted["files"].get(one, size) != size]
+    changed = [file for file, size in before["files"].items() if wanted["files"].get(file, size) != size]
     if changed:
-        raise AlimarkError(f"{changed[0]} has changed since {folder} was begun; choose another folder")
+        raise AlimarkError(f"{changed[0]} has changed since the first run into {folder}; choose another folder")
     if gone := before["files"].keys() - wanted["files"].keys():
         progress.fault(
-            f"{len(gone)} files of the earlier run are not among the inputs; their answers stay out of the summary"
+            f"{len(gone)} files of the earlier run are not among the inputs; the summary leaves their results out"
         )
     if new := wanted["files"].keys() - before["files"].keys():
-        progress.fault(f"{len(new)} files are new since the earlier run")
+        progress.fault(f"{len(new)} files were not part of the earlier run and are added")
         _write(fs, path, wanted | {"files": before["files"] | wanted["files"]})
 
 
-def _write(fs: Any, path: str, content: dict[str, Any]) -> None:
+def _write(fs: FileSystem, path: str, content: Record) -> None:
     data = (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "surrogatepass")
     if fs.type_name == "local":
         write_whole(path, data)
@@ -201,101 +211,100 @@ def _write(fs: Any, path: str, content: dict[str, Any]) -> None:
     fs.move(f"{path}.part", path)
 
 
-def write_summary(fs: Any, folder: str, found: dict[str, Any]) -> None:
-    _write(fs, f"{folder}/summary.json", found)
-
-
-def _there(fs: Any, folder: str) -> set[str]:
-    """Results that are whole; what killed writers left is removed."""
-    kinds = arrow().fs
-    found = set()
-    for one in fs.get_file_info(kinds.FileSelector(f"{folder}/results")):
-        if one.base_name.endswith(".part"):
+def _finished(fs: FileSystem, folder: str) -> set[str]:
+    """The names of the complete result files; partial files of killed workers are removed."""
+    names = set()
+    for info in fs.get_file_info(arrow().fs.FileSelector(f"{folder}/results")):
+        if info.base_name.endswith(".part"):
             with suppress(OSError):
-                fs.delete_file(one.path)
-        elif one.is_file:
-            found.add(one.base_name)
-    return found
+                fs.delete_file(info.path)
+        elif info.is_file:
+            names.add(info.base_name)
+    return names
 
 
-# The work
+# Blocks and lost workers
 
 
 @dataclass
-class _Try:
-    """What is known of a block's deaths."""
+class _Attempts:
+    """What is known about the attempts to process a block."""
 
     last: Begun | None = None
     done: int = 0
     alone: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """How often a worker died with a document alone, by batch and number in the batch."""
     unexplained: int = 0
+    """How often a worker died otherwise."""
 
 
-def _work_through(works: Sequence[Work], pool: Callable[[], Any], outcome: Outcome, progress: Progress) -> None:
+def _work_through(works: Sequence[Work], pool: Callable[[], Pool], outcome: Outcome, progress: Progress) -> None:
+    """Process blocks until all are done; a block whose worker died goes back into the queue."""
     if not works:
         return
-    tries: dict[str, _Try] = {}
+    attempts: dict[str, _Attempts] = {}
     for work in works:
         pool().give(work)
     started = 0.0
     for work, message in pool().run():
         started = started or time.perf_counter()
-        own = tries.setdefault(work.block.name, _Try())
+        of_block = attempts.setdefault(work.block.name, _Attempts())
         if isinstance(message, Begun):
-            own.last = message
-            # What a second try repeats is not counted twice.
-            progress.step(max(0, message.done - own.done))
-            own.done = max(own.done, message.done)
+            of_block.last = message
+            # Documents that a second attempt repeats are not counted again.
+            progress.step(max(0, message.done - of_block.done))
+            of_block.done = max(of_block.done, message.done)
         elif isinstance(message, Report):
             outcome.report.add(message)
-            progress.step(max(0, message.documents - own.done))
+            progress.step(max(0, message.documents - of_block.done))
         elif isinstance(message, Ended):
             outcome.blocks += 1
             progress.block()
-            del tries[work.block.name]
+            del attempts[work.block.name]
         elif isinstance(message, Died):
             outcome.deaths += 1
-            pool().give(_again(work, own, message, progress))
+            pool().give(_next_attempt(work, of_block, message, progress))
     outcome.at_work = time.perf_counter() - started
 
 
-def _again(work: Work, own: _Try, died: Died, progress: Progress) -> Work:
-    """The block for the next worker. A document is given up only after two workers died with it alone."""
-    begun, own.last = own.last, None
-    progress.fault(f"a worker is gone ({died.why}); its block is done again")
+def _next_attempt(work: Work, attempts: _Attempts, died: Died, progress: Progress) -> Work:
+    """The work for the next worker. A document is skipped only after two workers have died with it alone."""
+    begun, attempts.last = attempts.last, None
+    progress.fault(f"a worker has died ({died.why}); its block is processed again")
     if begun is None or begun.batch not in work.careful:
-        own.unexplained += 1
-        if own.unexplained > _DEATHS:
+        attempts.unexplained += 1
+        if attempts.unexplained > _DEATHS:
             raise AlimarkError(
-                f"workers died {own.unexplained} times with a block of {work.block.paths[0]}, the last one: {died.why}; "
-                "what is done is kept"
+                f"workers died {attempts.unexplained} times with a block of {work.block.paths[0]}, the last one: {died.why}; "
+                "finished blocks are kept, so the same command continues"
             )
         return work if begun is None else replace(work, careful=work.careful | {begun.batch})
-    at = (begun.batch, begun.document)
-    own.alone[at] += 1
-    if own.alone[at] < 2:
+    document = (begun.batch, begun.document)
+    attempts.alone[document] += 1
+    if attempts.alone[document] < 2:
         return work
-    progress.fault(f"document {begun.document + 1} of batch {begun.batch + 1} in {work.block.paths[0]} is passed over")
-    return replace(work, poison=work.poison | {at})
+    progress.fault(f"document {begun.document + 1} of batch {begun.batch + 1} in {work.block.paths[0]} is skipped")
+    return replace(work, poison=work.poison | {document})
 
 
-# Finer p-values where it matters
+# More random keys
 
 
 def _deepen(
-    out: Any,
+    out: FileSystem,
     folder: str,
     blocks: Sequence[Block],
     task: Task,
     fdr: float,
-    pool: Callable[[], Any],
+    pool: Callable[[], Pool],
     outcome: Outcome,
     progress: Progress,
 ) -> None:
-    """More random keys for the documents that none has matched so far, until their p-values are fine enough to be discovered.
+    """Test documents that no random key has matched with more random keys, until their p-values can be discoveries.
 
-    All of them together take as many draws as one alone would: documents times keys over the rate. A p-value that is asked
-    again only where it was the smallest possible stays valid: below the old floor only the new draws count.
+    The draws that are needed (documents times keys, divided by the rate) are shared by all of these documents. The p-values
+    stay valid: only p-values at the smallest possible value are computed again, and below that value only the new draws
+    count.
     """
     from alimark.detection.stats.p_values import MAX_DRAWS
 
@@ -304,7 +313,7 @@ def _deepen(
         tests, floor = summary.at_the_floor(out, folder, blocks)
         if not floor:
             return
-        draws = max(one.draws for one in floor)
+        draws = max(document.draws for document in floor)
         wanted = math.ceil(tests * len(task.keys) / fdr / len(floor))
         if wanted <= draws or before == (wanted := min(wanted, MAX_DRAWS)):
             return
@@ -312,7 +321,9 @@ def _deepen(
         works = []
         for block in blocks:
             if only := frozenset(
-                (one.file, one.place) for one in floor if one.block == block.name and one.draws < wanted
+                (document.file, document.place)
+                for document in floor
+                if document.block == block.name and document.draws < wanted
             ):
                 works.append(Work(block, deepen=wanted, only=only))
         outcome.deepened += sum(len(work.only) for work in works)
@@ -320,7 +331,7 @@ def _deepen(
 
 
 class _FaultsOnly(Silent):
-    """These documents were counted before."""
+    """A progress that shows faults only, because the documents have been counted before."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

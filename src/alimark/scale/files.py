@@ -1,6 +1,7 @@
-"""Corpora as files: found on any file system, cut into blocks without reading them, read within bounds.
+"""Finds the files of a corpus on any file system, cuts them into blocks, and reads documents in bounded memory.
 
-A block is named by what it covers, so that the same input gives the same blocks wherever and whenever it is planned.
+Files are cut without reading them. The name of a block is a hash of what it covers, so that the same input always gives the
+same blocks.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
 
 from alimark._util.jsonl import Record, parse_record
 from alimark.errors import AlimarkError, MissingExtra, RecordError
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["parquet", "jsonl", "text"]
 BLOCK_BYTES = 2 << 20
-"""Some thousand documents: minutes of work for a core, little to lose when a worker dies."""
+"""About a thousand documents: minutes of work for a core, so that little is lost when a worker dies."""
 MAX_DOCUMENT = 8 << 20
-"""Bytes. A longer document is recorded and passed over."""
-_FILES_TOGETHER = 256
+"""Bytes. A longer document is skipped and recorded as failed."""
+_FILES_PER_BLOCK = 256
 _KINDS: dict[str, Kind] = {
     ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text",
     ".text": "text", ".md": "text",
@@ -41,18 +43,18 @@ class Source:
     size: int
     kind: Kind
     packed: str = ""
-    """How it is compressed, if it is: then it can be read from its beginning alone, and is one block."""
+    """The compression, if any. A compressed file can only be read from its beginning and is therefore one block."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Documents that are done together: bytes of a JSONL file, rows of a Parquet file, or whole text files."""
+    """Documents that a worker processes together: bytes of a JSONL file, rows of a Parquet file, or whole text files."""
 
     kind: Kind
     paths: tuple[str, ...]
     start: int
     stop: int
-    """-1: to the end."""
+    """-1 is the end of the file."""
     size: int
     packed: str = ""
 
@@ -64,32 +66,34 @@ class Block:
 
 @dataclass(frozen=True)
 class Document:
-    """Where a document stands and what it says, or why it cannot be read."""
+    """A document with its place in the corpus, or the error that keeps it from being read."""
 
     file: str
     place: int
-    """Byte of a JSONL file, row of a Parquet file; -1: the file as a whole."""
+    """The byte in a JSONL file or the row of a Parquet file; -1 is the whole file."""
     record: Record | RecordError
 
 
-def arrow() -> Any:
+def arrow() -> ModuleType:
+    """The pyarrow library."""
     try:
         import pyarrow
         import pyarrow.fs
         import pyarrow.parquet
     except ImportError:
         raise MissingExtra("pyarrow", "ray") from None
-    return pyarrow
+    library: ModuleType = pyarrow
+    return library
 
 
 def file_system(location: str) -> tuple[FileSystem, str]:
-    """The file system of a path or address, and the path on it: pyarrow's own, or one of fsspec's."""
+    """The file system of a path or address (pyarrow's, or else fsspec's), and the path on it."""
     fs = arrow().fs
     if "://" not in location:
         return fs.LocalFileSystem(), str(PurePosixPath(_absolute(location)))
     try:
-        found: tuple[FileSystem, str] = fs.FileSystem.from_uri(location)
-    except Exception as first:  # an unknown scheme, or one that this build of pyarrow lacks
+        opened: tuple[FileSystem, str] = fs.FileSystem.from_uri(location)
+    except Exception as first:  # an address scheme that this build of pyarrow does not know
         try:
             from fsspec.core import url_to_fs
 
@@ -97,110 +101,110 @@ def file_system(location: str) -> tuple[FileSystem, str]:
         except Exception as error:
             raise AlimarkError(f"{_bare(location)} cannot be opened: {first}; fsspec: {error}") from None
         return fs.PyFileSystem(fs.FSSpecHandler(other)), path
-    return found
+    return opened
 
 
 def _absolute(location: str) -> str:
-    from pathlib import Path
-
     return Path(location).expanduser().absolute().as_posix()
 
 
 def _bare(location: str) -> str:
-    """An address without what may be a password in it."""
+    """An address without its user name and password."""
     scheme, sign, rest = location.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if sign else location
 
 
 def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], int]:
-    """All files behind folders, patterns and names, on one file system, and how many were of no known kind."""
+    """The file system of the inputs, their files (of folders, patterns and names), and the number of files of unknown kind."""
     if not locations:
         raise AlimarkError("name at least one file or folder of documents")
     fs, _ = file_system(locations[0])
     sources: dict[str, Source] = {}
     unknown = 0
     for location in locations:
-        own, path = file_system(location)
-        if own.type_name != fs.type_name:
-            raise AlimarkError("all inputs lie on one file system; run the others apart, or copy them")
-        found, other = _expand(own, path, _bare(location))
-        unknown += other
-        sources |= {source.path: source for source in found}
+        location_fs, path = file_system(location)
+        if location_fs.type_name != fs.type_name:
+            raise AlimarkError("all inputs must be on one file system; audit the others separately, or copy them")
+        expanded, of_unknown_kind = _expand(location_fs, path, _bare(location))
+        unknown += of_unknown_kind
+        sources |= {source.path: source for source in expanded}
     if not sources:
         raise AlimarkError(
-            f"no documents in {', '.join(map(_bare, locations))}; known are .parquet, .jsonl and .ndjson (also .gz, .zst, "
-            ".bz2, .lz4) and .txt, .md"
+            f"no documents in {', '.join(map(_bare, locations))}; known file types are .parquet, .jsonl and .ndjson (also "
+            "with .gz, .zst, .bz2 or .lz4), .txt and .md"
         )
     return fs, [sources[path] for path in sorted(sources)], unknown
 
 
-def _expand(fs: FileSystem, path: str, said: str) -> tuple[list[Source], int]:
+def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], int]:
+    """The files of a folder, pattern or name, and the number of files of unknown kind."""
     kinds = arrow().fs
-    pattern = path if any(sign in path for sign in "*?[") else ""
-    base = (
-        path
-        if not pattern
-        else pattern[: min(pattern.index(sign) for sign in "*?[" if sign in pattern)].rpartition("/")[0]
-    )
+    first_sign = min((path.index(sign) for sign in "*?[" if sign in path), default=None)
+    base = path if first_sign is None else path[:first_sign].rpartition("/")[0]
     [top] = fs.get_file_info([base])
     if top.type == kinds.FileType.NotFound:
-        raise AlimarkError(f"{said} does not exist")
+        raise AlimarkError(f"{shown} does not exist")
     if top.type == kinds.FileType.File:
         return [_source(top.path, top.size, "text")], 0
-    inside = [one for one in fs.get_file_info(kinds.FileSelector(base, recursive=True)) if one.is_file]
-    if pattern:
-        return [_source(one.path, one.size, "text") for one in inside if fnmatch.fnmatch(one.path, pattern)], 0
-    seen = [
-        one for one in inside if not any(part[:1] in "._" for part in PurePosixPath(one.path[len(base) :]).parts[1:])
+    inside = [info for info in fs.get_file_info(kinds.FileSelector(base, recursive=True)) if info.is_file]
+    if first_sign is not None:
+        return [_source(info.path, info.size, "text") for info in inside if fnmatch.fnmatch(info.path, path)], 0
+    visible = [
+        info for info in inside if not any(part[:1] in "._" for part in PurePosixPath(info.path[len(base) :]).parts[1:])
     ]
-    known = [_source(one.path, one.size, None) for one in seen]
-    return [one for one in known if one], sum(one is None for one in known)
+    known = [Source(info.path, info.size, *kind) for info in visible if (kind := _kind(info.path))]
+    return known, len(visible) - len(known)
 
 
-def _source(path: str, size: int, otherwise: Kind | None) -> Any:
+def _source(path: str, size: int, otherwise: Kind) -> Source:
+    return Source(path, size, *(_kind(path) or (otherwise, "")))
+
+
+def _kind(path: str) -> tuple[Kind, str] | None:
+    """The kind and the compression of a file, from its suffixes; None if they are unknown."""
     suffixes = PurePosixPath(path).suffixes
-    packed = _PACKED.get(suffixes[-1], "") if suffixes else ""
-    kind = (
-        _KINDS.get(suffixes[-2 if packed and len(suffixes) > 1 else -1].lower(), otherwise) if suffixes else otherwise
-    )
-    return Source(path, size, kind, packed if kind == "jsonl" else "") if kind else None
+    if not suffixes:
+        return None
+    packed = _PACKED.get(suffixes[-1], "")
+    kind = _KINDS.get(suffixes[-2 if packed and len(suffixes) > 1 else -1].lower())
+    return kind and (kind, packed if kind == "jsonl" else "")
 
 
 # Blocks
 
 
 def plan(fs: FileSystem, sources: Iterable[Source], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Blocks in the order of the files. Of Parquet files the footers are read, of others nothing."""
-    together: list[Source] = []
+    """The blocks in the order of the files. Only the footers of Parquet files are read."""
+    texts: list[Source] = []
     for source in sources:
         if source.kind == "text":
-            together.append(source)
-            if len(together) >= _FILES_TOGETHER or sum(one.size for one in together) >= block_bytes:
-                yield _texts(together)
-                together = []
+            texts.append(source)
+            if len(texts) >= _FILES_PER_BLOCK or sum(text.size for text in texts) >= block_bytes:
+                yield _text_block(texts)
+                texts = []
         elif source.kind == "parquet":
-            yield from _rows(fs, source, block_bytes)
+            yield from _parquet_blocks(fs, source, block_bytes)
         elif source.packed:
             yield Block("jsonl", (source.path,), 0, -1, source.size, source.packed)
         else:
             for start in range(0, source.size, block_bytes):
                 stop = min(start + block_bytes, source.size)
                 yield Block("jsonl", (source.path,), start, stop, stop - start)
-    if together:
-        yield _texts(together)
+    if texts:
+        yield _text_block(texts)
 
 
-def _texts(sources: Sequence[Source]) -> Block:
-    return Block("text", tuple(one.path for one in sources), 0, -1, sum(one.size for one in sources))
+def _text_block(sources: Sequence[Source]) -> Block:
+    return Block("text", tuple(source.path for source in sources), 0, -1, sum(source.size for source in sources))
 
 
-def _rows(fs: FileSystem, source: Source, block_bytes: int) -> Iterator[Block]:
+def _parquet_blocks(fs: FileSystem, source: Source, block_bytes: int) -> Iterator[Block]:
     try:
         with fs.open_input_file(source.path) as file:
             rows = int(arrow().parquet.ParquetFile(file).metadata.num_rows)
     except (OSError, ValueError):
-        rows = 0  # whoever reads the block says what is wrong
-    each = max(1, rows * block_bytes // max(1, 3 * source.size))  # text is stored in about a third of its size
+        rows = 0  # the worker that reads the block records the error
+    each = max(1, rows * block_bytes // max(1, 3 * source.size))  # compressed text takes about a third of its size
     for start in range(0, max(1, rows), each):
         stop = min(start + each, rows) if rows else -1
         yield Block("parquet", (source.path,), start, stop, source.size * (max(1, stop - start)) // max(1, rows))
@@ -210,13 +214,18 @@ def _rows(fs: FileSystem, source: Source, block_bytes: int) -> Iterator[Block]:
 
 
 def read(fs: FileSystem, block: Block, columns: Sequence[str], limit: int = MAX_DOCUMENT) -> Iterator[Document]:
-    """The documents of a block; of Parquet only these columns. Nothing longer than `limit` bytes is taken into memory."""
+    """The documents of a block, of Parquet files with these columns only.
+
+    A document longer than `limit` bytes is not held in memory.
+    """
     reader = {"parquet": _read_parquet, "jsonl": _read_jsonl, "text": _read_texts}[block.kind]
     return reader(fs, block, columns, limit)
 
 
 def _too_long(length: int, limit: int) -> RecordError:
-    return RecordError(f"the document has {length:,} bytes and the limit is {limit:,}; cut it, or raise --max-document")
+    return RecordError(
+        f"the document has {length:,} bytes and the limit is {limit:,}; shorten it, or raise --max-document"
+    )
 
 
 def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> Iterator[Document]:
@@ -241,7 +250,7 @@ def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> I
 
 
 def _rest_of_line(file: io.BufferedReader) -> int:
-    """Passes over the line; its length from here."""
+    """Skip to the end of the line; return the number of bytes skipped."""
     length = 0
     while part := file.readline(1 << 20):
         length += len(part)

@@ -1,7 +1,7 @@
-"""Who does the work: this process, or actors on a Ray cluster that may die at any moment and are then replaced.
+"""A queue of jobs and the workers that take them: this process, or actors on a Ray cluster.
 
-A worker is any object with `work(job)`, a generator of messages. A pool takes jobs and tells what the workers say, that a job
-ended, or that its worker died with it; whoever runs the pool decides whether the job is given out again.
+A worker is any object with `work(job)`, a generator of messages. A pool yields the messages of its workers, and says when a job
+has ended or its worker has died. A dead actor is replaced; the caller decides whether to put its job into the queue again.
 """
 
 from __future__ import annotations
@@ -14,46 +14,51 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from alimark.errors import AlimarkError, MissingExtra
 
 Job = TypeVar("Job")
+Message = Any
+"""What a worker yields: any object that can be pickled."""
 _STARTS = 3
-"""Workers that die before they are ready, in a row: then it is not chance."""
+"""The run ends when so many workers in a row die before they are ready."""
 _NO_WORKER = 60.0
+"""The run ends after so many seconds without a worker."""
 
 
 class Builder(Protocol):
-    """Makes a worker. `threads`: cores it may use; `guarded`: it may end its process."""
+    """Makes a worker that may use `threads` cores; a `guarded` worker ends its process if a document takes too long."""
 
-    def __call__(self, *, threads: int | None, guarded: bool) -> Any: ...
+    def __call__(self, *, threads: int | None, guarded: bool) -> object: ...
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The job is done."""
+    """A message of the pool: the job is done."""
 
 
 @dataclass(frozen=True)
 class Died:
-    """The worker is gone and the job is not done."""
+    """A message of the pool: the worker has died before the job was done."""
 
     why: str
 
 
 class LocalPool(Generic[Job]):
-    """This process, one job after the other."""
+    """A queue whose jobs this process does, one after the other."""
 
     def __init__(self, build: Builder) -> None:
-        self._worker = build(threads=None, guarded=False)
+        self._worker: Any = build(threads=None, guarded=False)
         self._jobs: deque[Job] = deque()
 
     def give(self, job: Job) -> None:
+        """Put a job into the queue."""
         self._jobs.append(job)
 
-    def run(self) -> Iterator[tuple[Job, Any]]:
+    def run(self) -> Iterator[tuple[Job, Message]]:
+        """Work until the queue is empty; yield each job with its messages."""
         while self._jobs:
             job = self._jobs.popleft()
             for message in self._worker.work(job):
@@ -71,40 +76,42 @@ class LocalPool(Generic[Job]):
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where Ray runs and how much of it is taken."""
+    """A Ray cluster and the resources to use of it."""
 
     address: str | None = None
-    """None: a cluster of this machine alone, for this run."""
+    """None starts a cluster on this machine for the time of the run."""
     workers: int | None = None
-    """Default: as many as the cluster has room for."""
+    """By default as many as the cluster has resources for."""
     cpus: float = 1.0
+    """CPUs for each worker."""
     gpus: float | None = None
-    """For each worker; by default one where the cluster has any."""
+    """GPUs for each worker; by default one if the cluster has any."""
 
 
-def ray_library() -> Any:
-    # Nothing is told to Ray's makers unless somebody asked for it.
+def _ray_library() -> ModuleType:
+    # Usage statistics are not sent to the Ray project, unless the user has switched them on.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:
         raise MissingExtra("ray", "ray") from None
-    return ray
+    library: ModuleType = ray
+    return library
 
 
 class RayPool(Generic[Job]):
-    """Actors on a cluster, each with one worker. A dead one is replaced, and its job handed back."""
+    """A queue whose jobs are done by actors on a cluster, each with one worker. A dead actor is replaced."""
 
     def __init__(self, builders: list[Builder], cluster: Cluster) -> None:
-        """`builders`: one for each worker where they differ, as replicas at several addresses do; else one for all."""
-        self._ray = ray_library()
+        """`builders` is one builder for all workers, or one for each worker, such as for replicas at several addresses."""
+        self._ray = _ray_library()
         self._joined = _join(self._ray, cluster)
-        has = self._ray.cluster_resources()
-        self._gpus = cluster.gpus if cluster.gpus is not None else min(1.0, has.get("GPU", 0.0))
+        resources = self._ray.cluster_resources()
+        self._gpus = cluster.gpus if cluster.gpus is not None else min(1.0, resources.get("GPU", 0.0))
         self._cpus = cluster.cpus
         self._builders = builders
         if len(builders) == 1:
-            self._builders = builders * (cluster.workers or _room(has, self._cpus, self._gpus))
+            self._builders = builders * (cluster.workers or _room(resources, self._cpus, self._gpus))
         self._jobs: deque[Job] = deque()
         self._starting: dict[Any, tuple[Any, int]] = {}
         self._idle: list[tuple[Any, int]] = []
@@ -124,9 +131,11 @@ class RayPool(Generic[Job]):
         self._starting[actor.ready.remote()] = (actor, number)
 
     def give(self, job: Job) -> None:
+        """Put a job into the queue."""
         self._jobs.append(job)
 
-    def run(self) -> Iterator[tuple[Job, Any]]:
+    def run(self) -> Iterator[tuple[Job, Message]]:
+        """Work until the queue is empty; yield each job with its messages."""
         last_alive = time.monotonic()
         while self._jobs or self._busy:
             while self._jobs and self._idle:
@@ -139,38 +148,39 @@ class RayPool(Generic[Job]):
             elif time.monotonic() - last_alive > _NO_WORKER:
                 need = f"{self._cpus:g} CPUs" + (f" and {self._gpus:g} GPUs" if self._gpus else "")
                 raise AlimarkError(
-                    f"the cluster has had no room for a worker ({need}) for {_NO_WORKER:g} s; what is done is kept, so run "
-                    "it again when there is"
+                    f"the cluster has had no free resources for a worker ({need}) for {_NO_WORKER:g} s; finished work is "
+                    "kept, so run the command again when there are"
                 )
-            for one in ready:
-                if one in self._starting:
-                    self._started(one)
+            for ref in ready:
+                if ref in self._starting:
+                    self._started(ref)
                 else:
-                    yield from self._heard(one)
+                    yield from self._received(ref)
 
     def _started(self, ref: Any) -> None:
+        """An actor is ready, or has failed to start."""
         actor, number = self._starting.pop(ref)
         try:
-            there = self._ray.get(ref)
+            version = self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
             raise _cause(error) from None
         except self._ray.exceptions.RayActorError as error:
             self._failed_starts += 1
             if self._failed_starts >= _STARTS:
-                said = str(error).strip().splitlines()[0]
-                raise AlimarkError(
-                    f"{_STARTS} workers died one after the other before they could begin: {said}"
-                ) from None
+                reason = str(error).strip().splitlines()[0]
+                raise AlimarkError(f"{_STARTS} workers in a row died before they were ready: {reason}") from None
             self._start(number)
             return
-        if there != metadata.version("alimark"):
+        if version != metadata.version("alimark"):
             raise AlimarkError(
-                f"a worker runs alimark {there}, this is {metadata.version('alimark')}; install one release"
+                f"a worker runs alimark {version} and this process {metadata.version('alimark')}; install the same release "
+                "on all machines"
             )
         self._failed_starts = 0
         self._idle.append((actor, number))
 
-    def _heard(self, stream: Any) -> Iterator[tuple[Job, Any]]:
+    def _received(self, stream: Any) -> Iterator[tuple[Job, Message]]:
+        """The next message of a busy worker, or the end of its job."""
         actor, number, job = self._busy[stream]
         try:
             message = self._ray.get(next(stream))
@@ -207,15 +217,18 @@ class RayPool(Generic[Job]):
 
 
 class _Host:
-    """The actor: builds its worker where it runs."""
+    """The actor, which builds its worker on the machine where it runs."""
 
     def __init__(self, build: Builder, threads: int) -> None:
         self._build, self._threads = build, threads
 
     def ready(self) -> str:
-        """Not while the actor is made: what goes wrong here comes back as it was raised."""
+        """Build the worker, and return the version of alimark.
+
+        This is not done in the constructor, because Ray would not raise an error of the constructor as it is.
+        """
         _bound_threads(self._threads)
-        self._worker = self._build(threads=self._threads, guarded=True)
+        self._worker: Any = self._build(threads=self._threads, guarded=True)
         return metadata.version("alimark")
 
     def work(self, job: Any) -> Iterator[Any]:
@@ -223,7 +236,10 @@ class _Host:
 
 
 def _bound_threads(threads: int) -> None:
-    """Workers that each take all cores are in each other's way. Numba reads no environment once it runs."""
+    """Limit the threads of this process, so that workers on one machine do not compete for cores.
+
+    Numba must be told directly, because it reads the environment only when it is imported.
+    """
     import numba
 
     for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
@@ -232,7 +248,7 @@ def _bound_threads(threads: int) -> None:
 
 
 def _join(ray: Any, cluster: Cluster) -> bool:
-    """Whether this run joined a cluster, and is to leave it."""
+    """Connect to the cluster; return whether this was necessary, so that the run disconnects at its end."""
     if ray.is_initialized():
         return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -240,19 +256,22 @@ def _join(ray: Any, cluster: Cluster) -> bool:
         if cluster.address:
             ray.init(address=cluster.address, **quiet)
         else:
-            # Results are written by the workers, so that little passes through the shared memory.
+            # A small object store is enough, because workers write their results to files.
             ray.init(address="local", include_dashboard=False, object_store_memory=128 << 20, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise AlimarkError(f"no Ray cluster answers at {cluster.address}: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise AlimarkError(f"no Ray cluster answers at {cluster.address}: {reason}; check --address") from None
     return True
 
 
-def _room(has: dict[str, float], cpus: float, gpus: float) -> int:
-    rooms = [int(has.get("CPU", 1) / cpus) if cpus else 10**6, int(has.get("GPU", 0) / gpus) if gpus else 10**6]
-    return max(1, min(*rooms, 10**6))
+def _room(resources: dict[str, float], cpus: float, gpus: float) -> int:
+    """The number of workers that the cluster has resources for, at least one."""
+    by_cpu = int(resources.get("CPU", 1) / cpus) if cpus else 10**6
+    by_gpu = int(resources.get("GPU", 0) / gpus) if gpus else 10**6
+    return max(1, min(by_cpu, by_gpu, 10**6))
 
 
 def _cause(error: Any) -> Exception:
-    """What went wrong inside, as it was raised there."""
+    """The exception that was raised in the worker."""
     cause = getattr(error, "cause", None) or error
     return cause if isinstance(cause, Exception) else error

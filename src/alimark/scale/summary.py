@@ -1,22 +1,29 @@
-"""What a run over a corpus found: at a p-value, at a false discovery rate, by key, by source; read file by file."""
+"""Sums up the results of a corpus: documents found at a p-value and at a false discovery rate, by key and by source.
+
+Result files are read one after the other, so that the results need not fit into memory.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from alimark._util.jsonl import Record
 from alimark.scale.files import Block, arrow
 from alimark.scale.worker import reason, result_path
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 _SOURCES = 50
-"""Named in the summary, those with most found first."""
+"""The number of sources in the summary; those with the most documents found come first."""
 
 
 class Floor(NamedTuple):
-    """A document that scores higher than all random keys it was held against."""
+    """A document that scored higher than all of its random keys: its p-value is the smallest that they allow."""
 
     block: str
     file: str
@@ -24,19 +31,18 @@ class Floor(NamedTuple):
     draws: int
 
 
-def _tables(
-    fs: Any, folder: str, blocks: Sequence[Block], columns: list[str]
-) -> Iterator[tuple[Block, dict[str, Any]]]:
+def _tables(fs: FileSystem, folder: str, blocks: Sequence[Block], columns: list[str]) -> Iterator[tuple[Block, Record]]:
+    """The columns of each block's results as arrays."""
     for block in blocks:
         with fs.open_input_file(result_path(folder, block)) as file:
             table = arrow().parquet.read_table(file, columns=columns)
         yield block, {name: table.column(name).to_numpy(zero_copy_only=False) for name in columns}
 
 
-def at_the_floor(fs: Any, folder: str, blocks: Sequence[Block]) -> tuple[int, list[Floor]]:
-    """The number of documents tested, and those whose p-value is the least that their random keys allow."""
+def at_the_floor(fs: FileSystem, folder: str, blocks: Sequence[Block]) -> tuple[int, list[Floor]]:
+    """The number of documents tested, and those whose p-value is the smallest that their random keys allow."""
     tests = 0
-    found: list[Floor] = []
+    floor: list[Floor] = []
     for block, columns in _tables(
         fs, folder, blocks, ["file", "place", "p_value", "draws", "keys_tried", "failed", "full"]
     ):
@@ -46,12 +52,12 @@ def at_the_floor(fs: Any, folder: str, blocks: Sequence[Block]) -> tuple[int, li
             draws = int(columns["draws"][i])
             least = min(1.0, columns["keys_tried"][i] / (draws + 1))
             if columns["full"][i] and columns["p_value"][i] <= least * (1 + 1e-9):
-                found.append(Floor(block.name, str(columns["file"][i]), int(columns["place"][i]), draws))
-    return tests, found
+                floor.append(Floor(block.name, str(columns["file"][i]), int(columns["place"][i]), draws))
+    return tests, floor
 
 
 def threshold(counts: Counter[float], tests: int, rate: float) -> float:
-    """Benjamini and Hochberg's p-value, from how often each small p-value came."""
+    """The largest p-value that counts as a discovery (Benjamini-Hochberg), from the counts of the small p-values."""
     best, seen = 0.0, 0
     for p in sorted(counts):
         seen += counts[p]
@@ -60,7 +66,8 @@ def threshold(counts: Counter[float], tests: int, rate: float) -> float:
     return best
 
 
-def summarise(fs: Any, folder: str, blocks: Sequence[Block], fpr: float, fdr: float) -> dict[str, Any]:
+def summarise(fs: FileSystem, folder: str, blocks: Sequence[Block], fpr: float, fdr: float) -> Record:
+    """The summary of all results: documents found at a p-value of `fpr` and at a false discovery rate of `fdr`."""
     small: Counter[float] = Counter()
     failures: Counter[str] = Counter()
     tests = at_fpr = full = 0
@@ -77,12 +84,12 @@ def summarise(fs: Any, folder: str, blocks: Sequence[Block], fpr: float, fdr: fl
     sources: dict[str, list[int]] = {}
     for _, columns in _tables(fs, folder, blocks, ["p_value", "failed", "key_id", "source"]):
         failed = columns["failed"].astype(bool)
-        found = ~failed & (np.where(failed, 1.0, columns["p_value"]).astype(float) <= limit)
-        keys.update(map(str, columns["key_id"][found]))
-        for source, hit in zip(columns["source"], found, strict=True):
-            own = sources.setdefault(str(source), [0, 0])
-            own[0] += 1
-            own[1] += int(hit)
+        discovered = ~failed & (np.where(failed, 1.0, columns["p_value"]).astype(float) <= limit)
+        keys.update(map(str, columns["key_id"][discovered]))
+        for source, hit in zip(columns["source"], discovered, strict=True):
+            counts = sources.setdefault(str(source), [0, 0])
+            counts[0] += 1
+            counts[1] += int(hit)
     named = sorted(sources, key=lambda name: (-sources[name][1], name))[:_SOURCES]
     return {
         "documents": tests + failures.total(),

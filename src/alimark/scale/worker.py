@@ -1,4 +1,4 @@
-"""What is done with a block: read it, answer its documents in batches, write one Parquet file of answers."""
+"""A worker reads a block, tests its documents in batches with the auditor, and writes one Parquet file of results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
 
-from alimark._util.jsonl import record_id
+from alimark._util.jsonl import Record, record_id
 from alimark.audit.auditor import Answer, Auditor, FirstPass, answers, in_batches
 from alimark.detection.pipeline import Clock
 from alimark.detection.stats.p_values import RandomKeys
@@ -23,38 +24,41 @@ from alimark.keys.files import Sealed
 from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.files import MAX_DOCUMENT, Block, Document, arrow, file_system, read
 
-_ROWS_TOGETHER = 4096
-_WARMING = "The door was open. Nobody came in, and it was late. The lamp went out. Somebody wrote a letter."
+if TYPE_CHECKING:
+    from pyarrow import Schema
+    from pyarrow.fs import FileSystem
+
+_ROWS_PER_WRITE = 4096
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every worker of a run must know. It travels to them, secrets and all."""
+    """The settings of a run. They are sent to every worker, including the secrets of the keys."""
 
     keys: tuple[Sealed, ...]
     settings: RandomKeys
     input: str
-    """Anything on the file system of the documents."""
+    """Any location on the file system of the documents."""
     output: str
     text_field: str = "text"
     by: str = ""
-    """The field of a record that names its source; without one, the file does."""
+    """The field of a record that names its source; if empty, the source is the file."""
     max_document: int = MAX_DOCUMENT
     time_limit: float = 120.0
-    """Seconds that one step of one document may take."""
+    """The most seconds between two heartbeats of a worker, that is, for a single step of a document."""
     cache: int = 256
-    """Megabytes of vectors kept."""
+    """Megabytes of embeddings to keep in memory."""
     first_pass: FirstPass | None = None
     device: str | None = None
 
 
 @dataclass(frozen=True)
 class Work:
-    """A block, and what is known of earlier tries.
+    """A block to process, and what is known from earlier attempts.
 
-    careful: batches in which a worker died, whose documents are then taken one by one. poison: documents, as batch and number,
-    with which workers died alone, twice; they are recorded as failed. deepen: random keys for the documents at `only`, whose
-    answers then replace those in the block's file.
+    careful: batches in which a worker died; their documents are tested one by one. poison: documents, by batch and number in
+    the batch, that were alone when a worker died, twice; they are recorded as failed. deepen: the number of random keys for
+    the documents in `only`, whose new results replace those in the block's file.
     """
 
     block: Block
@@ -65,7 +69,7 @@ class Work:
 
 
 class Begun(NamedTuple):
-    """Told before each step: which batch, which of its documents where they are taken one by one, and the documents done."""
+    """Sent before each step: the batch, the document if they are tested one by one (or -1), and the documents done so far."""
 
     batch: int
     document: int
@@ -74,15 +78,17 @@ class Begun(NamedTuple):
 
 @dataclass
 class Report:
-    """What a block came to."""
+    """The counts and times of one or more blocks."""
 
     documents: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
     looks: Counter[str] = field(default_factory=Counter)
+    """Documents in the first pass, and those that went on to the full test."""
     units: Counter[str] = field(default_factory=Counter)
+    """Units that were asked for, and those that were embedded."""
 
-    def count(self, rows: Sequence[dict[str, Any]]) -> None:
+    def count(self, rows: Sequence[Record]) -> None:
         self.documents += len(rows)
         self.failed.update(reason(row["error"]) for row in rows if row["failed"])
 
@@ -93,12 +99,13 @@ class Report:
 
 
 def reason(error: str) -> str:
-    """An error without what differs from document to document: names, numbers."""
+    """An error message without file names and numbers, so that equal errors can be counted."""
     return re.sub(r"[\d,]*\d", "N", re.sub(r"^\S+(, byte \d+)? (?=is not|cannot)", "it ", error))[:80]
 
 
 @cache
-def schema() -> Any:
+def schema() -> Schema:
+    """The columns of a result file."""
     pa = arrow()
     return pa.schema([
         ("id", pa.string()), ("file", pa.string()), ("place", pa.int64()), ("source", pa.string()), ("key_id", pa.string()),
@@ -113,9 +120,9 @@ def schema() -> Any:
 
 
 class Worker:
-    """Holds the embedder and works through blocks, one at a time. `guarded`: a document that takes too long ends the process.
+    """Holds the embedders and processes blocks, one at a time.
 
-    `threads`: cores that it may use, by default all that the process has.
+    It may use `threads` cores, by default all. If it is `guarded`, it ends its process when a document takes too long.
     """
 
     def __init__(self, task: Task, *, threads: int | None = None, guarded: bool = False) -> None:
@@ -125,45 +132,45 @@ class Worker:
         self._embedders: list[RememberingEmbedder] = []
 
         def load(name: str) -> RememberingEmbedder:
-            own = load_embedder(name, device=task.device, threads=threads)
-            self._embedders.append(RememberingEmbedder(own, task.cache, self._beat))
+            embedder = load_embedder(name, device=task.device, threads=threads)
+            self._embedders.append(RememberingEmbedder(embedder, task.cache, self._heartbeat))
             return self._embedders[-1]
 
         self._auditor = Auditor(
-            [key.open() for key in task.keys], task.settings, load, first_pass=task.first_pass, beat=self._beat
+            [key.open() for key in task.keys], task.settings, load, first_pass=task.first_pass, beat=self._heartbeat
         )
 
-    def _beat(self) -> None:
-        """Whoever takes longer until the next beat is ended from outside Python: it may be C code that hangs."""
+    def _heartbeat(self) -> None:
+        """Start the time limit of the next step. `faulthandler` ends the process even if C code hangs."""
         if self._guarded:
             faulthandler.dump_traceback_later(self._task.time_limit, exit=True)
 
     def work(self, work: Work) -> Iterator[Begun | Report]:
-        """Says what it begins, and at the end what came of it; the block's file is there by then."""
+        """Process a block: send a message before each step and a report when the block's file is complete."""
         report = Report()
         clock = Clock(report.times)
         self._start_counting()
-        made: dict[tuple[str, int], dict[str, Any]] = {}
+        replaced: dict[tuple[str, int], Record] = {}
         path = result_path(self._folder, work.block)
         try:
-            with _Whole(self._output, path) as file:
+            with _WholeParquet(self._output, path) as file:
                 for number, batch in enumerate(self._batches(work)):
                     clock.lap("reading")
                     alone = number in work.careful
-                    for at, some in enumerate([[one] for one in batch] if alone else [batch]):
+                    for at, documents in enumerate([[document] for document in batch] if alone else [batch]):
                         yield Begun(number, at if alone else -1, report.documents)
                         clock.skip()
-                        rows = self._rows(some, work, poison=(number, at) in work.poison)
-                        faulthandler.cancel_dump_traceback_later()  # slow files are no document's fault
+                        rows = self._rows(documents, work, poison=(number, at) in work.poison)
+                        faulthandler.cancel_dump_traceback_later()  # reading and writing files is not limited
                         clock.skip()
                         report.count(rows)
                         if work.deepen:
-                            made |= {(row["file"], row["place"]): row for row in rows}
+                            replaced |= {(row["file"], row["place"]): row for row in rows}
                         else:
                             file.write(rows)
                         clock.lap("writing")
                 if work.deepen:
-                    file.write([made.get((row["file"], row["place"]), row) for row in self._written(path)])
+                    file.write([replaced.get((row["file"], row["place"]), row) for row in self._written(path)])
         finally:
             faulthandler.cancel_dump_traceback_later()
         clock.lap("writing")
@@ -174,36 +181,42 @@ class Worker:
         columns = [task.text_field, "id", *([task.by] if task.by else [])]
         documents = read(self._input, work.block, columns, task.max_document)
         if work.deepen:
-            documents = (one for one in documents if (one.file, one.place) in work.only)
-        return in_batches(documents, lambda one: one.record, task.text_field)
+            documents = (document for document in documents if (document.file, document.place) in work.only)
+        return in_batches(documents, lambda document: document.record, task.text_field)
 
-    def _rows(self, batch: Sequence[Document], work: Work, *, poison: bool) -> list[dict[str, Any]]:
+    def _rows(self, batch: Sequence[Document], work: Work, *, poison: bool) -> list[Record]:
+        """One row of results for each document."""
         if poison:
-            why = f"a worker ended with this document alone, twice: after {self._task.time_limit:g} s, or for want of memory"
-            return [self._row(one, TextError(why)) for one in batch]
-        found = answers([one.record for one in batch], self._auditor, self._task.text_field, work.deepen or None)
-        return [self._row(one, answer) for one, answer in zip(batch, found, strict=True)]
+            limit = self._task.time_limit
+            error = TextError(
+                f"two workers ended while they tested this document alone: it took more than {limit:g} s, or too much memory"
+            )
+            return [self._row(document, error) for document in batch]
+        records = [document.record for document in batch]
+        results = answers(records, self._auditor, self._task.text_field, work.deepen or None)
+        return [self._row(document, answer) for document, answer in zip(batch, results, strict=True)]
 
-    def _row(self, document: Document, answer: Answer) -> dict[str, Any]:
+    def _row(self, document: Document, answer: Answer) -> Record:
         record = {} if isinstance(document.record, RecordError) else document.record
-        own = record_id(record, field=self._task.text_field) if record else f"{document.file}@{document.place}"
+        name = record_id(record, field=self._task.text_field) if record else f"{document.file}@{document.place}"
         row = {
-            "id": own, "file": document.file, "place": document.place,
+            "id": name, "file": document.file, "place": document.place,
             "source": str(record.get(self._task.by) or document.file) if self._task.by else document.file,
             "failed": isinstance(answer, AlimarkError),
         }  # fmt: skip
         if isinstance(answer, AlimarkError):
             return row | {"error": str(answer)}
-        seen = answer.record() | {"keys_tried": answer.keys_tried, "full": self._in_full(answer)}
-        return row | {name: seen[name] for name in schema().names if name in seen}
+        fields = answer.record() | {"keys_tried": answer.keys_tried, "full": self._in_full(answer)}
+        return row | {name: fields[name] for name in schema().names if name in fields}
 
     def _in_full(self, answer: Answer) -> bool:
+        """Whether the answer is of the full test, not of the first pass."""
         first = self._task.first_pass
         return first is None or getattr(answer, "settings", None) != first.settings(self._task.settings)  # type: ignore[arg-type]
 
-    def _written(self, path: str) -> list[dict[str, Any]]:
+    def _written(self, path: str) -> list[Record]:
         with self._output.open_input_file(path) as file:
-            rows: list[dict[str, Any]] = arrow().parquet.read_table(file).to_pylist()
+            rows: list[Record] = arrow().parquet.read_table(file).to_pylist()
         return rows
 
     def _start_counting(self) -> None:
@@ -224,24 +237,24 @@ def result_path(folder: str, block: Block) -> str:
     return f"{folder}/results/part-{block.name}.parquet"
 
 
-class _Whole:
-    """A Parquet file that is there whole or not at all, and replaces one that was there."""
+class _WholeParquet:
+    """Writes a Parquet file that appears only when it is complete, and replaces an existing one."""
 
-    def __init__(self, fs: Any, path: str) -> None:
+    def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs, self._path = fs, path
         folder, _, name = path.rpartition("/")
-        # Moved into place when it is whole, on object stores, too: they take a stream that was broken off for a whole one.
+        # Object stores, too, take an interrupted stream for a complete file, so it is moved into place at the end.
         self._part = f"{folder}/.{name}.{secrets.token_hex(6)}.part"
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Record] = []
 
-    def __enter__(self) -> _Whole:
+    def __enter__(self) -> _WholeParquet:
         self._file = self._fs.open_output_stream(self._part)
         self._writer = arrow().parquet.ParquetWriter(self._file, schema(), compression="zstd")
         return self
 
-    def write(self, rows: Iterable[dict[str, Any]]) -> None:
+    def write(self, rows: Iterable[Record]) -> None:
         self._rows += rows
-        if len(self._rows) >= _ROWS_TOGETHER:
+        if len(self._rows) >= _ROWS_PER_WRITE:
             self._flush()
 
     def _flush(self) -> None:
@@ -249,7 +262,9 @@ class _Whole:
             self._writer.write_table(arrow().Table.from_pylist(self._rows, schema=schema()))
             self._rows = []
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             with suppress(Exception):
                 self._file.close()

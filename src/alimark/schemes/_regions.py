@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
 from alimark.errors import KeyFileError
 from alimark.generation.rules import Weight
 from alimark.keys.key import Key
-from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, Statistic, count_z, in_chunks, too_short
+from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, count_z, in_chunks, too_short
 
 if TYPE_CHECKING:
     from alimark.generation.session import GenerationSettings
@@ -126,4 +127,4 @@ class RegionWatermark(SentenceRival):
         evidence: dict[str, Any] = {"counted": steps, "valid": valid, "expected": round(share * steps, 2),
                                     "regions": regions.tolist()}  # fmt: skip
         # A step that is taken twice is met twice or not at all.
-        return Statistic(count_z(valid, steps, share), null, share ** int((followed > 0).sum()), evidence)
+        return Statistic.of_z(count_z(valid, steps, share), null, share ** int((followed > 0).sum()), evidence)

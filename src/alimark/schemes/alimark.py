@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from alimark.detection.pipeline import detect_batch, units_of
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError
 from alimark.schemes.base import SentenceWatermark, check_names, in_order
 
@@ -21,7 +22,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
     """Marks and detects under one key of AliMark."""
 
     scheme = "alimark"
-    settings = DetectionSettings
+    settings: ClassVar[type[RandomKeys]] = DetectionSettings
 
     @overload
     def rewrite(self, text: str, llm: LLM, *, seed: int | None = ..., **options: Any) -> Rewriting: ...
@@ -46,9 +47,14 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         return in_order(rewrite_many(originals, self.key, self.embedder, llm, settings))
 
     def detect_batch(
-        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
     ) -> list[AlignedDetection | AlimarkError]:
-        return detect_batch(texts, self.key, self.embedder, settings or DetectionSettings(), llm=llm, times=times)
+        return detect_batch(texts, self.key, self.embedder, DetectionSettings.of(settings), llm=llm, times=times)
 
-    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
-        return units_of(texts, self.key, self.embedder, settings or DetectionSettings())
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        return units_of(texts, self.key, self.embedder, DetectionSettings.of(settings))

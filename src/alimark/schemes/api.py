@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from alimark.detection.results import Detection
+from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import MAX_DRAWS, RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
@@ -43,7 +44,7 @@ def detect(
         raise AlimarkError("no keys were given")
     if any(key.scheme != "alimark" for key in keys):
         return _detect_each(text, keys, embedder, best, settings, options)
-    chosen = detection_settings(AliMark(keys[0]), settings, options)
+    chosen = DetectionSettings.of(detection_settings(AliMark(keys[0]), settings, options))
     from alimark.detection.many_keys import detect_keys
 
     return detect_keys(text, keys, embedder or AliMark(keys[0]).embedder, chosen, best=best, llm=llm)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack, overload
 
 from alimark.detection.results import Detection
+from alimark.detection.settings import DetectionOptions
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 Found = TypeVar("Found", bound=Detection)
+Found_co = TypeVar("Found_co", bound=Detection, covariant=True)
 Progresses = Callable[[int, "MarkedSentence"], None]
 
 
@@ -41,8 +43,8 @@ class Watermark(Protocol):
     scheme: ClassVar[str]
     candidates: ClassVar[int]
     """Draws for each sentence, at most, where nothing else is asked for."""
-    settings: ClassVar[Any]
-    """What its detection can be asked for."""
+    settings: ClassVar[type[RandomKeys]]
+    """The class of the settings of its detection."""
 
     @property
     def key(self) -> Key: ...
@@ -63,18 +65,50 @@ class Watermark(Protocol):
         """Each text with its prompt's place as soon as it is finished; a prompt may have a key of its own, of the scheme."""
         ...
 
-    def detect(self, text: Any, *args: Any, **options: Any) -> Any:
-        """A Detection, or of a list of texts a list."""
+    @overload
+    def detect(
+        self,
+        text: str,
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> Detection: ...
+
+    @overload
+    def detect(
+        self,
+        text: list[str],
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> Sequence[Detection]: ...
+
+    def detect(
+        self,
+        text: str | list[str],
+        *,
+        settings: RandomKeys | None = None,
+        llm: LLM | None = None,
+        **options: Unpack[DetectionOptions],
+    ) -> Detection | Sequence[Detection]:
+        """Looks for the mark in a text, or in each of a list of texts."""
         ...
 
     def detect_batch(
-        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
     ) -> Sequence[Detection | AlimarkError]:
-        """One answer a text, in order; a text that cannot be answered gives its error."""
+        """A result for each text, in order; for a text that cannot be searched, its error."""
         ...
 
-    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
-        """What detecting the texts will embed."""
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        """The texts that detection will embed."""
         ...
 
 
@@ -94,7 +128,7 @@ class SentenceWatermark(ABC, Generic[Found]):
 
     scheme: ClassVar[str]
     candidates: ClassVar[int] = 64
-    settings: ClassVar[Any] = RandomKeys
+    settings: ClassVar[type[RandomKeys]] = RandomKeys
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         if key.scheme != self.scheme:
@@ -215,12 +249,22 @@ class SentenceWatermark(ABC, Generic[Found]):
 
     @overload
     def detect(
-        self, text: str, *, settings: RandomKeys | None = ..., llm: LLM | None = ..., **options: Any
+        self,
+        text: str,
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
     ) -> Found: ...
 
     @overload
     def detect(
-        self, text: list[str], *, settings: RandomKeys | None = ..., llm: LLM | None = ..., **options: Any
+        self,
+        text: list[str],
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
     ) -> list[Found]: ...
 
     def detect(
@@ -229,30 +273,48 @@ class SentenceWatermark(ABC, Generic[Found]):
         *,
         settings: RandomKeys | None = None,
         llm: LLM | None = None,
-        **options: Any,
+        **options: Unpack[DetectionOptions],
     ) -> Found | list[Found]:
-        """Looks for the mark in a text or in each of several. Options are the fields of the scheme's settings.
+        """Looks for the mark in a text, or in each of a list of texts.
 
-        `llm`: the chat model that AliMark's learned restructuring asks.
+        Args:
+            text: The text; a list for several texts, whose units are embedded in one batch.
+            settings: How to search; by default the scheme's default settings.
+            llm: The chat model that AliMark's learned restructuring asks.
+            options: Fields of the scheme's settings that replace those of `settings`.
+
+        Returns:
+            The detection, or for a list of texts the list of detections in the same order.
+
+        Raises:
+            AlimarkError: An option is unknown to the scheme, or a text is empty or too long.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
+            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=64, seed=1)
+            >>> detection = mark.detect(generation.text, draws=2000)
+            >>> detection.verdict() == "found", detection.draws
+            (True, 2000)
         """
-        chosen = detection_settings(self, settings, options)
-        answers: list[Found] = []
-        texts = [text] if isinstance(text, str) else text
-        for answer in self.detect_batch(texts, chosen, llm=llm):
-            if isinstance(answer, AlimarkError):
-                raise answer
-            answers.append(answer)
-        return answers[0] if isinstance(text, str) else answers
+        return detect_or_raise(self, text, settings, {**options}, llm)
 
     @abstractmethod
     def detect_batch(
-        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
     ) -> list[Found | AlimarkError]:
-        """One answer a text, in order; a text that cannot be answered gives its error."""
+        """A result for each text, in order; for a text that cannot be searched, its error."""
 
     @abstractmethod
-    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
-        """What detecting the texts will embed."""
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        """The texts that detection will embed."""
 
 
 def in_order(made: Iterable[tuple[int, Made | AlimarkError]]) -> list[Made]:
@@ -265,16 +327,49 @@ def in_order(made: Iterable[tuple[int, Made | AlimarkError]]) -> list[Made]:
     return [found[i] for i in sorted(found)]
 
 
-def detection_settings(mark: Watermark, settings: Any = None, options: dict[str, Any] | None = None) -> Any:
+class Detector(Protocol[Found_co]):
+    """The part of a watermark that detects."""
+
+    scheme: ClassVar[str]
+    settings: ClassVar[type[RandomKeys]]
+
+    def detect_batch(
+        self, texts: Sequence[str], settings: RandomKeys | None = None, *, llm: LLM | None = None
+    ) -> Sequence[Found_co | AlimarkError]:
+        """A result for each text, in order; for a text that cannot be searched, its error."""
+        ...
+
+
+def detect_or_raise(
+    mark: Detector[Found],
+    text: str | list[str],
+    settings: RandomKeys | None,
+    options: Mapping[str, object],
+    llm: LLM | None,
+) -> Found | list[Found]:
+    """`detect_batch` for `detect`: a single result for a single text, and the first error is raised."""
+    chosen = detection_settings(mark, settings, options)
+    detections: list[Found] = []
+    for answer in mark.detect_batch([text] if isinstance(text, str) else text, chosen, llm=llm):
+        if isinstance(answer, AlimarkError):
+            raise answer
+        detections.append(answer)
+    return detections[0] if isinstance(text, str) else detections
+
+
+def detection_settings(
+    mark: Detector[Detection], settings: RandomKeys | None = None, options: Mapping[str, object] | None = None
+) -> RandomKeys:
     """The scheme's settings with some of their fields changed."""
     kind, options = type(mark).settings, options or {}
     if settings is not None and not isinstance(settings, kind):
         raise AlimarkError(f"{mark.scheme} takes {kind.__name__}, not {type(settings).__name__}")
     check_names("detection", options, kind)
-    return replace(settings or kind(), **options)
+    return replace(settings or kind(), **options)  # type: ignore[arg-type]
 
 
-def check_names(what: str, options: dict[str, Any], settings: Any) -> None:
-    known = settings.__dataclass_fields__
+def check_names(what: str, options: Mapping[str, object], settings: type) -> None:
+    """Raises AlimarkError where an option is no field of the settings' class."""
+    known = [field.name for field in fields(settings)]
     if unknown := set(options) - set(known):
         raise AlimarkError(f"unknown {what} option {', '.join(sorted(unknown))}; known: {', '.join(known)}")

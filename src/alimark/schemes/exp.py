@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import KeyFileError
 from alimark.schemes import _prf
 from alimark.schemes._exp_kernel import least_costs
 from alimark.schemes.kgw import null_secrets
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.token_level import DEFAULT_TOKENIZER, TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class EXP(TokenLevel):
     scheme: ClassVar[str] = "exp"
     Parameters: ClassVar[type[Any]] = EXPParameters
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
-    settings: ClassVar[Any] = Permutations
+    settings: ClassVar[type[RandomKeys]] = Permutations
     parameters: EXPParameters
 
     @property
@@ -75,7 +76,7 @@ class EXP(TokenLevel):
     def marker(self, seeds: list[int], engine: Engine) -> ExponentialMinimum:
         return ExponentialMinimum(self.secret, self.parameters, starts(seeds, self.parameters.length), engine.device)
 
-    def find(self, ids: Ids) -> Found:
+    def find(self, ids: Ids) -> Statistic:
         warnings: tuple[str, ...] = ()
         if len(ids) > MOST_TOKENS:
             warnings = (f"of {len(ids):,} tokens the first {MOST_TOKENS:,} were looked at",)
@@ -87,7 +88,7 @@ class EXP(TokenLevel):
             secrets = null_secrets(self.key, "null-exp", first, count)
             return -costs(ids, secrets, own.length, own.gap)
 
-        return Found(raw, None, null, 0.0, {"cost": -raw, "scored": len(ids)}, warnings)
+        return Statistic(raw, None, null, 0.0, {"cost": -raw, "scored": len(ids)}, warnings)
 
 
 def costs(ids: Ids, secrets: _prf.Words, length: int, gap: float) -> Floats:

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
 from alimark.errors import KeyFileError
 from alimark.schemes import _prf
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.token_level import DEFAULT_TOKENIZER, TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class KGW(TokenLevel):
     def marker(self, seeds: list[int], engine: Engine) -> GreenBias:
         return GreenBias(self.secret, self.parameters, engine.device)
 
-    def find(self, ids: Ids) -> Found:
+    def find(self, ids: Ids) -> Statistic:
         grams = distinct_ngrams(ids, self.parameters.context + 1)
         own = self.parameters
         green = int(green_tokens(self.secret, grams, own.gamma).sum())
@@ -85,7 +86,7 @@ class KGW(TokenLevel):
             "p_normal": normal_tail(z),
             "p_binomial": binomial_tail(green, total, own.gamma),
         }
-        return Found(float(green), z, null, own.gamma**total, evidence)
+        return Statistic(float(green), z, null, own.gamma**total, evidence)
 
     def logits_processor(self, vocabulary: int, device: Any = "cpu") -> Any:
         """For `generate` of transformers, and for its WatermarkDetector: put it there as `detector.processor`."""

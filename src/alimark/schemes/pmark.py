@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
 from alimark.errors import ContextFull, KeyFileError, KeyMismatch
 from alimark.generation.candidates import FirstSentence, Text
 from alimark.generation.rules import Weight
 from alimark.keys.arithmetic import orthonormal
 from alimark.keys.key import Key
 from alimark.llm.base import Request, Sampling
-from alimark.schemes.sentence import SentenceRival, Statistic, count_z, in_chunks
+from alimark.schemes.sentence import SentenceRival, count_z, in_chunks
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class PMark(SentenceRival):
             "counted": total, "right_side": int(right.sum()), "soft_count": round(soft, 3), "expected": total / 2,
             "channels_of_each": right.sum(axis=1).tolist(), "median": "sampled" if rule.sampled and llm else "prior",
         }  # fmt: skip
-        return Statistic(count_z(soft, total, 0.5), null, 0.5**total, evidence, warnings)
+        return Statistic.of_z(count_z(soft, total, 0.5), null, 0.5**total, evidence, warnings)
 
     def _medians(self, sentences: Sequence[str], llm: LLM, samples: int) -> Floats:
         """Of every channel among what the model says after each sentence; the first has nothing before it, so 0."""

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
 from alimark.generation.rules import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.schemes._fit import embedded, sentences_of
-from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, Statistic, count_z, in_chunks, too_short
+from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, count_z, in_chunks, too_short
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
@@ -160,7 +161,7 @@ class SimMark(SentenceRival):
             "expected": round(share * steps, 2), "interval": [round(rule.lower, 4), round(rule.upper, 4)],
             "similarities": [round(float(one), 4) for one in similarities], "null": "pairs of human sentences, no random keys",
         }  # fmt: skip
-        return Statistic(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
+        return Statistic.of_z(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
 
     @classmethod
     def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:

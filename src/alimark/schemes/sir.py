@@ -21,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
+from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError, KeyFileError, MissingExtra
 from alimark.keys.fitted import Fitted
 from alimark.schemes import _prf
 from alimark.schemes.kgw import null_secrets
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.token_level import DEFAULT_TOKENIZER, TokenLevel
 from alimark.schemes.tokens import Ids, TextTokenizer
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
@@ -98,7 +100,7 @@ class SIR(TokenLevel):
         """A row of signs for each text so far."""
         return self.network.signs(self.embedder.embed(list(contexts)))
 
-    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
         own = self.parameters
         for text in texts:
             yield from contexts_of(self.tokenizer.ids(text.strip()), own.chunk, own.window, self.tokenizer)
@@ -106,7 +108,7 @@ class SIR(TokenLevel):
     def marker(self, seeds: list[int], engine: Engine) -> MeaningBias:
         return MeaningBias(self, engine.device)
 
-    def find(self, ids: Ids) -> Found:
+    def find(self, ids: Ids) -> Statistic:
         own = self.parameters
         contexts = contexts_of(ids, own.chunk, own.window, self.tokenizer)
         rows = np.arange(own.chunk, len(ids)) // own.chunk - 1
@@ -124,7 +126,7 @@ class SIR(TokenLevel):
             return scores(null_secrets(self.key, "null-sir", first, count))
 
         raw = float(scores(self.secret[None])[0])
-        return Found(raw, None, null, 0.0, {"mean": raw, "scored": len(tokens), "contexts": len(contexts)})
+        return Statistic(raw, None, null, 0.0, {"mean": raw, "scored": len(tokens), "contexts": len(contexts)})
 
     @classmethod
     def fit(

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.detection.building import Statistic
 from alimark.errors import KeyFileError
 from alimark.schemes.kgw import normal_tail
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, Found, TokenLevel
+from alimark.schemes.token_level import DEFAULT_TOKENIZER, TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class SynthID(TokenLevel):
         made.sampling_table = torch.from_numpy(self.table.astype(np.int64)).to(device)
         return made
 
-    def find(self, ids: Ids) -> Found:
+    def find(self, ids: Ids) -> Statistic:
         own = self.parameters
         hashes = ngram_hashes(ids, own.ngram)[fresh_contexts(ids, own.ngram, own.history)]
         table = self.table
@@ -133,7 +134,7 @@ class SynthID(TokenLevel):
             weights = layer_weights(own.depth, own.score)
             z = (raw - 0.5) / math.sqrt(0.25 * float((weights**2).sum()) / max(1, len(hashes)))
             evidence["p_normal"] = normal_tail(z)
-        return Found(raw, z, null, 0.5 ** (own.depth * len(hashes)), evidence)
+        return Statistic(raw, z, null, 0.5 ** (own.depth * len(hashes)), evidence)
 
     def _score(self) -> Any:
         """From g-values (keys, n-grams, layers) to a number for each key."""

@@ -7,18 +7,20 @@ it repeats. Where the count has a law of its own, its tail stands beside it in t
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
+from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
+from alimark.detection.pipeline import Clock, normalise
 from alimark.detection.results import Detection
-from alimark.detection.stats.p_values import NullScores, RandomKeys, significance
+from alimark.detection.settings import DetectionOptions
+from alimark.detection.stats.p_values import RandomKeys, significance_of
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generation.session import Generation
 from alimark.schemes.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
@@ -39,18 +41,6 @@ DEFAULT_TOKENIZER = "smollm2-135m"
 _BATCH = 32
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a scheme sees in a text's tokens: more is more of the mark."""
-
-    raw: float
-    z: float | None
-    null: NullScores
-    p_least: float
-    evidence: dict[str, Any]
-    warnings: tuple[str, ...] = ()
-
-
 class TokenLevel(ABC):
     """Marks and detects under one key. Tokenizer and embedder are loaded on first use; safe to share by threads."""
 
@@ -59,7 +49,7 @@ class TokenLevel(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     embeds: ClassVar[bool] = False
     candidates: ClassVar[int] = 1
-    settings: ClassVar[Any] = RandomKeys
+    settings: ClassVar[type[RandomKeys]] = RandomKeys
 
     def __init__(
         self, key: Key, *, embedder: Embedder | None = None, tokenizer: TextTokenizer | str | None = None
@@ -105,7 +95,8 @@ class TokenLevel(ABC):
         """Of one batch of texts."""
 
     @abstractmethod
-    def find(self, ids: Ids) -> Found: ...
+    def find(self, ids: Ids) -> Statistic:
+        """The statistic of a text's tokens under the key and under random keys."""
 
     # Writing and looking
 
@@ -175,70 +166,81 @@ class TokenLevel(ABC):
             if jobs:
                 yield from _write(jobs, engine, settings, progress)
 
+    @overload
     def detect(
-        self, text: str | list[str], *, settings: RandomKeys | None = None, llm: LLM | None = None, **options: Any
+        self,
+        text: str,
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> Detection: ...
+
+    @overload
+    def detect(
+        self,
+        text: list[str],
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> list[Detection]: ...
+
+    def detect(
+        self,
+        text: str | list[str],
+        *,
+        settings: RandomKeys | None = None,
+        llm: LLM | None = None,
+        **options: Unpack[DetectionOptions],
     ) -> Detection | list[Detection]:
         """Looks for the mark in a text or in each of several. Options are the fields of the scheme's settings."""
-        from alimark.schemes.base import detection_settings
+        from alimark.schemes.base import detect_or_raise
 
-        chosen = detection_settings(self, settings, options)
-        answers: list[Detection] = []
-        for answer in self.detect_batch([text] if isinstance(text, str) else text, chosen):
-            if isinstance(answer, AlimarkError):
-                raise answer
-            answers.append(answer)
-        return answers[0] if isinstance(text, str) else answers
+        return detect_or_raise(self, text, settings, {**options}, llm)
 
     def detect_batch(
-        self, texts: Sequence[str], settings: Any = None, *, llm: LLM | None = None, times: Counter[str] | None = None
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
     ) -> list[Detection | AlimarkError]:
-        """One answer a text, in order; a text that cannot be answered gives its error."""
+        """A result for each text, in order; for a text that cannot be searched, its error."""
         chosen = settings or self.settings()
         answers: list[Detection | AlimarkError] = []
-        started = time.perf_counter()
+        clock = Clock(Counter() if times is None else times)
         for text in texts:
             try:
-                answers.append(self._detect(text, chosen))
+                answers.append(self._detection(text, chosen))
             except (TextError, LimitError) as error:
                 answers.append(error)
-        if times is not None:
-            times["scoring"] += time.perf_counter() - started  # type: ignore[assignment]
+        clock.lap("scoring")
         return answers
 
-    def units(self, texts: Iterable[str], settings: Any = None) -> Iterator[str]:
-        """What detecting the texts will embed: nothing, where the scheme does not."""
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        """The texts that detection will embed: none, unless the scheme embeds."""
         return iter(())
 
-    def _detect(self, text: str, settings: RandomKeys) -> Detection:
-        sentences = tuple(splitter(self.key.splitter).units(text))
-        ids = self.tokenizer.ids(text.strip())
+    def _detection(self, text: str, settings: RandomKeys) -> Detection:
+        sentences = splitter(self.key.splitter).units(normalise(text))
+        ids = self.tokenizer.ids(normalise(text).strip())
         if not sentences or not len(ids):
             raise TextError("the text is blank; there is nothing to detect in it")
-        found = self.find(ids)
-        judged = significance(found.raw, found.null, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
-        return Detection(
-            key_id=self.key.id,
-            scheme=self.scheme,
-            embedder=self.key.embedder,
-            backend=self.embedder.backend if self.embeds else "",
-            fingerprint=self.key.fingerprint,
-            splitter=self.key.splitter,
+        statistic = self.find(ids)
+        evidence = {**statistic.evidence, "tokens": len(ids), "tokenizer": self.tokenizer.fingerprint}
+        backend = self.embedder.backend if self.embeds else ""
+        return build_detection(
+            Detection,
+            text,
+            sentences,
+            replace(statistic, evidence=evidence),
+            significance_of(statistic.raw, statistic.null, settings),
+            key=self.key,
+            embedder=EmbedderIdentity(self.key.embedder, backend, self.key.fingerprint),
             settings=settings,
-            text_sha256=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
-            sentences=sentences,
-            raw=found.raw,
-            score=(found.raw - judged.mean) / judged.std if judged.std else 0.0,
-            z=found.z,
-            p_value=judged.p_value,
-            p_randomised=judged.randomised(1 - self.key.uniform("tie", text)),
-            p_tail=judged.tail,
-            draws=judged.draws,
-            above=judged.above,
-            ties=judged.ties,
-            stopped_early=judged.stopped_early,
-            warnings=found.warnings,
-            p_least=found.p_least,
-            evidence=found.evidence | {"tokens": len(ids), "tokenizer": self.tokenizer.fingerprint},
+            tie_label="tie",
         )
 
 

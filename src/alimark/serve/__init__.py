@@ -1,1 +1,1 @@
-"""The service: endpoints that mark everything they serve and check what they are shown, and a page where people look."""
+"""The HTTP service: endpoints that write watermarked text and detect watermarks, and a web page that uses them."""

@@ -1,4 +1,4 @@
-"""The app, and how it is run."""
+"""The FastAPI app of the service, and the function that runs it."""
 
 from __future__ import annotations
 
@@ -19,37 +19,52 @@ from starlette.requests import Request
 
 import alimark
 from alimark.serve import api, openai, schemas
-from alimark.serve.gate import Gate, JsonLines, Refused
+from alimark.serve.gate import ApiError, Gate, JsonLines
 from alimark.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
           ".svg": "image/svg+xml"}  # fmt: skip
 _ERRORS = {
-    400: "No JSON.", 401: "No token that is known.", 403: "A token without the role.", 404: "There is none.",
-    408: "Too slow.", 409: "Not in this state.", 413: "Too large.", 422: "Not as described, or a text that has no answer.",
-    429: "Too much at a time; Retry-After says when.",
-}  # fmt: skip
+    400: "The body is not valid JSON.",
+    401: "The token is missing or unknown.",
+    403: "The token does not have the role that the endpoint needs.",
+    404: "The path, the key, the token or the model does not exist.",
+    408: "The body did not arrive in time.",
+    409: "The keys or tokens are not in a state that allows this, for example because no key is active.",
+    413: "The body, a text or the number of texts exceeds a limit.",
+    422: "The request does not match the schema, or a text cannot be processed.",
+    429: "A rate limit or a queue limit is reached; the header Retry-After says after how many seconds to try again.",
+}
+_HTTP_MESSAGES = {
+    400: "The body is not valid JSON in UTF-8. Send a JSON object.",
+    404: "There is no such path. GET /openapi.json lists all endpoints.",
+    405: "The path does not support this method. GET /openapi.json lists all endpoints.",
+}
+"""Messages for errors of the web framework."""
 
 
 def create_app(service: Service) -> FastAPI:
-    """An app around a service, which it closes at its end."""
+    """Returns the app of a service; the app closes the service when it ends."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        keeping_up = asyncio.create_task(service.keep_up())
+        refreshing = asyncio.create_task(service.refresh_forever())
         yield
-        keeping_up.cancel()
+        refreshing.cancel()
         with suppress(asyncio.CancelledError):
-            await keeping_up
+            await refreshing
         await asyncio.to_thread(service.close)
 
     app = FastAPI(
         title="alimark",
         version=alimark.__version__,
-        description="Marks what an LLM writes, and finds the mark again. Send a token: `Authorization: Bearer alm_...`.",
+        description=(
+            "Writes text with a watermark and detects the watermark in a text. "
+            "Requests to /v1 need a token in the header `Authorization: Bearer alm_...`."
+        ),
         lifespan=lifespan,
-        docs_url=None,  # those pages load scripts from other hosts
+        docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
         responses={status: {"model": schemas.Failure, "description": about} for status, about in _ERRORS.items()},
@@ -72,7 +87,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _add_page(app: FastAPI) -> None:
-    """The files of the page, each by its name: nothing else of the disk can be asked for."""
+    """Adds a route for each file of the web page, so that no other file can be requested."""
     for file in sorted(PAGE.iterdir()):
         if file.suffix in _TYPES:
             path = "/" if file.name == "index.html" else f"/page/{file.name}"
@@ -83,27 +98,33 @@ def _add_page(app: FastAPI) -> None:
             app.add_api_route(path, send, methods=["GET"], include_in_schema=False, response_class=FileResponse)
 
 
-def _answer(refused: Refused) -> Response:
-    return Response(refused.body, refused.status, refused.headers, "application/json")
+def _response(error: ApiError) -> Response:
+    return Response(error.body, error.status, error.headers, "application/json")
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """What is wrong, and where; not what was sent, which may be a text."""
+    """Says which field is wrong and why, without the value, which may be a text."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:])[:200]
-    more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
-    return _answer(Refused(422, "invalid", f"{where or 'the request'}: {first['msg']}{more}", param=where or None))
+    more = f" The request has {len(error.errors()) - 1} more errors." if len(error.errors()) > 1 else ""
+    if first["type"] == "json_invalid":
+        message = f"The body is not valid JSON (see character {where}). Send a JSON object."
+    else:
+        field = f"field {where}" if where else "request"
+        message = f"The {field} is not valid: {first['msg'].removeprefix('Value error, ')}.{more}"
+    return _response(ApiError(422, "invalid", message, param=where or None))
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    refused = Refused(error.status_code, "http", str(error.detail))
-    refused.headers |= error.headers or {}
-    return _answer(refused)
+    response = ApiError(error.status_code, "http", _HTTP_MESSAGES.get(error.status_code, str(error.detail)))
+    response.headers |= error.headers or {}
+    return _response(response)
 
 
 def set_up_log(level: int = logging.INFO) -> None:
+    """Sends the log of the service to stderr as lines of JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name, least in (("alimark.serve", level), ("uvicorn", max(level, logging.WARNING))):
@@ -113,7 +134,7 @@ def set_up_log(level: int = logging.INFO) -> None:
 
 
 def run(service: Service) -> None:
-    """Serves until told to stop; what was accepted by then is finished."""
+    """Runs the service until SIGTERM or Ctrl-C, and then finishes the accepted requests."""
     settings = service.settings
     set_up_log()
     service.warm_up()

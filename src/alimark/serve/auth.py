@@ -1,6 +1,7 @@
-"""Who may do what: bearer tokens, kept only as hashes, with roles; and how much of it at a time.
+"""Bearer tokens with roles, and the rate and concurrency limits of each token.
 
-A token has 256 random bits, so a plain hash of it cannot be searched, and looking it up needs no slow one.
+The database holds only hashes of the tokens. A token has 256 random bits, so SHA-256 is enough: it cannot be guessed from its
+hash, and no slow password hash is needed.
 """
 
 from __future__ import annotations
@@ -19,35 +20,37 @@ from alimark.serve.database import Connection, Row, Store
 
 Role = Literal["generate", "detect", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""None includes another: whoever makes keys and tokens need not read texts, and the other way round."""
+"""No role includes another: an administrator of keys and tokens need not be able to read texts, and vice versa."""
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@ -]{0,99}|")
-"""What a name, a tenant or a model's label may look like."""
+"""The allowed form of a name, a tenant or the model of a key; it may be empty."""
 
 
 def check_label(what: str, value: str) -> str:
+    """Returns `value` if it has the form `LABEL`; else raises an AlimarkError that names the field `what`."""
     if not LABEL.fullmatch(value):
         raise AlimarkError(
-            f"{what} has at most 100 letters, digits, blanks and . _ : / @ - and starts with a letter or digit"
+            f"the {what} may have at most 100 characters, must start with a letter or digit, and may contain letters, digits, "
+            "spaces and . _ : / @ -"
         )
     return value
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it is known to the service: without itself."""
+    """What the service knows about a token; the secret is not part of it."""
 
     id: str
     roles: tuple[Role, ...]
     tenant: str
-    """Empty for one that stands for no tenant: it writes under keys without one, and looks for all."""
+    """Empty for no tenant: such a token writes with keys that have no tenant, and detects with the keys of all tenants."""
     name: str
     created: float
 
 
 @dataclass
 class _Use:
-    """Of one token: a bucket that fills with time, and the requests in progress."""
+    """The token bucket of the rate limit and the number of requests in progress of a token."""
 
     level: float
     at: float
@@ -56,12 +59,14 @@ class _Use:
 
 @dataclass(frozen=True)
 class Refusal:
+    """Why a request exceeds a limit, and after how many seconds it may be sent again."""
+
     message: str
     retry_after: int
 
 
 class Tokens:
-    """The tokens of the database, held in memory: a token that another process made or revoked is known after `reload`."""
+    """The active tokens of the database, held in memory; `reload` reads the changes of other processes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -69,20 +74,23 @@ class Tokens:
         self.reload()
 
     def reload(self) -> None:
+        """Reads all active tokens from the database."""
         rows = self._store.do(lambda db: db.execute("SELECT * FROM tokens WHERE revoked IS NULL"))
         self._by_hash = {row["hash"]: _token(row) for row in rows}
 
     def find(self, secret: str) -> Token | None:
+        """Returns the active token with this secret."""
         return self._by_hash.get(_hash(secret))
 
     def all(self) -> list[Token]:
+        """Returns all active tokens, oldest first."""
         return sorted(self._by_hash.values(), key=lambda token: token.created)
 
     def create(self, roles: Iterable[str], *, tenant: str = "", name: str = "") -> tuple[Token, str]:
-        """A token and its secret, which is nowhere else."""
+        """Creates a token and returns it with its secret, which is not stored anywhere."""
         wanted = tuple(role for role in ROLES if role in set(roles))
         if not wanted or set(roles) - set(ROLES):
-            raise AlimarkError(f"a token has one or more of the roles {', '.join(ROLES)}")
+            raise AlimarkError(f"a token needs one or more of the roles {', '.join(ROLES)}, and no others")
         secret = f"alm_{secrets.token_urlsafe(32)}"
         token = Token(
             f"tk{secrets.token_hex(6)}", wanted, check_label("tenant", tenant), check_label("name", name), time.time()
@@ -100,16 +108,16 @@ class Tokens:
         return token, secret
 
     def revoke(self, token_id: str) -> bool:
-        """False where there is no such token."""
+        """Revokes a token; returns False if there is no active token with this id."""
 
         def job(db: Connection) -> bool:
-            found = db.execute("SELECT id FROM tokens WHERE id = ? AND revoked IS NULL", (token_id,))
+            rows = db.execute("SELECT id FROM tokens WHERE id = ? AND revoked IS NULL", (token_id,))
             db.execute("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (time.time(), token_id))
-            return bool(found)
+            return bool(rows)
 
-        gone = self._store.do(job)
+        revoked = self._store.do(job)
         self.reload()
-        return gone
+        return revoked
 
 
 def _hash(secret: str) -> str:
@@ -123,7 +131,7 @@ def _token(row: Row) -> Token:
 
 @dataclass
 class Allowance:
-    """How often each token may ask, and how much at a time. Of this process alone."""
+    """The rate and concurrency limits of each token, counted in this process only."""
 
     rate: float
     burst: int
@@ -131,19 +139,24 @@ class Allowance:
     _uses: dict[str, _Use] = field(default_factory=dict)
 
     def enter(self, token: Token) -> Refusal | None:
-        """Counts a request in, or says why not; whoever is counted in must `leave`."""
+        """Starts counting a request, or returns why it is rejected; a counted request must call `leave` at its end."""
         now = time.monotonic()
         use = self._uses.setdefault(token.id, _Use(self.burst, now))
         use.level = min(self.burst, use.level + (now - use.at) * self.rate)
         use.at = now
         if self.rate and use.level < 1:
             wait = math.ceil((1 - use.level) / self.rate)
-            return Refusal(f"this token may send {self.rate:g} requests a second; wait {wait} s", wait)
+            return Refusal(
+                f"This token may send {self.rate:g} requests per second. Wait {wait} s before the next request.", wait
+            )
         if use.running >= self.concurrency:
-            return Refusal(f"this token has {use.running} requests in progress, which is its limit", 1)
+            return Refusal(
+                f"This token has {use.running} requests in progress, which is the limit. Wait until one has ended.", 1
+            )
         use.level -= 1
         use.running += 1
         return None
 
     def leave(self, token: Token) -> None:
+        """Ends the count of a request that `enter` accepted."""
         self._uses[token.id].running -= 1

@@ -1,7 +1,7 @@
-"""Detections of many requests at a time: one thread takes all texts that wait and embeds their units in one batch, another
-aligns what was embedded and answers.
+"""Detections for many requests at a time, with the stages of the detection pipeline in two threads.
 
-Nobody waits for a batch to fill: while one is being embedded, the next gathers by itself.
+The embedding thread takes all texts that wait, cuts them into units and embeds these in one batch; the alignment thread scores
+what was embedded and answers. No thread waits for a batch to fill: while one batch is being embedded, the next one gathers.
 """
 
 from __future__ import annotations
@@ -13,52 +13,56 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from alimark.detection.many_keys import best_keys
-from alimark.detection.pipeline import Prepared, detect_prepared, prepare
-from alimark.detection.results import AlignedDetection
-from alimark.detection.scoring import scoring
+from alimark.detection.pipeline import (
+    PreparedText,
+    UniqueUnits,
+    Vectors,
+    deduplicate,
+    detect_signals,
+    embed,
+    prepare,
+    project_text,
+)
+from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.settings import DetectionSettings
-from alimark.detection.stats.p_values import MAX_DRAWS
+from alimark.detection.stats.p_values import draws_for_keys
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, LimitError
 from alimark.keys.key import Key
-from alimark.keys.projection import project
 
 BATCH_TEXTS = 64
 BATCH_CHARACTERS = 200_000
-"""Of the texts of one batch: a long text is nearly alone, so that short ones do not wait for it together."""
+"""The most characters of one batch: a long text gets a batch nearly to itself, so that few short ones wait for it."""
+BEST_KEYS = 3
+"""The number of keys that an answer names."""
 MAX_CELLS = 2e10
-"""Work on one text: sentences times blocks times random keys; some tens of seconds on a small machine."""
-
-Vectors = NDArray[np.float32]
+"""The most work on one text: sentences times blocks times random keys; some tens of seconds on a small machine."""
 
 
 class QueueFull(AlimarkError):
-    """Too much is waiting; the same request may be taken later."""
+    """Too many texts are waiting; the same request may succeed later."""
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """One text, and the keys to look for: all of one embedder."""
+    """A text and the keys to look for, all of one embedder."""
 
     text: str
     keys: tuple[Key, ...]
     settings: DetectionSettings
     tried: int = 1
-    """Keys that are tried on this text in all, those of other checks included."""
+    """The number of keys that are tried on this text in all, including those of other checks."""
 
 
 Answer = list[AlignedDetection]
-"""Best first: one of one key, the best few of many."""
+"""Best first: a single detection where one key was asked for, the best few for many."""
 
 Asked = tuple[Check, Future[Answer]]
 
 
 class Checker:
-    """Takes texts from any thread. One thread cuts and embeds, another aligns, so that the embedder is kept busy."""
+    """Answers checks from any thread: one worker thread splits and embeds, another aligns, so that both are kept busy."""
 
     def __init__(
         self,
@@ -67,11 +71,12 @@ class Checker:
         most: int,
         seen: Callable[[int, int], None] = lambda texts, units: None,
     ) -> None:
+        """`most` texts may wait; `seen` is called with the numbers of texts and units of each batch."""
         self._embedder_of, self._most, self._seen = embedder_of, most, seen
         self._waiting: deque[Asked] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        # One batch ahead of the aligner and no more: what waits in the queue is counted, and makes larger batches.
+        # At most one batch ahead of the alignment thread: texts that wait in the queue are counted, and make larger batches.
         self._embedded: queue.Queue[_Batch | None] = queue.Queue(1)
         self._threads = [
             threading.Thread(target=work, name=f"alimark-{name}", daemon=True)
@@ -82,10 +87,11 @@ class Checker:
 
     @property
     def waiting(self) -> int:
+        """The number of texts that wait."""
         return len(self._waiting)
 
     def submit(self, checks: Sequence[Check]) -> list[Future[Answer]]:
-        """All of them are taken, or none."""
+        """Queues all checks, or none of them and raises QueueFull."""
         futures: list[Future[Answer]] = [Future() for _ in checks]
         with self._wake:
             if self._closed:
@@ -97,7 +103,7 @@ class Checker:
         return futures
 
     def close(self) -> None:
-        """What waits is answered first."""
+        """Answers all texts that wait and ends the threads."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -105,22 +111,24 @@ class Checker:
             thread.join()
 
     def _embed_all(self) -> None:
-        while batch := self._take():
-            # Whoever gave up meanwhile is passed over; from here on nobody can.
-            for group in _by_embedder([one for one in batch if one[1].set_running_or_notify_cancel()]):
-                if done := self._embed(group):
-                    self._embedded.put(done)
+        while asked := self._take():
+            # Cancelled requests are dropped here; after this call a request can no longer be cancelled.
+            running = [check for check in asked if check[1].set_running_or_notify_cancel()]
+            for group in _by_embedder(running):
+                if batch := self._embed(group):
+                    self._embedded.put(batch)
         self._embedded.put(None)
 
     def _align_all(self) -> None:
         while batch := self._embedded.get():
-            for cut in batch.cuts:  # each is answered at once, so that its client's next text is there early
+            for check in batch.checks:  # each is answered at once, so that its client can send the next text early
                 try:
-                    cut.future.set_result(_answer(cut, batch))
-                except Exception as error:  # whatever it was, those who wait must hear of it
-                    cut.future.set_exception(error)
+                    check.future.set_result(_answer(check, batch))
+                except Exception as error:  # any error must reach the request that waits
+                    check.future.set_exception(error)
 
     def _take(self) -> list[Asked]:
+        """The next texts of the queue, waiting for the first; empty when the checker is closed."""
         with self._wake:
             self._wake.wait_for(lambda: self._waiting or self._closed)
             batch: list[Asked] = []
@@ -133,20 +141,19 @@ class Checker:
             return batch
 
     def _embed(self, group: Sequence[Asked]) -> _Batch | None:
-        """All units of some texts in one go. Who cannot be answered is told so and left out."""
-        cuts: list[_Cut] = []
+        """Splits the texts of a group and embeds all their units. A text that cannot be searched gets its error."""
+        checks: list[_PreparedCheck] = []
         try:
             embedder = self._embedder_of(group[0][0].keys[0])
             for check, future in group:
                 try:
-                    cuts.append(_cut(check, future, embedder))
+                    checks.append(_prepared_check(check, future, embedder))
                 except AlimarkError as error:
                     future.set_exception(error)
-            units = list(dict.fromkeys(unit for cut in cuts for one in cut.kinds for unit in one.text.unit_texts))
-            self._seen(len(group), len(units))
-            vectors = embedder.embed(units) if units else np.empty((0, embedder.dimension), np.float32)
-            return _Batch(cuts, embedder, {unit: i for i, unit in enumerate(units)}, vectors)
-        except Exception as error:  # whatever it was, those who wait must hear of it
+            units = deduplicate(kind.text.unit_texts for check in checks for kind in check.kinds)
+            self._seen(len(group), len(units.row))
+            return _Batch(checks, embedder, units, embed(units, embedder))
+        except Exception as error:  # any error must reach the requests that wait
             for _, future in group:
                 if not future.done():
                     future.set_exception(error)
@@ -154,73 +161,72 @@ class Checker:
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """Keys that one pass can look for, and the text as they cut it."""
+class _KeysOfAKind:
+    """Keys that can be searched together, and the text as it is cut for them."""
 
     keys: list[Key]
-    text: Prepared
+    text: PreparedText
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _PreparedCheck:
     check: Check
     future: Future[Answer]
-    kinds: list[_Kind]
+    kinds: list[_KeysOfAKind]
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Texts and the vectors of all their units."""
+    """Checks and the vectors of all their units."""
 
-    cuts: list[_Cut]
+    checks: list[_PreparedCheck]
     embedder: Embedder
-    place: dict[str, int]
+    units: UniqueUnits
     vectors: Vectors
 
-    def of(self, text: Prepared) -> Vectors:
-        return self.vectors[[self.place[unit] for unit in text.unit_texts]]
+    def vectors_of(self, text: PreparedText) -> list[Vectors]:
+        """The vectors of a text's units, as the pipeline takes them: one array for each version of the text."""
+        return [self.vectors[self.units.rows(text.unit_texts)]]
 
 
 def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
     groups: dict[str, list[Asked]] = {}
-    for one in asked:
-        groups.setdefault(one[0].keys[0].fingerprint, []).append(one)
+    for check, future in asked:
+        groups.setdefault(check.keys[0].fingerprint, []).append((check, future))
     return list(groups.values())
 
 
-def _cut(check: Check, future: Future[Answer], embedder: Embedder) -> _Cut:
+def _prepared_check(check: Check, future: Future[Answer], embedder: Embedder) -> _PreparedCheck:
     groups: dict[tuple[str, bool], list[Key]] = {}
     for key in check.keys:
         groups.setdefault((key.splitter, key.soft), []).append(key)
-    return _Cut(check, future, [_Kind(keys, _prepared(check, keys[0], embedder)) for keys in groups.values()])
+    kinds = [_KeysOfAKind(keys, _prepared_text(check, keys[0], embedder)) for keys in groups.values()]
+    return _PreparedCheck(check, future, kinds)
 
 
-def _prepared(check: Check, key: Key, embedder: Embedder) -> Prepared:
-    prepared = prepare(check.text, key, embedder, check.settings)
-    count = len(prepared.sentences)
+def _prepared_text(check: Check, key: Key, embedder: Embedder) -> PreparedText:
+    """The text cut into units; raises LimitError where aligning it would take too long."""
+    text = prepare(check.text, key, embedder, check.settings)
+    count = len(text.sentences)
     blocks = check.settings.max_blocks if check.settings.search == "excerpt" else 1.5 * count
     if key.offsets * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
         raise LimitError(
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "
             "at a time; cut the text into parts, name the key, or take a larger rate"
         )
-    return prepared
+    return text
 
 
-def _answer(cut: _Cut, batch: _Batch) -> Answer:
-    """Each kind of key by itself; p-values corrected for the keys of all kinds."""
-    check, found = cut.check, []
+def _answer(prepared: _PreparedCheck, batch: _Batch) -> Answer:
+    """Searches each kind of keys by itself; p-values are corrected for the keys of all kinds."""
+    check = prepared.check
     if check.tried == 1:
-        [kind], [key] = cut.kinds, cut.kinds[0].keys
-        signals = scoring(key, check.settings).signals(kind.text.units, project(batch.of(kind.text), key))
-        return [detect_prepared(kind.text, [signals], key, batch.embedder, check.settings)]
-    # As many random keys as resolve a p-value that is corrected for all keys, as for many keys of one kind.
-    wanted = min(MAX_DRAWS, max(check.settings.draws, check.settings.draws * check.tried // 5))
-    settings = replace(check.settings, draws=wanted)
-    for kind in cut.kinds:
-        found += best_keys(kind.text, [batch.of(kind.text)], kind.keys, batch.embedder, settings, 3, check.tried)
-    return best_first(found)
-
-
-def best_first(found: list[AlignedDetection]) -> Answer:
-    return sorted(found, key=lambda one: (one.p_value, -one.score))[:3]
+        [kind], [key] = prepared.kinds, prepared.kinds[0].keys
+        signals = project_text(kind.text, batch.vectors_of(kind.text), key, check.settings)
+        return [detect_signals(kind.text, signals, key, batch.embedder, check.settings)]
+    settings = replace(check.settings, draws=draws_for_keys(check.settings.draws, check.tried))
+    detections: list[AlignedDetection] = []
+    for kind in prepared.kinds:
+        vectors = batch.vectors_of(kind.text)
+        detections += best_keys(kind.text, vectors, kind.keys, batch.embedder, settings, BEST_KEYS, check.tried)
+    return best_first(detections)[:BEST_KEYS]

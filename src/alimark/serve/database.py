@@ -1,8 +1,8 @@
-"""A database of one thread: SQLite by default, PostgreSQL by URL.
+"""The database of the service: SQLite by default, PostgreSQL by URL, used by a single worker thread.
 
-Few statements are needed and both databases take them nearly alike, so there is no library between: sqlite3 of Python, and
-psycopg where PostgreSQL is asked for. All work goes through one thread that owns the connection. What waits there is done
-in one transaction, so that many small records cost one flush to the disk; whoever waits is answered after the commit.
+The few SQL statements are nearly the same for both databases, so the drivers (`sqlite3`, `psycopg`) are used without an ORM.
+One worker thread owns the connection. It runs all jobs that wait in its queue in one transaction, so that many small records
+cost one flush to the disk. The future of a job is completed after the commit.
 """
 
 from __future__ import annotations
@@ -17,38 +17,45 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from alimark._util.json_types import JsonObject
 from alimark.errors import AlimarkError, MissingExtra
 
-Row = dict[str, Any]
+Row = JsonObject
+"""A row of a table: column names and values."""
+SqlValue = str | float | None
 Result = TypeVar("Result")
 
-_TOGETHER = 500
-"""Jobs of one transaction at most."""
+_MAX_JOBS = 500
+"""The largest number of jobs in one transaction."""
 
 
 class DatabaseError(AlimarkError):
-    """The database cannot be reached, or cannot be used by this release."""
+    """The database cannot be reached, or this release cannot use it."""
 
 
 class Connection(Protocol):
-    """What both databases offer. Parameters are `?`, numbered columns `{serial}`."""
+    """The operations that both databases offer. Statements mark parameters by `?` and numbered columns by `{serial}`."""
 
     serial: str
+    """The SQL type of a column that numbers the rows."""
     lost: tuple[type[Exception], ...]
+    """The errors after which a new connection is opened and the transaction is run again."""
 
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]: ...
+    def execute(self, statement: str, parameters: Sequence[SqlValue] = ()) -> list[Row]: ...
     def begin(self) -> None: ...
     def lock(self) -> None: ...
     def close(self) -> None: ...
 
 
 class Sqlite:
+    """A connection to an SQLite file, which is created where it does not exist."""
+
     serial = "INTEGER PRIMARY KEY AUTOINCREMENT"
     lost: tuple[type[Exception], ...] = ()
 
     def __init__(self, path: str) -> None:
         try:
-            # The tokens' hashes and, where it is asked for, texts: nobody's but the owner's.
+            # The file holds hashes of tokens and, with `keep_text`, texts: only its owner may read it.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
             self._connection.row_factory = sqlite3.Row
@@ -56,22 +63,26 @@ class Sqlite:
             # NORMAL would survive a killed process; FULL also survives a power cut.
             self.execute("PRAGMA synchronous=FULL")
         except (OSError, sqlite3.Error) as error:
-            raise DatabaseError(f"cannot open the database {path}: {error}") from None
+            raise DatabaseError(
+                f"cannot open the database {path}: {error}; check that the folder exists and is writable"
+            ) from None
 
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    def execute(self, statement: str, parameters: Sequence[SqlValue] = ()) -> list[Row]:
         return [dict(row) for row in self._connection.execute(statement, parameters).fetchall()]
 
     def begin(self) -> None:
         self.execute("BEGIN IMMEDIATE")
 
     def lock(self) -> None:
-        """BEGIN IMMEDIATE has done it."""
+        """Does nothing, because BEGIN IMMEDIATE has taken the lock already."""
 
     def close(self) -> None:
         self._connection.close()
 
 
 class Postgres:
+    """A connection to a PostgreSQL server."""
+
     serial = "BIGSERIAL PRIMARY KEY"
 
     def __init__(self, url: str) -> None:
@@ -85,10 +96,12 @@ class Postgres:
             self._connection = psycopg.connect(url, autocommit=True, row_factory=dict_row, connect_timeout=10)
             self.execute("SET synchronous_commit = on")
         except psycopg.Error as error:
-            # The address may hold a password, and libpq may repeat it.
-            raise DatabaseError(f"cannot reach the PostgreSQL database ({type(error).__name__})") from None
+            # The message of libpq may repeat the address, which may hold a password.
+            raise DatabaseError(
+                f"cannot connect to the PostgreSQL database ({type(error).__name__}); check its address, and that it runs"
+            ) from None
 
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    def execute(self, statement: str, parameters: Sequence[SqlValue] = ()) -> list[Row]:
         cursor = self._connection.execute(statement.replace("?", "%s"), parameters)
         return [dict(row) for row in cursor.fetchall()] if cursor.description else []
 
@@ -96,7 +109,7 @@ class Postgres:
         self.execute("BEGIN")
 
     def lock(self) -> None:
-        """Several servers that start at once take their turns."""
+        """Takes a lock until the transaction ends, so that servers that start together migrate one after the other."""
         self.execute("SELECT pg_advisory_xact_lock(7108266)")
 
     def close(self) -> None:
@@ -104,13 +117,14 @@ class Postgres:
 
 
 def connect(url: str) -> Connection:
+    """Opens a connection to the database at `url`."""
     if url.startswith("sqlite:///"):
         path = url.removeprefix("sqlite:///")
         Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return Sqlite(path)
     if url.startswith(("postgresql://", "postgres://")):
         return Postgres(url)
-    raise DatabaseError("a database is sqlite:///path or postgresql://user@host/name")
+    raise DatabaseError("the database address must be sqlite:///path or postgresql://user@host/name")
 
 
 # The tables
@@ -130,11 +144,15 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "CREATE INDEX records_at ON records (at)",
     ),
 ]
-"""What brings the tables from each version to the next. Written once, never changed: what follows is appended."""
+"""The statements that bring the tables from each version to the next. Released steps never change; new ones are appended."""
 
 
 def migrate(connection: Connection) -> None:
-    """To this release's version, all steps or none; a database of a later release is left alone."""
+    """Brings the tables to this release's version in one transaction.
+
+    Raises:
+        DatabaseError: The tables were written by a later release.
+    """
     connection.begin()
     try:
         connection.lock()
@@ -143,7 +161,7 @@ def migrate(connection: Connection) -> None:
         version = rows[0]["version"] if rows else 0
         if version > len(MIGRATIONS):
             raise DatabaseError(
-                f"the database is of version {version} and this release knows {len(MIGRATIONS)}; upgrade alimark"
+                f"the database has version {version}, but this release supports only {len(MIGRATIONS)}; upgrade alimark"
             )
         for step in MIGRATIONS[version:]:
             for statement in step:
@@ -158,13 +176,13 @@ def migrate(connection: Connection) -> None:
         raise
 
 
-# The thread
+# The worker thread
 
 Job = Callable[[Connection], Result]
 
 
 class Store:
-    """Takes jobs from any thread; a job's future is done when what it wrote is safe."""
+    """Runs database jobs that any thread submits; the future of a job is completed after the commit."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -175,25 +193,26 @@ class Store:
             self._connection.close()
             raise
         self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="alimark-store", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="alimark-store", daemon=True)
         self._closed = False
         self._lock = threading.Lock()
         self._thread.start()
 
     def submit(self, job: Job[Result]) -> Future[Result]:
-        """A job may be run again after a failure, so it must not do anything but ask the database."""
+        """Queues a job. It may run again after a failure, so it must have no effect outside the database."""
         future: Future[Result] = Future()
         with self._lock:
             if self._closed:
-                raise DatabaseError("the database is closed")
+                raise DatabaseError("the database is closed; the service is shutting down")
             self._jobs.put((job, future))
         return future
 
     def do(self, job: Job[Result]) -> Result:
+        """Runs a job and waits for its result."""
         return self.submit(job).result()
 
     def close(self) -> None:
-        """What was submitted is done first."""
+        """Finishes all submitted jobs, then closes the connection."""
         with self._lock:
             if self._closed:
                 return
@@ -202,16 +221,16 @@ class Store:
         self._thread.join()
         self._connection.close()
 
-    def _serve(self) -> None:
-        last = False
-        while not last:
-            some = [self._jobs.get()]
+    def _work(self) -> None:
+        closing = False
+        while not closing:
+            batch = [self._jobs.get()]
             with suppress(queue.Empty):
-                while len(some) < _TOGETHER:
-                    some.append(self._jobs.get_nowait())
-            last = None in some
-            # Whoever gave up meanwhile is passed over; from here on nobody can.
-            self._run([one for one in some if one is not None and one[1].set_running_or_notify_cancel()])
+                while len(batch) < _MAX_JOBS:
+                    batch.append(self._jobs.get_nowait())
+            closing = None in batch
+            # Jobs that were cancelled while they waited are skipped; from here on they cannot be cancelled.
+            self._run([job for job in batch if job is not None and job[1].set_running_or_notify_cancel()])
 
     def _run(self, jobs: list[tuple[Job[Any], Future[Any]]]) -> None:
         if not jobs:
@@ -220,10 +239,10 @@ class Store:
             results = self._transaction([job for job, _ in jobs])
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0][1].set_exception(_told(error))
-            else:  # whose fault it was shows when each is alone
-                for one in jobs:
-                    self._run([one])
+                jobs[0][1].set_exception(_without_parameters(error))
+            else:  # each job is run alone, so that only those that fail are reported as failed
+                for job in jobs:
+                    self._run([job])
             return
         for (_, future), result in zip(jobs, results, strict=True):
             future.set_result(result)
@@ -232,7 +251,7 @@ class Store:
         try:
             return self._once(jobs)
         except self._connection.lost:
-            # Inserts name their own ids, so a commit that had gone through is not done twice.
+            # The rows carry ids and inserts ignore known ids, so repeating a commit that did succeed is harmless.
             with suppress(Exception):
                 self._connection.close()
             self._connection = connect(self._url)
@@ -250,8 +269,8 @@ class Store:
         return results
 
 
-def _told(error: Exception) -> AlimarkError:
-    # What a database says of a statement may repeat its parameters.
+def _without_parameters(error: Exception) -> AlimarkError:
+    """Replaces a driver's error, whose message may repeat the parameters of the statement."""
     if isinstance(error, AlimarkError):
         return error
-    return DatabaseError(f"the database did not take it ({type(error).__name__}); try again later")
+    return DatabaseError(f"the database did not accept the request ({type(error).__name__}); try again later")

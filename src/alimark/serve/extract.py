@@ -1,6 +1,7 @@
-"""Files to text: txt, md, html, docx, pdf. Whatever was sent is read in a process of its own with bounded time and memory.
+"""Extracts the text of txt, md, html, docx and pdf files.
 
-A docx is a folder of XML in a zip, which Python reads by itself; a pdf takes pypdf.
+Formats that need a parser are read in a separate process with limits on time and memory, because the files come from
+clients. A docx file is a zip archive of XML, which the standard library reads; pdf files need pypdf.
 """
 
 from __future__ import annotations
@@ -28,40 +29,52 @@ _HIDDEN = frozenset("script style head template noscript title".split())
 
 
 def extract(data: bytes, kind: str, most: int) -> str:
-    """The text of a file; TextError where it is not what it is said to be."""
-    text = _decoded(data) if kind in ("txt", "md") else _apart(data, kind, most)
+    """Returns the text of a file.
+
+    Args:
+        data: The content of the file.
+        kind: The format, one of `KINDS`.
+        most: The largest number of characters that the text may have.
+
+    Raises:
+        TextError: The file cannot be read as this format, or contains no text.
+        LimitError: The text is longer than `most` characters.
+        MissingExtra: pypdf is needed and not installed.
+    """
+    text = _decode(data) if kind in ("txt", "md") else _extract_in_process(data, kind, most)
     if not text.strip():
-        raise TextError("the file holds no text" + (" (a scan, perhaps)" if kind == "pdf" else ""))
+        hint = "; if it is a scan, run a text recognition (OCR) first" if kind == "pdf" else ""
+        raise TextError(f"the file contains no text{hint}")
     if len(text) > most:
-        raise LimitError(f"the file's text has more than the {most:,} characters that a text may have")
+        raise LimitError(f"the text of the file has more than {most:,} characters, which is the limit; split the file")
     return text
 
 
-def _apart(data: bytes, kind: str, most: int) -> str:
+def _extract_in_process(data: bytes, kind: str, most: int) -> str:
     command = [sys.executable, "-B", "-m", "alimark.serve.extract", kind, str(most)]
-    # The server's environment may hold a database's password or an API key, which are no business of a file's reader.
+    # The environment of the server may hold a database password or an API key; the process gets neither.
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=data, capture_output=True, timeout=2 * _SECONDS, check=False, env=environment
         )
     except subprocess.TimeoutExpired:
-        raise TextError(f"the {kind} file took too long to read") from None
-    if done.returncode == 3:
+        raise TextError(f"reading the {kind} file took too long; split it, or convert it to txt") from None
+    if process.returncode == 3:
         raise MissingExtra("pypdf", "serve")
-    if done.returncode:
-        raise TextError(f"the file cannot be read as {kind}; is it complete, and without a password?")
-    return done.stdout.decode("utf-8", "replace")
+    if process.returncode:
+        raise TextError(f"the file cannot be read as {kind}; check that it is complete and has no password")
+    return process.stdout.decode("utf-8", "replace")
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TextError(f"the file is not UTF-8 (byte {error.start}); convert it first") from None
+        raise TextError(f"the file is not UTF-8 (see byte {error.start}); convert it to UTF-8 first") from None
 
 
-# In the other process
+# The functions below run in the separate process.
 
 
 class _Html(HTMLParser):
@@ -96,7 +109,7 @@ def _docx(data: bytes) -> str:
     with zipfile.ZipFile(io.BytesIO(data)) as package, package.open("word/document.xml") as file:
         content = file.read(_UNPACKED + 1)
     if len(content) > _UNPACKED or b"<!DOCTYPE" in content:
-        raise ValueError("too large, or with definitions of its own, which no docx has")
+        raise ValueError("the document is too large, or has a DOCTYPE, which no docx file needs")
     paragraphs = []
     for paragraph in ElementTree.fromstring(content).iter(f"{_WORD}p"):
         parts = []
@@ -106,14 +119,14 @@ def _docx(data: bytes) -> str:
             elif node.tag in (f"{_WORD}tab", f"{_WORD}br"):
                 parts.append(" ")
         paragraphs.append("".join(parts))
-    return "\n\n".join(one for one in paragraphs if one.strip())
+    return "\n\n".join(text for text in paragraphs if text.strip())
 
 
 def _pdf(data: bytes) -> str:
     from pypdf import PdfReader
 
     pages = [page.extract_text() for page in PdfReader(io.BytesIO(data)).pages]
-    # A line break in a pdf is where the line was full; a blank line is a paragraph.
+    # A single line break in a pdf only wraps a full line; a blank line ends a paragraph.
     return re.sub(r"(?<![\n])\n(?!\n)", " ", "\n\n".join(pages)).strip()
 
 
@@ -129,7 +142,7 @@ def _main(kind: str, most: int) -> int:
         text = readers[kind](data)
     except ImportError:
         return 3
-    except Exception:  # hostile or broken, the answer is the same
+    except Exception:  # a broken and a hostile file get the same answer
         return 1
     sys.stdout.buffer.write(text[: most + 1].encode("utf-8", "replace"))
     return 0

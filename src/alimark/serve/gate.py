@@ -1,6 +1,7 @@
-"""What every request passes: who is it, is it too large or too slow, safe headers, one line of log, no error unanswered.
+"""ASGI middleware of all requests: authentication, limits, security headers, error responses, metrics and the log.
 
-A plain ASGI layer, so that the body of a stranger's request is not read and a streamed answer counts until its end.
+It is plain ASGI and not FastAPI's middleware, so that the body of a request without a valid token is never read, and a
+streamed response counts as a request in progress until its end.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from alimark._util.json_types import JsonObject
 from alimark.errors import AlimarkError, AttackError, KeyFileError, LimitError, LLMError, ModelError, TextError
 from alimark.serve.auth import Allowance, Token, Tokens
 from alimark.serve.checking import QueueFull
@@ -25,7 +27,7 @@ from alimark.serve.settings import Settings
 
 log = logging.getLogger("alimark.serve")
 
-Message = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]  # the types of the ASGI specification
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -44,8 +46,16 @@ HEADERS = {
 }
 
 
-class Refused(Exception):
-    """An answer that is an error, in the shape of the OpenAI protocol."""
+class ApiError(Exception):
+    """An error response in the format of the OpenAI protocol.
+
+    Args:
+        status: The HTTP status.
+        code: A short name of the error, for programs.
+        message: A sentence that says what is wrong and how to fix it.
+        retry_after: Seconds after which the client may try again.
+        param: The field of the request that is wrong.
+    """
 
     def __init__(
         self, status: int, code: str, message: str, *, retry_after: int | None = None, param: str | None = None
@@ -57,13 +67,15 @@ class Refused(Exception):
             self.headers["www-authenticate"] = "Bearer"
 
     @property
-    def error(self) -> dict[str, Any]:
+    def error(self) -> JsonObject:
+        """The content of the field `error`."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"message": self.message, "type": kind, "code": self.code, "param": self.param}
 
     @property
     def body(self) -> bytes:
-        # ASCII: a client's own field names come back in messages, and may hold what is no text.
+        """The body of the response."""
+        # Plain ASCII, because messages repeat field names of the client, which may contain lone surrogates.
         return json.dumps({"error": self.error}).encode()
 
 
@@ -81,16 +93,25 @@ _STATUS: tuple[tuple[type[AlimarkError], int, str], ...] = (
 )
 
 
-def refusal(error: AlimarkError) -> Refused:
+def to_api_error(error: AlimarkError) -> ApiError:
+    """Returns the error response for an error of the library."""
+    message = _sentence(str(error))
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
-            return Refused(status, code, str(error), retry_after=1 if status in (429, 503) else None)
-    return Refused(422, "invalid", str(error))
+            return ApiError(status, code, message, retry_after=1 if status in (429, 503) else None)
+    return ApiError(422, "invalid", message)
+
+
+def _sentence(message: str) -> str:
+    """Turns an exception's message, which starts in lower case and has no full stop, into a sentence."""
+    if message.partition(" ")[0].isalpha():  # not a path, an address or the name of a field
+        message = message[0].upper() + message[1:]
+    return f"{message}." if message[-1:].isalnum() else message
 
 
 @dataclass
-class Passing:
-    """One request on its way."""
+class RequestInfo:
+    """What the middleware knows about a request; endpoints find it as `request.state.info`."""
 
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     started: float = field(default_factory=time.perf_counter)
@@ -100,7 +121,7 @@ class Passing:
 
 
 class Gate:
-    """`open_paths` are answered without a token, and so is everything outside /v1."""
+    """The middleware. Paths under /v1, and /metrics unless it is open, need a token."""
 
     def __init__(self, app: App, *, settings: Settings, tokens: Tokens, allowance: Allowance, metrics: Metrics) -> None:
         self._app, self._settings, self._tokens = app, settings, tokens
@@ -110,61 +131,71 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        passing = Passing()
-        scope.setdefault("state", {})["passing"] = passing
+        info = RequestInfo()
+        scope.setdefault("state", {})["info"] = info
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                passing.status = message["status"]
-                given = {name.lower() for name, _ in message.get("headers", ())}
-                own = {name.encode(): value.encode() for name, value in HEADERS.items()}
-                own[b"x-request-id"] = passing.id.encode()
-                message["headers"] = [*message.get("headers", ()), *((n, v) for n, v in own.items() if n not in given)]
+                info.status = message["status"]
+                headers = list(message.get("headers", ()))
+                present = {name.lower() for name, _ in headers}
+                defaults = {**HEADERS, "x-request-id": info.id}
+                headers += [(n.encode(), v.encode()) for n, v in defaults.items() if n.encode() not in present]
+                message["headers"] = headers
             await send(message)
 
         try:
-            await self._pass(scope, receive, answer, passing)
-        except Refused as refused:
-            await _refuse(refused, answer, passing)
+            await self._handle(scope, receive, answer, info)
+        except ApiError as error:
+            await _send_error(error, answer, info)
         except AlimarkError as error:
-            await _refuse(refusal(error), answer, passing)
+            await _send_error(to_api_error(error), answer, info)
         except Exception as error:
-            log.error("failed", extra={"request": passing.id, "error": type(error).__name__, "at_lines": _lines(error)})
-            await _refuse(
-                Refused(500, "internal", f"something went wrong here; the log names it as {passing.id}"),
-                answer,
-                passing,
+            log.error(
+                "unexpected error", extra={"request": info.id, "error": type(error).__name__, "at_lines": _lines(error)}
             )
+            message = (
+                f"The server failed unexpectedly. The operator finds the cause in the log by the request id {info.id}."
+            )
+            await _send_error(ApiError(500, "internal", message), answer, info)
         finally:
-            if passing.counted and passing.token:
-                self._allowance.leave(passing.token)
-            self._note(scope, passing)
+            if info.counted and info.token:
+                self._allowance.leave(info.token)
+            self._count(scope, info)
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send, passing: Passing) -> None:
-        if self._guarded(scope["path"]):
-            passing.token = self._who(scope)
-            if no := self._allowance.enter(passing.token):
+    async def _handle(self, scope: Scope, receive: Receive, send: Send, info: RequestInfo) -> None:
+        if self._needs_token(scope["path"]):
+            info.token = self._authenticate(scope)
+            if refusal := self._allowance.enter(info.token):
                 self._metrics.refused.labels("rate").inc()
-                raise Refused(429, "rate_limited", no.message, retry_after=no.retry_after)
-            passing.counted = True
+                raise ApiError(429, "rate_limited", refusal.message, retry_after=refusal.retry_after)
+            info.counted = True
         body = await self._body(scope, receive)
-        await self._app(scope, _replaying(body, receive), send)
+        await self._app(scope, _replay(body, receive), send)
 
-    def _guarded(self, path: str) -> bool:
+    def _needs_token(self, path: str) -> bool:
         return path.startswith("/v1/") or path == "/v1" or (path == "/metrics" and not self._settings.open_metrics)
 
-    def _who(self, scope: Scope) -> Token:
+    def _authenticate(self, scope: Scope) -> Token:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         kind, _, secret = (given[0] if len(given) == 1 else b"").decode("latin-1").partition(" ")
         token = self._tokens.find(secret.strip()) if kind.lower() == "bearer" else None
         if token is None:
-            raise Refused(401, "no_token", "send a token that this service knows: Authorization: Bearer alm_...")
+            raise ApiError(
+                401,
+                "no_token",
+                "The token is missing or unknown. Send a valid one in the header Authorization: Bearer alm_...",
+            )
         return token
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """All of it, before anything is done: a slow or endless one costs neither a model's time nor memory."""
+        """Reads the whole body before any other work, so that a slow or endless body costs neither model time nor memory."""
         most = self._settings.max_body
-        too_large = Refused(413, "body_too_large", f"a request has at most {most:,} bytes")
+        too_large = ApiError(
+            413,
+            "body_too_large",
+            f"The request body is larger than {most:,} bytes, which is the limit. Send it in parts.",
+        )
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if not announced.isdigit() or int(announced[:20]) > most:
             self._metrics.refused.labels("body").inc()
@@ -175,7 +206,9 @@ class Gate:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refused(400, "gone", "the request ended early")
+                        raise ApiError(
+                            400, "gone", "The connection was closed before the whole body arrived. Send it again."
+                        )
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > most:
@@ -184,19 +217,20 @@ class Gate:
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
-            raise Refused(408, "body_too_slow", "the request's body took too long to arrive") from None
+            late = f"The body did not arrive within {self._settings.body_timeout:g} s. Send it again, or send less."
+            raise ApiError(408, "body_too_slow", late) from None
 
-    def _note(self, scope: Scope, passing: Passing) -> None:
-        """The route and not the path, which is the client's to fill."""
+    def _count(self, scope: Scope, info: RequestInfo) -> None:
+        """Counts and logs a request by its route; the path is not logged, because clients can put anything into it."""
         route = getattr(scope.get("route"), "path", "none")
-        took = time.perf_counter() - passing.started
-        self._metrics.requests.labels(route, _method(scope), str(passing.status)).inc()
+        took = time.perf_counter() - info.started
+        self._metrics.requests.labels(route, _method(scope), str(info.status)).inc()
         self._metrics.seconds.labels(route).observe(took)
         log.info(
             "request",
             extra={
-                "request": passing.id, "method": _method(scope), "route": route, "status": passing.status,
-                "ms": round(1000 * took, 1), "token": passing.token.id if passing.token else "",
+                "request": info.id, "method": _method(scope), "route": route, "status": info.status,
+                "ms": round(1000 * took, 1), "token": info.token.id if info.token else "",
             },
         )  # fmt: skip
 
@@ -206,43 +240,44 @@ def _method(scope: Scope) -> str:
     return scope["method"] if scope["method"] in known else "other"
 
 
-def _replaying(body: bytes, receive: Receive) -> Receive:
-    given = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Returns a `receive` function that delivers a body which has been read already."""
+    delivered = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def receive_again() -> Message:
+        nonlocal delivered
+        if delivered:
             return await receive()
-        given = True
+        delivered = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again
 
 
-async def _refuse(refused: Refused, send: Send, passing: Passing) -> None:
-    if passing.status:
-        return  # the answer had begun: it ends early, which the client sees
-    headers = {"content-type": "application/json", "content-length": str(len(refused.body)), **refused.headers}
-    if refused.status in (401, 408, 413):
-        headers["connection"] = "close"  # what is left of the body is not read
+async def _send_error(error: ApiError, send: Send, info: RequestInfo) -> None:
+    if info.status:
+        return  # the response has begun; the client sees that it ends early
+    headers = {"content-type": "application/json", "content-length": str(len(error.body)), **error.headers}
+    if error.status in (401, 408, 413):
+        headers["connection"] = "close"  # the rest of the body is not read
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
-    await send({"type": "http.response.body", "body": refused.body})
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": error.body})
 
 
 def _lines(error: BaseException) -> list[str]:
-    """Where it went wrong, and nothing of what it said: messages may repeat what a client sent."""
+    """Returns the places of a traceback without the message, which may repeat what a client sent."""
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
 
 
 class JsonLines(logging.Formatter):
-    """A log of lines of JSON. Exceptions are told by kind and place, for their messages may hold a text."""
+    """Formats log records as lines of JSON. Exceptions appear by type and place, because messages may contain a text."""
 
-    _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "color_message"}
+    _standard = frozenset(vars(logging.makeLogRecord({}))) | {"message", "color_message"}
 
     def format(self, record: logging.LogRecord) -> str:
         content = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
-        content |= {name: value for name, value in vars(record).items() if name not in self._own}
+        content |= {name: value for name, value in vars(record).items() if name not in self._standard}
         if record.exc_info and record.exc_info[1]:
             content |= {"error": type(record.exc_info[1]).__name__, "at_lines": _lines(record.exc_info[1])}
         return json.dumps(content, default=str)

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Counts and times, never who asked for what."""
+"""Prometheus metrics: counts and times only, nothing about clients or texts."""
 
 from __future__ import annotations
 
@@ -10,30 +10,37 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """One registry an app, so that several may live in one process."""
+    """The metrics of one app, in a registry of their own, so that several apps can run in one process."""
 
     def __init__(self) -> None:
-        own = self._registry = CollectorRegistry()
-        self.requests = Counter("alimark_requests", "Requests answered.", ["route", "method", "status"], registry=own)
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "alimark_requests", "Answered requests.", ["route", "method", "status"], registry=registry
+        )
         self.seconds = Histogram(
-            "alimark_request_seconds", "Time from a request's head to the end of its answer.", ["route"], registry=own,
+            "alimark_request_seconds",
+            "Seconds from the start of a request to the end of its response.", ["route"], registry=registry,
             buckets=(0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
         )  # fmt: skip
-        self.refused = Counter("alimark_refused", "Requests refused by a limit.", ["limit"], registry=own)
-        self.detections = Counter("alimark_detections", "Texts looked at.", ["verdict"], registry=own)
-        self.written = Counter("alimark_texts_written", "Marked texts written.", ["kind"], registry=own)
-        self.batch_texts = Histogram(
-            "alimark_batch_texts", "Texts of a detection batch.", registry=own, buckets=(1, 2, 4, 8, 16, 32, 64)
+        self.refused = Counter("alimark_refused", "Requests that a limit rejected.", ["limit"], registry=registry)
+        self.detections = Counter(
+            "alimark_detections", "Texts checked for a watermark.", ["verdict"], registry=registry
         )
-        self.batch_units = Counter("alimark_embedded_units", "Units embedded for detections.", registry=own)
+        self.written = Counter("alimark_texts_written", "Watermarked texts written.", ["kind"], registry=registry)
+        self.batch_texts = Histogram(
+            "alimark_batch_texts", "Texts in one detection batch.", registry=registry, buckets=(1, 2, 4, 8, 16, 32, 64)
+        )
+        self.batch_units = Counter("alimark_embedded_units", "Text units embedded for detection.", registry=registry)
 
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """A number that is looked up when somebody asks."""
+        """Adds a gauge whose value is read whenever the metrics are requested."""
         Gauge(name, about, registry=self._registry).set_function(value)
 
     def seen_batch(self, texts: int, units: int) -> None:
+        """Counts a detection batch."""
         self.batch_texts.observe(texts)
         self.batch_units.inc(units)
 
     def text(self) -> bytes:
+        """Returns all metrics in the Prometheus text format."""
         return generate_latest(self._registry)

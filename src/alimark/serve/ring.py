@@ -1,7 +1,8 @@
-"""The key ring: secrets as key files in one folder, what they are for in the database.
+"""The key ring: the secrets are key files in one folder, and the database holds a label for each key.
 
-A key is alive from `starts` until `ends`, and found by detection that long. It marks while it is alive and has no
-successor: a key that was rotated writes nothing new, but what it wrote is still found. The secret stays in its file.
+A key is active from `starts` until `ends`, and detection uses it during that time. New text is marked with it while it is
+active and has no successor: after a rotation the old key marks no new text, but the text it marked is still detected. The
+secret never leaves the key file.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ log = logging.getLogger("alimark.serve")
 
 
 class NoKey(AlimarkError):
-    """No key is there for what was asked."""
+    """No active key fits the request."""
 
 
 class UnknownKey(AlimarkError):
-    """There never was such a key."""
+    """There is no key with this id."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """What a key is for. An empty tenant or model: any."""
+    """The tenant, model and period of a key. An empty tenant means no tenant; an empty model means any model."""
 
     id: str
     tenant: str
@@ -42,25 +43,28 @@ class Label:
     created: float
 
     def alive(self, now: float) -> bool:
+        """Returns whether detection uses the key at the time `now`."""
         return self.starts <= now and (self.ends is None or now < self.ends)
 
     def marks(self, now: float) -> bool:
+        """Returns whether new text may be marked with the key at the time `now`."""
         return self.alive(now) and self.successor is None
 
 
 class Ring:
-    """Labels and keys in memory; what another process changed is known after `reload`."""
+    """The keys and their labels, held in memory; `reload` reads the changes of other processes."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self._folder, self._store = folder, store
         self._keys: dict[str, Key] = {}
         self._labels: dict[str, Label] = {}
         self.missing: frozenset[str] = frozenset()
-        """Keys that are labelled alive and have no file here."""
+        """Ids of active keys whose file is missing from the folder."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.reload()
 
     def reload(self) -> None:
+        """Reads all labels from the database, and the key files that are not in memory yet."""
         rows = self._store.do(lambda db: db.execute("SELECT * FROM keys"))
         labels = {row["id"]: _label(row) for row in rows}
         missing = set()
@@ -77,48 +81,63 @@ class Ring:
     def _load(self, name: str) -> Key:
         key = Key.load(self._path(name))
         if key.id != name:
-            raise KeyFileError(f"the file of key {name} holds another key")
+            raise KeyFileError(f"the file of key {name} contains another key; restore the right file")
         return key
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
-    # Which key
+    # Selecting keys
 
     def all(self) -> list[Label]:
+        """Returns the labels of all keys, oldest first."""
         return sorted(self._labels.values(), key=lambda label: (label.created, label.id))
 
     def key(self, name: str) -> Key:
+        """Returns the key with the id `name`."""
         return self._keys[name]
 
     def marking(self, tenant: str, model: str) -> Key:
-        """The newest key that marks for a tenant; one made for the model goes before one for any."""
+        """Returns the key that marks new text: the newest of the tenant, with a key for this model before a key for any.
+
+        Raises:
+            NoKey: The tenant has no active key for the model.
+        """
         now = time.time()
-        fit = [
+        usable = [
             label for label in self._labels.values()
             if label.marks(now) and label.tenant == tenant and label.model in ("", model) and label.id in self._keys
         ]  # fmt: skip
-        if not fit:
+        if not usable:
             whom = f"tenant {tenant!r}" if tenant else "tokens without a tenant"
-            raise NoKey(f"no living key marks {model} for {whom}; an administrator makes one: POST /v1/keys")
-        return self._keys[max(fit, key=lambda label: (label.model != "", label.starts, label.created)).id]
+            raise NoKey(
+                f"there is no active key to mark text of {model} for {whom}; an administrator creates one with POST /v1/keys"
+            )
+        return self._keys[max(usable, key=lambda label: (label.model != "", label.starts, label.created)).id]
 
     def detecting(self, tenant: str, names: Iterable[str] | None = None) -> list[Key]:
-        """The living keys that a token of this tenant may look for: all, or those it names."""
+        """Returns the active keys that a token of this tenant may detect with: all, or those in `names`.
+
+        Raises:
+            NoKey: There is no such key, or the tenant may not use one of `names`.
+        """
         now = time.time()
-        open_to = {
+        allowed = {
             label.id: self._keys[label.id] for label in self._labels.values()
             if label.alive(now) and (not tenant or label.tenant == tenant) and label.id in self._keys
         }  # fmt: skip
         if names is None:
-            if not open_to:
-                raise NoKey("there is no living key to look for; an administrator makes one: POST /v1/keys")
-            return list(open_to.values())
+            if not allowed:
+                raise NoKey("there is no active key to detect with; an administrator creates one with POST /v1/keys")
+            return list(allowed.values())
         wanted = list(dict.fromkeys(names))
-        if unknown := [name for name in wanted if name not in open_to]:
-            # The same for a key that is dead, another's, or never was: who may not look for it learns nothing of it.
-            raise NoKey(f"no living key {', '.join(unknown)} is open to this token")
-        return [open_to[name] for name in wanted]
+        if unknown := [name for name in wanted if name not in allowed]:
+            # The answer is the same for a key that has ended, that belongs to another tenant or that never existed, so that a
+            # tenant learns nothing about the keys of others.
+            raise NoKey(
+                f"this token has no active key {', '.join(unknown)}; leave out `keys` to try every key that it may use"
+            )
+        return [allowed[name] for name in wanted]
 
     # Changes
 
@@ -126,18 +145,23 @@ class Ring:
         self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = "hard", offsets: int = 1,
         starts: float | None = None, ends: float | None = None,
     ) -> Label:  # fmt: skip
+        """Generates a key and adds it."""
         key = Key.generate(embedder=embedder, decision=decision, offsets=offsets)
         return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
         self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None
     ) -> Label:
-        """Takes a key in: its file first, so that no label is without one."""
+        """Adds an existing key. Its file is written before its label, so that every label has a file.
+
+        Raises:
+            KeyFileError: The key is of another scheme, or on the ring already.
+        """
         if key.scheme != "alimark":
-            raise KeyFileError(f"the service marks with alimark keys, not {key.scheme}")
+            raise KeyFileError(f"the service uses alimark keys, not {key.scheme} keys; create one with alimark keygen")
         label = self._labelled(key, tenant, model, starts, ends)
         if key.id in self._labels:
-            raise KeyFileError(f"key {key.id} is on the ring already")
+            raise KeyFileError(f"the key {key.id} is on the ring already")
         self._save(key)
         self._store.do(_insert(label))
         self.reload()
@@ -177,19 +201,19 @@ class Ring:
         return label
 
     def retire(self, name: str, *, ends: float | None = None) -> Label:
-        """Ends a key's life: it marks nothing and is looked for no more. Its file stays, for it is evidence."""
+        """Ends the period of a key, so that it neither marks nor detects any more. Its file is kept as evidence."""
         label = self._label(name)
         now = time.time()
         ends = now if ends is None else ends
         if label.ends is not None and label.ends <= min(now, ends):
-            return label  # what is over is not brought back
+            return label  # a key that has ended is not activated again
         self._store.do(lambda db: db.execute("UPDATE keys SET ends = ? WHERE id = ?", (ends, name)))
         self.reload()
         return replace(label, ends=ends)
 
     def _label(self, name: str) -> Label:
         if name not in self._labels:
-            raise UnknownKey(f"there is no key {name}")
+            raise UnknownKey(f"there is no key {name}; GET /v1/keys lists the keys")
         return self._labels[name]
 
     def _labelled(self, key: Key, tenant: str, model: str, starts: float | None, ends: float | None) -> Label:
@@ -207,7 +231,7 @@ class Ring:
 
 def _check_end(ends: float | None, starts: float) -> None:
     if ends is not None and ends <= starts:
-        raise AlimarkError("a key must end after it starts")
+        raise AlimarkError("`ends` must be later than `starts`")
 
 
 def _insert(label: Label) -> Job[None]:

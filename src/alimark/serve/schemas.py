@@ -1,30 +1,39 @@
-"""What requests and answers look like; FastAPI makes the OpenAPI description of these."""
+"""The schemas of requests and responses, from which FastAPI makes the OpenAPI description."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from alimark._util.json_types import JsonObject
 from alimark.keys.key import MAX_OFFSETS
 from alimark.serve.auth import LABEL
 
 Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]
 Seed = Annotated[int, Field(ge=0, lt=2**48)]
-Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970.")]
+Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970-01-01 (UTC).")]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Fpr = Annotated[
-    float, Field(ge=0.001, le=0.5, allow_inf_nan=False, description="Share of unmarked texts that may be called found.")
+    float,
+    Field(
+        ge=0.001,
+        le=0.5,
+        allow_inf_nan=False,
+        description="False-positive rate: share of unmarked texts reported as found.",
+    ),
 ]
 
 
 class Strict(BaseModel):
-    """A field that is not known is an error: what a client asks for is done or refused, never passed over."""
+    """A request in which unknown fields are errors, so that nothing a client asks for is silently ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Error(BaseModel):
+    """An error: a message for people, a code for programs, and the field that is wrong."""
+
     message: str
     type: str
     code: str
@@ -32,31 +41,43 @@ class Error(BaseModel):
 
 
 class Failure(BaseModel):
+    """The body of every error response."""
+
     error: Error
 
 
-# Writing, as the OpenAI protocol has it
+# Writing, in the format of the OpenAI protocol
 
 
 class StreamOptions(Strict):
-    include_usage: bool = Field(False, description="A last event with the usage and no choice.")
-    include_obfuscation: bool | None = Field(None, description="Taken and passed over.")
+    """Options of a streamed response."""
+
+    include_usage: bool = Field(
+        False, description="Ends the stream with an event that contains the usage and no choices."
+    )
+    include_obfuscation: bool | None = Field(None, description="Accepted and ignored.")
 
 
 class ToWrite(Strict):
-    model: str = Field("", max_length=200, description="A name from /v1/models, or nothing for the only one.")
-    max_tokens: int | None = Field(None, ge=1, le=100_000, description="Counted as 25 a sentence, begun ones included.")
-    sentences: int | None = Field(None, ge=1, le=10_000, description="The length in sentences; goes before max_tokens.")
+    """The fields that completions and chat completions share."""
+
+    model: str = Field("", max_length=200, description="The name from /v1/models; may be left out.")
+    max_tokens: int | None = Field(
+        None, ge=1, le=100_000, description="Length in tokens; 25 tokens count as one sentence, rounded up."
+    )
+    sentences: int | None = Field(None, ge=1, le=10_000, description="Length in sentences; overrides max_tokens.")
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     n: int = Field(1, ge=1, le=16)
     stream: bool = False
     stream_options: StreamOptions | None = None
     seed: Seed | None = None
-    user: str | None = Field(None, max_length=512, description="Taken and passed over.")
+    user: str | None = Field(None, max_length=512, description="Accepted and ignored.")
 
 
 class Completion(ToWrite):
+    """A request to continue one or more prompts."""
+
     prompt: str | list[str] = Field(min_length=1)
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"prompt": "The lighthouse keeper opened the door.", "sentences": 3}]}
@@ -64,21 +85,28 @@ class Completion(ToWrite):
 
 
 class Part(Strict):
+    """A part of a message; only text is supported."""
+
     type: Literal["text"]
     text: str
 
 
 class Message(Strict):
+    """A message of a chat."""
+
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[Part]
     name: str | None = Field(None, max_length=200)
 
     @property
     def text(self) -> str:
+        """The content as one string."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class ChatCompletion(ToWrite):
+    """A request to answer a chat."""
+
     messages: list[Message] = Field(min_length=1, max_length=200)
     max_completion_tokens: int | None = Field(None, ge=1, le=100_000)
     model_config = ConfigDict(
@@ -88,33 +116,43 @@ class ChatCompletion(ToWrite):
     )
 
     @model_validator(mode="after")
-    def _asks_something(self) -> ChatCompletion:
+    def _check_last_message(self) -> ChatCompletion:
         if self.messages[-1].role != "user":
-            raise ValueError("the last message must be the user's")
+            raise ValueError("the role of the last message must be user")
         return self
 
 
 class Mark(BaseModel):
-    """What alimark adds to an answer of the OpenAI protocol."""
+    """The field `alimark` of a response, which the OpenAI protocol does not have."""
 
     key_id: str
     record_ids: list[str] = []
-    matches: list[list[int]] = Field([], description="Of each choice: bits of each sentence's block that it carries.")
+    matches: list[list[int]] = Field(
+        [], description="For each choice: how many bits of its block each sentence carries."
+    )
     block_size: int = 0
-    tokens_sampled: list[int] = Field([], description="Of each choice: tokens sampled for it, all candidates counted.")
+    tokens_sampled: list[int] = Field(
+        [], description="For each choice: sampled tokens, including those of all candidates."
+    )
 
 
-# Checking
+# Detection
 
 
 class Detect(Strict):
-    input: str | list[str] = Field(min_length=1, description="One text, or several.")
+    """A request to detect the watermark in one or more texts."""
+
+    input: str | list[str] = Field(min_length=1, description="One text or a list of texts.")
     keys: list[Annotated[str, Field(max_length=64)]] | None = Field(
-        None, min_length=1, max_length=1000, description="Key ids; without them all living keys are tried."
+        None, min_length=1, max_length=1000, description="Key ids; if left out, all active keys are tried."
     )
     fpr: Fpr = 0.01
-    search: Literal["whole", "excerpt"] = Field("whole", description="excerpt: a marked passage inside a longer text.")
-    evidence: bool = Field(False, description="Everything that is needed to check the answer, the alignment included.")
+    search: Literal["whole", "excerpt"] = Field(
+        "whole", description="whole: the whole text is tested; excerpt: marked passages in a longer text are searched."
+    )
+    evidence: bool = Field(
+        False, description="Adds everything that is needed to check the result, including the alignment."
+    )
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [{"input": "The old sailor sold the piano. A visitor lost an old map on Friday."}]
@@ -123,10 +161,10 @@ class Detect(Strict):
 
 
 class Found(BaseModel):
-    """The answer for one text, or the error that kept it from being answered."""
+    """The result of a text, or the error that prevented it."""
 
     verdict: Literal["found", "not found", "too short to tell"] | None = None
-    p_value: float | None = Field(None, description="Corrected for the number of keys tried.")
+    p_value: float | None = Field(None, description="The p-value, corrected for the number of keys tried.")
     score: float | None = None
     z: float | None = None
     statistic: float | None = None
@@ -135,28 +173,42 @@ class Found(BaseModel):
     sentences: int | None = None
     sentences_needed: int | None = None
     text_sha256: str | None = None
-    passages: list[dict[str, Any]] = []
+    passages: list[JsonObject] = []
     warnings: list[str] = []
     record_id: str | None = None
-    evidence: dict[str, Any] | None = None
+    evidence: JsonObject | None = None
     error: Error | None = None
 
 
 class Detections(BaseModel):
+    """The results for all texts of a request, in the same order."""
+
     fpr: float
     results: list[Found]
 
 
 class Rewrite(Strict):
+    """A request to mark an existing text by rewriting its sentences."""
+
     input: str = Field(min_length=1)
     seed: Seed | None = None
     candidates: int = Field(16, ge=4, le=64)
-    closeness: float = Field(0.62, ge=0, le=1, allow_inf_nan=False)
-    mean_closeness: float = Field(0.81, ge=0, le=1, allow_inf_nan=False)
+    closeness: float = Field(
+        0.62,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Lowest cosine between the embeddings of a sentence and its rewrite.",
+    )
+    mean_closeness: float = Field(
+        0.81, ge=0, le=1, allow_inf_nan=False, description="Lowest mean of these cosines over the text."
+    )
     model_config = ConfigDict(json_schema_extra={"examples": [{"input": "The mayor opened the bridge before dinner."}]})
 
 
 class Rewritten(BaseModel):
+    """A rewritten text; the lists have one item per sentence."""
+
     text: str
     key_id: str
     record_id: str
@@ -167,9 +219,11 @@ class Rewritten(BaseModel):
 
 
 class Attack(Strict):
+    """A request to attack a text."""
+
     name: Literal["delete", "merge", "split", "reorder", "synonyms", "translate"]
     input: str = Field(min_length=1)
-    rate: Rate = Field(0.3, description="Share of sentences or words; a back-translation has none.")
+    rate: Rate = Field(0.3, description="Share of sentences or words to change; ignored by translate.")
     seed: Seed = 0
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "delete", "input": "One came. Two went. Three stayed.", "rate": 0.3}]}
@@ -177,11 +231,15 @@ class Attack(Strict):
 
 
 class Attacked(BaseModel):
+    """An attacked text."""
+
     name: str
     text: str
 
 
 class Extracted(BaseModel):
+    """The text of a file."""
+
     text: str
 
 
@@ -189,20 +247,28 @@ class Extracted(BaseModel):
 
 
 class NewKey(Strict):
+    """A request to create a key."""
+
     tenant: Label = ""
     model: Label = ""
     decision: Literal["hard", "soft"] = "hard"
-    offsets: int = Field(1, ge=1, le=MAX_OFFSETS, description="Blocks that a text may begin with, in secret.")
+    offsets: int = Field(
+        1, ge=1, le=MAX_OFFSETS, description="Number of secret positions in the key at which a text may start."
+    )
     starts: Time | None = None
     ends: Time | None = None
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "hard"}]})
 
 
 class EndOfKey(Strict):
-    ends: Time | None = Field(None, description="When the key is looked for no more.")
+    """A request to rotate or retire a key."""
+
+    ends: Time | None = Field(None, description="Time from which detection no longer uses the key.")
 
 
 class KeyLabel(BaseModel):
+    """What the service knows about a key, without its secret."""
+
     id: str
     tenant: str
     model: str
@@ -215,6 +281,8 @@ class KeyLabel(BaseModel):
 
 
 class NewToken(Strict):
+    """A request to create a token."""
+
     roles: list[Literal["generate", "detect", "admin"]] = Field(min_length=1, max_length=3)
     tenant: Label = ""
     name: Label = ""
@@ -222,6 +290,8 @@ class NewToken(Strict):
 
 
 class TokenLabel(BaseModel):
+    """What the service knows about a token, without its secret."""
+
     id: str
     roles: list[str]
     tenant: str
@@ -230,4 +300,6 @@ class TokenLabel(BaseModel):
 
 
 class TokenMade(TokenLabel):
-    token: str = Field(description="Shown this once.")
+    """A new token with its secret."""
+
+    token: str = Field(description="The secret, which is shown only in this response.")

@@ -1,4 +1,4 @@
-"""Everything that the endpoints share: settings, store, tokens, ring, models, queues."""
+"""The state that all endpoints share: settings, database, tokens, keys, models and queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
@@ -20,9 +20,9 @@ from alimark.llm.base import LLM
 from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
 from alimark.serve.database import Connection, Store
-from alimark.serve.gate import Refused
+from alimark.serve.gate import ApiError
 from alimark.serve.metrics import Metrics
-from alimark.serve.records import Book, Record
+from alimark.serve.records import Record, RecordLog
 from alimark.serve.ring import Ring
 from alimark.serve.settings import Settings
 from alimark.serve.writing import Writers
@@ -32,12 +32,19 @@ Result = TypeVar("Result")
 log = logging.getLogger("alimark.serve")
 
 _REFRESH = 5.0
-"""Seconds until a token or a key that another process changed is known here."""
+"""Seconds between reading the tokens and keys that other processes changed."""
 _PRUNE = 3600.0
+"""Seconds between deletions of old records."""
 
 
 class Service:
-    """Opened with the app and closed with it. `llm` and `embedder` load by name; tests give stand-ins."""
+    """The shared state of one app, which closes it at its end.
+
+    Args:
+        settings: The settings of the service.
+        llm: Loads a language model by name; tests pass stand-ins.
+        embedder: Loads an embedder by name; tests pass stand-ins.
+    """
 
     def __init__(
         self,
@@ -54,27 +61,27 @@ class Service:
         self.store = Store(settings.database_url)
         self.tokens = Tokens(self.store)
         self.ring = Ring(settings.keys, self.store)
-        self.book = Book(self.store, keep_text=settings.keep_text)
+        self.records = RecordLog(self.store, keep_text=settings.keep_text)
         self.allowance = Allowance(settings.rate, settings.burst, settings.concurrency)
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
         self.checker = Checker(self.embedder_of, most=settings.detect_queue, seen=self.metrics.seen_batch)
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
-        self.metrics.watch(
-            "alimark_texts_waiting", "Texts that wait for their detection.", lambda: self.checker.waiting
-        )
+        self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)
 
     def embedder(self, name: str) -> Embedder:
+        """Returns the embedder with this name, which is loaded once."""
         with self._loading:
             if name not in self._embedders:
                 self._embedders[name] = self._load_embedder(name)
             return self._embedders[name]
 
     def embedder_of(self, key: Key) -> Embedder:
-        found = self.embedder(key.embedder)
-        key.check(found)
-        return found
+        """Returns the embedder of a key and checks that it is the one that the key was made for."""
+        embedder = self.embedder(key.embedder)
+        key.check(embedder)
+        return embedder
 
     def _rewriter(self) -> LLM:
         name = self.settings.rewrite_llm
@@ -86,80 +93,92 @@ class Service:
             return self._rewrite_llm
 
     def warm_up(self) -> None:
-        """Loads what the first request would wait for."""
+        """Compiles the detection kernels and loads the embedder, so that the first request need not wait for it."""
         from alimark.detection.kernels.hard import warm_up
 
         warm_up()
         self.embedder(self.settings.embedder)
 
-    async def keep_up(self) -> None:
-        """Reads now and then what other processes changed, and deletes records that are too old."""
+    async def refresh_forever(self) -> None:
+        """Reads regularly what other processes changed, and deletes records that are too old."""
         loop, pruned = asyncio.get_running_loop(), float("-inf")
         while True:
             try:
                 if self.settings.retention_days and loop.time() - pruned > _PRUNE:
-                    await asyncio.to_thread(self.book.prune, self.settings.retention_days)
+                    await asyncio.to_thread(self.records.prune, self.settings.retention_days)
                     pruned = loop.time()
                 await asyncio.sleep(_REFRESH)
                 await asyncio.to_thread(self.tokens.reload)
                 await asyncio.to_thread(self.ring.reload)
-            except AlimarkError:  # of a database that is away for a while; what was known last holds until then
+            except AlimarkError:  # until the database answers again, the tokens and keys in memory are used
                 log.warning("the database does not answer")
                 await asyncio.sleep(_REFRESH)
 
-    async def write_down(self, records: Sequence[Record]) -> None:
-        """Returns when they are safe: nobody is answered before."""
-        await asyncio.shield(asyncio.wrap_future(self.store.submit(self.book.writing(records))))
+    async def save(self, records: Sequence[Record]) -> None:
+        """Writes records and returns after the commit; a response is sent only then."""
+        await asyncio.shield(asyncio.wrap_future(self.store.submit(self.records.writing(records))))
 
-    async def finish(self, future: Future[Result]) -> Result:
+    async def result(self, future: Future[Result]) -> Result:
+        """Waits for a future, at most as long as a request may take."""
         return await self.in_time(asyncio.wrap_future(future))
 
     async def in_time(self, work: Awaitable[Result]) -> Result:
+        """Waits for `work`, at most as long as a request may take."""
         try:
             async with asyncio.timeout(self.settings.timeout):
                 return await work
         except TimeoutError:
-            raise Refused(
-                504,
-                "timeout",
-                f"this took longer than {self.settings.timeout:g} s; send less at a time",
-                retry_after=10,
-            ) from None
+            raise self.timed_out() from None
 
-    async def ask(self, job: Callable[[Connection], Result]) -> Result:
-        return await self.finish(self.store.submit(job))
+    def timed_out(self) -> ApiError:
+        """Returns the error for a request that took too long."""
+        message = f"The request took longer than {self.settings.timeout:g} s and was stopped. Ask for less per request."
+        return ApiError(504, "timeout", message, retry_after=10)
 
-    def check_text(self, text: str, what: str = "a text") -> None:
-        if len(text) > self.settings.max_text:
+    async def query(self, job: Callable[[Connection], Result]) -> Result:
+        """Runs a database job and returns its result."""
+        return await self.result(self.store.submit(job))
+
+    def check_text(self, text: str, what: str = "text") -> None:
+        """Raises an ApiError if a text is empty or too long; `what` names it in the message."""
+        most = self.settings.max_text
+        if len(text) > most:
             self.metrics.refused.labels("text").inc()
-            raise Refused(413, "text_too_long", f"{what} has at most {self.settings.max_text:,} characters")
+            message = f"The {what} has {len(text):,} characters, but the limit is {most:,}. Send it in parts."
+            raise ApiError(413, "text_too_long", message)
         if not text.strip():
-            raise Refused(422, "empty", f"{what} must hold at least a word")
+            raise ApiError(422, "empty", f"The {what} is empty. Send at least one word.")
 
     def close(self) -> None:
+        """Stops the queues and closes the database."""
         self.checker.close()
         self.writers.close()
         self.store.close()
 
 
-def service_of(request: Request) -> Service:
-    found: Service = request.app.state.service
-    return found
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
 
 
-Serving = Annotated[Service, Depends(service_of)]
+def require_role(request: Request, role: Role) -> Token:
+    """Returns the token of a request; raises an ApiError if it does not have the role."""
+    token: Token | None = request.state.info.token
+    if token is None or role not in token.roles:
+        message = f"This endpoint needs a token with the role {role}. An administrator can create one."
+        raise ApiError(403, "wrong_role", message)
+    return token
 
 
-def _role(role: Role) -> Any:
+def _role_check(role: Role) -> Callable[[Request], Token]:
     def check(request: Request) -> Token:
-        token: Token | None = request.state.passing.token
-        if token is None or role not in token.roles:
-            raise Refused(403, "wrong_role", f"this needs a token with the role {role}")
-        return token
+        return require_role(request, role)
 
-    return Depends(check)
+    return check
 
 
-Generates = Annotated[Token, _role("generate")]
-Detects = Annotated[Token, _role("detect")]
-Administers = Annotated[Token, _role("admin")]
+# Parameters of endpoints: the service, and the token of the request, which must have the role.
+ServiceOf = Annotated[Service, Depends(_service)]
+GenerateToken = Annotated[Token, Depends(_role_check("generate"))]
+DetectToken = Annotated[Token, Depends(_role_check("detect"))]
+AdminToken = Annotated[Token, Depends(_role_check("admin"))]

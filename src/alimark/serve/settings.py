@@ -1,11 +1,11 @@
-"""What an operator decides, read from a TOML file; every limit of the service stands here."""
+"""The settings of the service, read from a TOML file, with all its limits."""
 
 from __future__ import annotations
 
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,95 +14,106 @@ from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.llm import DEFAULT_LLM
 
 DATABASE_VARIABLE = "ALIMARK_DATABASE_URL"
-"""Where the database's address may stand, since it can hold a password that belongs on no command line."""
+"""Environment variable for the database address, which may contain a password that must not be on a command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The defaults suit one machine that serves itself."""
+    """The settings of the service; the defaults suit a service that is used from its own machine only.
+
+    Raises:
+        AlimarkError: A number is negative or infinite, or a limit is 0.
+    """
 
     data: Path
-    """The folder of key files and, by default, of the database."""
+    """Folder of the key files and, by default, of the database."""
     host: str = "127.0.0.1"
     port: int = 8765
     llm: str = DEFAULT_LLM
-    """What writes: anything that `alimark.load_llm` takes, a local model or an upstream server."""
+    """The language model that writes: a local model or an upstream server, any name that `alimark.load_llm` accepts."""
     rewrite_llm: str = ""
-    """The chat model that rewrites; empty, the one that writes."""
+    """The chat model that rewrites texts; if empty, `llm`."""
     embedder: str = DEFAULT_EMBEDDER
-    """Of the keys that are made here."""
-    database: str = ""
-    """`postgresql://...`; empty, a SQLite file in `data`."""
+    """The embedder of keys that the service creates."""
+    database: str = field(default="", repr=False)  # it may contain a password
+    """Database address, `postgresql://...`; if empty, an SQLite file in `data`."""
     keep_text: bool = False
-    """Whether records hold the text itself, and not its hash alone."""
+    """Whether records contain the text itself in addition to its hash."""
     retention_days: float = 0
-    """Records older than that are deleted; 0 keeps them all."""
+    """Records older than this many days are deleted; 0 keeps all records."""
     sentences: int = 12
-    """Of a text whose request does not say how long it shall be."""
+    """Length of a text, in sentences, if the request does not set one."""
     candidates: int = 64
-    """For each sentence. The operator's to choose: a client that could ask for one would have opted out of the mark."""
+    """Candidates for each sentence. Clients cannot change it: with a single candidate a text would have no watermark."""
     least_temperature: float = 0.5
     least_top_p: float = 0.5
-    """Below these all candidates are alike and there is nothing to choose from, which would be opting out, too."""
+    """Lower values are rejected: all candidates would be alike and the text would have no watermark."""
     max_body: int = 4 * 2**20
-    """Bytes of a request."""
+    """Largest size of a request body, in bytes."""
     max_text: int = 200_000
-    """Characters of one text or prompt."""
+    """Largest length of a text or prompt, in characters."""
     max_texts: int = 64
-    """Texts of one request."""
+    """Largest number of texts in a request."""
     max_sentences: int = 100
-    """Sentences of one text that is written."""
+    """Largest number of sentences of a generated text."""
     rate: float = 50.0
-    """Requests a second for each token, on average; 0 for no limit."""
+    """Average number of requests per second for each token; 0 for no limit."""
     burst: int = 200
-    """Requests that a token may send at once after a while of silence."""
+    """Number of requests that a token may send at once after a pause."""
     concurrency: int = 64
-    """Requests of a token in progress at a time."""
+    """Largest number of requests in progress for each token."""
     detect_queue: int = 256
-    """Texts that wait for their detection; beyond that, 429."""
+    """Largest number of texts that wait for detection; further requests get status 429."""
     write_queue: int = 32
-    """Texts in progress or waiting to be written; beyond that, 429."""
+    """Largest number of texts being written or waiting for it; further requests get status 429."""
     timeout: float = 300.0
-    """Seconds that a request may take."""
+    """Seconds after which a request is stopped."""
     body_timeout: float = 30.0
-    """Seconds that its body may take to arrive."""
+    """Seconds within which a request body must arrive."""
     shutdown: float = 120.0
-    """Seconds that a server told to stop gives the requests it has accepted."""
+    """Seconds that a stopping server waits for the requests in progress."""
     cors_origins: tuple[str, ...] = ()
+    """Origins of other web pages that may call the service from a browser."""
     open_metrics: bool = False
-    """Whether /metrics is answered without a token."""
+    """Whether /metrics can be read without a token."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
             if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < float("inf"):
-                raise AlimarkError(f"{one.name} must not be negative, nor endless")
+                raise AlimarkError(f"the setting {setting.name} must be a finite number and not negative")
         for name in ("sentences", "candidates", "max_body", "max_text", "max_texts", "max_sentences", "burst",
                      "concurrency", "detect_queue", "write_queue", "timeout", "body_timeout"):  # fmt: skip
             if not getattr(self, name):
-                raise AlimarkError(f"{name} must be more than 0")
+                raise AlimarkError(f"the setting {name} must be greater than 0")
 
     @property
     def keys(self) -> Path:
+        """The folder of the key files."""
         return self.data / "keys"
 
     @property
     def database_url(self) -> str:
+        """The address of the database, which may contain a password."""
         return self.database or os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{self.data / 'alimark.db'}"
 
 
-def read_settings(path: Path | None, given: Mapping[str, Any], *, default_data: Path) -> Settings:
-    """From a file, with what was given on the command line on top."""
+def read_settings(path: Path | None, given: Mapping[str, object], *, default_data: Path) -> Settings:
+    """Reads the settings from a TOML file; `given` values (from the command line) replace those of the file.
+
+    Raises:
+        AlimarkError: The file is not valid TOML, or a setting is unknown or has a wrong type or value.
+    """
     content: dict[str, Any] = {}
     if path is not None:
         try:
             content = tomllib.loads(path.read_text("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise AlimarkError(f"{path} is not TOML ({error})") from None
+            raise AlimarkError(f"{path} is not valid TOML: {error}") from None
     content = {"data": default_data} | content | dict(given)
-    known = {one.name: one for one in fields(Settings)}
+    known = {setting.name: setting for setting in fields(Settings)}
     if unknown := sorted(set(content) - set(known)):
-        raise AlimarkError(f"unknown setting {', '.join(unknown)}; known: {', '.join(known)}")
+        raise AlimarkError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}")
     for name, value in content.items():
         content[name] = _typed(name, value, known[name].type)
     return Settings(**content)
@@ -111,10 +122,10 @@ def read_settings(path: Path | None, given: Mapping[str, Any], *, default_data: 
 def _typed(name: str, value: Any, kind: Any) -> Any:
     if kind == "Path" and isinstance(value, str | Path):
         return Path(value)
-    if kind == "tuple[str, ...]" and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+    if kind == "tuple[str, ...]" and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
     if kind == "float" and type(value) in (int, float):
         return float(value)
     if type(value).__name__ == kind:
         return value
-    raise AlimarkError(f"{name} must be of type {kind}, not {type(value).__name__}")
+    raise AlimarkError(f"the setting {name} must be of type {kind}, not {type(value).__name__}")

@@ -19,16 +19,14 @@ import oracle
 from alimark import AliMark, DetectionSettings, Key, detect
 from alimark.calibration import rates as calibrate
 from alimark.detection.kernels.soft import (
-    SEVERAL,
-    SoftRule,
     search_local_soft,
     search_soft,
     trace_local_soft,
     trace_soft,
     worth_tables,
 )
-from alimark.detection.kernels.types import MATCH, LocalCosts
-from alimark.detection.scoring import SOFT_VERSIONS
+from alimark.detection.kernels.types import MATCH, SEVERAL, LocalCosts, SoftRule
+from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.embedding import directions
 from alimark.errors import AlimarkError, KeyFileError, LimitError, ModelError
 from alimark.generation.api import GenerationSettings, generate

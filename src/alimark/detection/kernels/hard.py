@@ -1,11 +1,12 @@
-"""Compiled kernels: block edit distance, the layered search over restructurings, the local search, their tracebacks.
+"""Compiled kernels for hard bits: block edit distance, search over restructurings, local search, and their tracebacks.
 
-A text is its units, packed: `units[i, m, q]` is the block of the run of sentences i-m..i, where the code q says whether the
-run starts in the middle of its first sentence (1) or ends in the middle of its last (2). So `units[i, 0, 0]` is
-sentence i, `units[i, 1, 0]` the merge of i-1 and i, `units[i, 0, 2]` the left and `units[i, 0, 1]` the right half of i.
+A text is an array of its units' packed bits: `units[i, m, q]` are the bits of the run of sentences i-m..i, where the code q
+says whether the run starts in the middle of its first sentence (1) or ends in the middle of its last (2). So `units[i, 0, 0]`
+is sentence i, `units[i, 1, 0]` the merge of i-1 and i, `units[i, 0, 2]` the left and `units[i, 0, 1]` the right half of i.
 `valid` has the same shape and says which of them exist.
 
-All kernels of hard bits stand in this one file, because Numba's cache watches no other file than the function's own.
+All kernels of hard bits are in this one file, because Numba's cache notices changes only in the file of the function itself.
+The functions below the kernels are their typed interface.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FAR = 1 << 28
 
 
 @kernel()
-def popcount(x: Any) -> Any:
+def _popcount(x: Any) -> Any:
     # The usual bit tricks; LLVM recognises them and emits one instruction.
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -45,8 +46,8 @@ def popcount(x: Any) -> Any:
 
 
 @kernel()
-def edit_row(sentences: Any, blocks: Any, m: Any, row: Any) -> None:
-    """The last row of the block edit distance: row[j] to the first j blocks. The paper's algorithm 3."""
+def _edit_row(sentences: Any, blocks: Any, m: Any, row: Any) -> None:
+    """The last row of the block edit distance (the paper's algorithm 3): row[j] is the distance to the first j blocks."""
     size = len(blocks)
     for j in range(size + 1):
         row[j] = j * m
@@ -54,15 +55,15 @@ def edit_row(sentences: Any, blocks: Any, m: Any, row: Any) -> None:
         diagonal = row[0]
         row[0] = (i + 1) * m
         for j in range(1, size + 1):
-            best = diagonal + popcount(sentences[i] ^ blocks[j - 1])
+            best = diagonal + _popcount(sentences[i] ^ blocks[j - 1])
             diagonal = row[j]
             best = min(best, diagonal + m, row[j - 1] + m)
             row[j] = best
 
 
 @kernel()
-def single_rows(units: Any, valid: Any, blocks: Any, m: Any, rows: Any) -> None:
-    """The last rows with no operation (rows[0]), with one merge (rows[1]) and with one split (rows[2])."""
+def _single_rows(units: Any, valid: Any, blocks: Any, m: Any, rows: Any) -> None:
+    """The last rows without restructuring (rows[0]), with one merge (rows[1]) and with one split (rows[2])."""
     count, size = len(units), len(blocks)
     m = np.int32(m)
     f, g, h = rows[0], rows[1], rows[2]
@@ -83,23 +84,23 @@ def single_rows(units: Any, valid: Any, blocks: Any, m: Any, rows: Any) -> None:
         f[0], g[0], h[0], x[0] = f_left, g_left, h_left, x_left
         for j in range(1, size + 1):
             block = blocks[j - 1]
-            distance = popcount(whole ^ block)
-            x_now = min(min(f1[j] + m, f1[j - 1] + popcount(left ^ block)) + far, x_left + m)
+            distance = _popcount(whole ^ block)
+            x_now = min(min(f1[j] + m, f1[j - 1] + _popcount(left ^ block)) + far, x_left + m)
             g_now = min(g1[j], f2[j], g_left) + m
-            g_now = min(g_now, g1[j - 1] + distance, f2[j - 1] + popcount(merged ^ block))
+            g_now = min(g_now, g1[j - 1] + distance, f2[j - 1] + _popcount(merged ^ block))
             h_now = min(h1[j], h_left, x_now) + m
-            h_now = min(h_now, h1[j - 1] + distance, x_left + popcount(right ^ block))
+            h_now = min(h_now, h1[j - 1] + distance, x_left + _popcount(right ^ block))
             f_now = min(min(f1[j], f_left) + m, f1[j - 1] + distance)
             f[j], g[j], h[j], x[j] = f_now, g_now, h_now, x_now
             f_left, g_left, h_left, x_left = f_now, g_now, h_now, x_now
 
 
 @kernel()
-def layered_rows(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, table: Any) -> None:
+def _layered_rows(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, table: Any) -> None:
     """Every layer of at most `limits` merges and splits, into table[t, u, v, i mod R, j].
 
-    t is 0 where i whole sentences are consumed and 1 in the middle of the i-th; u merges and v splits are spent. R rows
-    are kept: merges + 2 are enough for the last row, N + 1 keep all for a traceback.
+    t is 0 where i whole sentences are used up and 1 in the middle of the i-th; u merges and v splits are used. R rows are
+    kept: merges + 2 are enough for the last row, and N + 1 keep all of them for a traceback.
     """
     merges, splits, total = limits
     count, size, kept = len(units), len(blocks), table.shape[3]
@@ -123,13 +124,13 @@ def layered_rows(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, table
                             unit = units[i - 1, k, q]
                             row[0] = min(row[0], before[0] + m)
                             for j in range(1, size + 1):
-                                row[j] = min(row[j], before[j] + m, before[j - 1] + popcount(unit ^ blocks[j - 1]))
+                                row[j] = min(row[j], before[j] + m, before[j - 1] + _popcount(unit ^ blocks[j - 1]))
                     for j in range(1, size + 1):
                         row[j] = min(row[j], row[j - 1] + m)
 
 
 @kernel()
-def best_z(row: Any, length: Any, m: Any, mean: Any, std: Any, by_longer: Any, least: Any, most: Any) -> Any:
+def _best_z(row: Any, length: Any, m: Any, mean: Any, std: Any, by_longer: Any, least: Any, most: Any) -> Any:
     """The best z of one last row, and the prefix that gave it."""
     best, at = -np.inf, 0
     for j in range(least[length], most[length] + 1):
@@ -143,7 +144,7 @@ def best_z(row: Any, length: Any, m: Any, mean: Any, std: Any, by_longer: Any, l
 
 @kernel()
 def _score_one(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, rule: Any, out: Any) -> None:
-    """out = best z, the merges and splits of its layer, its prefix length."""
+    """Sets out to the best z, the merges and splits of its layer, and its prefix length."""
     merges, splits, total = limits
     mean, std, by_longer, least, most = rule
     count = len(units)
@@ -153,40 +154,40 @@ def _score_one(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, rule: A
         rows = np.empty((8, size + 1), np.int32)
         single = total == 1
         if single:
-            single_rows(units, valid, blocks[:size], m, rows)
+            _single_rows(units, valid, blocks[:size], m, rows)
         else:
-            edit_row(units[:, 0, WHOLE], blocks[:size], np.int32(m), rows[0])
+            _edit_row(units[:, 0, WHOLE], blocks[:size], np.int32(m), rows[0])
         for layer in range(3 if single else 1):
             u, v = int(layer == 1), int(layer == 2)
             if u > merges or v > splits or (u and count < 2):
                 continue
-            z, at = best_z(rows[layer], count - u + v, m, mean, std, by_longer, least, most)
+            z, at = _best_z(rows[layer], count - u + v, m, mean, std, by_longer, least, most)
             if z > out[0] and rows[layer, at] < _FAR:
                 out[0], out[1], out[2], out[3] = z, u, v, at
         return
     table = np.empty((2, merges + 1, splits + 1, merges + 2, size + 1), np.int32)
-    layered_rows(units, valid, blocks[:size], np.int32(m), limits, table)
+    _layered_rows(units, valid, blocks[:size], np.int32(m), limits, table)
     for u in range(min(merges, count - 1) + 1):
         for v in range(splits + 1):
             row = table[0, u, v, count % (merges + 2)]
             if u + v > total or row[0] >= _FAR:
                 continue
-            z, at = best_z(row, count - u + v, m, mean, std, by_longer, least, most)
+            z, at = _best_z(row, count - u + v, m, mean, std, by_longer, least, most)
             if z > out[0]:
                 out[0], out[1], out[2], out[3] = z, u, v, at
 
 
 @kernel()
 def _score_offsets(units: Any, valid: Any, blocks: Any, m: Any, limits: Any, rule: Any, offsets: Any, out: Any) -> None:
-    """The same from each of the first blocks on; out[4] is the one that gave the best."""
+    """The same for a text that begins with any of the first `offsets` blocks; out[4] is the block that gave the best z."""
     out[4] = 0
     _score_one(units, valid, blocks, m, limits, rule, out)
     if offsets > 1:
-        own = np.empty(4)
+        shifted = np.empty(4)
         for offset in range(1, offsets):
-            _score_one(units, valid, blocks[offset:], m, limits, rule, own)
-            if own[0] > out[0]:
-                out[0], out[1], out[2], out[3], out[4] = own[0], own[1], own[2], own[3], offset
+            _score_one(units, valid, blocks[offset:], m, limits, rule, shifted)
+            if shifted[0] > out[0]:
+                out[0], out[1], out[2], out[3], out[4] = shifted[0], shifted[1], shifted[2], shifted[3], offset
 
 
 @kernel(parallel=True)
@@ -199,7 +200,7 @@ def _score_jobs(units: Any, valid: Any, starts: Any, texts: Any, keys: Any, bloc
 
 @kernel()
 def _local_one(units: Any, valid: Any, blocks: Any, m: Any, costs: Any, table: Any) -> Any:
-    """The best local sum and where it ends; table[i mod R, j] keeps what a traceback needs when R = N + 1."""
+    """The best local sum and where it ends; with R = N + 1 rows, table[i mod R, j] holds what a traceback needs."""
     theta, skip_sentence, skip_block, restructure = costs
     count, size, kept = len(units), len(blocks), len(table)
     best, best_i, best_j = 0.0, 0, 0
@@ -212,13 +213,13 @@ def _local_one(units: Any, valid: Any, blocks: Any, m: Any, costs: Any, table: A
         row[0] = 0.0
         for j in range(1, size + 1):
             block = blocks[j - 1]
-            value = max(0.0, up[j - 1] + gain - popcount(units[i - 1, 0, WHOLE] ^ block))
+            value = max(0.0, up[j - 1] + gain - _popcount(units[i - 1, 0, WHOLE] ^ block))
             value = max(value, up[j] - skip_sentence, row[j - 1] - skip_block)
             if merged:
                 two_up = table[(i - 2) % kept]
-                value = max(value, two_up[j - 1] + gain - popcount(units[i - 1, 1, WHOLE] ^ block) - restructure)
+                value = max(value, two_up[j - 1] + gain - _popcount(units[i - 1, 1, WHOLE] ^ block) - restructure)
             if halves and j > 1:
-                apart = popcount(units[i - 1, 0, LEFT] ^ blocks[j - 2]) + popcount(units[i - 1, 0, RIGHT] ^ block)
+                apart = _popcount(units[i - 1, 0, LEFT] ^ blocks[j - 2]) + _popcount(units[i - 1, 0, RIGHT] ^ block)
                 value = max(value, up[j - 2] + 2 * gain - apart - restructure)
             row[j] = value
             if value > best:
@@ -238,7 +239,7 @@ def _local_jobs(units: Any, valid: Any, blocks: Any, m: Any, costs: Any, out: An
 def _edit_distances(left: Any, right: Any, m: Any, out: Any) -> None:
     for pair in prange(len(left)):
         row = np.empty(right.shape[1] + 1, np.int32)
-        edit_row(left[pair], right[pair], np.int32(m), row)
+        _edit_row(left[pair], right[pair], np.int32(m), row)
         out[pair] = row[-1]
 
 
@@ -265,15 +266,15 @@ def search(
 ) -> Best:
     """Algorithm 2 for many pairs of a text and a key, in parallel.
 
-    Job k aligns text `texts[k]`, whose units are `units[starts[t]:starts[t + 1]]`, with the secret `blocks[keys[k]]`. Left out,
-    they mean one text against every key. The text may begin with any of the first `offsets` blocks; the best is taken.
+    Job k aligns text t = `texts[k]`, whose units are `units[starts[t]:starts[t + 1]]`, with the key `blocks[keys[k]]`. Without
+    them, one text is aligned with every key. A text may begin with any of the first `offsets` blocks; the best is taken.
     """
     if starts is None:
         starts = np.array([0, len(units)])
     if texts is None or keys is None:
         texts, keys = np.zeros(len(blocks), np.int64), np.arange(len(blocks))
     out = np.empty((len(texts), 5))
-    if len(texts) == 1:  # waking threads costs more than a single text does
+    if len(texts) == 1:  # starting threads costs more than scoring a single text
         a, b = starts[texts[0]], starts[texts[0] + 1]
         _score_offsets(units[a:b], valid[a:b], blocks[keys[0]], m, tuple(limits), tuple(rule), offsets, out[0])
     else:
@@ -286,7 +287,7 @@ def search(
 def search_local(
     units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, costs: LocalCosts
 ) -> tuple[Floats, Ints, Ints]:
-    """For each key the best local sum, and the sentence and block where it ends."""
+    """For each key the best local sum, and the sentence and the block where it ends."""
     out = np.empty((len(blocks), 3))
     with one_at_a_time:
         _local_jobs(units, valid, blocks, m, tuple(costs), out)
@@ -294,10 +295,10 @@ def search_local(
 
 
 def trace(units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, merges: int, splits: int) -> list[Step]:
-    """The moves of a best alignment with all of `blocks`, in order. Where several cost the same, a match comes first."""
+    """The steps of a best alignment with all of `blocks`, in order. Of moves with the same cost a match comes first."""
     count, size = len(units), len(blocks)
     table = np.empty((2, merges + 1, splits + 1, count + 1, size + 1), np.int32)
-    layered_rows(units, valid, blocks, np.int32(m), (merges, splits, merges + splits), table)
+    _layered_rows(units, valid, blocks, np.int32(m), (merges, splits, merges + splits), table)
     steps: list[Step] = []
     t, u, v, i, j = 0, merges, splits, count, size
     while i or j or t:
@@ -324,7 +325,7 @@ def _move(
     ]
     for k, s in runs if j else []:
         before = (s, u - k, v - t, i - k - 1 + s, j - 1)
-        if cost == table[before] + popcount(units[i - 1, k, s + 2 * t] ^ blocks[j - 1]):
+        if cost == table[before] + _popcount(units[i - 1, k, s + 2 * t] ^ blocks[j - 1]):
             return Step(MATCH, i - 1, k, s + 2 * t, j - 1), before
     for k, s in runs:
         before = (s, u - k, v - t, i - k - 1 + s, j)
@@ -336,13 +337,13 @@ def _move(
 def trace_local(
     units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, costs: LocalCosts
 ) -> tuple[float, list[Step]]:
-    """The best local sum for one key, and its moves in order."""
+    """The best local sum under a key, and the steps of its alignment in order."""
     table = np.empty((len(units) + 1, len(blocks) + 1))
     best, i, j = _local_one(units, valid, blocks, m, tuple(costs), table)
     gain = costs.theta * m
 
     def bits(k: int, q: int, block: int) -> int:
-        return int(popcount(units[i - 1, k, q] ^ blocks[block]))
+        return int(_popcount(units[i - 1, k, q] ^ blocks[block]))
 
     steps: list[Step] = []
     while i and j and table[i, j] > 0:
@@ -377,7 +378,7 @@ def trace_local(
 
 
 def warm_up() -> None:
-    """Loads the kernels of an ordinary detection, for a thread to do while another waits for embeddings."""
+    """Loads the kernels of an ordinary detection, so that a thread can do it while another waits for embeddings."""
     units, valid = np.zeros((1, 2, 4), np.uint64), np.zeros((1, 2, 4), bool)
     valid[0, 0, WHOLE] = True
     ones = np.ones(3)

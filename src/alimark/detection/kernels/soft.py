@@ -1,18 +1,18 @@
-"""Compiled kernels of soft decisions: how likely a text is under a key, the likeliest alignment, the search for excerpts.
+"""Compiled kernels for soft decisions: the likelihood of a text under a key, the likeliest alignment, local search.
 
-A text is its units' projections: `units[i, 0]` of sentence i, `units[i, 1]` of sentences i-1 and i together where
-`joinable[i]`. They enter as tables (see `worth_tables`), made once for a text and used for every key. A unit's worth for a
-block has mean 0 and deviation 1 over random blocks.
+A text is an array of its units' projections: `units[i, 0]` of sentence i, `units[i, 1]` of sentences i-1 and i together where
+`joinable[i]`. The kernels read them from lookup tables (see `worth_tables`), computed once for a text and used for every key.
+A unit's worth for a block has mean 0 and standard deviation 1 over random blocks.
 
 The score is the logarithm of a likelihood ratio under a small model of rewriting, summed over all alignments: sentences are
-dropped, put in, moved, split and merged with the chances of a `SoftRule`, or of one of several, each as likely. How true the
-model is decides how well marks are found; false positives are kept by random keys whatever it says.
+dropped, inserted, moved, split and merged with the probabilities of a `SoftRule`, or of one of several, each as likely. How
+good the model is decides how often marks are found; the false-positive rate is kept by random keys whatever the model says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import prange
@@ -20,56 +20,23 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats, Ints, Packed
 from alimark._util.compiling import kernel, one_at_a_time
-from alimark.detection.kernels.types import LEFT, MATCH, RIGHT, SKIP_BLOCK, SKIP_SENTENCE, WHOLE, LocalCosts, Step
-
-
-class SoftRule(NamedTuple):
-    """What becomes of a marked text on its way: the chance of each move from one sentence to the next.
-
-    A sentence usually carries the block behind its predecessor's. The chances of everything else stand here; what they
-    leave is the chance of that. `worth` is what a unit that carries a block gains along the block's direction,
-    in standard deviations of a unit that does not.
-    """
-
-    worth: float
-    foreign: float
-    """The sentence was put in: it carries no block, and none is used up."""
-    replaced: float
-    """The sentence stands in a block's place without carrying it."""
-    moved: float
-    """The share of foreign and replaced sentences that carry some block of another place."""
-    repeated: float
-    """The sentence before was cut in two: this one carries the same block."""
-    skipped: float
-    """Blocks before the sentence's own were lost."""
-    further: float
-    """The chance that after a lost block another is."""
-    two: float
-    """Two sentences became this one, which carries both blocks."""
-    three: float
-    joined: float
-    """The sentence carries a block only together with the one before it."""
-    jump: float
-    """The text goes on at any block."""
-    outside: float = 0.0
-    """The text begins in a passage that carries no blocks at all, as one into which another was pasted."""
-    leaving: float = 0.0
-    """The sentence begins such a passage."""
-    staying: float = 0.0
-    """Within such a passage, that the next sentence belongs to it."""
-    resumed: float = 0.0
-    """Behind such a passage, that the text goes on where it was; else it does so at any block."""
-
-    def without_restructuring(self) -> SoftRule:
-        """Sentences are taken as they are: none is joined to its neighbour, none holds several blocks."""
-        return self._replace(two=0.0, three=0.0, joined=0.0)
+from alimark.detection.kernels.types import (
+    MATCH,
+    SEVERAL,
+    SKIP_BLOCK,
+    SKIP_SENTENCE,
+    WHOLE,
+    LocalCosts,
+    SoftRule,
+    Step,
+)
 
 
 def worth_tables(units: Floats) -> Floats:
     """For each unit and each byte of a block, the worth of all 256 values of that byte: (..., bytes, 256).
 
-    A unit's worth for a block is <t, a>, t the block as +1 and -1 over the root of M. It is a sum over the block's bytes, so
-    that many blocks cost a few additions each.
+    A unit's worth for a block is the product of its projections with the block as +1 and -1, over the root of M. It is a sum
+    over the block's bytes, so that each of many blocks costs a few additions.
     """
     m = units.shape[-1]
     size = -(-m // 8)
@@ -98,10 +65,10 @@ _TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
 
 @kernel()
 def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any) -> Any:  # noqa: PLR0912
-    """The logarithm of how much likelier the text is if it carries these blocks, over all that may have become of it.
+    """The log-likelihood ratio of a text that carries these blocks, summed over all rewritings.
 
-    `likelier[i, j]`: how much likelier sentence i is if it carries block j. The text began with one of the first `offsets`
-    blocks, each as likely.
+    `likelier[i, j]` is the likelihood ratio of sentence i if it carries block j. The text began with one of the first
+    `offsets` blocks, each as likely.
     """
     gain, foreign, replaced, moved = rule[0], rule[1], rule[2], rule[3]
     repeated, skipped, further, two, three = rule[4], rule[5], rule[6], rule[7], rule[8]
@@ -111,8 +78,8 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any)
     less = -gain * gain / 2
     at, before, now = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
     lost, left = np.zeros(size + 1), np.zeros(size + 1)
-    # at[j]: that block j was the last one carried, or that none was yet and block j + 1 comes first; left[j]: the same,
-    # and that a passage without blocks goes on
+    # at[j]: the probability that block j was the last one carried, or that none was yet and block j + 1 comes first;
+    # left[j]: the same inside a passage without blocks
     offsets = min(offsets, size)
     for j in range(offsets):
         at[j] = (1 - outside) / offsets
@@ -163,16 +130,16 @@ def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, b
                offsets: Any, out: Any) -> None:  # fmt: skip
     for job in prange(len(texts)):
         a, b = starts[texts[job]], starts[texts[job] + 1]
-        own = blocks[keys[job], : lengths[texts[job]]]
-        worths = np.empty((b - a, tables.shape[1], len(own)))
-        _worths(tables[a:b], own, worths)
+        key_blocks = blocks[keys[job], : lengths[texts[job]]]
+        worths = np.empty((b - a, tables.shape[1], len(key_blocks)))
+        _worths(tables[a:b], key_blocks, worths)
         gain = rules[0, 0]
         likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
-        found = np.empty(len(rules))
+        ratios = np.empty(len(rules))
         for k in range(len(rules)):
-            found[k] = _forward(worths, joinable[a:b], rules[k], likelier, offsets)
-        most = found.max()
-        out[job] = most + np.log(np.exp(found - most).mean())
+            ratios[k] = _forward(worths, joinable[a:b], rules[k], likelier, offsets)
+        most = ratios.max()
+        out[job] = most + np.log(np.exp(ratios - most).mean())
 
 
 def search_soft(
@@ -187,10 +154,10 @@ def search_soft(
     keys: Ints,
     offsets: int = 1,
 ) -> Floats:
-    """The log-likelihood ratio of many pairs of a text and a key, in parallel, as in `search`.
+    """The log-likelihood ratio of many pairs of a text and a key, in parallel, with jobs as in `hard.search`.
 
-    Text t meets the first `lengths[t]` blocks of a key and begins with any of the first `offsets`. The rules, each as likely
-    as the others, share one `worth`.
+    Text t is aligned with the first `lengths[t]` blocks of a key and begins with any of the first `offsets`. The rules, each
+    as likely as the others, have the same `worth`.
     """
     if len({rule.worth for rule in rules}) != 1:
         raise ValueError("the rules of one search share one worth")
@@ -201,13 +168,11 @@ def search_soft(
 
 
 _FOREIGN, _REPLACED, _CARRIES, _HOLDS, _JOINED = range(5)
-SEVERAL = RIGHT | LEFT
-"""The code of a whole sentence that carries several blocks."""
 
 
 @kernel()
 def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912, PLR0915
-    """The likeliest moves: moves[i, j] into sentence i with block j last, origins[i, j] the last block before it."""
+    """Fills in the likeliest moves: moves[i, j] into sentence i with block j last, origins[i, j] the last block before it."""
     gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule
     count, size = worths.shape[0], worths.shape[2]
     usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump
@@ -228,7 +193,7 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, 
         for j in range(size + 1):
             if best[i - 1, j] > best[i - 1, top]:
                 top = j
-        lost, lost_from = none, 0  # the best way over at least one lost block
+        lost, lost_from = none, 0  # the best value after at least one lost block
         for j in range(size + 1):
             value, move, origin = best[i - 1, j] + to_foreign + other, _FOREIGN, j
             if j > 1:
@@ -242,28 +207,28 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, 
                 worth = gain * worths[i - 1, 0, j - 1] + less
                 for way in range(4):
                     if way == 0:
-                        found, source = best[i - 1, j - 1] + to_usual, j - 1
+                        candidate, source = best[i - 1, j - 1] + to_usual, j - 1
                     elif way == 1:
-                        found, source = best[i - 1, j] + to_repeated, j
+                        candidate, source = best[i - 1, j] + to_repeated, j
                     elif way == 2:
-                        found, source = lost + np.log(skipped), lost_from
+                        candidate, source = lost + np.log(skipped), lost_from
                     else:
-                        found, source = best[i - 1, top] + to_jump, top
-                    if found + worth > value:
-                        value, move, origin = found + worth, _CARRIES, source
+                        candidate, source = best[i - 1, top] + to_jump, top
+                    if candidate + worth > value:
+                        value, move, origin = candidate + worth, _CARRIES, source
                 for held in range(2, 4):
                     chance = two if held == 2 else three
                     if j >= held and chance > 0:
                         both = 0.0
                         for k in range(held):
                             both += worths[i - 1, 0, j - 1 - k]
-                        found = best[i - 1, j - held] + np.log(chance) + gain * both / np.sqrt(held) + less
-                        if found > value:
-                            value, move, origin = found, _HOLDS, j - held
+                        candidate = best[i - 1, j - held] + np.log(chance) + gain * both / np.sqrt(held) + less
+                        if candidate > value:
+                            value, move, origin = candidate, _HOLDS, j - held
                 if i > 1 and joined > 0 and joinable[i - 1]:
-                    found = best[i - 2, j - 1] + np.log(joined) + gain * worths[i - 1, 1, j - 1] + less
-                    if found > value:
-                        value, move, origin = found, _JOINED, j - 1
+                    candidate = best[i - 2, j - 1] + np.log(joined) + gain * worths[i - 1, 1, j - 1] + less
+                    if candidate > value:
+                        value, move, origin = candidate, _JOINED, j - 1
             best[i, j], moves[i, j], origins[i, j] = value, move, origin
     end = 0
     for j in range(size + 1):
@@ -275,9 +240,9 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, 
 def trace_soft(
     tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, rule: SoftRule, offsets: int = 1
 ) -> tuple[float, list[Step]]:
-    """The likeliest of all that may have become of the text: its part of the likelihood, as a logarithm, and its moves.
+    """The likeliest alignment under one rule: the logarithm of its part of the likelihood, and its steps.
 
-    Of one rule, by which a text stays within the blocks: an alignment to look at, whichever rule the score owes most to.
+    It is shown to people; the score sums over all alignments and all rules. The rule's passages without blocks are ignored.
     """
     worths = np.empty((len(tables), tables.shape[1], len(blocks)))
     _worths(tables, blocks, worths)
@@ -304,7 +269,7 @@ def trace_soft(
 
 @kernel()
 def _local_soft_one(worths: Any, joinable: Any, costs: Any, table: Any) -> Any:
-    """The best local sum of worths, each less `theta`, and where it ends; as `_local_one`."""
+    """The best local sum of worths, each less `theta`, and where it ends; as `_local_one` for hard bits."""
     theta, skip_sentence, skip_block, restructure = costs
     count, size, kept = worths.shape[0], worths.shape[2], len(table)
     best, best_i, best_j = 0.0, 0, 0
@@ -346,21 +311,21 @@ def search_local_soft(tables: Floats, joinable: NDArray[np.bool_], blocks: Packe
 def trace_local_soft(
     tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, costs: LocalCosts
 ) -> tuple[float, list[Step]]:
-    """The best local sum for one key, and its moves in order."""
+    """The best local sum under a key, and the steps of its alignment in order."""
     worths = np.empty((len(tables), tables.shape[1], len(blocks)))
     _worths(tables, blocks, worths)
     table = np.empty((len(tables) + 1, len(blocks) + 1))
     best, i, j = _local_soft_one(worths, joinable, tuple(costs), table)
     steps: list[Step] = []
     while i and j and table[i, j] > 0:
-        here, own = table[i, j], worths[i - 1]
-        if here == table[i - 1, j - 1] + own[0, j - 1] - costs.theta:
+        here, gains = table[i, j], worths[i - 1]
+        if here == table[i - 1, j - 1] + gains[0, j - 1] - costs.theta:
             steps.append(Step(MATCH, i - 1, 0, WHOLE, j - 1))
             i, j = i - 1, j - 1
         elif (
             i > 1
             and joinable[i - 1]
-            and (here == table[i - 2, j - 1] + own[1, j - 1] - costs.theta - costs.restructure)
+            and (here == table[i - 2, j - 1] + gains[1, j - 1] - costs.theta - costs.restructure)
         ):
             steps.append(Step(MATCH, i - 1, 1, WHOLE, j - 1))
             i, j = i - 2, j - 1

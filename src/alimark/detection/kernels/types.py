@@ -1,4 +1,4 @@
-"""The types that alignment kernels take and return; importing them does not load Numba."""
+"""The types and codes that the alignment kernels take and return. Importing this module does not load Numba."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from typing import NamedTuple
 
 from alimark._util.arrays import Floats, Ints
 
-WHOLE, RIGHT, LEFT = 0, 1, 2  # the codes q; a run may be cut at both ends
+WHOLE, RIGHT, LEFT = 0, 1, 2
+"""How a run of sentences is cut: not at all, at its start (only the right half of its first sentence), at its end (only the
+left half of its last). The codes are bits: RIGHT | LEFT is a run that is cut at both ends."""
+SEVERAL = RIGHT | LEFT
+"""The code of a whole sentence that carries several blocks, in alignments of soft keys."""
 MATCH, SKIP_SENTENCE, SKIP_BLOCK = 0, 1, 2
+"""The kinds of a `Step`."""
 
 
 class Limits(NamedTuple):
-    """How far a text may be restructured: at most so many merges, so many splits, and so many of both together."""
+    """How far a text may be restructured: the most merges, the most splits, and the most of both together."""
 
     merges: int
     splits: int
@@ -19,7 +24,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, restructure: str | tuple[int, int]) -> Limits:
-        """From "none", "single" (one merge or one split, the paper's) or (merges, splits)."""
+        """The limits for "none", "single" (one merge or one split, as in the paper) or (merges, splits)."""
         if restructure == "none":
             return cls(0, 0, 0)
         if restructure == "single":
@@ -32,17 +37,17 @@ class Limits(NamedTuple):
         return cls(merges, splits, merges + splits)
 
     def allow(self, merges: int, starts_inside: int, ends_inside: int) -> bool:
-        """Whether a run with so many merges, cut inside at its start or end, can occur."""
+        """Whether a run with this many merges, cut (1) or not (0) at its start and at its end, is within the limits."""
         splits = starts_inside + ends_inside
         possible = merges > 0 or splits < 2
         return possible and merges <= self.merges and splits <= self.splits and merges + splits <= self.total
 
 
 class Rule(NamedTuple):
-    """How a distance becomes a z-score: null mean and standard deviation by length, and the prefixes tried.
+    """How an edit distance becomes a z-score: null mean and standard deviation by length, and the prefixes tried.
 
-    `mean[n]` and `std[n]` are read at N', or at max(N', L) where `by_longer` is set; a text of N' sentences meets
-    the prefixes of `least[N']` to `most[N']` blocks.
+    `mean[n]` and `std[n]` are read at the number of sentences N', or at max(N', L) where `by_longer` is set, L being the
+    number of blocks. A text of N' sentences is aligned with prefixes of `least[N']` to `most[N']` blocks.
     """
 
     mean: Floats
@@ -53,7 +58,7 @@ class Rule(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best z of each job and what gave it: merges, splits, prefix length, and the block that the prefix begins with."""
+    """The best z of each job and where it was reached: merges, splits, prefix length, first block of the prefix."""
 
     z: Floats
     merges: Ints
@@ -63,7 +68,7 @@ class Best(NamedTuple):
 
 
 class LocalCosts(NamedTuple):
-    """Worth and costs of the local search, in bits: a match is worth theta * M less the bits that differ."""
+    """Gains and costs of the local search. Of hard bits a match gains theta * M less the bits that differ."""
 
     theta: float
     skip_sentence: float
@@ -71,9 +76,55 @@ class LocalCosts(NamedTuple):
     restructure: float
 
 
+class SoftRule(NamedTuple):
+    """A model of how a marked text is rewritten: the probability of each move from one sentence to the next.
+
+    A sentence usually carries the block after that of the sentence before it. The fields are the probabilities of
+    everything else; the rest is the probability of the usual move. `worth` is how far a unit that carries a block is shifted
+    along the block's direction, in standard deviations of a unit that carries nothing.
+    """
+
+    worth: float
+    foreign: float
+    """The sentence was inserted: it carries no block, and no block is used up."""
+    replaced: float
+    """The sentence replaces a block's sentence without carrying the block."""
+    moved: float
+    """The share of foreign and replaced sentences that carry a block from elsewhere in the text."""
+    repeated: float
+    """The sentence before was cut in two: this sentence carries the same block."""
+    skipped: float
+    """The blocks just before the sentence's block were lost."""
+    further: float
+    """After a lost block, that the next one was lost as well."""
+    two: float
+    """Two sentences were merged into this one, which carries both blocks."""
+    three: float
+    """Three sentences were merged into this one."""
+    joined: float
+    """The sentence carries a block only together with the sentence before it."""
+    jump: float
+    """The text continues at any block."""
+    outside: float = 0.0
+    """The text begins with a passage that carries no blocks, as when a marked text was pasted into another."""
+    leaving: float = 0.0
+    """The sentence begins such a passage."""
+    staying: float = 0.0
+    """Inside such a passage, that the next sentence belongs to it."""
+    resumed: float = 0.0
+    """After such a passage, that the text continues where it stopped; otherwise it continues at any block."""
+
+    def without_restructuring(self) -> SoftRule:
+        """The same rule for sentences taken as they are: no sentence is joined to another or holds several blocks."""
+        return self._replace(two=0.0, three=0.0, joined=0.0)
+
+
 class Step(NamedTuple):
-    """One move of an alignment. `kind` is MATCH, SKIP_SENTENCE or SKIP_BLOCK; the unit is the run that ends in sentence
-    `last` (from 0) with `merged` merges and the code `cut`; `block` counts from 0, -1 for none."""
+    """A move of an alignment. Sentences and blocks count from 0.
+
+    `kind` is MATCH, SKIP_SENTENCE or SKIP_BLOCK. The unit is the run of sentences that ends with sentence `last`, with
+    `merged` merges and cut as the code `cut` says. `block` is -1 where the move concerns no block.
+    """
 
     kind: int
     last: int

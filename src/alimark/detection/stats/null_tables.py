@@ -1,4 +1,8 @@
-"""Null tables of the block edit rate, and the rules that turn a distance into a z-score."""
+"""Null tables of the block edit rate, and the rules that turn an edit distance into a z-score.
+
+A null table holds the mean and standard deviation of the block edit rate of two random sequences by their length. Tables for
+the usual block sizes are shipped; others are computed once by Monte Carlo and kept in the cache folder.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,14 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark._util.files import write_whole
 from alimark._util.paths import cache_folder
-from alimark.detection.kernels import hard
 from alimark.detection.kernels.types import Rule
 from alimark.errors import AlimarkError
 from alimark.keys.arithmetic import pack_bits
 
 ALPHA, BETA = 0.5, 1.5
-
-# The paper's null
+"""A text of N sentences is aligned with alpha * N to beta * N blocks."""
+REFERENCE_LONGEST = 200
+"""The greatest length in the table of the paper's public code."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class NullTable:
     std: Floats
 
     def upto(self, longest: int) -> tuple[Floats, Floats]:
-        """Arrays indexed by length; between the tabled lengths straight lines in log length."""
+        """Mean and standard deviation as arrays indexed by length, interpolated linearly in the logarithm of the length."""
         at = np.log(np.arange(1, longest + 1))
         known = np.log(self.lengths)
         mean = np.interp(at, known, self.mean)
@@ -45,7 +49,7 @@ class NullTable:
 
 
 def tabled_lengths(longest: int, *, dense: int = 200) -> list[int]:
-    """Every length up to `dense`, then steps of an eighth, ending at or beyond `longest`."""
+    """Every length up to `dense`, then lengths that grow by an eighth, up to `longest` or just beyond."""
     lengths = list(range(1, min(dense, longest) + 1))
     while lengths[-1] < longest:
         lengths.append(lengths[-1] + max(1, lengths[-1] // 8))
@@ -53,9 +57,9 @@ def tabled_lengths(longest: int, *, dense: int = 200) -> list[int]:
 
 
 def monte_carlo(m: int, lengths: Sequence[int], pairs: int = 1000) -> NullTable:
-    """The paper's appendix: the block edit rate of `pairs` pairs of random sequences at each length.
+    """A null table from `pairs` pairs of random sequences at each length, as in the paper's appendix.
 
-    The bits come from SHAKE-256, so that the table is the same wherever it is computed.
+    The bits come from SHAKE-256, so that the table is the same on every machine.
     """
     mean, std = [], []
     for n in lengths:
@@ -66,19 +70,21 @@ def monte_carlo(m: int, lengths: Sequence[int], pairs: int = 1000) -> NullTable:
 
 
 def _rates(m: int, n: int, start: int, stop: int) -> Floats:
+    # Numba is loaded only where a table has to be computed, so that settings and results do not need it.
+    from alimark.detection.kernels.hard import edit_distances
+
     label = f"alimark/1/null-table/{m}/{n}/{start}".encode()
     bits = 2 * (stop - start) * n * m
     data = np.frombuffer(hashlib.shake_256(label).digest(-(-bits // 8)), np.uint8)
     packed = pack_bits(np.unpackbits(data)[:bits].reshape(-1, m)).reshape(2, stop - start, n)
-    return hard.edit_distances(packed[0], packed[1], m) / (m * n)
+    return edit_distances(packed[0], packed[1], m) / (m * n)
 
 
 @lru_cache(maxsize=64)
 def null_table(m: int, longest: int) -> NullTable:
-    """The table for block size `m`, at least to length `longest`: shipped, or computed once and kept in the cache."""
-    shipped = json.loads(resources.files("alimark.detection.stats").joinpath("null_tables.json").read_text("utf-8"))[
-        "tables"
-    ]
+    """The table for block size `m` up to length `longest` or beyond: shipped, or computed and kept in the cache folder."""
+    file = resources.files("alimark.detection.stats").joinpath("null_tables.json")
+    shipped = json.loads(file.read_text("utf-8"))["tables"]
     if str(m) in shipped and shipped[str(m)]["lengths"][-1] >= longest:
         return _from_json(shipped[str(m)])
     longest = max(200, 2 ** math.ceil(math.log2(longest)))
@@ -92,7 +98,7 @@ def null_table(m: int, longest: int) -> NullTable:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(content).encode())
     except OSError:
-        pass  # a cache that cannot be written costs time, nothing else
+        pass  # without a cache the table is computed again next time
     return table
 
 
@@ -100,11 +106,8 @@ def _from_json(content: dict[str, list[float]]) -> NullTable:
     return NullTable(np.array(content["lengths"], np.int64), np.array(content["mean"]), np.array(content["std"]))
 
 
-REFERENCE_LONGEST = 200  # the public code's table ends there
-
-
 def pooled(table: NullTable) -> tuple[Floats, Floats]:
-    """The public code's own kind of table: at each length the rates of all lengths up to it, pooled."""
+    """Mean and standard deviation as the public code tables them: at each length the rates of all lengths up to it, pooled."""
     mean, std = table.upto(REFERENCE_LONGEST)
     count = np.arange(1, REFERENCE_LONGEST + 1)
     first = np.cumsum(mean[1:]) / count
@@ -113,7 +116,7 @@ def pooled(table: NullTable) -> tuple[Floats, Floats]:
 
 
 def read_reference(path: Path | str) -> tuple[Floats, Floats]:
-    """A table in the public code's form: {"1": {"mean": ..., "std": ...}, ...}."""
+    """Reads a table in the public code's format: {"1": {"mean": ..., "std": ...}, ...}."""
     try:
         content = json.loads(Path(path).read_text("utf-8"))
         longest = max(int(n) for n in content)
@@ -121,14 +124,14 @@ def read_reference(path: Path | str) -> tuple[Floats, Floats]:
         for n, entry in content.items():
             mean[int(n)], std[int(n)] = float(entry["mean"]), float(entry["std"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AlimarkError(f"{path} is no table of means and standard deviations by length ({error})") from None
+        raise AlimarkError(f"{path} is no table of means and standard deviations by length: {error}") from None
     return mean, std
 
 
 def prefix_lengths(
     longest: int, alpha: float = ALPHA, beta: float = BETA
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each number of sentences the fewest and the most blocks it is aligned with."""
+    """For each number of sentences, the fewest and the most blocks that it is aligned with."""
     if not 0 < alpha <= 1 <= beta <= 4:
         raise AlimarkError(f"alpha and beta must satisfy 0 < alpha <= 1 <= beta <= 4, not {alpha} and {beta}")
     lengths = range(longest + 1)
@@ -137,7 +140,7 @@ def prefix_lengths(
 
 
 def paper_rule(m: int, longest: int, alpha: float = ALPHA, beta: float = BETA) -> Rule:
-    """The paper's z for candidates of up to `longest` sentences: mean and deviation at N'."""
+    """The paper's z-score for up to `longest` sentences: mean and standard deviation at the number of sentences."""
     mean, std = null_table(m, longest).upto(longest)
     return Rule(mean, std, False, *prefix_lengths(longest, alpha, beta))
 
@@ -145,12 +148,15 @@ def paper_rule(m: int, longest: int, alpha: float = ALPHA, beta: float = BETA) -
 def reference_rule(
     m: int, longest: int, alpha: float = ALPHA, beta: float = BETA, table: Path | str | None = None
 ) -> Rule:
-    """The public code's z: pooled values at max(N', L), and where the table ends its least mean and least deviation."""
+    """The public code's z-score: pooled values at the larger of the numbers of sentences and blocks.
+
+    Beyond the end of the table its least mean and least standard deviation are used.
+    """
     known_mean, known_std = pooled(null_table(m, REFERENCE_LONGEST)) if table is None else read_reference(table)
     least, most = prefix_lengths(longest, alpha, beta)
     size = max(longest, int(most[-1])) + 1
     mean, std = np.full(size, np.nanmin(known_mean)), np.full(size, np.nanmin(known_std))
-    for ours, known in ((mean, known_mean), (std, known_std)):
-        some = min(size, len(known))
-        ours[1:some] = np.where(np.isnan(known[1:some]), ours[1:some], known[1:some])
+    for values, known in ((mean, known_mean), (std, known_std)):
+        end = min(size, len(known))
+        values[1:end] = np.where(np.isnan(known[1:end]), values[1:end], known[1:end])
     return Rule(mean, std, True, least, most)

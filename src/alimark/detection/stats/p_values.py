@@ -1,4 +1,4 @@
-"""What a score means: the paper's null tables, p-values by random keys, false discovery rates."""
+"""P-values from random keys, their tail estimate, and control of the false discovery rate over many texts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ DEFAULT_DRAWS = 1000
 MAX_DRAWS = 10_000_000
 
 
-# p-values by random keys
-
-
 @dataclass(frozen=True, kw_only=True)
 class RandomKeys:
-    """The random keys behind a p-value: what detection by any scheme can be asked for."""
+    """The random keys behind a p-value: the detection settings that every scheme has."""
 
     draws: int = DEFAULT_DRAWS
-    """Random keys behind the p-value."""
+    """The number of random keys behind the p-value."""
     stop_after: int | None = None
-    """Stop drawing after so many random keys scored as high (Besag and Clifford)."""
+    """Stop drawing when so many random keys have scored as high (Besag and Clifford)."""
     tail: bool = False
-    """Also estimate the p-value below 1 / draws from a fitted tail."""
+    """Also estimate p-values below 1 / draws from a fitted tail."""
 
     def __post_init__(self) -> None:
         if self.draws < 1 or (self.stop_after is not None and self.stop_after < 1):
@@ -41,25 +38,26 @@ NullScores = Callable[[int, int], Floats]
 
 @dataclass(frozen=True)
 class Significance:
-    """A score among those that random keys give to the same text."""
+    """Where the score of a text's key lies among the scores that random keys give to the same text."""
 
     p_value: float
     draws: int
     above: int
-    """Random keys that scored higher."""
+    """The number of random keys that scored higher."""
     ties: int
-    """Random keys that scored the same, as happens with hard bits."""
+    """The number of random keys that scored the same, which is common with hard bits."""
     mean: float
     std: float
     stopped_early: bool
     tail: float | None = None
-    """An estimate below 1 / draws from a fitted tail, where it was asked for; not a bound."""
+    """An estimate below 1 / draws from a fitted tail, where the settings ask for it; not an upper bound."""
     scores: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     def randomised(self, u: float) -> float:
-        """The p-value with ties broken by `u`, uniform on (0, 1]: exact where `p_value` is only never too small.
+        """The p-value with ties broken by `u`, uniform on (0, 1].
 
-        Where the drawing stopped early there is no such value, and `p_value` itself is returned.
+        For unmarked text it is exactly uniform, whereas `p_value` is never too small and may be too large. Where the drawing
+        stopped early, ties are not counted in full, and `p_value` itself is returned.
         """
         if self.stopped_early:
             return self.p_value
@@ -67,16 +65,21 @@ class Significance:
 
 
 def draws_for(fpr: float, least: int = DEFAULT_DRAWS) -> int:
-    """Enough random keys to resolve a false-positive rate: ten expected above the threshold."""
+    """The number of random keys that resolves a false-positive rate: ten expected above the threshold."""
     if not 0 < fpr < 1:
         raise AlimarkError(f"a false-positive rate lies between 0 and 1, not at {fpr}")
-    wanted = max(least, math.ceil(10 / fpr))
-    if wanted > MAX_DRAWS:
+    draws = max(least, math.ceil(10 / fpr))
+    if draws > MAX_DRAWS:
         raise AlimarkError(
-            f"a false-positive rate of {fpr:g} needs {wanted:,} random keys, more than {MAX_DRAWS:,}; "
+            f"a false-positive rate of {fpr:g} needs {draws:,} random keys, more than {MAX_DRAWS:,}; "
             "use 1e-6 or more, and the tail estimate below that"
         )
-    return wanted
+    return draws
+
+
+def draws_for_keys(draws: int, keys: int) -> int:
+    """The number of random keys that resolves a p-value corrected for `keys` keys: a fifth of `draws` for each of them."""
+    return min(MAX_DRAWS, max(draws, draws * keys // 5))
 
 
 def significance(
@@ -87,25 +90,29 @@ def significance(
     stop_after: int | None = None,
     tail: bool = False,
 ) -> Significance:
-    """The random-key p-value of `raw`.
+    """The random-key p-value of the score `raw`.
 
-    With all `draws` made it is (1 + as high) / (draws + 1). With `stop_after` = h the drawing ends at the h-th key that scores
-    as high, after n draws, and it is h / n (Besag and Clifford): little work for texts that are nothing special.
+    With all `draws` it is (1 + number as high) / (draws + 1). With `stop_after` = h the drawing ends at the h-th key that
+    scores as high, after n draws, and the p-value is h / n (Besag and Clifford): little work for unmarked texts.
     """
-    seen: list[Floats] = []
-    high = made = 0
-    while made < draws:
-        count = min(max(2 * (stop_after or 65536), made), 65536, draws - made)
-        scores = null_scores(made, count)
+    batches: list[Floats] = []
+    high = drawn = 0
+    while drawn < draws:
+        count = min(max(2 * (stop_after or 65536), drawn), 65536, draws - drawn)
+        scores = null_scores(drawn, count)
         as_high = np.flatnonzero(scores >= raw)
         if stop_after is not None and high + len(as_high) >= stop_after:
             scores = scores[: as_high[stop_after - high - 1] + 1]
-            seen.append(scores)
-            return _summary(raw, np.concatenate(seen), stop_after / (made + len(scores)), True)
-        high, made = high + len(as_high), made + count
-        seen.append(scores)
-    every = np.concatenate(seen)
-    return _summary(raw, every, (1 + high) / (draws + 1), False, tail=tail)
+            batches.append(scores)
+            return _summary(raw, np.concatenate(batches), stop_after / (drawn + len(scores)), True)
+        high, drawn = high + len(as_high), drawn + count
+        batches.append(scores)
+    return _summary(raw, np.concatenate(batches), (1 + high) / (draws + 1), False, tail=tail)
+
+
+def significance_of(raw: float, null_scores: NullScores, settings: RandomKeys) -> Significance:
+    """`significance` with the random keys that the settings ask for."""
+    return significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
 
 
 def _summary(raw: float, scores: Floats, p_value: float, stopped: bool, *, tail: bool = False) -> Significance:
@@ -120,7 +127,7 @@ def _summary(raw: float, scores: Floats, p_value: float, stopped: bool, *, tail:
 def tail_estimate(raw: float, scores: Floats, share: float = 0.01) -> float | None:
     """P(null >= raw) from a generalised Pareto tail fitted to the highest `share` of the scores, at least 50 of them.
 
-    Fitted by probability-weighted moments (Hosking and Wallis 1987). None where too few scores are distinct.
+    The tail is fitted by probability-weighted moments (Hosking and Wallis 1987). None where too few scores are distinct.
     """
     count = max(50, int(len(scores) * share))
     ordered = np.sort(scores)
@@ -134,7 +141,8 @@ def tail_estimate(raw: float, scores: Floats, share: float = 0.01) -> float | No
         return None
     shape = 2 - first / (first - 2 * second)
     scale = 2 * first * second / (first - 2 * second)
-    # A tail with an end would call a higher score impossible; an exponential one errs on the safe side.
+    # A negative shape means that scores are bounded, which would call a higher score impossible; an exponential tail
+    # gives a larger p-value.
     shape = max(shape, 0.0)
     over = (raw - threshold) / scale
     if over <= 0:
@@ -144,7 +152,7 @@ def tail_estimate(raw: float, scores: Floats, share: float = 0.01) -> float | No
 
 
 def benjamini_hochberg(p_values: Sequence[float], rate: float) -> tuple[NDArray[np.bool_], float]:
-    """Which of many texts are found with the false discovery rate kept at `rate`, and the p-value that this takes."""
+    """Which of many texts are found when the false discovery rate is kept at `rate`, and the largest p-value among them."""
     p = np.asarray(p_values, float)
     if not len(p):
         return np.zeros(0, bool), 0.0

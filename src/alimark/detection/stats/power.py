@@ -1,63 +1,131 @@
-"""How many sentences a marked text needs to be found."""
+"""How many sentences a marked text needs so that its mark is found: a table for common rates, a simulation for others."""
 
 from __future__ import annotations
 
 import math
 import threading
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alimark._util.arrays import Floats
-from alimark.detection.kernels import hard
+from alimark._util.arrays import Floats, Packed
+from alimark.detection.kernels import hard, soft
 from alimark.detection.kernels.types import Limits
+from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.stats.null_tables import paper_rule
 from alimark.keys.arithmetic import pack_bits
-
-# How long a text must be
+from alimark.keys.key import SOFT_VERSION
 
 TYPICAL_AGREEMENT = 0.82
 """Share of bits that agree in unattacked text marked with 64 candidates; benchmarks/marked_texts.py measures it."""
 TYPICAL_WORTH = 1.9
-"""The same for soft keys: how far a sentence lies along its block's direction, in deviations of one that carries nothing."""
-
-_needed_lock = threading.Lock()
-
-
-@lru_cache(maxsize=32)
-def sentences_needed(m: int, fpr: float, *, soft: bool = False, limit: int = 40) -> int | None:
-    """The fewest sentences of unattacked marked text that are found nine times in ten at this rate; None beyond `limit`.
-
-    By simulation with random bits under the default search. Rates below 1e-4 (soft: 1e-3) are read off a line in log rate.
-    """
-    least = 1e-3 if soft else 1e-4  # a soft score takes longer
-    if fpr < least:
-        base = sentences_needed(m, least, soft=soft, limit=limit)
-        return None if base is None else math.ceil(base * math.log(fpr) / math.log(least))
-    power = _soft_power if soft else _power
-    with _needed_lock:
-        for count in range(1, limit + 1):
-            if power(m, count, fpr) >= 0.9:
-                return count
-    return None
-
+"""The same for soft keys: the shift of a sentence along its block's direction, in standard deviations of unmarked ones."""
+LONGEST_NEEDED = 40
+"""Texts of more sentences are not simulated."""
 
 _TRIALS = 200
+_FULL_POWER = 0.9
+_LEAST_RATE = {False: 1e-4, True: 1e-3}
+"""The least false-positive rate that is simulated, for hard and for soft keys, whose scores take longer."""
+
+_TABLED: dict[bool, dict[int, dict[float, int]]] = {
+    False: {
+        2: {0.05: 16, 0.01: 21, 0.001: 28, 1e-4: 36},
+        4: {0.05: 7, 0.01: 10, 0.001: 15, 1e-4: 17},
+        8: {0.05: 4, 0.01: 6, 0.001: 7, 1e-4: 10},
+        16: {0.05: 2, 0.01: 3, 0.001: 4, 1e-4: 5},
+        32: {0.05: 1, 0.01: 2, 0.001: 2, 1e-4: 2},
+    },
+    True: {
+        8: {0.05: 4, 0.01: 5, 0.001: 6},
+        16: {0.05: 4, 0.01: 4, 0.001: 7},
+        32: {0.05: 3, 0.01: 5, 0.001: 6},
+        64: {0.05: 3, 0.01: 4, 0.001: 7},
+    },
+}
+"""Results of `simulate_sentences_needed` for hard (False) and soft (True) keys of common block sizes, by rate."""
+
+_simulated: dict[tuple[int, float, bool], int | None] = {}
+_simulating = threading.Lock()
 
 
-def _random_blocks(rng: np.random.Generator, m: int, *shape: int) -> NDArray[np.uint64]:
+@dataclass(frozen=True)
+class SentencesNeeded:
+    """The number of sentences that a text needs under one key and one kind of search; call it with a false-positive rate.
+
+    The pipeline puts it into every result, so that `AlignedDetection.verdict` can tell "not found" from "too short to tell"
+    at any rate. Results look the number up here and hold no simulation themselves.
+    """
+
+    block_size: int
+    soft: bool
+    offsets: int = 1
+    excerpt: bool = False
+
+    def __call__(self, fpr: float) -> int | None:
+        """The fewest sentences that are enough; None where no text of up to `LONGEST_NEEDED` sentences is."""
+        # At worst the blocks that a text may begin with cost as much as that many keys.
+        needed = sentences_needed(self.block_size, fpr / self.offsets, soft=self.soft)
+        if needed is not None and self.excerpt:
+            needed = math.ceil(1.5 * needed)  # the wider search costs about that much
+        return needed
+
+
+def sentences_needed(block_size: int, fpr: float, *, soft: bool = False) -> int | None:
+    """The fewest sentences of unattacked marked text that are found nine times in ten at a false-positive rate.
+
+    Common cases are tabled. Any other is simulated once in a process, by the thread that asks first. Rates below 1e-4 (soft
+    keys: 1e-3) are extrapolated along a line in the logarithm of the rate.
+
+    Args:
+        block_size: The bits of a block.
+        fpr: The false-positive rate.
+        soft: Whether the key's decision is soft.
+
+    Returns:
+        The number of sentences, or None where more than `LONGEST_NEEDED` are needed.
+
+    Example:
+        >>> sentences_needed(8, 0.01), sentences_needed(8, 0.001)
+        (6, 7)
+    """
+    least = _LEAST_RATE[soft]
+    if fpr < least:
+        base = sentences_needed(block_size, least, soft=soft)
+        return None if base is None else math.ceil(base * math.log(fpr) / math.log(least))
+    tabled = _TABLED[soft].get(block_size, {}).get(fpr)
+    if tabled is not None:
+        return tabled
+    case = (block_size, fpr, soft)
+    if case not in _simulated:
+        with _simulating:
+            if case not in _simulated:  # another thread may have simulated it in the meantime
+                _simulated[case] = simulate_sentences_needed(block_size, fpr, soft=soft)
+    return _simulated[case]
+
+
+def simulate_sentences_needed(
+    block_size: int, fpr: float, *, soft: bool = False, longest: int = LONGEST_NEEDED
+) -> int | None:
+    """The same number by simulation with random bits under the default search; takes up to some seconds."""
+    power = _soft_power if soft else _hard_power
+    counts = range(1, longest + 1)
+    return next((count for count in counts if power(block_size, count, fpr) >= _FULL_POWER), None)
+
+
+def _random_blocks(rng: np.random.Generator, m: int, *shape: int) -> Packed:
     if m < 64:
         return rng.integers(0, 1 << m, shape, np.uint64, endpoint=False)
     return rng.integers(0, 2**64 - 1, shape, np.uint64, endpoint=True)
 
 
-def _power(m: int, count: int, fpr: float) -> float:
+def _hard_power(m: int, count: int, fpr: float) -> float:
+    """The share of marked texts of `count` sentences whose score is above the threshold for `fpr`."""
     rng = np.random.default_rng(count)
     limits, rule = Limits.of("single"), paper_rule(m, count + 1)
     length, draws = int(rule.most[-1]), math.ceil(20 / fpr)
 
-    def scores(units: NDArray[np.uint64], blocks: NDArray[np.uint64]) -> Floats:
+    def scores(units: Packed, blocks: Packed) -> Floats:
         flat = units.reshape(-1, 2, 4)
         valid = np.ones(flat.shape, bool)
         valid[::count, 1] = False
@@ -74,19 +142,16 @@ def _power(m: int, count: int, fpr: float) -> float:
 
 
 def _soft_power(m: int, count: int, fpr: float) -> float:
-    from alimark.detection.kernels.soft import search_soft, worth_tables
-    from alimark.detection.scoring import SOFT_VERSIONS
-    from alimark.keys.key import SOFT_VERSION
-
+    """The same for soft keys."""
     rng = np.random.default_rng(count)
     version = SOFT_VERSIONS[SOFT_VERSION]
     length, draws = math.ceil(version.blocks * count), math.ceil(20 / fpr)
 
-    def scores(units: Floats, blocks: NDArray[np.uint64]) -> Floats:
+    def scores(units: Floats, blocks: Packed) -> Floats:
         flat, jobs = units.reshape(-1, 2, m), np.arange(len(blocks))
         joinable = np.arange(len(flat)) % count > 0
-        return search_soft(
-            worth_tables(flat), joinable, blocks, np.full(len(units), length), version.rules,
+        return soft.search_soft(
+            soft.worth_tables(flat), joinable, blocks, np.full(len(units), length), version.rules,
             starts=np.arange(0, len(flat) + 1, count), texts=jobs % len(units), keys=jobs,
         )  # fmt: skip
 

@@ -1,10 +1,10 @@
-// The first tab: a pasted text, or files.
+// The first tab: detects the watermark in a pasted text or in files.
 
 import { element, number, result } from "/page/show.js";
 import { extract, post } from "/page/server.js";
 
 const at = (id) => document.getElementById(id);
-const COLUMNS = [["file", "File"], ["verdict", "Verdict"], ["p_value", "p"], ["score", "Score"], ["sentences", "Sentences"], ["key_id", "Key"]];
+const COLUMNS = [["file", "File"], ["verdict", "Verdict"], ["p_value", "p-value"], ["score", "Score"], ["sentences", "Sentences"], ["key_id", "Key id"]];
 let rows = [], order = { column: "file", down: false };
 
 function options() {
@@ -15,15 +15,14 @@ function options() {
   };
 }
 
-export async function look(text, more = {}) {
-  const asked = { ...options(), ...more, input: text };
-  const { results } = await post("/v1/detect", asked);
+export async function detect(text, more = {}) {
+  const { results } = await post("/v1/detect", { ...options(), ...more, input: text });
   return results[0];
 }
 
 async function busy(work) {
   at("check-error").textContent = "";
-  at("check-status").textContent = "Looking…";
+  at("check-status").textContent = "Detecting…";
   try {
     await work();
     at("check-status").textContent = "";
@@ -38,17 +37,17 @@ function clear() {
   at("result").replaceChildren();
 }
 
-function show(found, name) {
-  at("result").replaceChildren(result(found, options().fpr, name));
+function show(detection, name) {
+  at("result").replaceChildren(result(detection, options().fpr, name));
 }
 
 async function checkFiles(files) {
   clear();
   rows = [];
   for (const file of files) {
-    at("check-status").textContent = `Looking at ${file.name}…`;
+    at("check-status").textContent = `Detecting in ${file.name}…`;
     try {
-      rows.push({ file: file.name, ...(await look(await extract(file))) });
+      rows.push({ file: file.name, ...(await detect(await extract(file))) });
     } catch (error) {
       rows.push({ file: file.name, verdict: "error", error: error.message });
     }
@@ -62,8 +61,8 @@ function draw() {
   const { column, down } = order;
   const by = (row) => row[column] ?? (down ? -Infinity : Infinity);
   rows.sort((a, b) => (by(a) < by(b) ? -1 : by(a) > by(b) ? 1 : 0) * (down ? -1 : 1));
-  const head = COLUMNS.map(([id, said]) => element("th", { scope: "col", "aria-sort": id === column ? (down ? "descending" : "ascending") : "none" },
-    element("button", { type: "button", onclick: () => { order = { column: id, down: id === column && !down }; draw(); } }, said)));
+  const head = COLUMNS.map(([id, title]) => element("th", { scope: "col", "aria-sort": id === column ? (down ? "descending" : "ascending") : "none" },
+    element("button", { type: "button", onclick: () => { order = { column: id, down: id === column && !down }; draw(); } }, title)));
   const body = rows.map((row) => element("tr", {},
     element("td", {}, row.error ? row.file : element("button", { type: "button", onclick: () => show(row, row.file) }, row.file)),
     element("td", {}, row.error ? `error: ${row.error}` : row.verdict),
@@ -82,7 +81,7 @@ export function start() {
       if (files.length && !text.trim()) return checkFiles(files);
       if (!text.trim()) throw new Error("Paste a text or choose a file first.");
       clear();
-      show(await look(text), "text");
+      show(await detect(text), "text");
     });
   });
   at("files").addEventListener("change", () => at("files").files.length && busy(() => checkFiles([...at("files").files])));

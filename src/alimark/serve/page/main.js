@@ -1,4 +1,4 @@
-// Tabs and the token; the tabs' work stands in check.js and write.js.
+// Switches the tabs and stores the token; check.js and write.js do the work of the tabs.
 
 import * as check from "/page/check.js";
 import * as write from "/page/write.js";
@@ -6,21 +6,21 @@ import { token } from "/page/server.js";
 
 const tabs = [...document.querySelectorAll("[role=tab]")];
 
-function choose(tab) {
-  for (const one of tabs) {
-    const mine = one === tab;
-    one.setAttribute("aria-selected", String(mine));
-    one.tabIndex = mine ? 0 : -1;
-    document.getElementById(one.getAttribute("aria-controls")).hidden = !mine;
+function select(selectedTab) {
+  for (const tab of tabs) {
+    const selected = tab === selectedTab;
+    tab.setAttribute("aria-selected", String(selected));
+    tab.tabIndex = selected ? 0 : -1;
+    document.getElementById(tab.getAttribute("aria-controls")).hidden = !selected;
   }
-  tab.focus();
+  selectedTab.focus();
 }
 
 tabs.forEach((tab, i) => {
-  tab.addEventListener("click", () => choose(tab));
+  tab.addEventListener("click", () => select(tab));
   tab.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (step) choose(tabs[(i + step + tabs.length) % tabs.length]);
+    if (step) select(tabs[(i + step + tabs.length) % tabs.length]);
   });
 });
 
@@ -29,7 +29,8 @@ field.value = token.get();
 document.getElementById("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   token.set(field.value.trim());
-  document.getElementById("token-note").textContent = field.value ? "Kept in this tab until it is closed." : "No token.";
+  document.getElementById("token-note").textContent = field.value
+    ? "The token is kept in this browser tab until you close it." : "No token is set. Enter a token to use the page.";
 });
 
 check.start();

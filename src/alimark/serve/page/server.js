@@ -1,4 +1,4 @@
-// Talks to the service: the token, JSON, streamed text. Errors come as one Error with a sentence for people.
+// Sends requests to the service. Every failure is thrown as an Error whose message is a sentence for the user.
 
 const STORED = "alimark-token";
 
@@ -8,21 +8,21 @@ export const token = {
 };
 
 async function send(path, options) {
-  if (!token.get()) throw new Error("Enter a token first; an administrator makes one.");
+  if (!token.get()) throw new Error("Enter a token first. An administrator can create one.");
   let answer;
   try {
     answer = await fetch(path, { ...options, headers: { ...options.headers, authorization: `Bearer ${token.get()}` } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is it running?");
+    throw new Error("The server does not answer. Check that it is running.");
   }
   if (answer.ok) return answer;
-  let said = `The server answered ${answer.status}.`;
+  let message = `The server answered with status ${answer.status}.`;
   try {
-    said = (await answer.json()).error.message;
-  } catch { /* no JSON, and the number must do */ }
+    message = (await answer.json()).error.message;
+  } catch { /* the body is not JSON, so only the status is shown */ }
   const wait = answer.headers.get("retry-after");
-  throw new Error(said + (wait ? ` Try again in ${wait} s.` : ""));
+  throw new Error(message + (wait ? ` Try again in ${wait} s.` : ""));
 }
 
 export async function post(path, body, signal) {
@@ -35,15 +35,15 @@ export async function post(path, body, signal) {
 export async function extract(file) {
   const ending = file.name.toLowerCase().split(".").pop();
   const kind = ending === "htm" ? "html" : ending;
-  if (!["txt", "md", "html", "docx", "pdf"].includes(kind)) throw new Error(`${file.name}: files of this kind cannot be read.`);
+  if (!["txt", "md", "html", "docx", "pdf"].includes(kind)) throw new Error(`${file.name} cannot be read. Choose a txt, md, html, docx or pdf file.`);
   const answer = await send(`/v1/extract?kind=${kind}`, {
     method: "POST", body: file, headers: { "content-type": "application/octet-stream" },
   });
   return (await answer.json()).text;
 }
 
-// Calls `heard` with each event of a streamed answer.
-export async function stream(path, body, heard, signal) {
+// Calls `onEvent` with each event of a streamed response.
+export async function stream(path, body, onEvent, signal) {
   const answer = await send(path, {
     method: "POST", body: JSON.stringify({ ...body, stream: true }), headers: { "content-type": "application/json" }, signal,
   });
@@ -51,14 +51,14 @@ export async function stream(path, body, heard, signal) {
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) throw new Error("The answer broke off.");
+    if (done) throw new Error("The response ended before it was complete. Try again.");
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
       if (event === "data: [DONE]") return;
       const content = JSON.parse(event.slice("data: ".length));
       if (content.error) throw new Error(content.error.message);
-      heard(content);
+      onEvent(content);
     }
   }
 }

@@ -1,6 +1,6 @@
-// The second tab: marked text as it is written, then attacked step by step.
+// The second tab: shows marked text while it is written, and attacks it step by step.
 
-import { look } from "/page/check.js";
+import { detect } from "/page/check.js";
 import { element, number, result, shade } from "/page/show.js";
 import { post, stream } from "/page/server.js";
 
@@ -8,9 +8,9 @@ const at = (id) => document.getElementById(id);
 const FPR = 0.01;
 let keyId = "", history = [], stopping = null;
 
-async function busy(said, work) {
+async function busy(status, work) {
   at("write-error").textContent = "";
-  at("write-status").textContent = said;
+  at("write-status").textContent = status;
   try {
     await work();
   } catch (error) {
@@ -26,9 +26,9 @@ async function write() {
   stopping = new AbortController();
   at("stop").disabled = false;
   let text = "";
-  const asked = { prompt: at("prompt").value, sentences: Number(at("sentences").value) };
+  const body = { prompt: at("prompt").value, sentences: Number(at("sentences").value) };
   try {
-    await stream("/v1/completions", asked, (event) => {
+    await stream("/v1/completions", body, (event) => {
       const piece = event.choices[0].text, mark = event.alimark;
       text += piece;
       keyId = mark.key_id;
@@ -40,32 +40,32 @@ async function write() {
   } finally {
     at("stop").disabled = true;
   }
-  await judge(text, "as it was written");
+  await test(text, "none (new text)");
   at("attack-form").hidden = false;
 }
 
-async function judge(text, move) {
-  const found = await look(text, { keys: [keyId], fpr: FPR, search: "whole" });
-  history.push({ text, move, found });
+async function test(text, move) {
+  const detection = await detect(text, { keys: [keyId], fpr: FPR, search: "whole" });
+  history.push({ text, move, detection });
   draw();
 }
 
 function draw() {
-  const rows = history.map(({ move, found }, i) => element("tr", {}, element("td", {}, String(i)), element("td", {}, move),
-    element("td", {}, found.verdict), element("td", { class: "number" }, number(found.p_value)),
-    element("td", { class: "number" }, found.score.toFixed(2)), element("td", { class: "number" }, String(found.sentences))));
-  at("moves").replaceChildren(element("table", { "aria-label": "What each attack did" },
-    element("thead", {}, element("tr", {}, ...["", "Attack", "Verdict", "p", "Score", "Sentences"].map((one) => element("th", { scope: "col" }, one)))),
+  const rows = history.map(({ move, detection }, i) => element("tr", {}, element("td", {}, String(i)), element("td", {}, move),
+    element("td", {}, detection.verdict), element("td", { class: "number" }, number(detection.p_value)),
+    element("td", { class: "number" }, detection.score.toFixed(2)), element("td", { class: "number" }, String(detection.sentences))));
+  at("moves").replaceChildren(element("table", { "aria-label": "Result after each attack" },
+    element("thead", {}, element("tr", {}, ...["", "Attack", "Verdict", "p-value", "Score", "Sentences"].map((title) => element("th", { scope: "col" }, title)))),
     element("tbody", {}, ...rows)));
-  at("attacked").replaceChildren(result(history.at(-1).found, FPR, "attacked"));
+  at("attacked").replaceChildren(result(history.at(-1).detection, FPR, "attacked"));
   at("undo").disabled = history.length < 2;
 }
 
 async function attack() {
   const name = at("attack").value, rate = Number(at("rate").value);
-  const said = at("attack").selectedOptions[0].textContent + (name === "translate" ? "" : `, ${Math.round(100 * rate)}%`);
-  const made = await post("/v1/attack", { name, rate, input: history.at(-1).text, seed: history.length });
-  await judge(made.text, said);
+  const move = at("attack").selectedOptions[0].textContent + (name === "translate" ? "" : `, ${Math.round(100 * rate)}%`);
+  const attacked = await post("/v1/attack", { name, rate, input: history.at(-1).text, seed: history.length });
+  await test(attacked.text, move);
 }
 
 export function start() {
@@ -73,5 +73,5 @@ export function start() {
   at("stop").addEventListener("click", () => stopping?.abort());
   at("attack-form").addEventListener("submit", (event) => { event.preventDefault(); busy("Attacking…", attack); });
   at("undo").addEventListener("click", () => { history.pop(); draw(); });
-  at("rate").addEventListener("input", () => { at("rate-said").textContent = `${Math.round(100 * at("rate").value)}%`; });
+  at("rate").addEventListener("input", () => { at("rate-percent").textContent = `${Math.round(100 * at("rate").value)}%`; });
 }

@@ -1,0 +1,8 @@
+"""Type aliases for JSON content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JsonObject = dict[str, Any]
+"""A JSON object whose fields are checked where they are read, not by the type."""

@@ -1,0 +1,140 @@
+"""Audits many documents into a JSONL file: one answer a line, resumed where an earlier run stopped."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from alimark._util.jsonl import JsonlWriter, Record, read_jsonl, unique_id
+from alimark.audit.auditor import Auditor, Document, answer_record, answers, in_batches
+from alimark.audit.summary import summarise
+from alimark.detection.stats.p_values import RandomKeys
+from alimark.errors import AlimarkError, RecordError
+
+MAX_DRAWS = 1_000_000
+"""Random keys drawn for a document, at most."""
+STOP_AFTER = 20
+"""Drawing stops once so many random keys have scored as high: most documents carry no mark, and few draws show it."""
+
+
+class Progress(Protocol):
+    """What an audit tells while it runs; the command line shows it."""
+
+    def step(self, skipped: int, answered: int) -> None:
+        """Called after each batch with the documents that were answered before, and those that were answered now."""
+
+
+class Silent:
+    """Shows no progress."""
+
+    def step(self, skipped: int, answered: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class JsonlDocuments:
+    """The documents of a JSONL file, each with an id that no other has; may be read several times.
+
+    A line that is no record is a document, too: its answer is the error.
+    """
+
+    source: Path
+    field: str = "text"
+
+    def __iter__(self) -> Iterator[Document]:
+        seen: set[str] = set()
+        for line, record in read_jsonl(self.source):
+            named = {"id": f"line-{line}"} if isinstance(record, RecordError) else record
+            yield unique_id(named, line, seen, field=self.field), record
+
+
+def check_rate(fdr: float) -> None:
+    """Raises AlimarkError where `fdr` is no false discovery rate."""
+    if not 0 < fdr < 1:
+        raise AlimarkError(f"a false discovery rate lies between 0 and 1, not at {fdr}")
+
+
+def enough_draws(settings: RandomKeys, tests: int, fdr: float) -> tuple[RandomKeys, str]:
+    """Raises the number of random keys until one marked document among `tests` can be discovered; draws stop early.
+
+    Returns:
+        The settings, and a note for the user where the number of random keys reaches its limit, else an empty string.
+    """
+    wanted = math.ceil(tests / fdr)
+    limited = "" if wanted <= MAX_DRAWS else (
+        f"{tests:,} tests would take {wanted:,} random keys to discover a single marked document at a false "
+        f"discovery rate of {fdr:g}; {MAX_DRAWS:,} are drawn, enough for {math.ceil(wanted / MAX_DRAWS)} or more"
+    )  # fmt: skip
+    draws = max(settings.draws, min(wanted, MAX_DRAWS))
+    return replace(settings, draws=draws, stop_after=settings.stop_after or STOP_AFTER), limited
+
+
+def audit_documents(
+    documents: Iterable[Document],
+    auditor: Auditor,
+    output: Path,
+    *,
+    fpr: float,
+    fdr: float,
+    field: str = "text",
+    progress: Progress | None = None,
+) -> Record:
+    """Appends the answer of every document to a JSONL file and summarises the whole file.
+
+    Documents whose id is in the file already are skipped, so that a run that was stopped can be started again.
+
+    Args:
+        documents: Ids and records; an id must be the same in every run.
+        auditor: Holds the keys, the settings and the embedder.
+        output: The JSONL file; it is created, or continued where it holds answers under the same keys.
+        fpr: The p-value up to which the summary counts a document as found.
+        fdr: The false discovery rate of the summary.
+        field: The field of a record that holds the text.
+        progress: Told after each batch how many documents are done.
+
+    Returns:
+        The counts of `summarise`, and the time that this run took.
+
+    Raises:
+        RecordError: The output holds other lines than answers under these keys.
+    """
+    keys, progress = auditor.keys, progress or Silent()
+    started, answered = time.perf_counter(), 0
+    # With several keys, each document is answered by the likeliest: the file belongs to no single key.
+    with JsonlWriter(output, key_id=keys[0].id if len(keys) == 1 else None) as writer:
+        for skipped, batch in _batches(documents, writer.done, field):
+            batch_answers = answers([record for _, record in batch], auditor, field)
+            for (document_id, record), answer in zip(batch, batch_answers, strict=True):
+                writer.write(answer_record(document_id, record, answer, keys, field))
+            answered += len(batch)
+            progress.step(skipped, len(batch))
+    counts = summarise(output, fpr, fdr)
+    seconds = time.perf_counter() - started
+    return {
+        **counts,
+        "documents_now": answered,
+        "seconds": round(seconds, 2),
+        "documents_per_second": round(answered / seconds, 2),
+        "time_shares": {name: round(spent / seconds, 3) for name, spent in sorted(auditor.times.items())},
+    }
+
+
+def _batches(documents: Iterable[Document], done: set[str], field: str) -> Iterator[tuple[int, list[Document]]]:
+    """The documents that are not done, in batches, each with the number of those skipped before it."""
+    skipped = 0
+
+    def remaining() -> Iterator[Document]:
+        nonlocal skipped
+        for document in documents:
+            if document[0] in done:
+                skipped += 1
+            else:
+                yield document
+
+    for batch in in_batches(remaining(), lambda document: document[1], field):
+        yield skipped, batch
+        skipped = 0
+    yield skipped, []

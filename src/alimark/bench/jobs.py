@@ -1,0 +1,257 @@
+"""The records that a recipe asks for, as jobs: one job is one record to make.
+
+The id of a job is the hash of everything that its record depends on. Records of equal jobs are therefore shared between
+recipes and runs, and a changed setting gives a new id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from alimark.attacks import seed_for
+from alimark.bench.data import DataSet, Item
+from alimark.bench.data import load as load_data
+from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
+from alimark.bench.workspace import digest
+from alimark.generation.api import GenerationSettings
+from alimark.keys.key import SOFT_VERSION
+from alimark.llm.base import Sampling
+from alimark.schemes.registry import scheme
+
+_SCORES = 1
+"""Increase this number when a change of detection changes scores: records of older releases are then not used."""
+
+POOLED_ATTACKS = ("insert", "copy-paste")
+"""Attacks that take sentences from other texts of the data set."""
+
+HUMAN = "human:"
+"""Start of a source that is a human text and not the id of a record."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One watermark on one data set at one point of the grid."""
+
+    variant: Variant
+    watermark: Watermark
+    data: DataSet = field(hash=False)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.variant.recipe
+
+    @cached_property
+    def items(self) -> list[Item]:
+        """The prompts that are continued; the data set may hold more human texts."""
+        return self.data.items[: self.recipe.data.texts]
+
+
+class TextToWrite(NamedTuple):
+    cell: Cell
+    item: Item
+    settings: GenerationSettings
+    marked: bool
+    answer: int
+
+
+class TextToAttack(NamedTuple):
+    cell: Cell
+    item: Item
+    attack: OneAttack
+    parent: str
+    """The id of the attacked text's record."""
+    seed: int
+
+
+class TextToScore(NamedTuple):
+    cell: Cell
+    detection: Detection
+    source: str
+    """The id of a text's record, or "human:" and the text."""
+    secret_text: str
+    """The text that the key's secret is derived from: a prompt, or a human text."""
+    number: int
+
+
+class TextsToCompare(NamedTuple):
+    parent: str
+    attacked: str
+
+
+class TextToRead(NamedTuple):
+    prompt: str
+    source: str
+
+
+Content_co = TypeVar("Content_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Job(Generic[Content_co]):
+    """A record to make: its id and what is needed to make it. Jobs with the same `group` use the same models."""
+
+    id: str
+    group: tuple[object, ...] = field(hash=False)
+    content: Content_co = field(hash=False)
+
+
+def _generation_parameters(watermark: Watermark) -> dict[str, Any]:
+    """The key's parameters that a written text depends on: all versions of soft decisions write the same texts."""
+    return {name: value for name, value in watermark.key.items() if name != "soft_version"}
+
+
+class Plan:
+    """All jobs of a recipe."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._sets: dict[str, DataSet] = {}
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return [
+            Cell(variant, watermark, self._set(name, variant.recipe))
+            for variant in variants(self.recipe)
+            for name in variant.recipe.data.sets
+            for watermark in variant.recipe.watermark
+        ]
+
+    def _set(self, name: str, recipe: Recipe) -> DataSet:
+        settings = recipe.data
+        most = None if settings.human_texts is None else max(settings.human_texts, settings.texts)
+        cache_key = digest({"name": name, **settings.model_dump()})
+        if cache_key not in self._sets:
+            self._sets[cache_key] = load_data(
+                name, settings.sentences, human=settings.human, most=most, skip=settings.skip
+            )
+        return self._sets[cache_key]
+
+    # Generation
+
+    def generate_job(self, cell: Cell, item: Item, *, marked: bool = True, answer: int = 0) -> Job[TextToWrite]:
+        """A text that continues a prompt; `answer` numbers several texts for the same prompt."""
+        recipe, options = cell.recipe, dict(cell.watermark.generate)
+        if marked and cell.watermark.scheme != "alimark":
+            options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
+        settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
+        parameters = _generation_parameters(cell.watermark)
+        inputs = {
+            "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": settings.to_dict(),
+            "seed": recipe.seed, "answer": answer,
+            **({"scheme": cell.watermark.scheme, "key": parameters} if marked else {}),
+        }  # fmt: skip
+        group = (
+            recipe.llm.name,
+            digest(recipe.llm.options),
+            digest(settings.to_dict()),
+            digest(parameters),
+            cell.watermark.scheme,
+            marked,
+        )
+        return Job(digest(inputs), group, TextToWrite(cell, item, settings, marked, answer))
+
+    def generate_jobs(self) -> Iterator[Job[TextToWrite]]:
+        """Marked texts for all prompts, then the further texts whose quality is measured."""
+        for cell in self.cells:
+            for item in cell.items:
+                yield self.generate_job(cell, item)
+        for cell in self.cells:
+            yield from self.quality_generate_jobs(cell)
+
+    def quality_generate_jobs(self, cell: Cell) -> Iterator[Job[TextToWrite]]:
+        """Unmarked texts, and several answers to the same prompt."""
+        wanted = cell.recipe.quality
+        if wanted.oracle and wanted.unmarked:
+            for item in cell.items[: wanted.texts]:
+                yield self.generate_job(cell, item, marked=False)
+        for item in cell.items[: wanted.prompts] if wanted.answers else ():
+            for answer in range(wanted.answers):
+                yield self.generate_job(cell, item, answer=answer)
+                if wanted.unmarked:
+                    yield self.generate_job(cell, item, marked=False, answer=answer)
+
+    # Attacks
+
+    def attack_job(
+        self, cell: Cell, item: Item, attack: OneAttack, answer: int = 0, again: int = 0
+    ) -> Job[TextToAttack]:
+        """`again` numbers attacks on the same text, each with another random seed."""
+        parent = self.generate_job(cell, item, answer=answer).id
+        pool = cell.data.name if attack.name in POOLED_ATTACKS else ""
+        inputs = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": attack.settings, "pool": pool,
+                  "seed": cell.recipe.seed} | ({"again": again} if again else {})  # fmt: skip
+        seed = seed_for(attack.name, cell.recipe.seed, f"{parent}/{again}" if again else parent)
+        group = (attack.name, digest(attack.settings), pool)
+        return Job(digest(inputs), group, TextToAttack(cell, item, attack, parent, seed))
+
+    def attacked_items(self) -> Iterator[tuple[Cell, OneAttack, Item]]:
+        """Every combination of cell, attack and prompt."""
+        for cell in self.cells:
+            for attack in attacks(cell.recipe):
+                for item in cell.items:
+                    yield cell, attack, item
+
+    def attack_jobs(self) -> Iterator[Job[TextToAttack]]:
+        return (self.attack_job(cell, item, attack) for cell, attack, item in self.attacked_items())
+
+    # Detection
+
+    def detect_job(
+        self, cell: Cell, detection: Detection, source: str, secret_text: str, number: int = 0
+    ) -> Job[TextToScore]:
+        """`source` is the id of the record whose text is scored, or "human:" and the text."""
+        inputs = {"stage": "detect", "source": source, "key": _generation_parameters(cell.watermark),
+                  "scheme": cell.watermark.scheme, "secret": secret_text, "number": number, "seed": cell.recipe.seed,
+                  "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
+        version = cell.watermark.key.get("soft_version", SOFT_VERSION)
+        # Version 1 is left out, because records from before there was another version do not name it.
+        if cell.watermark.key.get("decision") == "soft" and version != 1:
+            inputs["soft_version"] = version
+        group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)
+        return Job(digest(inputs), group, TextToScore(cell, detection, source, secret_text, number))
+
+    def detect_jobs(self) -> Iterator[Job[TextToScore]]:
+        for cell in self.cells:
+            for detection in cell.recipe.detection:
+                for item in cell.items:
+                    if cell.recipe.clean:
+                        yield self.detect_job(cell, detection, self.generate_job(cell, item).id, item.prompt)
+                    for attack in attacks(cell.recipe):
+                        yield self.detect_job(cell, detection, self.attack_job(cell, item, attack).id, item.prompt)
+                yield from (job for _, job in self.human_jobs(cell, detection))
+
+    def human_jobs(self, cell: Cell, detection: Detection) -> Iterator[tuple[int, Job[TextToScore]]]:
+        """Each human text's number, and the text under each of its fresh keys."""
+        for number, text in enumerate(cell.data.human[: cell.recipe.data.human_texts]):
+            for fresh in range(cell.recipe.data.human_keys):
+                yield number, self.detect_job(cell, detection, f"{HUMAN}{text}", text, fresh + 1)
+
+    # Meaning and quality
+
+    def meaning_job(self, parent: str, attacked: str) -> Job[TextsToCompare]:
+        """The cosine similarity of an attacked text to the text before the attack."""
+        inputs = {"stage": "meaning", "of": [parent, attacked], "embedder": self.recipe.meaning}
+        return Job(digest(inputs), (self.recipe.meaning,), TextsToCompare(parent, attacked))
+
+    def meaning_jobs(self) -> Iterator[Job[TextsToCompare]]:
+        for cell, attack, item in self.attacked_items() if self.recipe.meaning else ():
+            yield self.meaning_job(self.generate_job(cell, item).id, self.attack_job(cell, item, attack).id)
+
+    def quality_jobs(self, cell: Cell) -> Iterator[tuple[str, str, Job[TextToRead]]]:
+        """The kind of text (the watermark's label, "unmarked" or "human"), its source, and the job."""
+        wanted = cell.recipe.quality
+        for item in cell.items[: wanted.texts] if wanted.oracle else ():
+            sources = {cell.watermark.label: self.generate_job(cell, item).id, "human": f"{HUMAN}{item.human}"}
+            if wanted.unmarked:
+                sources["unmarked"] = self.generate_job(cell, item, marked=False).id
+            for kind, source in sources.items():
+                yield kind, source, self.reading_job(cell, item, source)
+
+    def reading_job(self, cell: Cell, item: Item, source: str) -> Job[TextToRead]:
+        """The perplexity of a text that follows its prompt."""
+        oracle = cell.recipe.quality.oracle
+        inputs = {"stage": "quality", "source": source, "prompt": item.prompt, "oracle": oracle}
+        return Job(digest(inputs), (oracle,), TextToRead(item.prompt, source))

@@ -1,0 +1,79 @@
+"""The models, keys and detection settings that a recipe names."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from alimark._util.jsonl import Record
+from alimark.bench.recipe import Detection, Watermark, detection_options
+from alimark.bench.workspace import digest
+from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import RandomKeys
+from alimark.embedding.base import Embedder
+from alimark.embedding.loading import load_embedder
+from alimark.keys.fitted import Fitted
+from alimark.keys.key import DEFAULT_EMBEDDER, Key
+from alimark.llm import load_llm
+from alimark.llm.base import LLM
+from alimark.schemes.registry import scheme
+
+
+class Models:
+    """Loads models by name and keeps them: every embedder, but only the last language model."""
+
+    def __init__(self) -> None:
+        self._llms: dict[str, LLM] = {}
+        self._embedders: dict[str, Embedder] = {}
+        self._fitted: dict[str, Fitted] = {}
+
+    def fitted(self, path: str) -> Fitted:
+        """The parameters that a rival scheme fitted to text, from a file of `alimark fit`."""
+        if path not in self._fitted:
+            self._fitted[path] = Fitted.load(path)
+        return self._fitted[path]
+
+    def llm(self, name: str, options: Record | None = None) -> LLM:
+        cache_key = digest({"name": name, "options": options or {}})
+        if cache_key not in self._llms:
+            self._llms.clear()  # two language models may not fit into memory
+            self._llms[cache_key] = load_llm(name, **(options or {}))
+        return self._llms[cache_key]
+
+    def embedder(self, name: str) -> Embedder:
+        if name not in self._embedders:
+            self._embedders[name] = load_embedder(name)
+        return self._embedders[name]
+
+
+def secret(seed: int, text: str, number: int = 0) -> bytes:
+    """The secret of a text's key, the same in every run. It can be computed by anyone: use it for experiments only."""
+    return hashlib.sha256(f"alimark/bench/key/{seed}/{number}/{text}".encode("utf-8", "surrogatepass")).digest()
+
+
+def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
+    """The key with this secret and the public parameters of a recipe's watermark."""
+    public = dict(watermark.key)
+    embedder = embedder_for(watermark, models)
+    public.pop("embedder", None)
+    if "fitted" in public:
+        public["fitted"] = models.fitted(str(public["fitted"]))
+    return Key.generate(secret=secret_bytes, scheme=watermark.scheme, embedder=embedder, **public)
+
+
+def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
+    """The embedder of a watermark's keys; None if the scheme does not embed."""
+    if watermark.scheme != "alimark" and not scheme(watermark.scheme).embeds:
+        return None
+    return models.embedder(watermark.key.get("embedder", DEFAULT_EMBEDDER))
+
+
+def settings_for(watermark: Watermark, detection: Detection) -> RandomKeys:
+    """The detection settings of a scheme: the recipe's detection options that this scheme has."""
+    options = detection_options(detection)
+    if watermark.scheme == "alimark":
+        return DetectionSettings(**options)
+    kind: Any = getattr(scheme(watermark.scheme), "settings", RandomKeys)
+    known = kind.__dataclass_fields__
+    settings: RandomKeys = kind(**{name: value for name, value in options.items() if name in known})
+    return settings

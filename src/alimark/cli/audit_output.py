@@ -1,0 +1,132 @@
+"""Shows the progress of an audit on stderr, and prints its summary."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from alimark.cli import show
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from alimark._util.jsonl import Record
+
+_MAX_FAULTS = 5
+"""Faults that are printed; more are only counted."""
+
+
+class DocumentBar:
+    """Shows the documents done and their rate."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._ticker, self._total = progress, show.Ticker(), total
+        self._task = progress.add_task("documents", total=total)
+        self._answered = 0
+        self._started = time.perf_counter()
+
+    def step(self, skipped: int, answered: int) -> None:
+        """Counts a batch: documents that were answered in an earlier run, and those answered now."""
+        self._answered += answered
+        rate = self._answered / (time.perf_counter() - self._started)
+        self._progress.update(self._task, advance=skipped + answered, description=f"documents ({rate:.1f}/s)")
+        self._ticker.tick(f"{self._answered} of {self._total} documents, {rate:.1f} a second")
+
+
+class BlockBar:
+    """Shows the blocks of a corpus done, the documents in them and their rate."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._ticker = progress, show.Ticker()
+        self._task: TaskID | None = None
+        self._documents = self._faults = 0
+        self._blocks = self._blocks_done = 0
+        self._started = time.perf_counter()
+
+    def planned(self, blocks: int, done: int) -> None:
+        """Called once, with the number of blocks and of those that an earlier run finished."""
+        self._blocks, self._blocks_done = blocks, done
+        self._task = self._progress.add_task("blocks", total=blocks, completed=done)
+        if done:
+            show.note(f"{done} of {blocks} blocks were done before")
+        self._started = time.perf_counter()
+
+    def step(self, documents: int) -> None:
+        """Counts documents that were answered."""
+        self._documents += documents
+        rate = self._documents / (time.perf_counter() - self._started)
+        if self._task is not None:
+            description = f"blocks ({self._documents:,} documents, {rate:.1f}/s)"
+            self._progress.update(self._task, description=description)
+        self._ticker.tick(
+            f"{self._documents:,} documents, {rate:.1f} a second, {self._blocks_done} of {self._blocks} blocks"
+        )
+
+    def block(self) -> None:
+        """Counts a block that is finished."""
+        self._blocks_done += 1
+        if self._task is not None:
+            self._progress.advance(self._task)
+
+    def fault(self, message: str) -> None:
+        """Prints a fault, such as a lost worker, unless there were many."""
+        self._faults += 1
+        if self._faults <= _MAX_FAULTS:
+            show.note(f"note: {message}")
+        elif self._faults == _MAX_FAULTS + 1:
+            show.note("note: further faults of this kind are only counted")
+
+
+def print_summary(summary: Record) -> None:
+    """Prints the summary of an audit into a JSONL file."""
+    at = f"(p <= {summary['fdr_threshold']:.3g})" if summary["found_at_fdr"] else ""
+    show.stdout().print(
+        f"{summary['documents']} documents, {summary['failed']} failed\n"
+        f"{summary['found_at_fpr']} with p <= {summary['fpr']:g} "
+        f"(about {summary['fpr'] * (summary['documents'] - summary['failed']):.1f} expected were none marked)\n"
+        f"{summary['found_at_fdr']} found at a false discovery rate of {summary['fdr']:g} "
+        f"{at}\n"
+        f"{summary['documents_now']} documents in {summary['seconds']} s, {summary['documents_per_second']} a second; "
+        f"share of time: {json.dumps(summary['time_shares'])}"
+    )
+
+
+def print_corpus_summary(summary: Record) -> None:
+    """Prints the summary of an audit into a folder, with counts by key and by source."""
+    sound = summary["documents"] - summary["failed"]
+    at = f" (p <= {summary['fdr_threshold']:.3g})" if summary["found_at_fdr"] else ""
+    lines = [
+        f"{summary['documents']:,} documents, {summary['failed']:,} failed",
+        *(f"  {count:,}: {why}" for why, count in summary["failures"].items()),
+        f"{summary['found_at_fpr']:,} with p <= {summary['fpr']:g} "
+        f"(about {summary['fpr'] * sound:,.1f} expected were none marked)",
+        f"{summary['found_at_fdr']:,} found at a false discovery rate of {summary['fdr']:g}{at}",
+        *(f"  {count:,} under key {key}" for key, count in summary["found_by_key"].items()),
+        *(
+            f"  {counts['found']:,} of {counts['documents']:,} in {name}"
+            for name, counts in list(summary["found_by_source"].items())[:10]
+            if counts["found"] and summary["sources"] > 1
+        ),
+        *_rate_lines(summary),
+    ]
+    show.stdout().print("\n".join(lines), markup=False)
+
+
+def _rate_lines(summary: Record) -> list[str]:
+    lines = []
+    if "first_pass" in summary:
+        first = summary["first_pass"]
+        lines.append(
+            f"first pass: {first['suspicious']:,} of {first['documents']:,} documents went on to the full test"
+        )
+    if summary["documents_now"]:
+        shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in summary["time_shares"].items())
+        lines.append(
+            f"{summary['documents_now']:,} documents in {summary['seconds']} s, "
+            f"{summary['documents_per_second']} a second at work; "
+            f"{summary['units_embedded']:,} of {summary['units_asked']:,} units embedded; workers' time: {shares}"
+        )
+    if summary["workers_lost"]:
+        lines.append(f"{summary['workers_lost']} workers were lost on the way and replaced")
+    return lines

@@ -1,0 +1,165 @@
+"""Options that several verbs share, and how detection settings are made from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from alimark.detection.settings import DetectionSettings
+    from alimark.detection.stats.p_values import RandomKeys
+    from alimark.keys.key import Key
+
+Engine = Literal["plain", "ray"]
+
+KeyFile = Annotated[Path, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")]
+KeyFiles = Annotated[
+    list[Path],
+    typer.Option(
+        "-k",
+        "--key",
+        help="Key file, or a folder of key files; may be repeated. With several keys, the likeliest one is named and its "
+        "p-value is corrected for their number.",
+    ),
+]
+JsonOutput = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+HumanTexts = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="JSONL of human texts (`text` or `natural_text` on each line), plain or .gz; may be repeated. "
+        "Without it, the manual that is part of Python is used."
+    ),
+]
+
+# The false-positive rate and the search of a detection
+
+Fpr = Annotated[
+    float, typer.Option(help="False-positive rate: the mark counts as found where the p-value is at most this.")
+]
+Excerpt = Annotated[bool, typer.Option("--excerpt", help="Look for marked passages inside a longer text.")]
+Restructure = Annotated[
+    str,
+    typer.Option(
+        help="Which changes of sentence boundaries are undone. none; single: one merge or split at a time, as in the paper; "
+        "A,B: up to A merges and B splits together; learned: restructurings by a chat model (needs --llm); learned+single."
+    ),
+]
+DetectionModel = Annotated[
+    str | None,
+    typer.Option(
+        "--llm", help="Chat model for --restructure learned, or the model that PMark samples. The model reads the text."
+    ),
+]
+Variants = Annotated[int, typer.Option(help="Restructurings to ask of the chat model.")]
+Draws = Annotated[
+    int | None,
+    typer.Option(help="Random keys behind each p-value.", show_default="1000, or more where the rates need more"),
+]
+Tail = Annotated[bool, typer.Option("--tail", help="Also estimate p-values below 1/draws from a fitted tail.")]
+Null = Annotated[
+    str,
+    typer.Option(
+        help="Mean and deviation behind z: paper (the rule of the paper) or reference (the table of the public code)."
+    ),
+]
+NullFile = Annotated[
+    Path | None,
+    typer.Option(help="Table of means and deviations to use with --null reference in place of the built-in one."),
+]
+MaxBlocks = Annotated[int, typer.Option(help="Blocks of the key that --excerpt searches.")]
+
+# Workers
+
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="Where the work runs: plain (in this process) or ray (worker processes on this machine or a cluster).",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Address of a running Ray cluster, e.g. auto or HOST:6379.", show_default="this machine alone"),
+]
+
+
+def check_engine(engine: str) -> Engine:
+    """Returns the engine; raises AlimarkError where there is none of that name."""
+    if engine not in ("plain", "ray"):
+        raise AlimarkError(f"--engine is plain or ray, not {engine!r}")
+    return cast(Engine, engine)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of `detect` and `audit` that say how a text is searched."""
+
+    fpr: float
+    excerpt: bool
+    restructure: str
+    llm: str | None
+    variants: int
+    draws: int | None
+    tail: bool
+    null: str
+    null_file: Path | None
+    max_blocks: int
+
+    def settings(self, keys: Sequence[Key]) -> RandomKeys:
+        """The settings of a detection under these keys; options that a key's scheme does not have are refused."""
+        from alimark.detection.settings import DetectionSettings
+        from alimark.detection.stats.p_values import RandomKeys
+        from alimark.schemes.registry import asks_llm
+
+        settings = self._alimark_settings()
+        if settings.learned != (self.llm is not None) and not (self.llm is not None and any(map(asks_llm, keys))):
+            raise AlimarkError("--restructure learned and --llm go together; give both, or neither")
+        if all(key.scheme == "alimark" for key in keys):
+            return settings
+        common = {name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__}
+        if settings != DetectionSettings(**common, passage_fpr=settings.passage_fpr):
+            raise AlimarkError(
+                "--excerpt, --restructure, --null and --max-blocks belong to AliMark's search; leave them out for keys of "
+                "other schemes"
+            )
+        return RandomKeys(**common)
+
+    def _alimark_settings(self) -> DetectionSettings:
+        from alimark.detection.settings import DetectionSettings
+        from alimark.detection.stats.p_values import draws_for
+
+        default_draws = draws_for(self.fpr)
+        if self.draws is not None and self.draws + 1 < 1 / self.fpr:
+            raise AlimarkError(
+                f"--draws {self.draws} cannot resolve --fpr {self.fpr:g}; at least {math.ceil(1 / self.fpr) - 1} are needed"
+            )
+        return DetectionSettings(
+            restructure=self._limits(),
+            null=self.null,  # type: ignore[arg-type]  # checked by the settings
+            null_file=self.null_file,
+            tail=self.tail,
+            max_blocks=self.max_blocks,
+            search="excerpt" if self.excerpt else "whole",
+            passage_fpr=self.fpr,
+            draws=default_draws if self.draws is None else self.draws,
+            variants=self.variants,
+        )
+
+    def _limits(self) -> str | tuple[int, int]:
+        if "," not in self.restructure:
+            return self.restructure
+        try:
+            merges, splits = self.restructure.split(",")
+            return int(merges), int(splits)
+        except ValueError:
+            raise AlimarkError(
+                "--restructure takes none, single, learned, learned+single or two numbers such as 2,1"
+            ) from None

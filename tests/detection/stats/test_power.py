@@ -1,0 +1,72 @@
+"""The sentences that a text needs: tabled values are those of the simulation, and each case is simulated once."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from alimark.detection.stats import power
+from alimark.detection.stats.power import SentencesNeeded, sentences_needed, simulate_sentences_needed
+
+
+@pytest.fixture
+def simulations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
+    """The cases that are simulated during a test."""
+    cases = []
+
+    def simulate(block_size: int, fpr: float, **_: bool) -> int:
+        cases.append((block_size, fpr))
+        return 9
+
+    monkeypatch.setattr(power, "_simulated", {})
+    monkeypatch.setattr(power, "simulate_sentences_needed", simulate)
+    return cases
+
+
+def test_more_sentences_for_rarer_errors_and_fewer_for_soft_keys() -> None:
+    needed, rarer, soft = sentences_needed(8, 0.01), sentences_needed(8, 1e-6), sentences_needed(32, 0.01, soft=True)
+    assert needed is not None
+    assert rarer is not None
+    assert soft is not None
+    assert 3 <= needed <= 8
+    assert 1 < soft <= needed
+    assert rarer > needed
+
+
+def test_beyond_the_longest_text_there_is_no_number() -> None:
+    assert simulate_sentences_needed(8, 0.01, longest=1) is None
+
+
+@pytest.mark.parametrize(
+    ("block_size", "fpr", "soft"),
+    [(4, 0.05, False), (8, 0.05, False), (8, 0.01, False), (8, 0.001, False), (16, 0.01, False), (32, 0.01, True)],
+)
+def test_tabled_values_are_those_of_the_simulation(block_size: int, fpr: float, soft: bool) -> None:
+    assert sentences_needed(block_size, fpr, soft=soft) == simulate_sentences_needed(block_size, fpr, soft=soft)
+
+
+def test_common_rates_are_not_simulated(simulations: list[tuple[int, float]]) -> None:
+    for fpr in (0.05, 0.01, 0.001, 1e-4, 1e-6):
+        assert sentences_needed(8, fpr) is not None
+        assert sentences_needed(32, fpr, soft=True) is not None
+    assert simulations == []
+
+
+def test_any_other_rate_is_simulated_once_by_all_threads(simulations: list[tuple[int, float]]) -> None:
+    threads = [threading.Thread(target=sentences_needed, args=(8, 0.02)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sentences_needed(8, 0.02) == 9
+    assert simulations == [(8, 0.02)]
+
+
+def test_offsets_cost_as_much_as_keys_and_excerpts_half_as_much_again() -> None:
+    assert SentencesNeeded(8, soft=False)(0.01) == sentences_needed(8, 0.01) == 6
+    assert SentencesNeeded(8, soft=False, excerpt=True)(0.01) == 9
+    assert SentencesNeeded(8, soft=False, offsets=10)(0.01) == sentences_needed(8, 0.001)
+    same = pickle.loads(pickle.dumps(SentencesNeeded(8, soft=False)))  # noqa: S301
+    assert same == SentencesNeeded(8, soft=False)

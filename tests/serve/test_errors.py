@@ -1,0 +1,51 @@
+"""Error responses: a complete sentence for people, and a status and code for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from services import Running
+
+pytest.importorskip("fastapi")
+
+from alimark.errors import KeyFileError, LLMError, MissingExtra
+from alimark.serve.gate import to_api_error
+
+CASES: list[tuple[str, str, str, bytes, int, str, str]] = [
+    ("detect", "POST", "/v1/detect", b"{", 422, "invalid", "The body is not valid JSON"),
+    ("detect", "POST", "/v1/detect", b"\xff", 400, "http", "The body is not valid JSON"),
+    ("detect", "POST", "/v1/detect", b'{"input": "One.", "fpr": 0}', 422, "invalid", "The field fpr is not valid"),
+    ("detect", "POST", "/v1/detect", b'{"input": " "}', 422, "empty", "The text is empty"),
+    ("detect", "POST", "/v1/detect", b'{"input": "One.", "keys": ["ak"]}', 409, "no_key", "This token has no active key"),
+    ("detect", "GET", "/v1/nothing", b"", 404, "http", "There is no such path"),
+    ("detect", "GET", "/v1/keys", b"", 403, "wrong_role", "This endpoint needs a token with the role admin"),
+    ("generate", "PUT", "/v1/completions", b"{}", 405, "http", "The path does not support this method"),
+    ("generate", "POST", "/v1/completions", b'{"prompt": "So.", "model": "x"}', 404, "model_not_found", "The only model"),
+    ("generate", "POST", "/v1/completions", b'{"prompt": "So.", "top_p": 0}', 422, "unmarkable", "With a top_p below 0.5"),
+    (
+        "generate", "POST", "/v1/chat/completions", b'{"messages": [{"role": "assistant", "content": "So."}]}', 422,
+        "invalid", "The request is not valid: the role of the last message must be user",
+    ),
+    ("admin", "POST", "/v1/keys/ak000000000000000000/retire", b"{}", 404, "no_such_key", "There is no key"),
+    ("admin", "DELETE", "/v1/tokens/tk000000000000", b"", 404, "no_such_token", "There is no token"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[2]} {case[5]}")
+def test_messages(running: Running, case: tuple[Any, ...]) -> None:
+    role, method, path, content, status, code, start = case
+    with running.client(role) as client:
+        answer = client.request(method, path, content=content, headers={"content-type": "application/json"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code)
+    assert error["message"].startswith(start)
+    assert error["message"].endswith(".")
+
+
+def test_messages_of_library_errors() -> None:
+    assert to_api_error(KeyFileError("the key is on the ring already")).message == "The key is on the ring already."
+    assert to_api_error(LLMError("http://host/v1 names no model")).message == "http://host/v1 names no model."
+    assert (
+        to_api_error(MissingExtra("x-y", "serve")).message == "x-y is not installed; run: pip install 'alimark[serve]'"
+    )

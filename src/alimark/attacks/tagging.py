@@ -185,9 +185,8 @@ def readings(word: str) -> list[tuple[str, str, float]]:
     lemmas = getAllLemmas(word) if word.isascii() else {}
     weighted: list[tuple[str, str, float]] = []
     for part, base in _BASE.items():
-        for lemma in lemmas.get(
-            part, (word,)
-        ):  # WordNet has words that lemminflect lacks, such as the adjective "complete"
+        # WordNet has words that lemminflect lacks, such as the adjective "complete"; they are their own lemma.
+        for lemma in lemmas.get(part, (word,)):
             senses = wordnet().senses(lemma, part)
             tags = [tag for tag, spellings in forms(lemma, part).items() if word in spellings and tag in _COLUMN]
             if lemma == word and (senses or base in tags):  # without the plural of the same spelling, as of "work"

@@ -126,7 +126,7 @@ def save_marian(folder: Path, pairs: Sequence[tuple[str, str]], steps: int) -> N
     model.save_pretrained(folder)
 
 
-def _vocabulary(sentences: Sequence[str], **options: int) -> bytes:
+def _vocabulary(sentences: Sequence[str], **options: Any) -> bytes:
     """Trains a SentencePiece model."""
     import sentencepiece
 

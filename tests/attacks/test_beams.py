@@ -11,6 +11,8 @@ transformers = pytest.importorskip("transformers")
 
 from alimark.attacks._beams import Beam, diverse_beams  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 VOCABULARY, END, STEPS = 14, 1, 9
 
 

@@ -38,7 +38,7 @@ from alimark.attacks.parrot import Parrot  # noqa: E402
 from alimark.attacks.pegasus import Pegasus  # noqa: E402
 from alimark.errors import AttackError, MissingExtra, ModelError  # noqa: E402
 
-pytestmark = pytest.mark.slow  # the tiny models are trained first
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 SENTENCES, SAID = list(PARAPHRASES), list(PARAPHRASES.values())
 
@@ -70,7 +70,7 @@ class Folders:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+def folders(tmp_path_factory: pytest.TempPathFactory, one_torch_thread: None) -> Folders:
     """The tiny models. Progress bars are off while they are made, because tests check what the attacks print."""
     transformers.utils.logging.disable_progress_bar()
     return Folders(tmp_path_factory.mktemp("paraphrasers"))

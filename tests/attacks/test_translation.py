@@ -81,7 +81,7 @@ class TestPortuguese:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, one_torch_thread: None) -> Path:
     for library in ("torch", "transformers", "sentencepiece"):
         pytest.importorskip(library)
     root = tmp_path_factory.mktemp("marian")
@@ -96,7 +96,7 @@ def attack(folder: Path) -> Translate:
     return Translate(f"{folder / 'there'}, {folder / 'back'}", device="cpu", beams=2)
 
 
-@pytest.mark.slow  # the tiny models are trained first
+@pytest.mark.usefixtures("one_torch_thread")
 class TestMarian:
     def test_there_and_back(self, attack: Translate, capfd: pytest.CaptureFixture[str]) -> None:
         assert attack.answers(ENGLISH) == [[sentence] for sentence in ENGLISH_AGAIN]

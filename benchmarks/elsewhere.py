@@ -181,9 +181,18 @@ def _embedder(name: str, args: argparse.Namespace) -> Embedder:
 
 def _key(sent: Record, embedder: Embedder) -> Key:
     from alimark.keys.key import Key
+    from alimark.parameters import parameters_class
+    from alimark.parameters.alimark import AliMarkParameters
 
-    public = {name: value for name, value in sent.items() if name not in ("secret", "embedder")}
-    return Key(bytes.fromhex(sent["secret"]), embedder=embedder.name, fingerprint=embedder.fingerprint, **public)
+    kind = parameters_class(sent["scheme"])
+    parameters = kind.of(sent["parameters"]) if "parameters" in sent else AliMarkParameters.parse(sent)
+    return Key(
+        bytes.fromhex(sent["secret"]),
+        parameters=parameters,
+        embedder=embedder.name,
+        fingerprint=embedder.fingerprint,
+        splitter=sent["splitter"],
+    )
 
 
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
@@ -191,6 +200,7 @@ def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespac
     from alimark.generation.api import GenerationSettings, Prompt, generate_many
     from alimark.llm import load_llm
     from alimark.llm.base import Sampling
+    from alimark.schemes.registry import rule_for
 
     device = {"device": args.device} if args.device else {}
     llms: dict[str, Any] = {}
@@ -203,7 +213,8 @@ def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespac
         embedder, prompts = _embedder(first["key"]["embedder"], args) if first["key"] else None, []
         for job in some:
             prompts.append(Prompt(job["prompt"], job["seed"], _key(job["key"], embedder) if embedder else None))
-        made = generate_many(prompts, prompts[0].key, embedder, llms[first["llm"]], GenerationSettings(**settings))
+        chosen = GenerationSettings(**settings)
+        made = generate_many(prompts, prompts[0].key, embedder, llms[first["llm"]], chosen, rule=rule_for)
         for place, one in made:
             if isinstance(one, AlimarkError):
                 print(f"generate: {one}", file=sys.stderr)  # for another run to try again

@@ -26,6 +26,7 @@ from alimark.embedding.base import Embedder
 from alimark.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
 from alimark.keys.projection import project, to_bits
 from alimark.llm.base import LLM, Request, Sampling
+from alimark.schemes.registry import rule_for
 from alimark.text.splitting import splitter
 from alimark.text.units import clean
 from marked_texts import read_prompts
@@ -40,7 +41,7 @@ def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options
     started = time.perf_counter()
     made = []
     numbered = [Prompt(prompt, options.seed + i) for i, prompt in enumerate(prompts)]
-    for _, one in generate_many(numbered, key, embedder, llm, settings, batch=batch):
+    for _, one in generate_many(numbered, key, embedder, llm, settings, rule=rule_for, batch=batch):
         if not isinstance(one, Generation):
             raise one
         made.append(one)

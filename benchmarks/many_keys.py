@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from alimark import Key, detect, load_embedder
-from alimark.generation.api import GenerationSettings, generate
+from alimark import AliMark, Key, detect, load_embedder
 from alimark.testing import StandInLLM
 
 
@@ -21,7 +20,8 @@ def main() -> None:
     embedder = load_embedder(options.embedder)
     keys = [Key.generate(embedder=embedder) for _ in range(options.keys)]
     owner = keys[options.keys // 3]
-    text = generate("A story.", owner, embedder, StandInLLM(), GenerationSettings(12, 32), seed=1).text
+    mark = AliMark(owner, embedder=embedder)
+    text = mark.generate("A story.", StandInLLM(), sentences=12, candidates=32, seed=1).text
     detect(text, keys[:2], embedder=embedder)  # kernels and weights loaded
     start = time.perf_counter()
     found = detect(text, keys, embedder=embedder)

@@ -21,6 +21,7 @@ from alimark import AliMark, Key, load_embedder, load_llm
 from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.errors import AlimarkError
 from alimark.generation.api import GenerationSettings, Prompt, generate_many
+from alimark.schemes.registry import rule_for
 
 PROMPTS = (
     "The old lighthouse at the edge of the bay had been dark for thirty years.",
@@ -65,7 +66,7 @@ def write(options: argparse.Namespace) -> None:
         left = [number for number in range(len(prompts)) if str(number) not in writer.done]
         keys = {number: Key.generate(embedder=embedder, block_size=options.block_size) for number in left}
         jobs = [Prompt(prompts[number], options.seed + number, keys[number]) for number in left]
-        for i, made in generate_many(jobs, None, embedder, llm, settings):
+        for i, made in generate_many(jobs, None, embedder, llm, settings, rule=rule_for):
             if isinstance(made, AlimarkError):
                 raise made
             number = left[i]

@@ -28,7 +28,8 @@ from alimark.calibration.human_text import cut, read_texts
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.rewriting.api import rewrite_many
-from alimark.rewriting.results import Original, RewriteSettings, Rewriting
+from alimark.rewriting.results import Rewriting
+from alimark.rewriting.settings import Original, RewriteSettings
 from alimark.text.splitting import DEFAULT_SPLITTER
 
 Record = dict[str, Any]

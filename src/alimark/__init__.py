@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from alimark.embedding.base import Embedder as Embedder
     from alimark.embedding.loading import load_embedder as load_embedder
     from alimark.errors import AlimarkError as AlimarkError
-    from alimark.generation.session import Generation as Generation
-    from alimark.generation.session import MarkedSentence as MarkedSentence
+    from alimark.generation.results import Generation as Generation
+    from alimark.generation.results import MarkedSentence as MarkedSentence
     from alimark.keys.key import Key as Key
     from alimark.llm import load_llm as load_llm
     from alimark.llm.base import LLM as LLM
     from alimark.llm.base import Sampling as Sampling
-    from alimark.rewriting.results import RewriteSettings as RewriteSettings
     from alimark.rewriting.results import Rewriting as Rewriting
     from alimark.rewriting.results import RewrittenSentence as RewrittenSentence
+    from alimark.rewriting.settings import RewriteSettings as RewriteSettings
     from alimark.schemes.alimark import AliMark as AliMark
     from alimark.schemes.api import detect as detect
     from alimark.schemes.api import load as load
@@ -41,12 +41,12 @@ _HOME = {
     "Detection": "detection.results",
     "DetectionSettings": "detection.settings",
     "Embedder": "embedding.base",
-    "Generation": "generation.session",
+    "Generation": "generation.results",
     "Key": "keys.key",
     "LLM": "llm.base",
-    "MarkedSentence": "generation.session",
+    "MarkedSentence": "generation.results",
     "Passage": "detection.results",
-    "RewriteSettings": "rewriting.results",
+    "RewriteSettings": "rewriting.settings",
     "RewrittenSentence": "rewriting.results",
     "Rewriting": "rewriting.results",
     "Sampling": "llm.base",

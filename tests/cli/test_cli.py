@@ -22,9 +22,10 @@ from alimark._util.jsonl import JsonlWriter
 from alimark.cli import main as cli
 from alimark.cli.demo import HUMAN, changed
 from alimark.errors import AlimarkError
-from alimark.generation.api import GenerationSettings, generate
+from alimark.generation.api import GenerationSettings
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run, command
+from single_text import generate
 
 __all__ = ["command"]  # a fixture, used by name
 

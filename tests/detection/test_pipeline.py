@@ -16,19 +16,20 @@ import pytest
 
 import alimark.embedding.loading
 import alimark.llm
-from alimark import AliMark, Detection, DetectionSettings, Key, detect
+from alimark import AlignedDetection, AliMark, Detection, DetectionSettings, Key, detect
 from alimark.detection.kernels.hard import search
 from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
 from alimark.detection.pipeline import detect_batch
 from alimark.detection.stats.null_tables import reference_rule
 from alimark.detection.units import restructure
 from alimark.errors import AlimarkError, ContextFull, KeyMismatch, LimitError, LLMError, TextError
-from alimark.generation.api import GenerationSettings, generate
+from alimark.generation.api import GenerationSettings
 from alimark.llm.base import LLM, Draw, Over, Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from alimark.text.units import halve
 from commands import Run, command
+from single_text import generate
 
 __all__ = ["command"]  # a fixture, used by name
 
@@ -496,6 +497,7 @@ class TestLearned:
         found = detect(" ".join(run_on(sentences)), keys, embedder=EMBEDDER, restructure="learned", llm=llm)
         assert found[0].key_id == mark.key.id
         assert found[0].verdict() == "found"
+        assert isinstance(found[0], AlignedDetection)
         assert found[0].restructured is not None
         assert found[0].restructured.best == 1
         assert len(llm.asked) == 1

@@ -9,17 +9,16 @@ import pytest
 
 from alimark import AliMark, Generation, Key, MarkedSentence, Sampling
 from alimark.errors import AlimarkError
-from alimark.generation.api import GenerationSettings, generate
+from alimark.generation.api import GenerationSettings
 from alimark.keys.projection import project, to_bits
 from alimark.llm.base import LLM, Draw, Over, Request
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
+from single_text import generate
 
 EMBEDDER = StandInEmbedder()
 # Fixed secrets: a random one that happens to lie along what all sentences share would fail a test once in a while.
-KEYS = {
-    m: Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint, block_size=m) for m in (1, 2, 8, 16)
-}
+KEYS = {m: Key.generate(secret=bytes(range(32)), embedder=EMBEDDER, block_size=m) for m in (1, 2, 8, 16)}
 PROMPT = "It was a long day in the harbour."
 
 

@@ -11,11 +11,13 @@ import pytest
 
 from alimark import AliMark, Generation, Key, Sampling
 from alimark.errors import AlimarkError, LLMError
-from alimark.generation.api import GenerationSettings, Prompt, Scheduler, Writing, generate, generate_many
+from alimark.generation.api import GenerationSettings, Prompt, Scheduler, Session, generate_many
 from alimark.llm.base import LLM, Draw, Over, Request
+from alimark.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from alimark.text.units import clean
+from single_text import generate
 
 EMBEDDER = StandInEmbedder()
 KEY = Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
@@ -24,7 +26,7 @@ PROMPTS = [Prompt(f"Day {i} began in the harbour.", seed=100 + i) for i in range
 
 
 def texts(llm: LLM, batch: int | None, prompts: Sequence[Prompt] = PROMPTS) -> dict[int, str]:
-    made = dict(generate_many(prompts, KEY, EMBEDDER, llm, SETTINGS, batch=batch))
+    made = dict(generate_many(prompts, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=batch))
     return {i: one.text for i, one in made.items() if isinstance(one, Generation)}
 
 
@@ -87,7 +89,8 @@ def test_each_candidate_is_embedded_once_and_the_cost_is_told() -> None:
             return super().embed(units)
 
     llm = StandInLLM(repeats=0.3)
-    [(_, made)] = generate_many(PROMPTS[:1], KEY, Embedder(), llm, GenerationSettings(5, 64, wave=8))  # type: ignore[arg-type]
+    settings = GenerationSettings(5, 64, wave=8)
+    [(_, made)] = generate_many(PROMPTS[:1], KEY, Embedder(), llm, settings, rule=rule_for)  # type: ignore[arg-type]
     assert isinstance(made, Generation)
     assert len(asked) == len(set(asked)) == made.embedded < made.candidates
     cost = made.record("x")["cost"]
@@ -106,9 +109,9 @@ class Faulty(StandInLLM):
 
 
 def test_an_error_ends_the_texts_of_its_call_and_no_others() -> None:
-    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(callers=3), SETTINGS, batch=3))
+    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(callers=3), SETTINGS, rule=rule_for, batch=3))
     assert [i for i, one in made.items() if isinstance(one, AlimarkError)] == [3]
-    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(), SETTINGS, batch=2))
+    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(), SETTINGS, rule=rule_for, batch=2))
     failed = {i for i, one in made.items() if isinstance(one, AlimarkError)}
     assert 3 in failed
     assert len(failed) <= 2
@@ -117,16 +120,17 @@ def test_an_error_ends_the_texts_of_its_call_and_no_others() -> None:
 
 def test_a_full_context_ends_its_own_text_alone() -> None:
     long = [Prompt("word " * 100, 1), *PROMPTS[:3]]
-    made = dict(generate_many(long, KEY, EMBEDDER, StandInLLM(context_characters=600), SETTINGS, batch=4))
+    llm = StandInLLM(context_characters=600)
+    made = dict(generate_many(long, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=4))
     ended = {i: one.ended for i, one in made.items() if isinstance(one, Generation)}
     assert ended[0] == "context full"
     assert all(ended[i] == "complete" for i in (1, 2, 3))
 
 
 def test_texts_of_several_keys_may_be_written_together() -> None:
-    other = Key(bytes(range(1, 33)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint, block_size=4)
+    other = Key.generate(secret=bytes(range(1, 33)), embedder=EMBEDDER, block_size=4)
     prompts = [PROMPTS[0], Prompt(PROMPTS[0].text, PROMPTS[0].seed, key=other)]
-    made = dict(generate_many(prompts, KEY, EMBEDDER, StandInLLM(), SETTINGS, batch=2))
+    made = dict(generate_many(prompts, KEY, EMBEDDER, StandInLLM(), SETTINGS, rule=rule_for, batch=2))
     found = [one.key_id for _, one in sorted(made.items()) if isinstance(one, Generation)]
     assert found == [KEY.id, other.id]
 
@@ -141,7 +145,7 @@ def test_unmarked_text_takes_the_first_good_draw_and_needs_no_key() -> None:
     assert record["scheme"] == "unmarked"
     assert "key_id" not in record
     draws = StandInLLM(blanks=0.3)
-    first = Writing("It began.", None, SETTINGS, seed=4).request()
+    first = Session("It began.", None, SETTINGS, seed=4).request()
     [drawn] = draws.draw([Request(first.context, 24, first.seed)], Sampling(), splitter().first_sentence_over)
     good = next(draw.text for draw in drawn if draw.text.strip())
     assert made.sentences[0] == splitter().units(good)[0] == clean(splitter().sentences(good)[0])
@@ -192,11 +196,11 @@ def test_an_awaited_text_can_be_given_up_and_an_error_comes_through() -> None:
 
 def test_a_closed_scheduler_takes_nothing_and_leaves_nobody_waiting() -> None:
     scheduler = Scheduler(Counting(), EMBEDDER, batch=1)
-    futures = [scheduler.submit(Writing("Day.", KEY, GenerationSettings(1000, 64))) for _ in range(3)]
+    futures = [scheduler.submit(Session("Day.", KEY, GenerationSettings(1000, 64), rule=rule_for)) for _ in range(3)]
     scheduler.close()
     assert all(future.cancelled() for future in futures)
     with pytest.raises(AlimarkError, match="closed"):
-        scheduler.submit(Writing("Day.", KEY, SETTINGS))
+        scheduler.submit(Session("Day.", KEY, SETTINGS, rule=rule_for))
 
 
 class Coder(LLM):
@@ -229,3 +233,30 @@ def test_code_blocks_pass_unmarked_and_are_no_sentences() -> None:
     assert not any("print(" in sentence for sentence in made.sentences)
     assert splitter().units(made.text) == list(made.sentences)
     assert made.surviving == 4
+
+
+def test_a_single_prompt_is_written_in_the_calling_thread() -> None:
+    """So an interruption reaches the model at once, whatever number of callers it takes."""
+    threads: set[str] = set()
+
+    class Watched(StandInLLM):
+        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+            threads.add(threading.current_thread().name)
+            return super().draw(requests, sampling, over)
+
+    mark, llm = AliMark(KEY, embedder=EMBEDDER), Watched(callers=4)
+    single = mark.generate(PROMPTS[0].text, llm, sentences=5, candidates=24, seed=PROMPTS[0].seed)
+    assert threads == {threading.current_thread().name}
+    assert single.text == texts(StandInLLM(callers=4), None)[0]
+    with pytest.raises(KeyboardInterrupt):
+        mark.generate("Day 1.", Watched(callers=4, interrupt_at=2), sentences=5, candidates=24)
+
+
+def test_a_key_needs_a_rule_and_its_embedder() -> None:
+    with pytest.raises(AlimarkError, match="selection rule"):
+        list(generate_many(PROMPTS, KEY, EMBEDDER, StandInLLM(), SETTINGS))
+    other = Key.generate(embedder=StandInEmbedder(32))
+    for callers in (1, 3):
+        with pytest.raises(AlimarkError, match="embedder"):
+            list(generate_many([Prompt("Day.", key=other)], KEY, EMBEDDER, StandInLLM(callers=callers), SETTINGS,
+                               rule=rule_for))  # fmt: skip

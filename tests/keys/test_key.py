@@ -16,14 +16,17 @@ import pytest
 
 from alimark import Key
 from alimark.errors import KeyFileError, KeyMismatch
-from alimark.keys.key import many_vectors
+from alimark.keys.derivation import many_vectors
+from alimark.parameters.alimark import AliMarkParameters
+from alimark.parameters.pmark import PMarkParameters
 from alimark.testing import StandInEmbedder
 
 SECRET = bytes(range(32))
 
 
 def known(block_size: int) -> Key:
-    return Key(SECRET, embedder="e", fingerprint="sha256:00", block_size=block_size)
+    parameters = AliMarkParameters(block_size=block_size)
+    return Key(SECRET, parameters=parameters, embedder="e", fingerprint="sha256:00")
 
 
 def fresh(**options: object) -> Key:
@@ -71,7 +74,7 @@ def test_vectors_are_orthonormal(m: int, dimension: int) -> None:
 
 def test_vectors_of_many_keys_are_those_of_each() -> None:
     keys = [fresh() for _ in range(5)]
-    together = many_vectors(keys, 64)
+    together = many_vectors([key.derivation for key in keys], 64)
     assert all(np.array_equal(together[i], key.vectors(64)) for i, key in enumerate(keys))
     with pytest.raises(KeyMismatch, match="do not fit"):
         known(64).vectors(32)
@@ -99,6 +102,52 @@ def test_from_arrays_and_its_null_law() -> None:
             Key.from_arrays(wrong, np.eye(3, 10), embedder=StandInEmbedder())
     with pytest.raises(KeyFileError, match="orthonormal"):
         Key.from_arrays(bits, np.ones((3, 10)), embedder=StandInEmbedder())
+
+
+class TestLike:
+    @pytest.mark.parametrize(
+        "key",
+        [
+            fresh(block_size=5, offsets=3, splitter="pysbd", centre=np.linspace(0, 1, 64)),
+            fresh(decision="soft", soft_version=1),
+            Key.generate(decision="soft", span=40),
+            Key.generate(scheme="kgw", gamma=0.25),
+            fresh(scheme="pmark", channels=3),
+        ],
+    )
+    def test_a_like_key_differs_in_its_secret_alone(self, key: Key) -> None:
+        other, again = key.like(), key.like(key._secret)
+        assert other.public() == key.public()
+        assert other != key
+        assert again == key
+
+    def test_parameters_may_differ(self) -> None:
+        key = fresh(block_size=5)
+        assert key.like(offsets=4).public() == key.public() | {"offsets": 4}
+        with pytest.raises(KeyFileError, match="alimark has no parameter gamma"):
+            key.like(gamma=0.5)
+        with pytest.raises(KeyFileError, match="offsets must be"):
+            key.like(offsets=0)
+
+    def test_given_arrays_are_not_taken_over(self) -> None:
+        key = Key.from_arrays([[0, 1], [1, 1]], np.eye(2, 64), embedder=StandInEmbedder(), law="shuffle")
+        other = key.like()
+        assert key.from_given_arrays
+        assert not other.from_given_arrays
+        assert (other.block_size, other.law) == (2, "uniform")
+
+
+def test_what_is_alimarks_is_refused_to_other_schemes() -> None:
+    key = fresh(scheme="pmark")
+    for name in ("block_size", "decision", "soft", "soft_version", "span", "centre", "offsets", "law"):
+        with pytest.raises(KeyMismatch, match="is of pmark"):
+            getattr(key, name)
+    with pytest.raises(KeyMismatch, match="is of pmark"):
+        key.blocks(3)
+    with pytest.raises(KeyMismatch, match="of the scheme pmark, not alimark"):
+        key.parameters_as(AliMarkParameters)
+    assert key.parameters_as(PMarkParameters).channels == 4
+    assert not key.from_given_arrays
 
 
 class TestFile:

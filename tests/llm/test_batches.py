@@ -7,6 +7,7 @@ import pytest
 from alimark import Generation, Key
 from alimark.generation.api import GenerationSettings, Prompt, generate_many
 from alimark.llm.base import LLM, Sampling
+from alimark.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder
 
 EMBEDDER = StandInEmbedder()
@@ -20,7 +21,7 @@ PROMPTS = [
 
 def texts(llm: LLM, batch: int, prompts: list[Prompt], tokens: int) -> list[str]:
     settings = GenerationSettings(2, 2, Sampling(max_tokens=tokens))
-    made = dict(generate_many(prompts, KEY, EMBEDDER, llm, settings, batch=batch))
+    made = dict(generate_many(prompts, KEY, EMBEDDER, llm, settings, rule=rule_for, batch=batch))
     return [one.text for _, one in sorted(made.items()) if isinstance(one, Generation)]
 
 

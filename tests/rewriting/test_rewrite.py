@@ -22,13 +22,14 @@ from alimark.cli import rewrite as verb
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.keys.projection import project, to_bits
 from alimark.llm.base import LLM, Draw, Ended, Over, Request
-from alimark.rewriting.api import rewrite, rewrite_many
+from alimark.rewriting.api import rewrite_many
 from alimark.rewriting.candidates import Known, fixed_parts, judge
-from alimark.rewriting.results import WAYS, Original, RewriteSettings
+from alimark.rewriting.settings import WAYS, Original, RewriteSettings
 from alimark.testing import StandInEmbedder
 from alimark.text.splitting import splitter
 from alimark.text.units import without_marker
 from commands import Run, command
+from single_text import rewrite
 
 __all__ = ["command"]  # a fixture, used by name
 
@@ -420,7 +421,7 @@ def test_through_the_watermark() -> None:
     assert [made.seed for made in two] == [4, 5]
     assert two[0].text == one.text
     with pytest.raises(AlimarkError, match="unknown rewriting option closenes"):
-        mark.rewrite(STORY, Rewriter(), closenes=0.5)
+        mark.rewrite(STORY, Rewriter(), closenes=0.5)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("options", [{"candidates": 0}, {"closeness": 1.5}, {"mean_closeness": -2}])
@@ -431,7 +432,7 @@ def test_wrong_settings(options: dict[str, Any]) -> None:
 
 def test_progress_counts_sentences() -> None:
     seen: list[tuple[int, int]] = []
-    rewrite(PAGE, KEY, EMBEDDER, Rewriter(), seed=1, progress=lambda done, total: seen.append((done, total)))
+    rewrite(PAGE, KEY, EMBEDDER, Rewriter(), seed=1, progress=lambda _, done, total: seen.append((done, total)))
     # Two stay, and are done at the start; what is perfect at once takes fewer answers.
     assert seen[0] == (3, 8)
     assert seen[-1] == (8, 8)

@@ -21,8 +21,9 @@ from alimark.bench.workspace import Workspace
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.fitted import Fitted
 from alimark.llm.base import Draw, Over, Request, Sampling
+from alimark.parameters import SchemeParameters, parameters_class
 from alimark.schemes.api import detect
-from alimark.schemes.registry import names, parameters
+from alimark.schemes.registry import names
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run as RunCommand
 from commands import command
@@ -57,11 +58,14 @@ class TestKeys:
             again.parameters["ratio"] = 0.5  # type: ignore[index]
 
     def test_defaults_are_the_papers_and_presets_those_of_the_comparison(self) -> None:
-        assert parameters("semstamp", {}) == {"hyperplanes": 3, "ratio": 0.25, "margin": 0.02}
+        def parameters(name: str, given: dict[str, object], preset: str | None = None) -> SchemeParameters:
+            return parameters_class(name).of(given, preset=preset)
+
+        assert dict(parameters("semstamp", {})) == {"hyperplanes": 3, "ratio": 0.25, "margin": 0.02}
         assert parameters("semstamp", {}, "paper")["margin"] == 0.01
         assert parameters("semstamp", {"margin": 0.5}, "paper")["margin"] == 0.5
-        assert parameters("k-semstamp", {}) == {"ratio": 0.25, "margin": 0.01}
-        assert parameters("simmark", {}, "paper") == {"lower": 0.68, "upper": 0.76, "decay": 250.0}
+        assert dict(parameters("k-semstamp", {})) == {"ratio": 0.25, "margin": 0.01}
+        assert dict(parameters("simmark", {}, "paper")) == {"lower": 0.68, "upper": 0.76, "decay": 250.0}
         assert parameters("pmark", {})["channels"] == 4
         assert parameters("pmark", {}, "paper")["median"] == "sampled"
         assert names()[0] == "alimark"
@@ -76,12 +80,12 @@ class TestKeys:
             ("semstamp", {"magic": 1}, "has no parameter magic"),
             ("semstamp", {"margin": float("nan")}, "a number"),
             ("semstamp", {"preset": "best"}, "no preset"),
-            ("semstamp", {"block_size": 8}, "AliMark's"),
+            ("semstamp", {"block_size": 8}, "has no parameter block_size"),
             ("simmark", {"lower": 0.5}, "go together"),
             ("simmark", {"lower": 0.5, "upper": 0.2}, "empty"),
             ("pmark", {"median": "mean"}, "prior or sampled"),
             ("pmark", {"decay": -1}, "decay"),
-            ("alimark", {"ratio": 0.25}, "has no ratio"),
+            ("alimark", {"ratio": 0.25}, "has no parameter ratio"),
         ],
     )
     def test_what_makes_no_sense_is_refused(self, name: str, wrong: dict[str, Any], why: str) -> None:
@@ -96,7 +100,7 @@ class TestKeys:
         with pytest.raises(KeyFileError, match="alimark fit"):
             Key.generate(scheme=name, embedder=EMBEDDER)
         other = "simmark" if name == "k-semstamp" else "k-semstamp"
-        with pytest.raises(KeyFileError, match="of no use"):
+        with pytest.raises(KeyFileError, match="cannot be used for"):
             Key.generate(scheme=name, embedder=EMBEDDER, fitted=learned(other))
         with pytest.raises(KeyFileError, match="learned with the embedder"):
             Key.generate(scheme=name, embedder=StandInEmbedder(32), fitted=learned(name))

@@ -368,4 +368,4 @@ def test_sir_embeds_what_it_says_it_will(folder: Path) -> None:
     columns = sir.assigned(mark.secret, ids, 60)
     expected = [signs[i // 10 - 1, columns[i]] for i in range(10, len(ids))]
     assert mark.detect(text).raw == pytest.approx(np.mean(expected), abs=1e-6)
-    assert synthid.SynthID.embeds is False
+    assert synthid.SynthID.Parameters.embeds is False

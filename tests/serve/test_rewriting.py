@@ -11,9 +11,10 @@ from stand_ins import EchoLLM
 from alimark.errors import LLMError, TextError
 from alimark.keys.key import Key
 from alimark.llm.base import Draw, Over, Sampling
-from alimark.rewriting.api import RewriteSettings, rewrite
+from alimark.rewriting.api import RewriteSettings
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder, StandInLLM
+from single_text import rewrite
 
 EMBEDDER = StandInEmbedder()
 KEY = Key.generate(embedder=EMBEDDER, secret=bytes(32))

@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _cache_folder() -> str | None:
-    """A folder for compiled kernels that can be written, also where the package cannot; None: compile every time."""
+    """A writable folder for compiled kernels; None where there is none, and kernels are compiled in every process."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         return os.environ["NUMBA_CACHE_DIR"]
     try:
@@ -35,7 +35,7 @@ one_at_a_time = threading.Lock()  # Numba's plainest threading layer aborts when
 
 
 def kernel(*, parallel: bool = False) -> Callable[[Function], Function]:
-    """`njit`, cached in the user's cache folder; the setting is put back at once, for it belongs to everybody."""
+    """`njit` with a cache in the user's cache folder. Numba's global setting is restored at once, for other packages."""
 
     def compile_later(function: Function) -> Function:
         before = numba.config.CACHE_DIR

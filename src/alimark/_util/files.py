@@ -13,7 +13,7 @@ from alimark.errors import RecordError
 
 
 def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:
-    """Writes `data` so that `path` holds all of it or is untouched, whatever happens on the way."""
+    """Writes `data` to a temporary file that then takes the place of `path`, so that `path` never holds a part of it."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
@@ -27,14 +27,14 @@ def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: 
         else:
             os.link(part, path)  # unlike replace, fails where the path exists
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # nobody asked for the part file
+        raise OSError(error.errno, error.strerror, str(path)) from None  # the caller does not know the temporary file
     finally:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
 
 
 def read_text(path: Path | str) -> str:
-    """The text of a file; bytes that are not UTF-8 are an error that says where."""
+    """The text of a file; raises RecordError with the place of the first byte that is not UTF-8."""
     data = Path(path).read_bytes()
     try:
         return data.decode("utf-8-sig")

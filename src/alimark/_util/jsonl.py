@@ -1,6 +1,6 @@
-"""Files that are written whole or not at all, and JSONL records that survive being cut off.
+"""JSONL files: records are read one by one and appended whole, and a run that was killed can be taken up again.
 
-One record for everything that is written: `id, prompt, text, sentences, scheme, key_id, settings, seed, cost, parent_id,
+Everything that is written has the same record: `id, prompt, text, sentences, scheme, key_id, settings, seed, cost, parent_id,
 attack, failed, error` (absent where empty). Every verb reads it and adds to it.
 """
 
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
-    """Line number and record; a line that is no record comes as the error that says why, and reading goes on."""
+    """Yields line numbers and records; for a line that is no record, the error that says why, and reading goes on."""
     with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -30,6 +30,7 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
 
 
 def parse_record(line: bytes, where: str) -> Record | RecordError:
+    """Parses one line; returns the error where it is no JSON object. `where` names the line in the message."""
     try:
         record = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -40,28 +41,28 @@ def parse_record(line: bytes, where: str) -> Record | RecordError:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def record_id(record: Record, *, field: str) -> str:
-    """The record's own id, or one made from its content, so that a run over the same input resumes."""
+    """The record's id, or where it has none a hash of a field, so that a run over the same input resumes."""
     if "id" in record:
         return str(record["id"])
     return "h" + hashlib.sha256(str(record.get(field)).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def unique_id(record: Record, line: int, seen: set[str], *, field: str) -> str:
-    """The record's id, told apart by its line where another had it before: no record is passed over silently."""
-    own = record_id(record, field=field)
-    own = f"{own}#{line}" if own in seen else own
-    seen.add(own)
-    return own
+    """The record's id, with its line number where an earlier record has the same id, so that no record is skipped."""
+    name = record_id(record, field=field)
+    name = f"{name}#{line}" if name in seen else name
+    seen.add(name)
+    return name
 
 
 class JsonlWriter:
-    """Appends records one whole line at a time; what an earlier, killed run finished is known by `done`.
+    """Appends records, one whole line at a time; `done` holds the ids that an earlier run wrote.
 
-    One process writes at a time, and only to a file of its own kind: every line a record with an id, under the same key.
+    Only one process writes a file at a time. Every line of the file must be a record with an id, under the same key.
     """
 
     def __init__(self, path: Path | str, *, key_id: str | None = None) -> None:
@@ -84,7 +85,7 @@ class JsonlWriter:
             raise
 
     def _take_up(self, key_id: str | None) -> None:
-        """Reads what is there. Nothing is changed before every whole line has proved to be a record."""
+        """Reads the records of an earlier run. Nothing is changed before every whole line has been read as a record."""
         self._file.seek(0)
         whole, last = 0, b""
         for line in self._file:
@@ -122,6 +123,7 @@ class JsonlWriter:
             Path(self._lock.lock_file).unlink()
 
     def write(self, record: Record) -> None:
+        """Appends a record; where the disk is full, the file is left as it was."""
         line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
         start = self._file.seek(0, os.SEEK_END)
         try:
@@ -135,7 +137,7 @@ class JsonlWriter:
         self.done.add(str(record["id"]))
 
     def arrange(self, order: Sequence[str]) -> None:
-        """Puts the records with these ids in this order, behind all others; done in a copy, so whole or not at all."""
+        """Sorts the records with these ids into this order, behind all others, by writing a copy that replaces the file."""
         place = {name: i for i, name in enumerate(order)}
         lines: list[tuple[int, int, int]] = []
         start = self._file.seek(0)

@@ -5,45 +5,45 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from alimark._util.registry import Registry
 from alimark.attacks.base import Attack, Attacked, SettingValue, Target, seed_for
 from alimark.errors import AttackError
 
 __all__ = ["Attack", "Attacked", "SettingValue", "Target", "attack_class", "load_attack", "names", "seed_for"]
 
-# Classes are imported by name, so that an attack does not import the libraries of the others.
-_HOME = {
-    "insert": "structure.Insert",
-    "delete": "structure.Delete",
-    "reorder": "structure.Reorder",
-    "merge": "structure.Merge",
-    "split": "structure.Split",
-    "truncate": "structure.Truncate",
-    "copy-paste": "structure.CopyPaste",
-    "synonyms": "words.Synonyms",
-    "typos": "words.Typos",
-    "translate": "translation.Translate",
-    "pegasus": "pegasus.Pegasus",
-    "parrot": "parrot.Parrot",
-    "dipper": "dipper.Dipper",
-    "chat": "chat.Chat",
-    "gpt-3.5": "chat.GPT35Turbo",
-}
+ATTACKS: Registry[type[Attack]] = Registry(
+    "attack",
+    "alimark.attacks",
+    {
+        "insert": "alimark.attacks.structure:Insert",
+        "delete": "alimark.attacks.structure:Delete",
+        "reorder": "alimark.attacks.structure:Reorder",
+        "merge": "alimark.attacks.structure:Merge",
+        "split": "alimark.attacks.structure:Split",
+        "truncate": "alimark.attacks.structure:Truncate",
+        "copy-paste": "alimark.attacks.structure:CopyPaste",
+        "synonyms": "alimark.attacks.words:Synonyms",
+        "typos": "alimark.attacks.words:Typos",
+        "translate": "alimark.attacks.translation:Translate",
+        "pegasus": "alimark.attacks.pegasus:Pegasus",
+        "parrot": "alimark.attacks.parrot:Parrot",
+        "dipper": "alimark.attacks.dipper:Dipper",
+        "chat": "alimark.attacks.chat:Chat",
+        "gpt-3.5": "alimark.attacks.chat:GPT35Turbo",
+    },
+    error=AttackError,
+)
+"""Attack classes by name. Packages add more by entry points of the group `alimark.attacks`."""
 
 
 def names() -> list[str]:
     """The names of all attacks."""
-    return list(_HOME)
+    return list(ATTACKS.names())
 
 
 def attack_class(name: str) -> type[Attack]:
-    """The class of the attack of that name."""
-    if name not in _HOME:
-        raise AttackError(f"no attack is named {name!r}; known: {', '.join(_HOME)}")
-    module, _, class_name = _HOME[name].partition(".")
-    attack: type[Attack] = getattr(import_module(f"alimark.attacks.{module}"), class_name)
-    return attack
+    """The class of the attack of that name; its module is imported now, so that unused attacks load no libraries."""
+    return ATTACKS.get(name)
 
 
 def load_attack(name: str, **settings: SettingValue) -> Attack:

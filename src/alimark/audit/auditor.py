@@ -15,6 +15,7 @@ from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.keys.key import Key
 from alimark.schemes.api import load
+from alimark.schemes.registry import aligns
 
 if TYPE_CHECKING:
     from alimark._util.jsonl import Record
@@ -86,7 +87,7 @@ class Auditor:
             if key.embedder and key.embedder not in self._embedders:
                 self._embedders[key.embedder] = load_embedder(key.embedder)
         self._groups = _groups(self.keys)
-        if first_pass and (len(self._groups) > 1 or self.keys[0].scheme != "alimark"):
+        if first_pass and (len(self._groups) > 1 or not aligns(self.keys[0].scheme)):
             raise AlimarkError("a first pass needs AliMark keys that share one embedder and one decision; leave it out")
 
     def answer(self, texts: Sequence[str], draws: int | None = None) -> list[Answer]:
@@ -130,7 +131,7 @@ class Auditor:
 
     def _group(self, keys: Sequence[Key], texts: Sequence[str], settings: RandomKeys) -> Sequence[Answer]:
         first, tried = keys[0], len(self.keys)
-        if first.scheme == "alimark":
+        if aligns(first.scheme):
             full = DetectionSettings.of(settings)
             embedder = self._embedders[first.embedder]
             if len(keys) == 1:
@@ -147,7 +148,7 @@ def _groups(keys: Sequence[Key]) -> list[list[Key]]:
     """Groups of keys that can share embeddings and kernel: AliMark's by embedder, splitter and decision, others alone."""
     groups: dict[object, list[Key]] = {}
     for key in keys:
-        alike = (key.fingerprint, key.splitter, key.soft) if key.scheme == "alimark" else key.id
+        alike = (key.fingerprint, key.splitter, key.soft) if aligns(key.scheme) else key.id
         groups.setdefault(alike, []).append(key)
     return list(groups.values())
 

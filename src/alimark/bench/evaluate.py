@@ -21,6 +21,7 @@ from alimark.bench.results import Cost, Estimate, Example, Human, Quality, Resul
 from alimark.bench.run import Run
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.schemes.api import load
+from alimark.schemes.registry import aligns
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "transformers", "xllamacpp")
@@ -257,7 +258,7 @@ def _runtime(run: Run) -> Iterator[Runtime]:
 
 def _null(run: Run, cell: Cell, records: _Records, null: dict[str, list[float]]) -> None:
     """Add the z of human texts under random keys to `null`, by block size."""
-    for detection in cell.recipe.detection[:1] if cell.watermark.scheme == "alimark" else ():
+    for detection in cell.recipe.detection[:1] if aligns(cell.watermark.scheme) else ():
         scores = [records.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
         values = [float(record["z"]) for record in scores if record.get("z") is not None]
         if values:

@@ -134,7 +134,7 @@ class Plan:
     def generate_job(self, cell: Cell, item: Item, *, marked: bool = True, answer: int = 0) -> Job[TextToWrite]:
         """A text that continues a prompt; `answer` numbers several texts for the same prompt."""
         recipe, options = cell.recipe, dict(cell.watermark.generate)
-        if marked and cell.watermark.scheme != "alimark":
+        if marked:
             options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
         settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
         parameters = _generation_parameters(cell.watermark)

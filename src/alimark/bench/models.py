@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from alimark._util.jsonl import Record
 from alimark.bench.recipe import Detection, Watermark, detection_options
 from alimark.bench.workspace import digest
-from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
@@ -16,6 +14,7 @@ from alimark.keys.fitted import Fitted
 from alimark.keys.key import DEFAULT_EMBEDDER, Key
 from alimark.llm import load_llm
 from alimark.llm.base import LLM
+from alimark.parameters import parameters_class
 from alimark.schemes.registry import scheme
 
 
@@ -63,17 +62,14 @@ def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
 
 def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
     """The embedder of a watermark's keys; None if the scheme does not embed."""
-    if watermark.scheme != "alimark" and not scheme(watermark.scheme).embeds:
+    if not parameters_class(watermark.scheme).embeds:
         return None
     return models.embedder(watermark.key.get("embedder", DEFAULT_EMBEDDER))
 
 
 def settings_for(watermark: Watermark, detection: Detection) -> RandomKeys:
     """The detection settings of a scheme: the recipe's detection options that this scheme has."""
-    options = detection_options(detection)
-    if watermark.scheme == "alimark":
-        return DetectionSettings(**options)
-    kind: Any = getattr(scheme(watermark.scheme), "settings", RandomKeys)
-    known = kind.__dataclass_fields__
+    kind = scheme(watermark.scheme).settings
+    known, options = kind.__dataclass_fields__, detection_options(detection)
     settings: RandomKeys = kind(**{name: value for name, value in options.items() if name in known})
     return settings

@@ -226,15 +226,16 @@ def _check(recipe: Recipe, where: str) -> None:
     from alimark.attacks import load_attack
     from alimark.detection.settings import DetectionSettings
     from alimark.llm.base import Sampling
-    from alimark.schemes.registry import names, parameters
+    from alimark.parameters import known_schemes, parameters_class
 
     try:
         Sampling(**recipe.llm.sampling)
         for detection in recipe.detection:
             DetectionSettings(**detection_options(detection))
         for watermark in recipe.watermark:
-            if watermark.scheme in names()[1:]:  # an unknown scheme is an error of the run only
-                parameters(watermark.scheme, watermark.own_parameters, watermark.key.get("preset"))
+            if watermark.scheme in known_schemes():  # an unknown scheme is an error of the run only
+                specification = parameters_class(watermark.scheme)
+                specification.of(watermark.own_parameters, preset=watermark.key.get("preset"))
         for attack in attacks(recipe):
             load_attack(attack.name, **attack.settings)
     except (TypeError, ValueError, AlimarkError) as error:

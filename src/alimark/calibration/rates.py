@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -93,19 +92,6 @@ def p_values(texts: Embedded, key: Key, settings: DetectionSettings, seed: int =
     return Values((1 + above + ties) / (settings.draws + 1), (above + u * (1 + ties)) / (settings.draws + 1), raw)
 
 
-def another(key: Key) -> Key:
-    """A rival's key with the same parameters and another secret."""
-    return Key(
-        secrets.token_bytes(32),
-        scheme=key.scheme,
-        embedder=key.embedder,
-        fingerprint=key.fingerprint,
-        splitter=key.splitter,
-        parameters=key.parameters,
-        fitted=key.fitted,
-    )
-
-
 def values_of(mark: Watermark, texts: Sequence[str], settings: RandomKeys) -> Values:
     """The p-values of all texts under one key of any scheme."""
     detections = []
@@ -133,18 +119,8 @@ def fresh_keys(
 
 
 def _fresh(like: Key, embedder: Embedder, centre: NDArray[np.float32] | None) -> Key:
-    return Key(
-        secrets.token_bytes(32),
-        embedder=embedder.name,
-        fingerprint=embedder.fingerprint,
-        decision=like.decision,
-        block_size=like.block_size,
-        span=like.span,
-        soft_version=like.soft_version,
-        offsets=like.offsets,
-        splitter=like.splitter,
-        centre=centre,
-    )
+    like.check(embedder)
+    return like.like(centre=centre)
 
 
 def per_key_rates(

@@ -88,7 +88,7 @@ def scheme_report(sample: Sample, mark: Watermark, options: CalibrationOptions) 
     embedder = getattr(mark, "embedder", None)
 
     def fresh_values(texts: Sequence[str]) -> Values:
-        return rates.values_of(load(rates.another(key), embedder=embedder), texts, settings)
+        return rates.values_of(load(key.like(), embedder=embedder), texts, settings)
 
     report = _report(sample, key, rates.values_of(mark, sample.texts, settings), with_z=True)
     if options.fresh:

@@ -49,6 +49,7 @@ def calibrate(
     from alimark.calibration.human_text import human_texts
     from alimark.calibration.report import CalibrationOptions
     from alimark.keys.key import Key
+    from alimark.schemes.registry import aligns
 
     try:
         lengths = [int(length) for length in sentences.split(",")]
@@ -59,7 +60,7 @@ def calibrate(
         show.note("no --human text given: calibrating on Python's own manual, all of one subject")
     texts = human_texts(human or [])
     how = CalibrationOptions(draws, fresh, keys, centring)
-    if loaded.scheme == "alimark":
+    if aligns(loaded.scheme):
         _print(_alimark_reports(loaded, texts, lengths, how, centre_out), as_json)
         return
     if centring or centre_out is not None:

@@ -71,8 +71,9 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
     """For each file its detections, best key first, or the error that prevented them."""
     from alimark.detection.kernels.hard import warm_up
     from alimark.schemes.api import detect as detect_keys
+    from alimark.schemes.registry import aligns
 
-    if keys[0].scheme == "alimark":
+    if aligns(keys[0].scheme):
         # Loading the compiled kernels takes half a second; it runs while the embedder is loaded.
         threading.Thread(target=warm_up, daemon=True).start()
     mark = loading.load_mark(keys[0])

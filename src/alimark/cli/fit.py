@@ -73,6 +73,6 @@ def _learning_scheme(name: str) -> Any:
 
     kind: Any = scheme_class(name)
     if not hasattr(kind, "fit"):
-        learning = ", ".join(other for other in names()[1:] if hasattr(scheme_class(other), "fit"))
+        learning = ", ".join(other for other in names() if hasattr(scheme_class(other), "fit"))
         raise AlimarkError(f"{name} learns nothing from text; the schemes that do are: {learning}")
     return kind

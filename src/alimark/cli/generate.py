@@ -4,92 +4,110 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from alimark.cli import loading, show
+from alimark.cli.options import Address, EngineName
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
-    from alimark._util.jsonl import JsonlWriter
-    from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Prompt
-    from alimark.llm.base import LLM
+    from rich.progress import Progress
+
+    from alimark._util.jsonl import JsonlWriter, Record
+    from alimark.generation.api import Finished, Generation, GenerationSettings, MarkedSentence, Prompt
+    from alimark.llm.base import LLM, Sampling
     from alimark.scale.generation import Replicas
     from alimark.schemes.base import Watermark
 
-_FAULTS = 3  # so many in a row, and the model is gone, not the prompts bad
+_FAULTS = 3  # after so many errors in a row the model is at fault, and not the prompts
+
+KeyOption = Annotated[Path | None, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")]
+PromptOption = Annotated[str | None, typer.Option("-p", "--prompt", help="Text to continue; - reads standard input.")]
+InputOption = Annotated[
+    Path | None, typer.Option("--input", help="JSONL file with a `prompt` (and an `id`) on each line.")
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", help="JSONL file to append to; ids that it has already are skipped.")
+]
+LLMOption = Annotated[
+    list[str],
+    typer.Option(
+        help="Language model: a name of `alimark models list`, a path or a hub id; openai:http://HOST:PORT/v1#MODEL for a "
+        "model on a server. With --engine ray it may be repeated, one for each replica."
+    ),
+]
+SentencesOption = Annotated[int, typer.Option(help="Sentences to write.")]
+TokensOption = Annotated[
+    int | None,
+    typer.Option(help="Tokens to write instead of sentences, for schemes that mark tokens (docs/token-rivals.md)."),
+]
+CandidatesOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Candidates sampled for each sentence, at most. More candidates make a stronger mark and take longer.",
+        show_default="64; other schemes have their own",
+    ),
+]
+StyleOption = Annotated[
+    str,
+    typer.Option(
+        help="continue: go on where the prompt stops. chat: answer the prompt, through the model's chat template."
+    ),
+]
+UnmarkedOption = Annotated[
+    bool, typer.Option("--unmarked", help="Write plain text in the same way, for comparison; takes no key.")
+]
+TemperatureOption = Annotated[float, typer.Option(help="Sampling temperature.")]
+TopPOption = Annotated[float, typer.Option(help="Nucleus sampling: the probability mass to sample from.")]
+PenaltyOption = Annotated[float, typer.Option(help="Repetition penalty over prompt and text; 1 for none.")]
+MayEndOption = Annotated[
+    bool, typer.Option("--may-end", help="Let the model end its text before all sentences are written.")
+]
+BatchOption = Annotated[
+    int | None, typer.Option(help="Texts written at a time.", show_default="as many as the model is fastest with")
+]
+ReplicasOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Replicas of the model.", show_default="as many as the cluster has room for"),
+]
+SeedOption = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")]
 
 
 def generate(
-    key: Annotated[Path | None, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")] = None,
-    prompt: Annotated[
-        str | None, typer.Option("-p", "--prompt", help="Text to continue; - reads standard input.")
-    ] = None,
-    input_file: Annotated[
-        Path | None, typer.Option("--input", help="JSONL with a `prompt` (and an `id`) on each line.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="JSONL to append to; finished ids are skipped.")
-    ] = None,
-    llm: Annotated[
-        list[str],
-        typer.Option(
-            help="A name of `alimark models list`, a path or a hub id; openai:http://HOST:PORT/v1#MODEL for a server. "
-            "With --engine ray several, one for each replica."
-        ),
-    ] = ["smollm2-135m"],  # noqa: B006 - typer copies it
-    sentences: Annotated[int, typer.Option(help="Sentences to write.")] = 12,
-    tokens: Annotated[
-        int | None,
-        typer.Option(help="Tokens to write instead, for the schemes that mark tokens (docs/token-rivals.md)."),
-    ] = None,
-    candidates: Annotated[
-        int | None,
-        typer.Option(
-            help="Candidates sampled for each sentence, at most: more, a stronger mark (default 64; rivals: theirs)."
-        ),
-    ] = None,
-    prompt_style: Annotated[
-        str,
-        typer.Option(
-            help="continue: go on where the prompt stops. chat: answer it, through the model's chat template."
-        ),
-    ] = "continue",
-    unmarked: Annotated[
-        bool, typer.Option("--unmarked", help="Write plain text by the same loop, to compare; takes no key.")
-    ] = False,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 0.7,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 0.95,
-    repetition_penalty: Annotated[float, typer.Option(help="Over prompt and text; 1 for none.")] = 1.15,
-    may_end: Annotated[
-        bool, typer.Option("--may-end", help="Let the model end its text before all sentences are written.")
-    ] = False,
-    batch: Annotated[
-        int | None, typer.Option(help="Texts written at a time; default, what the model is fastest with.")
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(help="Who writes many texts: plain (this process) or ray (replicas of the model on a cluster)."),
-    ] = "plain",
-    address: Annotated[str | None, typer.Option(help="A running Ray cluster; by default this machine alone.")] = None,
-    replicas: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of the model; default, as many as there is room for.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat a run: same seed, same text.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole record.")] = False,
+    key: KeyOption = None,
+    prompt: PromptOption = None,
+    input_file: InputOption = None,
+    output: OutputOption = None,
+    llm: LLMOption = ["smollm2-135m"],  # noqa: B006 - typer copies it
+    sentences: SentencesOption = 12,
+    tokens: TokensOption = None,
+    candidates: CandidatesOption = None,
+    prompt_style: StyleOption = "continue",
+    unmarked: UnmarkedOption = False,
+    temperature: TemperatureOption = 0.7,
+    top_p: TopPOption = 0.95,
+    repetition_penalty: PenaltyOption = 1.15,
+    may_end: MayEndOption = False,
+    batch: BatchOption = None,
+    engine: EngineName = "plain",
+    address: Address = None,
+    replicas: ReplicasOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write text that carries the mark of a key.
 
-    One prompt: the text goes to standard output. Many prompts: --input and
-    --output; several texts are written at a time, each is on disk as soon as
-    it is finished, and an interrupted run goes on where it stopped. Weights
-    are fetched on first use. A server's API key is read from ALIMARK_API_KEY
-    or OPENAI_API_KEY.
+    With one prompt the text is printed. With --input and --output a text is
+    written for every line; each is saved as soon as it is finished, and a run
+    that was interrupted goes on where it stopped. Weights are fetched on first
+    use. The API key of a server is read from ALIMARK_API_KEY or OPENAI_API_KEY.
 
         alimark generate -k key.json -p "The lighthouse keeper opened the door."
         alimark generate -k key.json -p "Why is the sky blue?" --prompt-style chat
@@ -98,44 +116,71 @@ def generate(
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl \\
             --engine ray --llm openai:http://a:8000/v1 --llm openai:http://b:8000/v1
     """
-    from alimark.generation.api import GenerationSettings
-    from alimark.keys.key import Key
-    from alimark.llm.base import Sampling
-
-    if (prompt is None) == (input_file is None):
-        raise AlimarkError("give either --prompt, or --input and --output")
-    if (input_file is None) != (output is None):
-        raise AlimarkError("--input and --output go together")
-    if (key is None) != unmarked:
-        raise AlimarkError("give a key with -k, or --unmarked to write without one")
-    try:
-        sampling = Sampling(temperature, top_p, repetition_penalty, may_end=may_end)
-    except ValueError as error:
-        raise AlimarkError(str(error)) from None
-    GenerationSettings(sentences, candidates or 64, sampling, prompt_style=prompt_style)  # type: ignore[arg-type]
+    _check_options(key, prompt, input_file, output, unmarked)
     if batch is not None and batch < 1:
         raise AlimarkError("batch must be at least 1")
     if len(llm) > 1 and (engine == "plain" or replicas):
-        raise AlimarkError("several --llm are the replicas of --engine ray, one each")
-    # On a cluster the embedder is loaded where the texts are written.
-    mark = None if key is None else loading.load_mark(Key.load(key), embedder=engine == "plain")
-    count = candidates if candidates is not None else mark.candidates if mark else 64
-    settings = GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
+        raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
+    sampling = _sampling(temperature, top_p, repetition_penalty, may_end)
+    settings_for = partial(_settings, sentences, candidates, sampling, prompt_style, tokens)
+    settings_for(None)  # mistakes are reported before anything is loaded
+    mark = None if key is None else _load_mark(key, embedder=engine == "plain")
     if input_file is not None and output is not None:
-        with loading.replicas(engine, address, replicas, llm) as writers:
-            _many(mark, llm[0], input_file, output, settings, batch, seed, as_json, writers)
-        return
-    if engine != "plain":
+        with loading.replicas(engine, address, replicas, llm) as cluster:
+            _write_many(mark, llm[0], input_file, output, settings_for(mark), batch, seed, as_json, cluster)
+    elif engine != "plain":
         raise AlimarkError("--engine ray writes many texts: give --input and --output")
-    text = show.read_stdin() if prompt == "-" else prompt or ""
+    else:
+        text = _read_prompt(prompt or "")
+        _print_generation(write_one(mark, loading.load_llm(llm[0]), text, settings_for(mark), seed), as_json)
+
+
+def _check_options(
+    key: Path | None, prompt: str | None, input_file: Path | None, output: Path | None, unmarked: bool
+) -> None:
+    if (prompt is None) == (input_file is None):
+        raise AlimarkError("give either --prompt, or --input and --output")
+    if (input_file is None) != (output is None):
+        raise AlimarkError("--input and --output go together; give both, or neither")
+    if (key is None) != unmarked:
+        raise AlimarkError("give a key with -k, or --unmarked to write without one")
+
+
+def _sampling(temperature: float, top_p: float, repetition_penalty: float, may_end: bool) -> Sampling:
+    from alimark.llm.base import Sampling
+
+    try:
+        return Sampling(temperature, top_p, repetition_penalty, may_end=may_end)
+    except ValueError as error:
+        raise AlimarkError(str(error)) from None
+
+
+def _settings(
+    sentences: int,
+    candidates: int | None,
+    sampling: Sampling,
+    prompt_style: str,
+    tokens: int | None,
+    mark: Watermark | None,
+) -> GenerationSettings:
+    from alimark.generation.api import GenerationSettings
+
+    count = candidates if candidates is not None else mark.candidates if mark else 64
+    return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
+
+
+def _load_mark(key: Path, *, embedder: bool) -> Watermark:
+    """On a cluster the embedder is loaded where the texts are written, and not here."""
+    from alimark.keys.key import Key
+
+    return loading.load_mark(Key.load(key), embedder=embedder)
+
+
+def _read_prompt(prompt: str) -> str:
+    text = show.read_stdin() if prompt == "-" else prompt
     if not text.strip():
         raise AlimarkError("the prompt is empty; give at least a word to continue")
-    made = write_one(mark, loading.load_llm(llm[0]), text, settings, seed)
-    if as_json:
-        show.print_json(made.record("prompt"))
-    else:
-        typer.echo(made.text)
-    _say(made)
+    return text
 
 
 def write_one(
@@ -146,64 +191,61 @@ def write_one(
     seed: int | None,
     title: str = "writing",
 ) -> Generation:
-    """One text, with a bar that moves at each sentence."""
+    """Writes one text, with a progress bar that moves at each sentence."""
     from alimark.generation.api import Prompt
+    from alimark.schemes.api import generate_many
 
     with show.progress() as bar:
         task = bar.add_task(title, total=settings.sentences)
         ticker = show.Ticker()
-        size = mark.key.block_size if mark else 0
 
         def step(_: int, sentence: MarkedSentence) -> None:
             ticker.tick(f"{title}: sentence {sentence.number} of {settings.sentences}")
-            bits = f"{sentence.matches}/{size} bits, " if size else ""
-            bar.update(task, completed=sentence.number, description=f"{title} ({bits}{sentence.tokens} tokens)")
+            matches = f"{sentence.matches} matched, " if sentence.matches else ""
+            bar.update(task, completed=sentence.number, description=f"{title} ({matches}{sentence.tokens} tokens)")
 
-        [(_, made)] = written(mark, [Prompt(prompt, seed)], llm, settings, progress=step)
-    if isinstance(made, AlimarkError):
-        raise made
-    return made
-
-
-def written(
-    mark: Watermark | None, prompts: Iterable[Prompt], llm: LLM, settings: GenerationSettings, **options: Any
-) -> Iterator[tuple[int, Generation | AlimarkError]]:
-    """Texts as they are finished, marked or, without a mark, plain."""
-    from alimark.generation.api import generate_many
-
-    if mark is None:
-        return generate_many(prompts, None, None, llm, settings, **options)
-    return mark.generate_many(prompts, llm, settings, **options)
+        [(_, result)] = generate_many(mark, [Prompt(prompt, seed)], llm, settings, batch=1, progress=step)
+    if isinstance(result, AlimarkError):
+        raise result
+    return result
 
 
-def _say(made: Generation) -> None:
-    per_sentence = sum(made.matches) / max(1, len(made.matches))
-    what = "bits each, " if made.scheme == "alimark" else f"matched each ({made.scheme}), "
-    bits = f"{per_sentence:.1f} of {made.block_size} {what}" if made.marked else "unmarked, "
+def _print_generation(generation: Generation, as_json: bool) -> None:
+    """Prints the text, or its whole record, on stdout, and what it cost on stderr."""
+    if as_json:
+        show.print_json(generation.record("prompt"))
+    else:
+        typer.echo(generation.text)
+    matches = "unmarked"
+    if generation.marked:
+        per_sentence = sum(generation.matches) / max(1, len(generation.matches))
+        matches = f"{per_sentence:.1f} of {generation.block_size} matched each ({generation.scheme})"
     show.note(
-        f"{len(made.sentences)} sentences, {bits}"
-        f"{made.candidates} candidates, {made.tokens} tokens, {made.elapsed:.0f} s, seed {made.seed}"
+        f"{len(generation.sentences)} sentences, {matches}, {generation.candidates} candidates, "
+        f"{generation.tokens} tokens, {generation.elapsed:.0f} s, seed {generation.seed}"
     )
-    if made.unmet:
-        show.note(f"note: {made.unmet} sentences do not meet the rule: no candidate did, so the best was taken")
-    for limit in made.limits:
+    if generation.unmet:
+        show.note(
+            f"note: {generation.unmet} sentences do not meet the rule: no candidate did, so the best one was taken"
+        )
+    for limit in generation.limits:
         show.note(f"note: {limit}")
-    if made.ended != "complete":
-        show.note(f"note: the text is shorter than asked for: {made.ended}")
+    if generation.ended != "complete":
+        show.note(f"note: the text is shorter than asked for: {generation.ended}")
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A line of the input that is to be written."""
+    """A line of the input file for which a text has to be written."""
 
     line: int
     id: str
-    record: dict[str, Any]
+    record: Record
     seed: int | None
 
 
 def _jobs(source: Path, writer: JsonlWriter, seed: int | None, counts: Counter[str]) -> tuple[list[_Job], list[str]]:
-    """What is left to be written, and the ids of all lines in order."""
+    """The lines for which a text has to be written, and the ids of all lines in order."""
     from alimark._util.jsonl import read_jsonl, unique_id
 
     jobs: list[_Job] = []
@@ -215,20 +257,20 @@ def _jobs(source: Path, writer: JsonlWriter, seed: int | None, counts: Counter[s
             show.note(f"warning: {why}; passed over")
             counts["failed"] += 1
             continue
-        own = unique_id(record, line, seen, field="prompt")
-        order.append(own)
-        if own in writer.done:
+        job_id = unique_id(record, line, seen, field="prompt")
+        order.append(job_id)
+        if job_id in writer.done:
             counts["skipped"] += 1
         else:
-            # By its line, not by its turn: a resumed run gives the texts of one that never stopped.
-            jobs.append(_Job(line, own, record, None if seed is None else seed + number))
+            # The seed depends on the line and not on the turn, so that a resumed run gives the same texts.
+            jobs.append(_Job(line, job_id, record, None if seed is None else seed + number))
     return jobs, order
 
 
 class _Bar:
-    """Texts done, and the tokens of all texts in progress, so that a long text is seen to move."""
+    """Shows how many texts are done, and the tokens of all texts in progress."""
 
-    def __init__(self, bar: Any, jobs: int) -> None:
+    def __init__(self, bar: Progress, jobs: int) -> None:
         self._bar, self._jobs = bar, jobs
         self._task = bar.add_task("texts", total=jobs)
         self._ticker = show.Ticker()
@@ -247,7 +289,7 @@ class _Bar:
         self._bar.advance(self._task)
 
 
-def _many(
+def _write_many(
     mark: Watermark | None,
     llm_name: str,
     source: Path,
@@ -256,34 +298,25 @@ def _many(
     batch: int | None,
     seed: int | None,
     as_json: bool,
-    writers: Replicas | None,
+    cluster: Replicas | None,
 ) -> None:
+    """Writes a text for every line of a file that has none yet."""
     from alimark._util.jsonl import JsonlWriter
+    from alimark.schemes.api import generate_many
 
     counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
     with JsonlWriter(output, key_id=mark.key.id if mark else None) as writer:
         jobs, order = _jobs(source, writer, seed, counts)
         if jobs:
-            limits: dict[str, None] = {}
-            with show.progress() as shown, loading.quiet_ray(writers is not None):
-                bar = _Bar(shown, len(jobs))
-                made_by: Any
-                if writers:
+            with show.progress() as progress, loading.quiet_ray(cluster is not None):
+                bar = _Bar(progress, len(jobs))
+                if cluster:
                     key = None if mark is None else mark.key
-                    made_by = partial(writers.write, key=key, settings=settings, llm=llm_name, batch=batch)
+                    write = partial(cluster.write, key=key, settings=settings, llm=llm_name, batch=batch)
                 else:
                     llm = loading.load_llm(llm_name)
-                    made_by = partial(written, mark, llm=llm, settings=settings, batch=batch, progress=bar.sentence)
-                for job, made in _written(jobs, made_by):
-                    bar.text()
-                    if isinstance(made, AlimarkError):
-                        show.note(f"warning: {source}:{job.line}: {made}; passed over")
-                        counts["failed"] += 1
-                        continue
-                    writer.write(job.record | made.record(job.id))
-                    limits |= dict.fromkeys(made.limits)
-                    counts["written"] += 1
-                    counts["short"] += made.ended != "complete"
+                    write = partial(generate_many, mark, llm=llm, settings=settings, batch=batch, progress=bar.sentence)
+                limits = _save(_results(jobs, write), source, writer, bar, counts)
             for limit in limits:
                 show.note(f"note: {limit}")
         writer.arrange(order)
@@ -295,19 +328,40 @@ def _many(
     )
 
 
-def _written(
-    jobs: list[_Job], made_by: Callable[[list[Prompt]], Iterator[tuple[int, Generation | AlimarkError]]]
+def _save(
+    results: Iterator[tuple[_Job, Generation | AlimarkError]],
+    source: Path,
+    writer: JsonlWriter,
+    bar: _Bar,
+    counts: Counter[str],
+) -> list[str]:
+    """Appends each text to the output as soon as it is finished; returns the settings that the model could not follow."""
+    limits: dict[str, None] = {}
+    for job, result in results:
+        bar.text()
+        if isinstance(result, AlimarkError):
+            show.note(f"warning: {source}:{job.line}: {result}; passed over")
+            counts["failed"] += 1
+            continue
+        writer.write(job.record | result.record(job.id))
+        limits |= dict.fromkeys(result.limits)
+        counts["written"] += 1
+        counts["short"] += result.ended != "complete"
+    return list(limits)
+
+
+def _results(
+    jobs: list[_Job], write: Callable[[list[Prompt]], Finished]
 ) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
-    """Texts as they are finished. An error that came often in a row is raised: then it is the model's."""
+    """Texts as they are finished. Several errors in a row end the run: then the model is at fault."""
     from alimark.generation.api import Prompt
 
-    prompts = [Prompt(str(job.record["prompt"]), job.seed) for job in jobs]
     faults: list[AlimarkError] = []
-    for i, made in made_by(prompts):
-        if not isinstance(made, AlimarkError):
+    for i, result in write([Prompt(str(job.record["prompt"]), job.seed) for job in jobs]):
+        if not isinstance(result, AlimarkError):
             faults.clear()
-        elif not any(made is fault for fault in faults):  # one fault may end several texts
-            faults.append(made)
+        elif not any(result is fault for fault in faults):  # one error may end several texts
+            faults.append(result)
             if len(faults) == _FAULTS:
-                raise made
-        yield jobs[i], made
+                raise result
+        yield jobs[i], result

@@ -10,43 +10,52 @@ import typer
 from alimark.cli import show
 from alimark.errors import AlimarkError
 
+Output = Annotated[Path, typer.Option("-o", "--output", help="The key file to write; never overwritten.")]
+SchemeName = Annotated[str, typer.Option(help="The watermark: alimark, or a rival (docs/rivals.md).")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A parameter of a rival, as NAME=VALUE; may be given several times."),
+]
+Preset = Annotated[
+    str | None, typer.Option(help="paper: a rival as the AliMark paper ran it, in place of its own defaults.")
+]
+FittedFile = Annotated[Path | None, typer.Option(help="What a rival learned from text: a file of `alimark fit`.")]
+Decision = Annotated[
+    str,
+    typer.Option(
+        help="hard: bits, as in the paper; soft: margins, of which a rewritten text keeps more (docs/soft.md)."
+    ),
+]
+BlockSize = Annotated[
+    int | None, typer.Option(help="Secret bits for each sentence, 1 to 64 (default 8; 32 for soft keys).")
+]
+EmbedderName = Annotated[
+    str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")
+]
+SplitterName = Annotated[str, typer.Option(help="Sentence splitter: nupunkt, pysbd or blingfire.")]
+CentreFile = Annotated[
+    Path | None, typer.Option(help="A corpus mean from `alimark calibrate --centre-out`; evens out false positives.")
+]
+Offsets = Annotated[
+    int,
+    typer.Option(
+        help="Blocks that a text may begin with, in secret, against those who collect texts (docs/security.md)."
+    ),
+]
+
 
 def keygen(
-    output: Annotated[Path, typer.Option("-o", "--output", help="The key file to write; never overwritten.")],
-    scheme: Annotated[str, typer.Option(help="The watermark: alimark, or a rival (docs/rivals.md).")] = "alimark",
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A parameter of a rival, as NAME=VALUE; may be given several times."),
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="paper: a rival as the AliMark paper ran it, in place of its own defaults.")
-    ] = None,
-    fitted: Annotated[
-        Path | None, typer.Option(help="What a rival learned from text: a file of `alimark fit`.")
-    ] = None,
-    decision: Annotated[
-        str,
-        typer.Option(
-            help="hard: bits, as in the paper; soft: margins, of which a rewritten text keeps more (docs/soft.md)."
-        ),
-    ] = "hard",
-    block_size: Annotated[
-        int | None, typer.Option(help="Secret bits for each sentence, 1 to 64 (default 8; 32 for soft keys).")
-    ] = None,
-    embedder: Annotated[
-        str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")
-    ] = "all-MiniLM-L6-v2",
-    splitter: Annotated[str, typer.Option(help="Sentence splitter: nupunkt, pysbd or blingfire.")] = "nupunkt",
-    centre: Annotated[
-        Path | None,
-        typer.Option(help="A corpus mean from `alimark calibrate --centre-out`; evens out false positives."),
-    ] = None,
-    offsets: Annotated[
-        int,
-        typer.Option(
-            help="Blocks that a text may begin with, in secret, against those who collect texts (docs/security.md)."
-        ),
-    ] = 1,
+    output: Output,
+    scheme: SchemeName = "alimark",
+    setting: Settings = None,
+    preset: Preset = None,
+    fitted: FittedFile = None,
+    decision: Decision = "hard",
+    block_size: BlockSize = None,
+    embedder: EmbedderName = "all-MiniLM-L6-v2",
+    splitter: SplitterName = "nupunkt",
+    centre: CentreFile = None,
+    offsets: Offsets = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the public part as JSON.")] = False,
 ) -> None:
     """Make a secret key, and print its id.
@@ -60,10 +69,17 @@ def keygen(
     from alimark.text.splitting import splitter as check_splitter
 
     check_splitter(splitter)
+    parameters: dict[str, Any] = assignments(setting or [])
+    if wrong := sorted(set(parameters) & {"scheme", "embedder", "splitter", "preset", "fitted", "secret"}):
+        raise AlimarkError(f"--set takes parameters of the scheme, and {wrong[0]} is none of them")
+    # Options of AliMark that were left alone are not given to a scheme that does not have them.
+    parameters |= {"decision": decision} if decision != "hard" else {}
+    parameters |= {"block_size": block_size} if block_size is not None else {}
+    parameters |= {"centre": _read_centre(centre, embedder)} if centre is not None else {}
+    parameters |= {"offsets": offsets} if offsets != 1 else {}
     key = Key.generate(
-        scheme=scheme, decision=decision, block_size=block_size, embedder=embedder, splitter=splitter,
-        centre=None if centre is None else _read_centre(centre, embedder), offsets=offsets, preset=preset,
-        fitted=None if fitted is None else Fitted.load(fitted), **assignments(setting or []),
+        scheme=scheme, embedder=embedder, splitter=splitter, preset=preset,
+        fitted=None if fitted is None else Fitted.load(fitted), **parameters,
     )  # fmt: skip
     key.save(output)
     if as_json:
@@ -73,20 +89,20 @@ def keygen(
         show.note(f"wrote {output}; it holds the secret: keep it safe and out of version control")
 
 
-def assignments(pairs: list[str]) -> dict[str, Any]:
-    """NAME=VALUE; a value is TOML, or else taken as a text."""
+def assignments(pairs: list[str]) -> dict[str, object]:
+    """Parses NAME=VALUE; a value is read as TOML, and as a text where it is none."""
     import tomllib
 
-    found: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip().isidentifier():
             raise AlimarkError(f"--set takes NAME=VALUE, such as ratio=0.25, not {pair!r}")
         try:
-            found[name.strip()] = tomllib.loads(f"value = {value.strip()}")["value"]
+            values[name.strip()] = tomllib.loads(f"value = {value.strip()}")["value"]
         except tomllib.TOMLDecodeError:
-            found[name.strip()] = value.strip()
-    return found
+            values[name.strip()] = value.strip()
+    return values
 
 
 def _read_centre(path: Path, embedder: str) -> list[float]:

@@ -117,12 +117,12 @@ class SearchOptions:
         """The settings of a detection under these keys; options that a key's scheme does not have are refused."""
         from alimark.detection.settings import DetectionSettings
         from alimark.detection.stats.p_values import RandomKeys
-        from alimark.schemes.registry import asks_llm
+        from alimark.schemes.registry import aligns, asks_llm
 
         settings = self._alimark_settings()
         if settings.learned != (self.llm is not None) and not (self.llm is not None and any(map(asks_llm, keys))):
             raise AlimarkError("--restructure learned and --llm go together; give both, or neither")
-        if all(key.scheme == "alimark" for key in keys):
+        if all(aligns(key.scheme) for key in keys):
             return settings
         common = {name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__}
         if settings != DetectionSettings(**common, passage_fpr=settings.passage_fpr):

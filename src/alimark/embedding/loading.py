@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from alimark._util.files import write_whole
 from alimark._util.paths import cache_folder
+from alimark._util.registry import Registry
 from alimark.embedding import onnx_graph
 from alimark.embedding.base import Embedder, ModelFiles
 from alimark.embedding.onnx import OnnxEmbedder
 from alimark.embedding.sentence_transformers import TorchEmbedder
 from alimark.errors import ModelError
 
-STAND_IN = "stand-in"
-"""The name of the embedder that needs no weights, for trying things out."""
+EMBEDDERS: Registry[Callable[[], Embedder]] = Registry(
+    "embedder",
+    "alimark.embedders",
+    {"stand-in": "alimark.testing:StandInEmbedder"},  # needs no weights, for trying things out
+    error=ModelError,
+)
+"""Embedders that are not files of weights: functions without arguments that return an embedder."""
 
 
 def load_embedder(
@@ -30,7 +37,8 @@ def load_embedder(
     """Loads an embedder.
 
     Args:
-        name: A name from `alimark models list`, a folder in sentence-transformers form, or a hub id.
+        name: A name from `alimark models list`, a folder in sentence-transformers form, a hub id, or a name that an installed
+            package adds by an entry point of the group `alimark.embedders`.
         backend: "onnx" runs onnxruntime on the CPU, "torch" runs sentence-transformers. "auto" takes "onnx" on the CPU where
             alimark can write the graph of the model, else "torch".
         device: A torch device such as "cuda"; the CPU by default.
@@ -47,10 +55,8 @@ def load_embedder(
         >>> load_embedder("stand-in").dimension
         64
     """
-    if name == STAND_IN:
-        from alimark.testing import StandInEmbedder
-
-        return StandInEmbedder()
+    if _registered(name):
+        return EMBEDDERS.get(name)()
     if backend not in ("auto", "onnx", "torch"):
         raise ValueError(f"backend must be auto, onnx or torch, not {backend!r}")
     on_cpu = device in (None, "cpu")
@@ -65,6 +71,13 @@ def load_embedder(
         if backend == "onnx":
             raise onnx_graph.UnknownArchitecture(f'{name}: {error}; use backend="torch"') from error
         return TorchEmbedder(model)
+
+
+def _registered(name: str) -> bool:
+    """Whether the registry has an embedder of that name. Names of the store and paths go first and are not looked up."""
+    from alimark.models import store
+
+    return name not in store.names() and not Path(name).is_dir() and name in EMBEDDERS
 
 
 def _find(name: str) -> ModelFiles:

@@ -1,67 +1,30 @@
-"""Algorithm 1: sample candidates for the next sentence, keep the one that carries the block, repeat.
+"""Generation of text, marked or plain (Algorithm 1 of the paper): sample candidates, choose one by the rule, append, repeat.
 
-`session` is the loop of one text, `rules` is what a scheme adds to it, and `scheduler` serves many texts at a time.
+`generate_many` writes all texts: a single prompt is a list of one. `scheduler` distributes the texts over threads, `loop` has
+the stages of a step, `session` is the state of one text, and `selection` says what a scheme adds.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
-from alimark.generation.scheduler import Rounds, Scheduler, check, default_batch, in_turn
-from alimark.generation.session import (
-    Ended,
-    Generation,
-    GenerationSettings,
-    MarkedSentence,
-    Progress,
-    PromptStyle,
-    Writing,
-)
+from alimark.generation.results import Ended, Generation, MarkedSentence, Progress
+from alimark.generation.scheduler import Finished, Scheduler, check, default_batch
+from alimark.generation.selection import RuleFactory
+from alimark.generation.session import Session
+from alimark.generation.settings import GenerateOptions, GenerationSettings, Prompt, PromptStyle
 from alimark.keys.key import Key
 from alimark.llm.base import LLM
 
 __all__ = [
-    "Ended", "Generation", "GenerationSettings", "MarkedSentence", "Progress", "Prompt", "PromptStyle", "Scheduler", "Writing",
-    "default_batch", "generate", "generate_many",
+    "Ended", "Finished", "GenerateOptions", "Generation", "GenerationSettings", "ManyProgress", "MarkedSentence", "Progress",
+    "Prompt", "PromptStyle", "RuleFactory", "Scheduler", "Session", "default_batch", "generate_many",
 ]  # fmt: skip
 
-
-def generate(
-    prompt: str,
-    key: Key | None,
-    embedder: Embedder | None,
-    llm: LLM,
-    settings: GenerationSettings,
-    *,
-    seed: int | None = None,
-    progress: Progress | None = None,
-) -> Generation:
-    """Writes `settings.sentences` sentences after the prompt, or fewer where the model gives no more.
-
-    They carry the key's mark; without a key they are plain.
-    """
-    if settings.tokens is not None:
-        raise AlimarkError("a text that is marked by sentences has a length in sentences, not in tokens")
-    one = Writing(prompt, key, settings, seed=seed, progress=progress)
-    check(key, embedder)
-    rounds = Rounds(llm, embedder)
-    while one.ended is None:
-        rounds.run([one])
-    return one.generation(llm)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One of many: what to continue, from which seed, and under which key where it is not the run's."""
-
-    text: str
-    seed: int | None = None
-    key: Key | None = None
+ManyProgress = Callable[[int, MarkedSentence], None]
+"""Called with the number of a prompt and each sentence of its text as it is chosen."""
 
 
 def generate_many(
@@ -71,13 +34,27 @@ def generate_many(
     llm: LLM,
     settings: GenerationSettings,
     *,
+    rule: RuleFactory | None = None,
     batch: int | None = None,
-    progress: Callable[[int, MarkedSentence], None] | None = None,
-) -> Iterator[tuple[int, Generation | AlimarkError]]:
-    """Yields each text with its prompt's place as soon as it is finished, or the error that ended it.
+    progress: ManyProgress | None = None,
+) -> Finished:
+    """Writes a text after each prompt, several at a time. What is written does not depend on the batch.
 
-    `batch`: texts in progress at a time; by default as many as the model is fastest with. What is written does not depend
-    on it, as far as the model's draws do not.
+    Args:
+        prompts: What to continue. A prompt may have a key of its own.
+        key: The key of all other prompts; None for unmarked text.
+        embedder: The embedder that the keys name; not needed for unmarked text.
+        llm: The language model.
+        settings: How much is written, and by how many candidates.
+        rule: Makes the selection rule of a key's scheme, as `alimark.schemes.registry.rule_for` does; needed with a key.
+        batch: Texts in progress at a time; by default as many as the model is fastest with.
+        progress: Called with each sentence as it is chosen.
+
+    Yields:
+        The number of a prompt with its text as soon as that is finished, or with the error that ended it.
+
+    Raises:
+        AlimarkError: Where the settings or the batch make no sense, or key and embedder do not fit.
     """
     if settings.tokens is not None:
         raise AlimarkError("a text that is marked by sentences has a length in sentences, not in tokens")
@@ -86,24 +63,10 @@ def generate_many(
     if batch < 1:
         raise AlimarkError("batch must be at least 1")
 
-    def started() -> Iterator[tuple[int, Writing]]:
+    def sessions() -> Iterator[tuple[int, Session]]:
         for i, prompt in enumerate(prompts):
             step = None if progress is None else (lambda sentence, i=i: progress(i, sentence))
-            yield i, Writing(prompt.text, prompt.key or key, settings, seed=prompt.seed, progress=step)
+            yield i, Session(prompt.text, prompt.key or key, settings, rule=rule, seed=prompt.seed, progress=step)
 
-    if min(batch, llm.callers) == 1:
-        yield from in_turn(started(), Rounds(llm, embedder), batch)
-        return
-    with Scheduler(llm, embedder, batch=batch) as scheduler, _brisk_threads():
-        yield from scheduler.run(started())
-
-
-@contextmanager
-def _brisk_threads() -> Iterator[None]:
-    """A thread that feeds a GPU waits for the interpreter at every step; by default up to 5 ms, as long as the step."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, 0.0005))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
+    with Scheduler(llm, embedder, batch=batch) as scheduler:
+        yield from scheduler.run(sessions())

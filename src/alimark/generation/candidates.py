@@ -1,4 +1,4 @@
-"""The text so far, and what of a model's continuation may be added to it."""
+"""Parsing of draws: the first sentence of a model's continuation, its flaws, and the text it is added to."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from alimark.text.units import clean, keep_on_one_line, with_full_stop, without_
 from alimark.text.workers import First, first_sentence, workers
 
 Flaw = Literal["", "blank", "repeat", "unfinished", "degenerate", "markup", "code", "resplit"]
-"""Why a candidate is not taken: no word in it; said before; cut off; the same words over and over; broken markup or a
-control token; the start of a code block where the text goes on in words; split otherwise once it is part of the text."""
+"""Why a candidate is rejected.
 
-_MANY = 128  # texts that are worth asking other processes for
-_GUARD_SENTENCES = 2  # a new sentence changes at most where its neighbours end
+blank: it has no word. repeat: the text has a sentence with the same words already. unfinished: the token limit cut it off.
+degenerate: it repeats a few words. markup: it has broken markup or a control token. code: it opens a code block where other
+candidates go on with a sentence. resplit: the splitter finds other boundaries once it is part of the text."""
+
+_MANY = 128  # fewer texts are split faster in this process than in the worker processes
+_GUARD_SENTENCES = 2  # a new sentence can only change the boundaries of its neighbours
 
 _WORD = re.compile(r"\w+")
 _CONTROL = re.compile(
@@ -33,7 +36,7 @@ _VOID = frozenset("br hr img input meta link".split())
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`unit` is what is embedded; `piece` is what is added to the text, with the layout before it."""
+    """A parsed draw: `unit` is embedded, `piece` is added to the text and includes the white space before it."""
 
     unit: str
     piece: str
@@ -41,12 +44,12 @@ class Candidate:
 
 
 class FirstSentence:
-    """Tells engines when a continuation's first sentence, or the code block it opens, is over."""
+    """Tells engines whether the first sentence of a continuation, or the code block it opens, has ended."""
 
     def __init__(self, cutter: Splitter) -> None:
         self._cutter = cutter
 
-    # Texts of several callers are asked about together where they are split alike.
+    # Engines batch the continuations of several callers that have the same splitter.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FirstSentence) and other._cutter.name == self._cutter.name
 
@@ -59,34 +62,40 @@ class FirstSentence:
         return self._cutter.first_sentence_over(continuation)
 
     def ends(self, continuations: Sequence[str]) -> list[int]:
-        found = self.spans(continuations)
+        """Where the first sentence of each continuation ends; 0 where it has not ended yet."""
+        spans = self.spans(continuations)
         return [
             (code_end(text) or 0) if opens_code(text) else end if over else 0
-            for text, (_, end, over) in zip(continuations, found, strict=True)
+            for text, (_, end, over) in zip(continuations, spans, strict=True)
         ]
 
     def spans(self, texts: Sequence[str]) -> list[First]:
+        """The span of the first sentence of each text; many texts are split by worker processes."""
         if self._cutter.name in BUILT_IN and len(texts) >= _MANY:
             return workers(self._cutter.name).first_sentences(texts)
         return [first_sentence(self._cutter, text) for text in texts]
 
 
 class Text:
-    """What has been written after a prompt."""
+    """The text written so far after a prompt: its pieces, and the units of its sentences."""
 
     def __init__(self, cutter: Splitter) -> None:
         self.cutter = cutter
         self.pieces: list[str] = []
         self.units: list[str] = []
         self.in_code = False
-        self._said: set[str] = set()
-        self._places: list[int] = []  # of the units' pieces; between them lies code
+        self._word_sequences: set[str] = set()  # of all sentences, to recognise repeats
+        self._unit_pieces: list[int] = []  # the index of each unit's piece; the pieces between them are code
 
     def __str__(self) -> str:
         return "".join(self.pieces)
 
     def candidate(self, draw: Draw, first: First | None = None) -> Candidate:
-        """A draw's first sentence. What depends on the text around it is asked of `splits_again`."""
+        """Cuts the first sentence out of a draw and looks for flaws.
+
+        `first` is the span of that sentence where it is known already. Whether the sentence keeps its boundaries in the text
+        is a question for `splits_again`, which takes longer.
+        """
         if opens_code(draw.text):
             return Candidate("", self._break_before("\n\n") + draw.text.strip("\r\n"), "code")
         if "```" in draw.text or "~~~" in draw.text:  # what comes before the code
@@ -104,7 +113,7 @@ class Text:
         return Candidate(unit, piece, self._flaw(unit, sentence))
 
     def _flaw(self, unit: str, sentence: str) -> Flaw:
-        if _said(unit) in self._said:
+        if _words(unit) in self._word_sequences:
             return "repeat"
         if broken_markup(sentence):
             return "markup"
@@ -117,35 +126,36 @@ class Text:
         return "\n" * min(breaks, 2) if breaks else " "
 
     def splits_again(self, candidate: Candidate) -> bool:
-        """Whether a detector, which sees no boundaries but those it finds, will find this sentence."""
-        places = self._places[-_GUARD_SENTENCES:] or [len(self.pieces)]
-        tail = "".join(self.pieces[places[0] :]) + candidate.piece
+        """Whether the splitter finds this sentence again in the text, as a detector has to."""
+        recent = self._unit_pieces[-_GUARD_SENTENCES:] or [len(self.pieces)]
+        tail = "".join(self.pieces[recent[0] :]) + candidate.piece
         return self.cutter.units(tail) == [*self.units[-_GUARD_SENTENCES:], candidate.unit]
 
     def add(self, candidate: Candidate) -> None:
-        self._places.append(len(self.pieces))
+        self._unit_pieces.append(len(self.pieces))
         self.pieces.append(candidate.piece)
         self.units.append(candidate.unit)
-        self._said.add(_said(candidate.unit))
+        self._word_sequences.add(_words(candidate.unit))
 
     def add_code(self, piece: str) -> None:
-        """A code block, or some of it, as the model writes it: it carries no mark."""
+        """Adds a code block or a part of it as the model wrote it. Code carries no mark."""
         whole = (self.pieces[-1] if self.in_code else "") + piece
         end = code_end(whole)
         self.pieces[len(self.pieces) - self.in_code :] = [whole if end is None else whole[:end].rstrip() + "\n\n"]
         self.in_code = end is None
 
     def code_over(self, continuation: str) -> bool:
+        """Whether the open code block ends within this continuation."""
         return code_end(self.pieces[-1] + continuation) is not None
 
     def surviving(self) -> int:
-        """Sentences that splitting the whole text finds again."""
+        """How many sentences are found again when the whole text is split."""
         matcher = SequenceMatcher(None, self.cutter.units(str(self)), self.units, autojunk=False)
         return sum(block.size for block in matcher.get_matching_blocks())
 
 
 def _written(sentence: str, rest: str) -> str:
-    """What is written of a sentence: on one line, and ended by a mark or, as headings and list items are, by a break."""
+    """The sentence as it is written: on one line, ended by a full stop or, for headings and list items, by a line break."""
     text = keep_on_one_line(sentence)
     if with_full_stop(text) == text:
         return text
@@ -155,20 +165,20 @@ def _written(sentence: str, rest: str) -> str:
     return text + "."
 
 
-def _said(unit: str) -> str:
-    """Two sentences with the same words say the same."""
+def _words(unit: str) -> str:
+    """The words of a sentence without case and punctuation: two sentences with the same words count as a repeat."""
     return " ".join(_WORD.findall(unit.lower())) or unit
 
 
 def degenerate(unit: str) -> bool:
-    """Whether a sentence is one word, or one run of words, over and over, or words that are spelled o u t."""
+    """Whether a sentence repeats one word or one group of words, or consists of single letters."""
     words = _WORD.findall(unit.lower())
     if len(words) >= 6 and sum(len(word) == 1 and word.isalpha() for word in words) > 0.6 * len(words):
         return True
     if len(words) < 6:
         return len(words) > 2 and len(set(words)) == 1
     if len(set(words)) > 0.8 * len(words) and len(words) < 20:
-        return False  # which is most of them, and soon told
+        return False  # most sentences end here, which saves the slower tests below
     if Counter(words).most_common(1)[0][1] > 0.5 * len(words):
         return True
     if any(words[i] == words[i + 1] == words[i + 2] == words[i + 3] for i in range(len(words) - 3)):

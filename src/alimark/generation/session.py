@@ -1,7 +1,7 @@
-"""One text in progress: it asks for a wave of draws, takes them, learns what its rule sees of the new ones, and chooses.
+"""One text in progress. A session requests draws, parses them, chooses the next sentence and appends it.
 
-What it writes depends on its prompt, key, settings and seed alone, whoever else is being served. What makes one scheme
-differ from another is its rule; the loop, the stop rules and the budget are the same for all.
+What is written depends only on prompt, key, settings and seed, and not on the other texts of the same batch. Schemes differ
+by their selection rule; everything else in this module is the same for all.
 """
 
 from __future__ import annotations
@@ -11,153 +11,28 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from alimark._util.arrays import Floats
 from alimark.errors import AlimarkError
 from alimark.generation.candidates import Candidate, Text
-from alimark.generation.rules import Weight, rule_for
+from alimark.generation.results import Ended, Generation, MarkedSentence, Progress
+from alimark.generation.selection import Rule, RuleFactory, Unmarked, Weight
+from alimark.generation.settings import GenerationSettings
 from alimark.keys.key import Key
-from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
+from alimark.llm.base import LLM, Draw, Request, Turn
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.text.workers import First
 
-Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit"]
-"""Why the text has the length it has."""
-
-PromptStyle = Literal["continue", "chat"]
-"""`continue`: the text goes on where the prompt stops. `chat`: the text is a chat model's answer to the prompt."""
-
-_MAX_SENTENCES = 10_000
-_MAX_TOKENS = 1_000_000
-_WEIGHED = ("", "resplit", "unfinished")  # candidates that may be chosen, the last two in want of better ones
+_RATED = ("", "resplit", "unfinished")  # flaws that a chosen candidate may have; the last two only if all others fail
 _MAX_CODE_WAVES = 32  # of `max_tokens` each; a code block longer than that is left open
 
 
-@dataclass(frozen=True)
-class GenerationSettings:
-    """How much is written and how many candidates each sentence gets. The defaults are AliMark's paper's."""
-
-    sentences: int = 12
-    candidates: int = 64
-    sampling: Sampling = field(default_factory=Sampling)
-    wave: int | None = None
-    """Candidates sampled together; sampling stops at the wave that holds one that meets the rule in full. None: few where that
-    is likely, all where it is rare, since an engine is fastest with many at once. A soft decision has no full match."""
-    prompt_style: PromptStyle = "continue"
-    tokens: int | None = None
-    """So many tokens instead of sentences, where the scheme marks tokens."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.sentences <= _MAX_SENTENCES:
-            raise AlimarkError(f"sentences must lie between 1 and {_MAX_SENTENCES}, not {self.sentences}")
-        if self.candidates < 1 or (self.wave is not None and self.wave < 1):
-            raise AlimarkError("candidates and wave must be at least 1")
-        if self.tokens is not None and not 1 <= self.tokens <= _MAX_TOKENS:
-            raise AlimarkError(f"tokens must lie between 1 and {_MAX_TOKENS}, not {self.tokens}")
-        if self.prompt_style not in ("continue", "chat"):
-            raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """For records; a length in tokens stands there only if it was asked for, so that others stay as they were."""
-        content = asdict(self)
-        if self.tokens is None:
-            del content["tokens"]
-        return content
-
-
-@dataclass(frozen=True)
-class MarkedSentence:
-    """A sentence as it was chosen: `piece` is what is added to the text, layout included; `matches` as in a Generation."""
-
-    number: int
-    unit: str
-    piece: str
-    matches: int
-    candidates: int
-    tokens: int
-
-
-Progress = Callable[[MarkedSentence], None]
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A text, how well it carries the key, and what it cost. Unmarked text has no key and no matches."""
-
-    prompt: str
-    text: str
-    sentences: tuple[str, ...]
-    matches: tuple[int, ...]
-    """Of each sentence what it carries: bits of its block, channels of PMark, or 1 where it meets a rival's rule."""
-    block_size: int
-    """The most that a sentence can match."""
-    key_id: str
-    scheme: str
-    llm: str
-    settings: GenerationSettings
-    seed: int
-    candidates: int
-    """Candidates sampled, over all sentences."""
-    tokens: int
-    """Tokens sampled, over all candidates."""
-    waves: int
-    """Times the model was asked."""
-    embedded: int
-    """Candidates embedded: those fit to be chosen, each once."""
-    rejected: dict[str, int]
-    """Candidates that were not considered, by reason."""
-    surviving: int
-    """Sentences that splitting the finished text finds again."""
-    ended: Ended
-    seconds: float
-    """This text's share of the time that went by: what a round takes is shared by its texts."""
-    elapsed: float
-    """From the text's first request to its end."""
-    limits: tuple[str, ...] = ()
-    """What of the settings the model could not honour."""
-    unmet: int | None = None
-    """Sentences for which no candidate met the rule, so that the best was taken; None where the rule asks for no more."""
-
-    @property
-    def marked(self) -> bool:
-        return bool(self.key_id)
-
-    def record(self, record_id: str) -> dict[str, Any]:
-        """As one line of JSONL."""
-        mark: dict[str, Any] = {"key_id": self.key_id, "matches": list(self.matches)} if self.marked else {}
-        if self.unmet is not None:
-            mark["unmet"] = self.unmet
-        limits = {"limits": list(self.limits)} if self.limits else {}
-        return {
-            "id": record_id,
-            "prompt": self.prompt,
-            "text": self.text,
-            "sentences": list(self.sentences),
-            "scheme": self.scheme,
-            **mark,
-            "settings": self.settings.to_dict() | {"llm": self.llm, "block_size": self.block_size} | limits,
-            "seed": self.seed,
-            "surviving": self.surviving,
-            "ended": self.ended,
-            "cost": {
-                "candidates": self.candidates,
-                "tokens": self.tokens,
-                "waves": self.waves,
-                "embedded": self.embedded,
-                "rejected": self.rejected,
-                "seconds": round(self.seconds, 3),
-                "elapsed": round(self.elapsed, 3),
-            },
-        }
-
-
-class Writing:
-    """One text in progress. Without a key it is written unmarked: of each sentence's draws the first good one is taken."""
+class Session:
+    """One text in progress. Without a key it is unmarked: the first draw without a flaw is taken."""
 
     def __init__(
         self,
@@ -165,11 +40,12 @@ class Writing:
         key: Key | None,
         settings: GenerationSettings,
         *,
+        rule: RuleFactory | None = None,
         seed: int | None = None,
         progress: Progress | None = None,
         turns: tuple[Turn, ...] = (),
     ) -> None:
-        """`turns`: a whole chat that the text answers, in place of the prompt as its only turn."""
+        """`rule` makes the selection rule of the key's scheme. `turns`: a whole chat to answer, instead of the prompt."""
         self.prompt, self.key, self.settings = prompt, key, settings
         self._turns = turns or ((Turn("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
@@ -178,8 +54,12 @@ class Writing:
         self.seconds = 0.0
         self._progress = progress
         self._started: float | None = None
-        self.rule = rule_for(key, settings, f"{self.seed}/{prompt}")
-        self._seen: dict[str, Floats] = {}
+        self.rule: Rule = Unmarked()
+        if key is not None:
+            if rule is None:
+                raise AlimarkError("a text under a key needs the selection rule of the key's scheme")
+            self.rule = rule(key, settings, f"{self.seed}/{prompt}")
+        self._seen: dict[str, Floats] = {}  # of each embedded unit what the rule keeps
         self._matches: list[int] = []
         self._unmet = 0
         self._cost: Counter[str] = Counter()
@@ -189,45 +69,46 @@ class Writing:
 
     def _begin_sentence(self) -> None:
         self._drawn: list[Candidate] = []
-        self._weights: dict[str, Weight] = {}  # for the sentence to come
+        self._weights: dict[str, Weight] = {}
 
     @property
     def context(self) -> str:
+        """What the model continues: the text so far, behind the prompt unless that is a turn of a chat."""
         text = str(self.text)
         if self.settings.prompt_style == "continue":
             gap = "" if not text or not self.prompt or self.prompt[-1].isspace() else " "
             text = self.prompt + gap + text
-        # A token of its own for the blank would keep the model from its usual " The".
+        # Tokens such as " The" begin with a blank; after a context that ends in one the model could not use them.
         return text if self.text.in_code else text.rstrip(" \t")
 
     def request(self) -> Request:
-        """The next wave's."""
+        """The request for the next wave of draws."""
         if self._started is None:
             self._started = time.perf_counter()
         number = len(self.text.units)
         digest = hashlib.sha256(f"alimark/{self.seed}/{number}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big")
         if self.text.in_code:
-            # Far from the numbers of candidates, and each wave of a block its own.
+            # A draw number that no candidate has, and another for each wave of the code block.
             return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=self._turns)
         left = self.settings.candidates - len(self._drawn)
         return Request(
             self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), turns=self._turns
         )
 
-    def take(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:
-        """Add a wave's draws, of which the first sentences may be known; the units that `settle` wants seen."""
+    def parse(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:
+        """Turns a wave of draws into candidates, and returns the units that have to be embedded.
+
+        `firsts` are the spans of the draws' first sentences, where they are known already.
+        """
         self._cost.update(waves=1, candidates=len(draws), tokens=sum(draw.tokens for draw in draws))
         if self.text.in_code:
-            self._code_waves += 1
-            self.text.add_code(draws[0].text + "\n" * (draws[0].ended == "model"))
-            if self.text.in_code and (draws[0].ended == "model" or self._code_waves >= _MAX_CODE_WAVES):
-                self.ended = "model ended"
+            self._continue_code(draws[0])
             return []
         wave = [self.text.candidate(draw, None if firsts is None else firsts[i]) for i, draw in enumerate(draws)]
         first = wave[0] if wave and not self._drawn else None
         if first is not None and first.flaw == "code" and self._code_waves < _MAX_CODE_WAVES:
-            # Draws are independent, so code follows as often as the model would have it: when the first draw says so.
+            # Draws are independent, so a code block follows as often as the model wants it if the first draw decides.
             self.text.add_code(first.piece + "\n" * (draws[0].ended != "length"))
             self._code_waves += 1
             return []
@@ -240,42 +121,59 @@ class Writing:
             wanted = [candidate.unit for candidate in self._drawn if candidate.flaw == "unfinished"]
         return [unit for unit in dict.fromkeys(wanted) if unit not in self._seen]
 
-    def settle(self, seen: dict[str, Floats]) -> None:
-        """Choose, or leave it to the next wave. `seen`: what the rule sees of the units that `take` named.
+    def _continue_code(self, draw: Draw) -> None:
+        self._code_waves += 1
+        self.text.add_code(draw.text + "\n" * (draw.ended == "model"))
+        if self.text.in_code and (draw.ended == "model" or self._code_waves >= _MAX_CODE_WAVES):
+            self.ended = "model ended"
 
-        Without a draw that meets the rule a random one among the best is taken, and a sentence drawn twice counts twice.
+    def choose(self, seen: dict[str, Floats]) -> Candidate | None:
+        """Chooses the next sentence among the candidates so far.
+
+        A rule that stops takes the first candidate that meets it. Otherwise, once all candidates are drawn, a random one of
+        the best is taken; a sentence that was drawn twice counts twice.
+
+        Args:
+            seen: What the rule keeps of each unit that `parse` returned.
+
+        Returns:
+            The chosen candidate, or None where another wave is needed or the text has ended.
         """
         self._seen |= seen
         self._cost["embedded"] += len(seen)
         if self.ended or not self._drawn:
-            return
+            return None
         self._weigh()
-        chosen = None
         if self.rule.stops:
-            chosen = self._first([one for one in self._usable() if self._weights[one.unit].met])
-        if chosen is None:
-            if len(self._drawn) < self.settings.candidates:
-                return
-            chosen = self._best() or self._makeshift()
+            meeting = [candidate for candidate in self._usable() if self._weights[candidate.unit].met]
+            if (chosen := self._first_that_splits_again(meeting)) is not None:
+                return chosen
+        if len(self._drawn) < self.settings.candidates:
+            return None
+        chosen = self._best() or self._flawed()
         if chosen is None:
             self.ended = _why_none(self._drawn)
-            return
-        self._add(chosen)
+        return chosen
 
     def _weigh(self) -> None:
-        """Finds out how well the candidates meet the rule."""
-        some = [
-            one.unit for one in self._drawn if one.flaw in _WEIGHED and (one.unit in self._seen or not self.rule.embeds)
+        """Rates the candidates by the rule."""
+        units = [
+            candidate.unit
+            for candidate in self._drawn
+            if candidate.flaw in _RATED and (candidate.unit in self._seen or not self.rule.embeds)
         ]
-        if some:
-            rows = np.stack([self._seen[unit] for unit in some]) if self.rule.embeds else np.empty((len(some), 0))
-            self._weights = dict(zip(some, self.rule.weigh(rows), strict=True))
+        if units:
+            rows = np.stack([self._seen[unit] for unit in units]) if self.rule.embeds else np.empty((len(units), 0))
+            self._weights = dict(zip(units, self.rule.weigh(rows), strict=True))
 
     def _worth(self, candidate: Candidate) -> float:
         return self._weights[candidate.unit].worth
 
-    def _first(self, candidates: Iterable[Candidate]) -> Candidate | None:
-        """The first that a detector will find again. Splitting is dear, so it is asked of few."""
+    def _usable(self) -> list[Candidate]:
+        return [candidate for candidate in self._drawn if not candidate.flaw]
+
+    def _first_that_splits_again(self, candidates: Iterable[Candidate]) -> Candidate | None:
+        """The first candidate that a detector will find again. Splitting is slow, so only as many as needed are tested."""
         for candidate in candidates:
             if self.text.splits_again(candidate):
                 return candidate
@@ -283,23 +181,21 @@ class Writing:
             self._rejected["resplit"] += 1
         return None
 
-    def _usable(self) -> list[Candidate]:
-        return [candidate for candidate in self._drawn if not candidate.flaw]
-
     def _best(self) -> Candidate | None:
-        """A random one of those that match best, as long as one of them splits again."""
+        """A random one of the candidates with the highest worth that splits again."""
         usable = self._usable()
         random.Random(f"{self.seed}/{len(self.text.units)}").shuffle(usable)
-        return self._first(sorted(usable, key=self._worth, reverse=True))
+        return self._first_that_splits_again(sorted(usable, key=self._worth, reverse=True))
 
-    def _makeshift(self) -> Candidate | None:
-        """A sentence that will be split otherwise, or that is cut off, is better than none."""
+    def _flawed(self) -> Candidate | None:
+        """The best candidate that is split otherwise or cut off, so that the text goes on where there is no other."""
         for flaw in ("resplit", "unfinished"):
-            if some := [candidate for candidate in self._drawn if candidate.flaw == flaw]:
-                return max(some, key=self._worth)
+            if flawed := [candidate for candidate in self._drawn if candidate.flaw == flaw]:
+                return max(flawed, key=self._worth)
         return None
 
-    def _add(self, chosen: Candidate) -> None:
+    def append(self, chosen: Candidate) -> None:
+        """Adds the chosen sentence to the text and reports it to `progress`."""
         weight = self._weights[chosen.unit]
         if self.rule.size:
             self._matches.append(weight.matches)
@@ -313,11 +209,14 @@ class Writing:
         if number == self.settings.sentences:
             self.ended = "complete"
         if self._progress:
-            found = self._matches[-1] if self._matches else 0
+            matches = self._matches[-1] if self._matches else 0
             cost = self._cost
-            self._progress(MarkedSentence(number, chosen.unit, chosen.piece, found, cost["candidates"], cost["tokens"]))
+            self._progress(
+                MarkedSentence(number, chosen.unit, chosen.piece, matches, cost["candidates"], cost["tokens"])
+            )
 
     def generation(self, llm: LLM) -> Generation:
+        """The finished text with its cost."""
         assert self.ended is not None
         return Generation(
             prompt=self.prompt,
@@ -345,5 +244,6 @@ class Writing:
 
 
 def _why_none(drawn: Sequence[Candidate]) -> Ended:
+    """Why no candidate could be chosen."""
     flaws = Counter(candidate.flaw for candidate in drawn)
     return "model repeats itself" if flaws["repeat"] + flaws["degenerate"] > flaws["blank"] else "model ended"

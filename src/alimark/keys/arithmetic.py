@@ -1,6 +1,6 @@
-"""Numbers that are the same to the last bit on every machine: bits packed, hashes made normal, vectors made orthonormal.
+"""Arithmetic that gives the same result to the last bit on every machine: packed bits, random numbers, orthonormal vectors.
 
-BLAS and LAPACK sum in an order of their own on each machine; what a key means may not depend on that.
+BLAS and LAPACK sum in an order that differs between machines; what a key means may not depend on that.
 """
 
 from __future__ import annotations
@@ -22,21 +22,18 @@ def pack_bits(bits: NDArray[np.uint8]) -> Blocks:
 
 
 def normals(data: bytes, rows: int, columns: int) -> NDArray[np.float64]:
-    """Random integers that are normal to the eye: sums of twelve uniform ones, exact in float64."""
+    """Random integers that are close to normal: sums of twelve uniform ones, exact in float64."""
     numbers = np.frombuffer(data, ">u2").reshape(rows, columns, 12)
     return np.asarray(numbers.sum(axis=2, dtype=np.int64) - 6 * 65535, np.float64)
 
 
 def uniforms(data: bytes) -> NDArray[np.float64]:
-    """Numbers in [0, 1), one for each eight bytes."""
+    """Numbers in [0, 1), each from eight bytes."""
     return np.asarray((np.frombuffer(data, ">u8") >> np.uint64(11)).astype(np.float64) / 2**53)
 
 
 def orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Gram-Schmidt, each vector projected twice, by elementwise operations in a fixed order.
-
-    BLAS and LAPACK sum in an order of their own on each machine; here the result is the same to the last bit everywhere.
-    """
+    """Makes the rows of each table orthonormal: Gram-Schmidt, each row projected twice, in a fixed order of operations."""
     done = np.empty_like(rows)
     for m in range(rows.shape[1]):
         row = rows[:, m]
@@ -48,7 +45,7 @@ def orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def halving_sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums along the last axis by halving."""
+    """Sums along the last axis by adding the second half to the first until one number is left."""
     width = 1 << (values.shape[-1] - 1).bit_length()
     if width != values.shape[-1]:
         values = np.concatenate([values, np.zeros((*values.shape[:-1], width - values.shape[-1]))], axis=-1)

@@ -1,4 +1,4 @@
-"""The key's file: JSON, readable by its owner alone, written whole or not at all, read with suspicion."""
+"""The key file: JSON, readable by its owner alone, written whole or not at all, checked when it is read."""
 
 from __future__ import annotations
 
@@ -8,44 +8,70 @@ import errno
 import json
 import stat
 import warnings
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from alimark._util.files import write_whole
+from alimark._util.json_types import JsonObject
 from alimark.errors import KeyFileError
+from alimark.keys.derivation import GivenArrays, Law
 from alimark.keys.fitted import Fitted
-from alimark.keys.key import VERSION, Key, _secret_of
-from alimark.schemes.registry import scheme
+from alimark.parameters import SchemeParameters, parameters_class
+from alimark.parameters.alimark import AliMarkParameters
+
+VERSION = 1
+"""The version of the file format."""
+_MAX_BYTES = 64 * 2**20
 
 
-class Sealed:
-    """A key on its way to a process of the same operator: it can be pickled, which a Key refuses, and shows nothing."""
+@dataclass(frozen=True, repr=False)  # nothing that is printed shows the secret
+class KeyContent:
+    """What a key consists of."""
 
-    def __init__(self, key: Key) -> None:
-        self.id = key.id
-        self._data = _content(key)
+    secret: bytes
+    parameters: SchemeParameters
+    embedder: str
+    fingerprint: str
+    splitter: str
+    fitted: Fitted | None
+    arrays: GivenArrays | None
 
-    def open(self) -> Key:
-        return _parse(self._data, f"key {self.id}")
+    def public(self) -> JsonObject:
+        """The fields that may be shown. The id of a key is a hash of them, so that they never change."""
+        scheme, parameters = self.parameters.scheme, self.parameters.to_json()
+        public: JsonObject = {"version": VERSION, "scheme": scheme}
+        embedder = {"embedder": self.embedder, "fingerprint": self.fingerprint}
+        if scheme == "alimark":
+            # The format is older than the other schemes: here the parameters stand beside the scheme, two of them first.
+            first = {name: parameters.pop(name) for name in ("decision", "block_size")}
+            public |= first | embedder | {"splitter": self.splitter}
+            offsets = {"offsets": parameters.pop("offsets")} if "offsets" in parameters else {}
+            law = {} if self.arrays is None or self.arrays.law == "uniform" else {"law": self.arrays.law}
+            return public | parameters | law | offsets
+        public["parameters"] = parameters
+        public |= embedder if self.embedder else {}
+        public["splitter"] = self.splitter
+        return public | ({} if self.fitted is None else {"fitted": self.fitted.public()})
 
-    def __repr__(self) -> str:
-        return f"Sealed({self.id})"
+    def encode(self, key_id: str) -> bytes:
+        """The content of the key file."""
+        content = self.public() | {"id": key_id, "secret": base64.b64encode(self.secret).decode()}
+        if self.arrays is not None:
+            content["bits"] = self.arrays.bits.tolist()
+            content["vectors"] = base64.b64encode(self.arrays.vectors.astype("<f8").tobytes()).decode()
+        return json.dumps(content, indent=2).encode() + b"\n"
 
 
-def _content(key: Key) -> bytes:
-    content = key.public() | {"id": key.id, "secret": base64.b64encode(key._secret).decode()}
-    if key._given_bits is not None and key._given_vectors is not None:
-        content["bits"] = key._given_bits.tolist()
-        content["vectors"] = base64.b64encode(key._given_vectors.astype("<f8").tobytes()).decode()
-    return json.dumps(content, indent=2).encode() + b"\n"
+def write(path: Path | str, data: bytes, *, overwrite: bool = False) -> None:
+    """Writes a key file that only its owner can read.
 
-
-def save(key: Key, path: Path | str, *, overwrite: bool = False) -> None:
+    Raises:
+        KeyFileError: The file exists, or cannot be written.
+    """
     try:
-        write_whole(path, _content(key), mode=0o600, overwrite=overwrite)
+        write_whole(path, data, mode=0o600, overwrite=overwrite)
     except FileExistsError:
         raise KeyFileError(f"{path} exists; a key is not overwritten, choose another name") from None
     except OSError as error:
@@ -53,10 +79,15 @@ def save(key: Key, path: Path | str, *, overwrite: bool = False) -> None:
         raise KeyFileError(f"cannot write {path}: {reason}") from None
 
 
-def load(path: Path | str) -> Key:
+def read(path: Path | str) -> bytes:
+    """The bytes of a key file; warns the caller's caller where others than its owner can read it.
+
+    Raises:
+        KeyFileError: The file does not exist, is too large, or cannot be read.
+    """
     path = Path(path)
     try:
-        if path.stat().st_size > 64 * 2**20:
+        if path.stat().st_size > _MAX_BYTES:
             raise KeyFileError(f"{path} is too large for a key file")
         data = path.read_bytes()
         mode = path.stat().st_mode
@@ -68,75 +99,70 @@ def load(path: Path | str) -> Key:
         raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
     if stat.S_IMODE(mode) & 0o077:
         warnings.warn(f"others can read the key file {path}; run: chmod 600 {path}", stacklevel=3)
-    # The cause is not chained: a parser's message may quote the file.
-    return _parse(data, str(path))
+    return data
 
 
-def _parse(data: bytes, where: str) -> Key:
+def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
+    """The content of a key file and the id that it states. `where` names the file in messages.
+
+    Raises:
+        KeyFileError: The data are no key file, or a field is missing or malformed.
+    """
     if not data.strip():
         raise KeyFileError(f"{where} is empty; restore it from a copy or make a new key")
     try:
-        content = json.loads(data)
+        fields = json.loads(data)
     except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
+        fields = None
+    # The causes of the errors below are not chained: the message of a parser may quote the file.
+    if not isinstance(fields, dict):
         raise KeyFileError(f"{where} is no key file, or only part of one; restore it from a copy")
-    version = content.get("version")
+    version = fields.get("version")
     if isinstance(version, int) and version > VERSION:
         raise KeyFileError(f"{where} has version {version}, newer than this release knows ({VERSION}); upgrade alimark")
     try:
         if version != VERSION:
-            raise ValueError
-        key = _build(content)
+            raise ValueError(version)
+        return _content(fields), str(fields["id"]) if "id" in fields else None
     except KeyFileError as error:
         raise KeyFileError(f"{where}: {error}") from None
-    except (KeyError, ValueError, TypeError, AttributeError, binascii.Error):
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, binascii.Error):
         raise KeyFileError(f"{where} is no valid key file: a field is missing or malformed") from None
-    if content.get("id", key.id) != key.id:
-        raise KeyFileError(f"{where} was changed: its id does not belong to its content; restore it from a copy")
-    return key
 
 
-def _build(content: Mapping[str, Any]) -> Key:
-    if content["scheme"] != "alimark":
-        return _build_rival(content)
-    centre = content.get("centre")
-    key = Key(
-        base64.b64decode(content["secret"], validate=True),
-        embedder=str(content["embedder"]),
-        fingerprint=str(content["fingerprint"]),
-        block_size=content["block_size"],
-        decision=content["decision"],
-        scheme=content["scheme"],
-        splitter=str(content["splitter"]),
-        centre=None if centre is None else np.frombuffer(base64.b64decode(centre, validate=True), "<f4"),
-        span=content.get("span"),
-        soft_version=content.get("soft_version", 1),
-        law=content.get("law", "uniform"),
-        offsets=content.get("offsets", 1),
-    )
-    if "bits" in content:
-        bits = np.array(content["bits"], np.uint8)
-        vectors = np.frombuffer(base64.b64decode(content["vectors"], validate=True), "<f8").reshape(len(bits[0]), -1)
-        if bits.shape[1] != key.block_size or _secret_of(bits, vectors) != key._secret:
-            raise KeyFileError("its bits or vectors were changed; restore it from a copy")
-        key._given_bits, key._given_vectors = bits, vectors
-    elif key.law != "uniform":
-        raise KeyFileError("a key without given bits has the law 'uniform'")
-    return key
-
-
-def _build_rival(content: Mapping[str, Any]) -> Key:
-    scheme(str(content["scheme"]))
-    fitted = content.get("fitted")
-    if not isinstance(content["parameters"], dict):
-        raise ValueError("parameters")
-    return Key(
-        base64.b64decode(content["secret"], validate=True),
-        scheme=str(content["scheme"]),
-        embedder=str(content.get("embedder", "")),
-        fingerprint=str(content.get("fingerprint", "")),
-        splitter=str(content["splitter"]),
-        parameters=content["parameters"],
+def _content(fields: JsonObject) -> KeyContent:
+    scheme, fitted = str(fields["scheme"]), fields.get("fitted")
+    specification = parameters_class(scheme)
+    parameters: SchemeParameters
+    if scheme == "alimark":
+        parameters = AliMarkParameters.parse(fields)
+        embedder, fingerprint, fitted = str(fields["embedder"]), str(fields["fingerprint"]), None
+    else:
+        if not isinstance(fields["parameters"], dict):
+            raise ValueError("parameters")
+        parameters = specification.of(fields["parameters"])
+        embedder, fingerprint = str(fields.get("embedder", "")), str(fields.get("fingerprint", ""))
+    secret = base64.b64decode(fields["secret"], validate=True)
+    return KeyContent(
+        secret=secret,
+        parameters=parameters,
+        embedder=embedder,
+        fingerprint=fingerprint,
+        splitter=str(fields["splitter"]),
         fitted=None if fitted is None else Fitted.parse(fitted),
+        arrays=_arrays(fields, parameters, secret) if isinstance(parameters, AliMarkParameters) else None,
     )
+
+
+def _arrays(fields: JsonObject, parameters: AliMarkParameters, secret: bytes) -> GivenArrays | None:
+    law: Law = fields.get("law", "uniform")
+    if "bits" not in fields:
+        if law != "uniform":
+            raise KeyFileError("a key without given bits has the law 'uniform'")
+        return None
+    bits = np.array(fields["bits"], np.uint8)
+    vectors = np.frombuffer(base64.b64decode(fields["vectors"], validate=True), "<f8").reshape(len(bits[0]), -1)
+    arrays = GivenArrays(bits, vectors, law)
+    if law not in ("uniform", "shuffle") or bits.shape[1] != parameters.block_size or arrays.secret() != secret:
+        raise KeyFileError("its bits or vectors were changed; restore it from a copy")
+    return arrays

@@ -1,4 +1,4 @@
-"""What a scheme learned from text: plain arrays and where they come from, in a file of its own and inside key files."""
+"""What a scheme learned from text: plain arrays and where they come from, in a file of their own and inside key files."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.files import write_whole
+from alimark._util.json_types import JsonObject
 from alimark.errors import KeyFileError
 
 Array = NDArray[np.floating]
@@ -29,7 +30,10 @@ _BAYESIAN = {"beta", "delta", "prior"}
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """`origin` says what the arrays were learned from: scheme, embedder and its fingerprint, number and hash of the texts."""
+    """Arrays that a scheme learned from text.
+
+    `origin` says what they were learned from: scheme, embedder and its fingerprint, number and hash of the texts.
+    """
 
     scheme: str
     arrays: Mapping[str, Array]
@@ -38,17 +42,19 @@ class Fitted:
     def __post_init__(self) -> None:
         for name, array in self.arrays.items():
             if array.dtype.str not in _KINDS or not np.isfinite(array).all():
-                raise KeyFileError(f"the learned array {name!r} holds something else than finite numbers")
+                raise KeyFileError(f"the learned array {name!r} holds values that are not finite numbers")
         object.__setattr__(self, "arrays", MappingProxyType(dict(self.arrays)))
         object.__setattr__(self, "origin", MappingProxyType(dict(self.origin)))
 
     def save(self, path: Path | str) -> None:
-        """The arrays, and the origin as a JSON text: as safetensors where the name ends so, else as .npz, without pickle."""
+        """Writes the arrays and, as JSON, their origin: as safetensors where the name ends so, else as .npz without pickle."""
         if Path(path).suffix == ".safetensors":
             from safetensors.numpy import save
 
             metadata = {"about": json.dumps({"scheme": self.scheme, "origin": dict(self.origin)}, sort_keys=True)}
-            write_whole(path, save({name: np.ascontiguousarray(one) for name, one in self.arrays.items()}, metadata))
+            write_whole(
+                path, save({name: np.ascontiguousarray(array) for name, array in self.arrays.items()}, metadata)
+            )
             return
         content = io.BytesIO()
         about = json.dumps({"scheme": self.scheme, "origin": dict(self.origin)}, sort_keys=True)
@@ -57,6 +63,7 @@ class Fitted:
 
     @classmethod
     def load(cls, path: Path | str) -> Fitted:
+        """Reads a file that `save` or, for SynthID-Text, transformers wrote; raises KeyFileError where it is none."""
         path = Path(path)
         if not path.exists():
             raise KeyFileError(f"there is no file {path}; make one: alimark fit SCHEME -o {path}")
@@ -65,16 +72,17 @@ class Fitted:
         if path.suffix == ".safetensors":
             return _safetensors(path)
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-                about = json.loads(str(found["about"]))
-                arrays = {name: found[name] for name in found.files if name != "about"}
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as content:
+                about = json.loads(str(content["about"]))
+                arrays = {name: content[name] for name in content.files if name != "about"}
             return cls(str(about["scheme"]), arrays, dict(about["origin"]))
         except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile):
             raise KeyFileError(f"{path} is nothing that `alimark fit` wrote, or only part of it") from None
 
     # Inside a key file
 
-    def public(self) -> dict[str, Any]:
+    def public(self) -> JsonObject:
+        """The content as a key file holds it."""
         arrays = {
             name: {
                 "kind": array.dtype.str,
@@ -86,9 +94,10 @@ class Fitted:
         return {"scheme": self.scheme, "origin": dict(self.origin), "arrays": arrays}
 
     @classmethod
-    def parse(cls, content: Any) -> Fitted:
+    def parse(cls, content: JsonObject) -> Fitted:
+        """Reads what `public` gave; raises KeyFileError where a part is missing or malformed."""
         try:
-            arrays = {str(name): _array(one) for name, one in content["arrays"].items()}
+            arrays = {str(name): _array(array) for name, array in content["arrays"].items()}
             return cls(str(content["scheme"]), arrays, dict(content["origin"]))
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
             raise KeyFileError("what it learned from text is malformed; restore it from a copy") from None
@@ -108,7 +117,7 @@ def _safetensors(path: Path) -> Fitted:
         raise KeyFileError(f"{path} is nothing that `alimark fit` wrote, or only part of it") from None
 
 
-def _array(content: Mapping[str, Any]) -> Array:
+def _array(content: JsonObject) -> Array:
     if content["kind"] not in _KINDS:
         raise ValueError(content["kind"])
     data = base64.b64decode(content["data"], validate=True)

@@ -11,7 +11,8 @@ from alimark._util.arrays import Floats, Packed
 from alimark.embedding.directions import mean
 from alimark.errors import ModelError
 from alimark.keys.arithmetic import pack_bits
-from alimark.keys.key import Key, many_vectors
+from alimark.keys.derivation import many_vectors
+from alimark.keys.key import Key
 
 
 def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
@@ -22,7 +23,7 @@ def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
 def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
     wide = embeddings.astype(np.float64)
     if not np.isfinite(wide).all():
-        raise ModelError("the embedder gave vectors that hold no numbers; its weights may be damaged")
+        raise ModelError("the embedder gave vectors with values that are not numbers; its weights may be damaged")
     centre: NDArray[np.floating] | None = key.centre
     if centre is None and key.soft:
         centre = mean(key.fingerprint)
@@ -30,7 +31,7 @@ def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
 
 
 def targets(key: Key, count: int, start: int = 0) -> Floats:
-    """`count` blocks from number `start` on as directions, +1 for a one and -1 for a zero, each row of length 1."""
+    """`count` blocks from number `start` on as directions: +1 for a bit 1 and -1 for a bit 0, each row of length 1."""
     m = np.uint64(key.block_size)
     shifts = np.arange(m, dtype=np.uint64)[::-1]
     signs = (key.blocks(start + count)[start:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
@@ -39,28 +40,28 @@ def targets(key: Key, count: int, start: int = 0) -> Floats:
 
 
 class Carried(NamedTuple):
-    """What a unit carries of a block: bits that agree, and what selection goes by."""
+    """How well a unit agrees with a block."""
 
     bits: int
     worth: float
-    """The bits that agree, or for a soft decision how far the unit lies along the block's direction."""
+    """What selection compares: the bits that agree, or for a soft decision the projection on the block's direction."""
 
 
 def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
-    """Of each unit, a row of projections, and the block whose direction is `target`."""
+    """How well each unit, a row of projections, agrees with the block whose direction is `target`."""
     bits = ((projections >= 0) == (target > 0)).sum(axis=1)
     worths = projections @ target if key.soft else bits
     return list(map(Carried, bits.tolist(), worths.tolist()))
 
 
 def to_bits(projections: NDArray[np.float64]) -> Packed:
-    """The bits of each row of projections, packed; a projection of zero gives a one."""
+    """The bits of each row of projections, packed; a projection of zero gives a 1."""
     flat = (projections >= 0).reshape(-1, projections.shape[-1])
     return pack_bits(flat.astype(np.uint8)).reshape(projections.shape[:-1])
 
 
 def project_many(embeddings: NDArray[np.float32], keys: list[Key]) -> Floats:
     """The projections under each of many keys of one block size, span and centre, (keys, n, M)."""
-    vectors = many_vectors(keys, embeddings.shape[1])
-    found: Floats = np.einsum("ud,kmd->kum", _centred(embeddings, keys[0]), vectors, optimize=True)
-    return found
+    vectors = many_vectors([key.derivation for key in keys], embeddings.shape[1])
+    projections: Floats = np.einsum("ud,kmd->kum", _centred(embeddings, keys[0]), vectors, optimize=True)
+    return projections

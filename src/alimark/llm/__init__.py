@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alimark._util.registry import Registry
 from alimark.errors import LLMError, MissingExtra
 from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn
 
@@ -16,8 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "Turn", "known_llm", "load_llm"]
 
 DEFAULT_LLM = "smollm2-135m"
-STAND_IN = "stand-in"
-"""The name of the model that needs no weights, for trying things out."""
+ENGINES: Registry[Callable[..., LLM]] = Registry(
+    "engine",
+    "alimark.engines",
+    {
+        "llama.cpp": "alimark.llm:_llama_cpp",
+        "transformers": "alimark.llm:_transformers",
+        "vllm": "alimark.llm:_vllm",
+        "openai": "alimark.llm:_openai",
+        "stand-in": "alimark.testing:StandInLLM",  # needs no weights, for trying things out
+    },
+    error=LLMError,
+)
+"""Functions that make a language model: of what follows the colon in "engine:model", if anything does, and of options."""
 
 
 def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
@@ -27,25 +39,11 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
     transformers. A prefix, "llama.cpp:", "transformers:" or "vllm:", chooses the engine, and
     "openai:http://host:port/v1#model" a model on a server, where "#model" can be left out if that has only one.
     """
-    from alimark.models import store
-
-    if name == STAND_IN:
-        from alimark.testing import StandInLLM
-
-        return StandInLLM()
-    engine, model = _engine_of(str(name))
-    if engine == "openai":
-        return _openai(model, **options)
-    known = known_llm(model)
-    _need(engine)  # said before gigabytes are fetched
-    path = store.resolve(model)
-    if not engine:
-        gguf = path.suffix == ".gguf"
-        engine = "llama.cpp" if gguf and (find_spec("xllamacpp") or not find_spec("transformers")) else "transformers"
-        _need(engine)
-    if known and known.add_bos is not None:
-        options.setdefault("add_bos", known.add_bos)
-    return _ADAPTERS[engine](path, **{"name": Path(model).name, **options})
+    engine, colon, model = str(name).partition(":")
+    if _registered(engine, bool(colon)):
+        adapter = ENGINES.get(engine)
+        return adapter(model, **options) if colon else adapter(**options)
+    return _from_files("", str(name), options)
 
 
 def known_llm(name: str) -> Entry | None:
@@ -59,42 +57,70 @@ def known_llm(name: str) -> Entry | None:
     return known
 
 
-def _llama_cpp(path: Path, **options: Any) -> LLM:
-    from alimark.llm.llama_cpp import LlamaCpp
+def _registered(engine: str, has_model: bool) -> bool:
+    """Whether a name begins with an engine. Without a model it is one only where no model of the store has that name."""
+    from alimark.models import store
 
-    return LlamaCpp(path, **options)
-
-
-def _transformers(path: Path, **options: Any) -> LLM:
-    from alimark.llm.transformers import Transformers
-
-    return Transformers(path, **options)
+    if not has_model and (engine in store.names() or engine in _LIBRARIES):
+        return False
+    return engine in ENGINES
 
 
-def _vllm(path: Path, **options: Any) -> LLM:
-    from alimark.llm.vllm import VLLM
-
-    return VLLM(path, **options)
-
-
-def _openai(address: str, **options: Any) -> LLM:
-    from alimark.llm.openai import OpenAI
-
-    base_url, _, model = address.partition("#")
-    return OpenAI(base_url, **{"model": model or None, **options})
-
-
-_ADAPTERS: dict[str, Callable[..., LLM]] = {"llama.cpp": _llama_cpp, "transformers": _transformers, "vllm": _vllm}
 _LIBRARIES = {
     "llama.cpp": ("xllamacpp", "llama-cpp"),
     "transformers": ("transformers", "transformers"),
     "vllm": ("vllm", "vllm"),
 }
+"""Engines that read files of weights: the library of each, and the extra that installs it."""
 
 
-def _engine_of(name: str) -> tuple[str, str]:
-    engine, colon, model = name.partition(":")
-    return (engine, model) if colon and engine in (*_ADAPTERS, "openai") else ("", name)
+def _from_files(engine: str, model: str, options: dict[str, Any]) -> LLM:
+    """A model from files of the store, a path or the hub, on an engine or, without one, on the one that fits the files."""
+    from alimark.models import store
+
+    known = known_llm(model)
+    _need(engine)  # said before gigabytes are fetched
+    path = store.resolve(model)
+    if not engine:
+        gguf = path.suffix == ".gguf"
+        engine = "llama.cpp" if gguf and (find_spec("xllamacpp") or not find_spec("transformers")) else "transformers"
+        _need(engine)
+    if known and known.add_bos is not None:
+        options.setdefault("add_bos", known.add_bos)
+    return _adapter(engine)(path, **{"name": Path(model).name, **options})
+
+
+def _adapter(engine: str) -> Callable[..., LLM]:
+    if engine == "llama.cpp":
+        from alimark.llm.llama_cpp import LlamaCpp
+
+        return LlamaCpp
+    if engine == "vllm":
+        from alimark.llm.vllm import VLLM
+
+        return VLLM
+    from alimark.llm.transformers import Transformers
+
+    return Transformers
+
+
+def _llama_cpp(model: str, **options: Any) -> LLM:
+    return _from_files("llama.cpp", model, options)
+
+
+def _transformers(model: str, **options: Any) -> LLM:
+    return _from_files("transformers", model, options)
+
+
+def _vllm(model: str, **options: Any) -> LLM:
+    return _from_files("vllm", model, options)
+
+
+def _openai(address: str = "", **options: Any) -> LLM:
+    from alimark.llm.openai import OpenAI
+
+    base_url, _, model = address.partition("#")
+    return OpenAI(base_url, **{"model": model or None, **options})
 
 
 def _need(engine: str) -> None:

@@ -1,46 +1,31 @@
-"""Marks a text that exists: every sentence is rewritten many times by a chat model, and its block picks among the rewrites.
+"""Marking of texts that exist: a chat model rewrites every sentence many times, and the key chooses among the rewrites.
 
-What lies between the sentences stays as it was, code blocks included. Sentences do not depend on each other's choice, so a
-model is asked for the rewrites of all of them at once.
+What stands between the sentences stays as it is, code blocks included. The choice for a sentence does not depend on the other
+sentences, so the rewrites of all sentences of all texts are requested together.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
-from alimark.llm.base import LLM, Request
+from alimark.llm.base import LLM, Draw, Request
 from alimark.llm.chat import draw_all
-from alimark.rewriting.results import Original, RewriteSettings, Rewriting
-from alimark.rewriting.session import Revision
+from alimark.rewriting.results import Rewriting
+from alimark.rewriting.session import Session
+from alimark.rewriting.settings import Original, RewriteOptions, RewriteSettings
 from alimark.text.splitting import Splitter, splitter
 
-__all__ = ["Original", "RewriteSettings", "Rewriting", "rewrite", "rewrite_many"]
+__all__ = ["Original", "Progress", "RewriteOptions", "RewriteSettings", "Rewriting", "rewrite_many"]
 
-Progress = Callable[[int, int], None]
-"""Called with the sentences done so far and all sentences."""
+Progress = Callable[[int, int, int], None]
+"""Called with the number of a text, its sentences done so far, and all its sentences."""
 
-
-def rewrite(
-    text: str,
-    key: Key,
-    embedder: Embedder,
-    llm: LLM,
-    settings: RewriteSettings | None = None,
-    *,
-    seed: int | None = None,
-    progress: Progress | None = None,
-) -> Rewriting:
-    """The text with the key's mark."""
-    step = None if progress is None else (lambda _, done, total: progress(done, total))
-    [(_, made)] = rewrite_many([Original(text, seed)], key, embedder, llm, settings, progress=step)
-    if isinstance(made, AlimarkError):
-        raise made
-    return made
+Finished = Iterator[tuple[int, Rewriting | AlimarkError]]
+"""Each text with its number as soon as it is finished, or the error that ended it."""
 
 
 def rewrite_many(
@@ -50,68 +35,104 @@ def rewrite_many(
     llm: LLM,
     settings: RewriteSettings | None = None,
     *,
-    progress: Callable[[int, int, int], None] | None = None,
-) -> Iterator[tuple[int, Rewriting | AlimarkError]]:
-    """Yields each text with its place as soon as it is finished, or the error that ended it."""
+    progress: Progress | None = None,
+) -> Finished:
+    """Marks each text by rewriting it; sentences of several texts share the model's batches.
+
+    Args:
+        originals: The texts. A text may have a key of its own.
+        key: The key of all other texts.
+        embedder: The embedder that the keys name.
+        llm: A chat model.
+        settings: How many rewrites each sentence gets, and how far the meaning may move.
+        progress: Called as the answers of the model come.
+
+    Yields:
+        The number of a text with its rewriting as soon as that is finished, or with the error that ended it.
+
+    Raises:
+        AlimarkError: Where the key names another embedder.
+    """
     key.check(embedder)
-    settings = settings or RewriteSettings()
-    asked: dict[int, tuple[Revision, int]] = {}
-    ready: deque[Revision | tuple[int, AlimarkError]] = deque()
-    again: deque[tuple[Revision, int, Request]] = deque()  # later waves of texts under way, which go first
-    numbers = itertools.count()
-    fresh = enumerate(originals)
+    yield from _Run(originals, key, embedder, llm, settings or RewriteSettings(), progress).results()
 
-    def wanted() -> Iterator[tuple[Revision, int, Request]]:
-        while again:
-            yield again.popleft()
-        for place, one in fresh:
-            try:
-                (one.key or key).check(embedder)
-                revision = Revision(place, one, one.key or key, settings)
-            except AlimarkError as error:
-                ready.append((place, error))
-                continue
-            asks = revision.next_wave(embedder)
-            if not asks:
-                ready.append(revision)
-            for sentence, request in asks:
-                yield revision, sentence, request
-            while again:
-                yield again.popleft()
 
-    def requests() -> Iterator[Request]:
-        for revision, sentence, request in wanted():
-            asked[next(numbers)] = revision, sentence
+class _Run:
+    """The requests and answers of one call of `rewrite_many`."""
+
+    def __init__(
+        self,
+        originals: Iterable[Original],
+        key: Key,
+        embedder: Embedder,
+        llm: LLM,
+        settings: RewriteSettings,
+        progress: Progress | None,
+    ) -> None:
+        self._originals = enumerate(originals)
+        self._key, self._embedder, self._llm, self._settings, self._progress = key, embedder, llm, settings, progress
+        self._later_waves: deque[tuple[Session, int, Request]] = deque()  # they go before the requests of new texts
+        self._ready: deque[Session | tuple[int, AlimarkError]] = deque()
+
+    def results(self) -> Finished:
+        over = _has_second_sentence(splitter(self._key.splitter))
+        least = self._settings.asks_a_wave
+        while True:  # a round ends when no request is left; its last answers may lead to another wave
+            asked: dict[int, tuple[Session, int]] = {}
+            for place, request, answer in draw_all(
+                self._llm, self._requests(asked), self._settings.sampling, over, least=least
+            ):
+                self._parse(*asked.pop(place), request, answer)
+                yield from self._finished()
+            yield from self._finished()
+            if not self._later_waves:
+                return
+
+    def _requests(self, asked: dict[int, tuple[Session, int]]) -> Iterator[Request]:
+        """All requests; `asked` remembers of each its text and the number of the sentence."""
+        for place, (session, sentence, request) in enumerate(self._wanted()):
+            asked[place] = session, sentence
             yield request
 
-    def finished() -> Iterator[tuple[int, Rewriting | AlimarkError]]:
-        while ready:
-            one = ready.popleft()
-            yield one if isinstance(one, tuple) else (one.place, one.finish(embedder, llm))
+    def _wanted(self) -> Iterator[tuple[Session, int, Request]]:
+        while self._later_waves:
+            yield self._later_waves.popleft()
+        for number, original in self._originals:
+            key = original.key or self._key
+            try:
+                key.check(self._embedder)
+                session = Session(number, original, key, self._settings)
+            except AlimarkError as error:
+                self._ready.append((number, error))
+                continue
+            requests = session.next_wave(self._embedder)
+            if not requests:
+                self._ready.append(session)
+            for sentence, request in requests:
+                yield session, sentence, request
+            while self._later_waves:
+                yield self._later_waves.popleft()
 
-    over = _goes_on(splitter(key.splitter))
-    first = 0
-    while True:  # a round ends when nothing more can be asked; answers that came last may want another wave
-        numbers = itertools.count(first)
-        for number, request, answer in draw_all(llm, requests(), settings.sampling, over, least=settings.asks_a_wave):
-            revision, sentence = asked.pop(first + number)
-            revision.take(sentence, request, answer)
-            if progress and revision.step_done:
-                progress(revision.place, revision.done, len(revision.places))
-            if not revision.waiting:
-                asks = revision.next_wave(embedder)
-                again.extend((revision, sentence, request) for sentence, request in asks)
-                if not asks:
-                    ready.append(revision)
-                    if progress and revision.done < len(revision.places):  # some took fewer answers than others
-                        progress(revision.place, len(revision.places), len(revision.places))
-            yield from finished()
-        yield from finished()
-        first = next(numbers)
-        if not again:
+    def _parse(self, session: Session, sentence: int, request: Request, answer: list[Draw] | AlimarkError) -> None:
+        session.parse(sentence, request, answer)
+        total = len(session.places)
+        if self._progress and session.step_done:
+            self._progress(session.number, session.done, total)
+        if session.waiting:
             return
+        requests = session.next_wave(self._embedder)
+        self._later_waves.extend((session, sentence, request) for sentence, request in requests)
+        if not requests:
+            self._ready.append(session)
+            if self._progress and session.done < total:  # some sentences needed fewer requests than others
+                self._progress(session.number, total, total)
+
+    def _finished(self) -> Finished:
+        while self._ready:
+            ready = self._ready.popleft()
+            yield ready if isinstance(ready, tuple) else (ready.number, ready.finish(self._embedder, self._llm))
 
 
-def _goes_on(cutter: Splitter) -> Callable[[str], bool]:
-    """A rewrite that goes on after its sentence is none, so nobody waits for its end."""
+def _has_second_sentence(cutter: Splitter) -> Callable[[str], bool]:
+    """Stops an answer that goes on after its sentence: it cannot be used, so the rest need not be sampled."""
     return lambda text: len(cutter.spans(text)) > 1 and cutter.first_sentence_over(text)

@@ -1,4 +1,4 @@
-"""What a chat model answers, and whether it may stand for the sentence or the text that it was asked to rewrite."""
+"""Judging of rewrites: whether a chat model's answer may replace the sentence that it was asked to rewrite."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from alimark.text.units import clean, keep_on_one_line, with_full_stop, without_
 
 Flaw = Literal["", "blank", "unfinished", "refusal", "chatter", "sentences", "markup", "degenerate", "length", "mark",
                "numbers", "names", "language", "unchanged"]  # fmt: skip
-"""Why an answer cannot stand for its sentence: no word in it; cut off; the model will not; it talks about the task; it is
-not one sentence; broken markup or quotes; the same words over and over; far longer or shorter; a question became a statement
-or the reverse; numbers, code or addresses lost or added; names lost or invented; another language; nothing was changed."""
+"""Why an answer cannot replace its sentence.
+
+blank: it has no word. unfinished: the token limit cut it off. refusal: the model refuses. chatter: it talks about the task.
+sentences: it is not one sentence. markup: it has broken markup or quotes. degenerate: it repeats a few words. length: it is
+much longer or shorter. mark: a question became a statement, or the reverse. numbers: numbers, code or addresses were lost or
+added. names: names were lost or invented. language: it is in another language. unchanged: it is the same sentence."""
 
 
 _QUOTES = "\"'“”‘’`«»"
@@ -40,7 +43,7 @@ _ABOUT = re.compile(
     r"\bre-?(?:writ|wrote|phras)\w*|\bparaphras\w*|\b(?:the|this|original|given) sentence\b|\boriginal text\b",
     re.IGNORECASE,
 )
-# Numbers, code and addresses: what must be said to the letter.
+# Numbers, code and addresses must not change.
 _EXACT = re.compile(r"`[^`]+`|https?://[^\s)>\]]*[\w/]|[\w.+-]+@[\w-]+\.\w+|\d+(?:[.,:/]\d+)*")
 _COUNT = re.compile(
     r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
@@ -54,7 +57,7 @@ _CAPITALS = re.compile(r"[A-Z](?:[\w-]|['’](?=[A-Z]))*(?: [A-Z](?:[\w-]|['’]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The words of a text, in small letters, none of which is an invention, and its names."""
+    """The words of a text in lower case, which a rewrite may use freely, and its names."""
 
     words: frozenset[str]
     names: frozenset[str]
@@ -65,47 +68,48 @@ class Known:
         return cls(words, frozenset(name for unit in units for name in WORDS.findall(" ".join(_NAME.findall(unit)))))
 
     def names_of(self, unit: str) -> set[str]:
-        """A first word, too, where it is a name elsewhere."""
+        """The names in a sentence; its first word is one if it is a name elsewhere in the text."""
         return {*WORDS.findall(" ".join(_NAME.findall(unit))), *(set(WORDS.findall(unit)[:1]) & self.names)}
 
 
 def fixed_parts(sentence: str, known: Known | None) -> list[str]:
-    """Names, numbers, code and addresses, which a small model keeps better when they are named to it."""
+    """The names, numbers, code and addresses of a sentence. A small model keeps them better when it is told them."""
     names = known.names_of(clean(sentence)) if known else set()
     parts = []
     for run in _CAPITALS.findall(sentence):
         words = list(dropwhile(lambda word: names.isdisjoint(WORDS.findall(word)), run.split()))
         parts.append(" ".join(words))
-    parts += [found[0] for pattern in (_EXACT, _COUNT) for found in pattern.finditer(sentence)]
+    parts += [match[0] for pattern in (_EXACT, _COUNT) for match in pattern.finditer(sentence)]
     return [
         part for part in dict.fromkeys(parts) if part and not any(part != other and part in other for other in parts)
     ]
 
 
 def judge(draw: Draw, original: str, cutter: Splitter, known: Known | None) -> tuple[str, Flaw]:
-    """An answer made fit to stand where `original` stood, and what is wrong with it, if anything.
+    """The answer, adapted to the place of the original sentence, and its flaw ("" where it has none).
 
-    Without `known`, names are not looked at.
+    `known` are the words of the whole text; without them names are not compared.
     """
     answer = draw.text.strip()
     if not any(c.isalnum() for c in answer):
         return "", "blank"
-    straight, said = clean(answer), clean(original)
-    if REFUSAL.search(straight) and not REFUSAL.search(said):
+    cleaned, before = clean(answer), clean(original)
+    if REFUSAL.search(cleaned) and not REFUSAL.search(before):
         return answer, "refusal"
-    if (PREFACE.match(straight) and not PREFACE.match(said)) or (_ABOUT.search(straight) and not _ABOUT.search(said)):
+    preface = PREFACE.match(cleaned) and not PREFACE.match(before)
+    if preface or (_ABOUT.search(cleaned) and not _ABOUT.search(before)):
         return answer, "chatter"
     if draw.ended == "length":
         return answer, "unfinished"
     if draw.ended == "sentence" or len(cutter.spans(answer)) != 1:
         return answer, "sentences"
     body = _fitted(answer, original)
-    pair = _Pair(body, clean(body), original, said, known)
+    pair = _Pair(body, clean(body), original, before, known)
     return body, next((flaw for flaw, holds in _CHECKS if holds(pair)), "")
 
 
 def _fitted(answer: str, original: str) -> str:
-    """On one line, and begun and ended as the original is."""
+    """The answer on one line, with the first and last characters of the kind that the original has."""
     body = without_marker(keep_on_one_line(answer))
     first = original[:1]
     if first not in _QUOTES and len(body) > 2 and body[0] in _QUOTES and body[-1] in _QUOTES:
@@ -125,32 +129,32 @@ class _Pair:
     body: str
     unit: str
     original: str
-    said: str
+    before: str
     known: Known | None
 
 
 def _numbers_moved(pair: _Pair) -> bool:
-    """In digits as often as they stood there, in words at all: "the two of them" may be said once more."""
+    """Whether numbers were lost or added: digits are counted; number words only have to occur, as in "the two of them"."""
     exact = [Counter(_EXACT.findall(text)) for text in (pair.body, pair.original)]
     counts = [{word.lower() for word in _COUNT.findall(text)} for text in (pair.body, pair.original)]
     return exact[0] != exact[1] or counts[0] != counts[1]
 
 
 def _names_moved(pair: _Pair) -> bool:
-    """Whether a name was lost, or one appears that the text does not know."""
+    """Whether a name was lost, or one was added that the text does not have."""
     if pair.known is None:
         return False
-    said, now = pair.known.names_of(pair.said), pair.known.names_of(pair.unit)
-    return not said <= set(WORDS.findall(pair.unit)) or any(word.lower() not in pair.known.words for word in now)
+    before, after = pair.known.names_of(pair.before), pair.known.names_of(pair.unit)
+    return not before <= set(WORDS.findall(pair.unit)) or any(word.lower() not in pair.known.words for word in after)
 
 
 _CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
-    ("unchanged", lambda pair: pair.unit.casefold() == pair.said.casefold()),
-    ("markup", lambda pair: broken_markup(pair.body) or (pair.unit.count('"') - pair.said.count('"')) % 2 == 1),
-    ("degenerate", lambda pair: degenerate(pair.unit) and not degenerate(pair.said)),
-    ("language", lambda pair: other_language(pair.unit, pair.said)),
-    ("length", lambda pair: not 0.5 <= len(pair.unit) / len(pair.said) <= 2),
-    ("mark", lambda pair: _asks(pair.unit) != _asks(pair.said)),
+    ("unchanged", lambda pair: pair.unit.casefold() == pair.before.casefold()),
+    ("markup", lambda pair: broken_markup(pair.body) or (pair.unit.count('"') - pair.before.count('"')) % 2 == 1),
+    ("degenerate", lambda pair: degenerate(pair.unit) and not degenerate(pair.before)),
+    ("language", lambda pair: other_language(pair.unit, pair.before)),
+    ("length", lambda pair: not 0.5 <= len(pair.unit) / len(pair.before) <= 2),
+    ("mark", lambda pair: _asks(pair.unit) != _asks(pair.before)),
     ("numbers", _numbers_moved),
     ("names", _names_moved),
 )
@@ -160,15 +164,16 @@ def _asks(unit: str) -> bool:
     return unit.rstrip("\"')]»” ")[-1:] in ("?", "？", "؟")
 
 
-def other_language(unit: str, said: str) -> bool:
-    if not _scripts(unit) <= _scripts(said):
+def other_language(unit: str, original: str) -> bool:
+    """Whether a sentence is in another language than the original: another script, or English and something else."""
+    if not _scripts(unit) <= _scripts(original):
         return True
-    shares = [_share_of_common_words(text) for text in (unit, said)]
+    shares = [_share_of_common_words(text) for text in (unit, original)]
     return min(shares) < 0.1 and max(shares) > 0.3
 
 
 def _share_of_common_words(text: str) -> float:
-    """Of English; sentences of few words tell nothing."""
+    """The share of common English words; 0.2, which decides nothing, for a sentence of few words."""
     words = WORDS.findall(text.lower())
     return sum(word in COMMON for word in words) / len(words) if len(words) >= 8 else 0.2
 

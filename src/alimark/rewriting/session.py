@@ -1,7 +1,7 @@
-"""One text while it is rewritten: its sentences, what to ask for each, what came back, and which rewrites to take.
+"""One text while it is rewritten: a session requests rewrites of its sentences, parses, embeds and chooses among them.
 
-A rewrite must pass for the sentence it replaces: one sentence, with the same numbers and names, close in meaning. Where none
-does, the sentence stays, and its block gets what it carries by chance.
+A rewrite has to be one sentence with the same numbers and names, close in meaning to the original. Where no rewrite is, the
+original stays, and carries of its block what it does by chance.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ from alimark.keys.key import Key
 from alimark.keys.projection import carried, project, targets
 from alimark.llm.base import LLM, Draw, Request
 from alimark.rewriting.candidates import Known, fixed_parts, judge
-from alimark.rewriting.results import WAYS, Original, Outcome, RewriteSettings, Rewriting, RewrittenSentence, turns_for
+from alimark.rewriting.results import Outcome, Rewriting, RewrittenSentence
+from alimark.rewriting.settings import WAYS, Original, RewriteSettings, turns_for
 from alimark.text.language import looks_english
 from alimark.text.splitting import Splitter, pieces, splitter
 from alimark.text.units import clean, keep_on_one_line, with_full_stop
 
 _MAX_SENTENCES = 10_000
 _LEAST_WORDS = 4
-_GUARD_SENTENCES = 2  # a new sentence changes at most where its neighbours end
-_AROUND = 300  # characters of the text on either side of a sentence that the model is shown
+_GUARD_SENTENCES = 2  # a new sentence can only change the boundaries of its neighbours
+_AROUND = 300  # characters on either side of a sentence that the model is shown
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A sentence in its text: what stands before it since the last one, layout and list signs, and the sentence itself."""
+    """A sentence of the original text, with the layout and list signs between it and the sentence before."""
 
     lead: str
     body: str
     unit: str
     untouchable: Outcome | None
+    """Why the sentence is not rewritten; None where it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """A text for a place; the first of each place is the original."""
+    """A sentence that may stand in a place: the original, or a rewrite."""
 
     body: str
     unit: str
@@ -56,11 +58,11 @@ class _Option:
     cosine: float = 1.0
 
 
-class Revision:
+class Session:
     """One text in progress."""
 
-    def __init__(self, place: int, original: Original, key: Key, settings: RewriteSettings) -> None:
-        self.place, self.text, self.key, self.settings = place, original.text, key, settings
+    def __init__(self, number: int, original: Original, key: Key, settings: RewriteSettings) -> None:
+        self.number, self.text, self.key, self.settings = number, original.text, key, settings
         self.seed = secrets.randbits(48) if original.seed is None else original.seed
         self.cutter = splitter(key.splitter)
         self.places, self._tail = _cut(original.text, self.cutter)
@@ -71,44 +73,45 @@ class Revision:
                 f"the text has {len(self.places):,} sentences and the limit is {_MAX_SENTENCES:,}; cut it into parts"
             )
         self.waiting = 0
-        # In languages that capitalise every noun names cannot be told from other words.
-        self._known = Known.of([one.unit for one in self.places]) if looks_english(self.text) else None
+        """Requests of the current wave that are not answered yet."""
+        # Other languages may capitalise every noun, so that names cannot be told from other words.
+        self._known = Known.of([place.unit for place in self.places]) if looks_english(self.text) else None
         self._wave = 0
         self._answered = 0
         self._vectors: dict[str, NDArray[np.float32]] = {}
-        self._found: list[dict[str, str]] = [{} for _ in self.places]  # of each sentence its rewrites, by unit
+        self._rewrites: list[dict[str, str]] = [{} for _ in self.places]  # of each sentence, by unit
         self._cost: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._error: AlimarkError | None = None
         self._started = time.perf_counter()
 
     def next_wave(self, embedder: Embedder) -> list[tuple[int, Request]]:
-        """For each sentence what to ask next; nothing where all is asked, or where an error ended the text.
+        """The next requests, each with the number of its sentence; none after the last wave or an error.
 
-        The first wave rewrites the sentences, a later one the best rewrites so far: a step from there goes further than a
-        step from the start, and what it must keep is still measured by the original.
+        The first wave rewrites the original sentences. A later one rewrites the best rewrites so far, which moves further;
+        names, numbers and closeness are still compared with the original.
         """
         ways = self.settings.waves_of_ways
         if self._error is not None or self._wave == len(ways):
             return []
         wave, self._wave = self._wave, self._wave + 1
-        bodies = [one.body for one in self.places] if wave == 0 else self._best(embedder)
-        found = [ask for number, body in enumerate(bodies) for ask in self._asks(number, body, ways[wave])]
-        self.waiting = len(found)
-        return found or self.next_wave(embedder)
+        bodies = [place.body for place in self.places] if wave == 0 else self._best_bodies(embedder)
+        requests = [pair for number, body in enumerate(bodies) for pair in self._requests(number, body, ways[wave])]
+        self.waiting = len(requests)
+        return requests or self.next_wave(embedder)
 
-    def _best(self, embedder: Embedder) -> list[str]:
-        """Of each sentence what carries most; nothing where it carries all."""
-        best = [max(some, key=lambda one: (one.worth, one.cosine)) for some in self._options(embedder)]
+    def _best_bodies(self, embedder: Embedder) -> list[str]:
+        """For each sentence the option that carries most; "" where it carries the whole block and needs no more rewrites."""
+        best = [max(options, key=lambda option: (option.worth, option.cosine)) for options in self.embed(embedder)]
         full = None if self.key.soft else self.key.block_size
-        return ["" if one.matches == full else one.body for one in best]
+        return ["" if option.matches == full else option.body for option in best]
 
-    def _asks(self, number: int, body: str, ways: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Request]]:
-        one = self.places[number]
-        if one.untouchable or not body:
+    def _requests(self, number: int, body: str, ways: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Request]]:
+        place = self.places[number]
+        if place.untouchable or not body:
             return
         before, after = self._around(number) if self.settings.context else ("", "")
-        fixed = fixed_parts(keep_on_one_line(one.body), self._known)
+        fixed = fixed_parts(keep_on_one_line(place.body), self._known)
         for way, count in ways:
             digest = hashlib.sha256(f"alimark/rewrite/{self.seed}/{number}/{way}".encode()).digest()
             turns = turns_for(keep_on_one_line(body), WAYS[way], fixed, before, after)
@@ -121,20 +124,21 @@ class Revision:
 
     @property
     def step_done(self) -> bool:
-        """Whether as many answers came as one more sentence takes."""
+        """Whether the last answer completed the answers of one more sentence."""
         return self._answered % self._asks_a_sentence == 0
 
     @property
     def done(self) -> int:
-        """As many sentences as the answers so far are worth; those that stay are done from the start."""
-        stay = sum(bool(one.untouchable) for one in self.places)
+        """Sentences done, measured by the number of answers; sentences that are not rewritten are done from the start."""
+        stay = sum(bool(place.untouchable) for place in self.places)
         return stay + self._answered // self._asks_a_sentence
 
     @property
     def _asks_a_sentence(self) -> int:
         return sum(map(len, self.settings.waves_of_ways))
 
-    def take(self, number: int, request: Request, answer: list[Draw] | AlimarkError) -> None:
+    def parse(self, number: int, request: Request, answer: list[Draw] | AlimarkError) -> None:
+        """Takes the answer to a request for sentence `number`, and keeps the rewrites without a flaw."""
         self.waiting -= 1
         self._answered += 1
         if isinstance(answer, ContextFull):
@@ -147,19 +151,20 @@ class Revision:
         for draw in answer:
             body, flaw = judge(draw, self.places[number].body, self.cutter, self._known)
             unit = clean(body)
-            if not flaw and unit in self._found[number]:
+            if not flaw and unit in self._rewrites[number]:
                 self._rejected["repeat"] += 1
             elif flaw:
                 self._rejected[flaw] += 1
             else:
-                self._found[number][unit] = body
+                self._rewrites[number][unit] = body
 
     def finish(self, embedder: Embedder, llm: LLM) -> Rewriting | AlimarkError:
+        """The finished text, or the error that ended it."""
         if self._error is not None:
             return self._error
-        options = self._options(embedder)
-        chosen = self._choose(options)
-        text = "".join(one.lead + pick.body for one, pick in zip(self.places, chosen, strict=True)) + self._tail
+        options = self.embed(embedder)
+        chosen = self.choose(options)
+        text = "".join(place.lead + pick.body for place, pick in zip(self.places, chosen, strict=True)) + self._tail
         units = [pick.unit for pick in chosen]
         again = SequenceMatcher(None, self.cutter.units(text), units, autojunk=False)
         return Rewriting(
@@ -168,6 +173,7 @@ class Revision:
             rewritten=tuple(self._rewritten(n, options[n], pick) for n, pick in enumerate(chosen)),
             block_size=self.key.block_size,
             key_id=self.key.id,
+            scheme=self.key.scheme,
             llm=llm.name,
             settings=self.settings,
             seed=self.seed,
@@ -189,37 +195,43 @@ class Revision:
             number + 1, first.unit, pick.unit, first.matches, pick.matches, pick.cosine, len(options) - 1, outcome
         )
 
-    def _options(self, embedder: Embedder) -> list[list[_Option]]:
-        """What each sentence may become, itself first; all embedded in one call."""
-        bodies = [{one.unit: one.body} | found for one, found in zip(self.places, self._found, strict=True)]
-        new = [unit for unit in dict.fromkeys(unit for some in bodies for unit in some) if unit not in self._vectors]
+    def embed(self, embedder: Embedder) -> list[list[_Option]]:
+        """The options of each sentence, the original first, rated by its block; new ones are embedded in one call.
+
+        Rewrites that are too far from the original in meaning are left out.
+        """
+        bodies = [
+            {place.unit: place.body} | rewrites for place, rewrites in zip(self.places, self._rewrites, strict=True)
+        ]
+        new = [unit for unit in dict.fromkeys(unit for units in bodies for unit in units) if unit not in self._vectors]
         if new:
             self._vectors |= dict(zip(new, embedder.embed(new), strict=True))
         self._cost["embedded"] = len(self._vectors)
         units = list(self._vectors)
-        at = {unit: i for i, unit in enumerate(units)}
+        rows = {unit: i for i, unit in enumerate(units)}
         vectors = np.stack(list(self._vectors.values()))
         projections = project(vectors, self.key)
         blocks = targets(self.key, len(bodies), self.key.start(f"{self.seed}/{self.text}"))
         options, too_far = [], 0
-        for one, some, target in zip(self.places, bodies, blocks, strict=True):
-            row = []
-            carries = carried(projections[[at[unit] for unit in some]], target, self.key)
-            for (unit, body), carry in zip(some.items(), carries, strict=True):
-                cosine = float(np.dot(vectors[at[one.unit]], vectors[at[unit]])) if unit != one.unit else 1.0
-                if cosine >= self.settings.closeness or unit == one.unit:
-                    row.append(_Option(body, unit, *carry, min(1.0, cosine)))
+        for place, by_unit, target in zip(self.places, bodies, blocks, strict=True):
+            close = []
+            carries = carried(projections[[rows[unit] for unit in by_unit]], target, self.key)
+            for (unit, body), carry in zip(by_unit.items(), carries, strict=True):
+                same = unit == place.unit
+                cosine = 1.0 if same else float(np.dot(vectors[rows[place.unit]], vectors[rows[unit]]))
+                if same or cosine >= self.settings.closeness:
+                    close.append(_Option(body, unit, *carry, min(1.0, cosine)))
                 else:
                     too_far += 1
-            options.append(row)
+            options.append(close)
         self._rejected["too far"] = too_far
         return options
 
-    def _choose(self, options: Sequence[Sequence[_Option]]) -> list[_Option]:
-        """The most of the mark that can be had for the mean closeness asked for.
+    def choose(self, options: Sequence[Sequence[_Option]]) -> list[_Option]:
+        """Chooses an option for each sentence: the strongest mark under the bound on the mean closeness.
 
-        The cosine gets a weight, and every sentence takes what is best at that weight: that makes the sum of worths
-        greatest under a bound on the sum of cosines. The least weight that holds the bound is looked for.
+        Every sentence takes the option with the highest worth plus weight times cosine, which gives the highest sum of
+        worths for its sum of cosines (a Lagrange multiplier). The smallest weight that keeps the bound is found by bisection.
         """
         known: dict[tuple[int, str], bool] = {}
 
@@ -229,38 +241,46 @@ class Revision:
         chosen = self._at(0.0, options, known)
         if not close(chosen):
             low, high = 0.0, 1.0
-            # No bit is worth a weight so great: then every sentence stays as it is, or moves by next to nothing.
+            # At such a weight the cosine decides alone: every sentence stays as it is, or hardly moves.
             while high < 1e6 and not close(chosen := self._at(high, options, known)):
                 low, high = high, 2 * high
             for _ in range(12):
                 middle = (low + high) / 2
-                if close(found := self._at(middle, options, known)):
-                    high, chosen = middle, found
+                if close(closer := self._at(middle, options, known)):
+                    high, chosen = middle, closer
                 else:
                     low = middle
         self._rejected["resplit"] += sum(not fits for fits in known.values())
-        self._rejected += Counter()  # drops what is zero
+        self._rejected += Counter()  # drops the reasons that are counted zero times
         return chosen
 
     def _at(
         self, weight: float, options: Sequence[Sequence[_Option]], known: dict[tuple[int, str], bool]
     ) -> list[_Option]:
+        """The best option of each sentence at a weight of the cosine; `known` remembers what splits again."""
+
+        def value(option: _Option) -> tuple[float, float]:
+            return option.worth + weight * option.cosine, option.cosine
+
         chosen: list[_Option] = []
-        for number, some in enumerate(options):
-            best_first = sorted(some, key=lambda one: (one.worth + weight * one.cosine, one.cosine), reverse=True)
+        for number, candidates in enumerate(options):
             # The original always fits: it was found between its neighbours when the sentence before was chosen.
-            fitting = (one for one in best_first if one is some[0] or self._splits_again(number, one, chosen, known))
+            fitting = (
+                option
+                for option in sorted(candidates, key=value, reverse=True)
+                if option is candidates[0] or self._splits_again(number, option, chosen, known)
+            )
             chosen.append(next(fitting))
         return chosen
 
     def _splits_again(
-        self, number: int, one: _Option, chosen: Sequence[_Option], known: dict[tuple[int, str], bool]
+        self, number: int, option: _Option, chosen: Sequence[_Option], known: dict[tuple[int, str], bool]
     ) -> bool:
-        """Whether a detector, which sees no boundaries but those it finds, will find this sentence and the next."""
+        """Whether the splitter finds this sentence and the next one again, as a detector has to."""
         first = max(0, number - _GUARD_SENTENCES)
         before = zip(self.places[first:number], chosen[first:], strict=True)
-        window = "".join(place.lead + pick.body for place, pick in before) + self.places[number].lead + one.body
-        units = [*(pick.unit for pick in chosen[first:]), one.unit]
+        window = "".join(place.lead + pick.body for place, pick in before) + self.places[number].lead + option.body
+        units = [*(pick.unit for pick in chosen[first:]), option.unit]
         if number + 1 < len(self.places):
             following = self.places[number + 1]
             window += following.lead + following.body
@@ -273,20 +293,21 @@ class Revision:
 
 
 def _cut(text: str, cutter: Splitter) -> tuple[list[_Place], str]:
-    """The sentences of a text with what stands before each, and what stands behind the last."""
-    found, tail = pieces(text, cutter)
-    rests = [*(lead + body for lead, body in found), tail][1:]
+    """The sentences of a text, each with what stands before it, and what stands after the last one."""
+    sentences, tail = pieces(text, cutter)
+    rests = [*(lead + body for lead, body in sentences), tail][1:]
     places = [
         _Place(lead, body, clean(body), _untouchable(lead.rpartition("\n")[2].lstrip(), body, rest))
-        for (lead, body), rest in zip(found, rests, strict=True)
+        for (lead, body), rest in zip(sentences, rests, strict=True)
     ]
     return places, tail
 
 
 def _untouchable(sign: str, body: str, rest: str) -> Outcome | None:
+    """Why a sentence is not rewritten, from the list sign before it and the text after it; None where it is."""
     words = re.findall(r"\w+", body)
     title = not sign and with_full_stop(body) != body and len(words) <= 12 and re.match(r"[ \t\r]*\n\s*\S", rest)
     if "#" in sign or title:
         return "heading"
-    # Scripts that write no spaces have few words in a sentence.
+    # A sentence without spaces, as in Chinese, counts as few words and is judged by its characters.
     return "too short" if len(words) < _LEAST_WORDS and len(body) < 20 else None

@@ -1,9 +1,9 @@
 """The language models that a token-level watermark can write with: those that show which tokens may come next.
 
-On transformers it sees the logits; prompts are filled up on the left and what fills them up is masked. llama.cpp's interface
-has no place for a watermark inside a step, but it tells the probabilities of the likeliest tokens behind its own penalties,
-temperature and top-p: a request for each token, which its cache of the text so far makes bearable. Servers of others give a
-handful of probabilities at most, and cannot be used.
+On transformers the logits are used; prompts are padded on the left and the padding is masked. llama.cpp does not let a
+watermark change the logits, but it returns the probabilities of the likeliest tokens after its own penalties, temperature and
+top-p. That takes a request for each token, which is fast enough thanks to its KV cache. Other servers return a handful of
+probabilities at most and cannot be used.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from alimark.schemes.tokens import TextTokenizer, vocabulary_of
 if TYPE_CHECKING:
     import torch
 
-_LIKELIEST = (
-    1024  # a nucleus seldom holds more tokens; where it does, transformers sorts all, and llama.cpp cuts it off
-)
+# A nucleus seldom holds more tokens. Where it does, all tokens are sorted on transformers, and cut off on llama.cpp.
+_LIKELIEST = 1024
 
 _SAMPLE = "The keeper's map, 12.5 miles wide (or so), was older than the town."
 
@@ -32,46 +31,54 @@ class Source(Protocol):
     """A batch of texts in progress."""
 
     def candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf behind the last."""
+        """For each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf after the last."""
         ...
 
     def take(self, tokens: torch.Tensor) -> None:
-        """The token that each row goes on with."""
+        """Appends the chosen token to each row."""
         ...
 
     def keep(self, rows: torch.Tensor) -> None:
-        """From now on the batch has these of its rows."""
+        """Keeps only these rows, because the other texts are finished."""
         ...
 
 
 class Engine(Protocol):
+    """What a token-level watermark needs of a language model."""
+
     name: str
     device: Any
     ends: frozenset[int]
     lock: Any
     """Held while a batch is written."""
     most: int
-    """Texts in a batch."""
+    """The most texts in a batch."""
 
-    def prompt(self, text: str, chat: bool) -> list[int]: ...
+    def prompt(self, text: str, chat: bool) -> list[int]:
+        """The tokens of a prompt; with `chat` inside the model's chat template."""
+        ...
 
-    def check_room(self, ids: Sequence[int], tokens: int) -> None: ...
+    def check_room(self, ids: Sequence[int], tokens: int) -> None:
+        """Raises ContextFull where the model's context has no room for so many tokens after the prompt."""
+        ...
 
-    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> Source: ...
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> Source:
+        """Starts a batch of texts."""
+        ...
 
     def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """The text of `ids` behind `before`."""
+        """Decodes `ids` as the continuation of `before`."""
         ...
 
     def writes(self, tokenizer: TextTokenizer) -> bool:
-        """Whether its tokens are those of this tokenizer."""
+        """Whether the model has this tokenizer."""
         ...
 
 
 class CausalLM:
-    """A model that gives its logits: the tokenizer and the weights of a `Transformers` language model.
+    """The engine of a `Transformers` language model: it has the model's logits.
 
-    Its layers are shared, attention is transformers' own.
+    The weights are shared with that model; attention is computed by transformers.
     """
 
     def __init__(self, tokenizer: Any, model: Any, *, name: str, add_bos: int | None = None) -> None:
@@ -98,7 +105,7 @@ class CausalLM:
             laid_out = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
             ids: list[int] = self.tokenizer(laid_out, verbose=False, add_special_tokens=False)["input_ids"]
         else:
-            # A token of its own for a last blank would keep the model from its usual " The".
+            # Tokens such as " The" begin with a blank; after a prompt that ends in one the model could not use them.
             ids = self.tokenizer(text.rstrip(" \t"), verbose=False)["input_ids"]
         if self._add_bos is not None and ids[:1] != [self._add_bos]:
             ids.insert(0, self._add_bos)
@@ -115,7 +122,7 @@ class CausalLM:
             )
 
     def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """The text of `ids` behind `before`."""
+        """Decodes `ids` as the continuation of `before`."""
         head = self._decoded(before)
         return self._decoded([*before, *ids])[len(head) :].rstrip("\ufffd")
 
@@ -134,7 +141,7 @@ class CausalLM:
 
 
 class TorchSource:
-    """Rows of a batch with the keys and values of what was read."""
+    """A batch of texts on transformers, with its KV cache."""
 
     def __init__(self, llm: CausalLM, prompts: Sequence[list[int]], sampling: Sampling) -> None:
         import torch
@@ -163,13 +170,13 @@ class TorchSource:
         return nucleus(logits / self._sampling.temperature, self._sampling.top_p)
 
     def penalised(self, logits: torch.Tensor) -> torch.Tensor:
-        """A token that prompt or text hold already is made less likely, once."""
+        """Applies the repetition penalty to every token that the prompt or the text has already."""
         import torch
 
         penalty = self._sampling.repetition_penalty
         if penalty == 1:
             return logits.clone()
-        # What fills a prompt up is its own first token, which is penalised anyway.
+        # Prompts are padded with their own first token, which is penalised anyway.
         seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, self._ids, True)
         return logits.where(~seen, (logits / penalty).where(logits > 0, logits * penalty))
 
@@ -186,7 +193,7 @@ class TorchSource:
 
 
 class LlamaEngine:
-    """A `LlamaCpp` language model, asked for one token at a time."""
+    """The engine of a `LlamaCpp` language model, which is asked token by token."""
 
     def __init__(self, llm: Any) -> None:
         import torch
@@ -230,7 +237,7 @@ class LlamaEngine:
 
 
 class LlamaSource:
-    """Each row is a request of its own, in a slot of its own that keeps what was read of it."""
+    """A batch of texts on llama.cpp. Each row has a slot of the server, which keeps its KV cache."""
 
     def __init__(self, llm: Any, prompts: Sequence[list[int]], sampling: Sampling) -> None:
         self._llm, self._sampling = llm, sampling
@@ -240,20 +247,21 @@ class LlamaSource:
         import torch
 
         with ThreadPoolExecutor(len(self._rows)) as pool:
-            found = list(pool.map(self._asked, self._rows))
-        width = max(map(len, found))
-        tokens = torch.tensor([[token for token, _ in row] + [0] * (width - len(row)) for row in found])
-        chances = torch.tensor([[chance for _, chance in row] + [0.0] * (width - len(row)) for row in found])
+            likeliest = list(pool.map(self._request, self._rows))
+        width = max(map(len, likeliest))
+        tokens = torch.tensor([[token for token, _ in row] + [0] * (width - len(row)) for row in likeliest])
+        chances = torch.tensor([[chance for _, chance in row] + [0.0] * (width - len(row)) for row in likeliest])
         logs = chances.log()
         return tokens, logs - logs.logsumexp(dim=1, keepdim=True)
 
-    def _asked(self, row: tuple[int, list[int]]) -> list[tuple[int, float]]:
+    def _request(self, row: tuple[int, list[int]]) -> list[tuple[int, float]]:
+        """The likeliest next tokens of a row and their probabilities."""
         slot, ids = row
         body = self._llm._body(ids, self._sampling, 1, 0)
         body |= {"stop": [], "id_slot": slot, "cache_prompt": True, "n_probs": _LIKELIEST, "post_sampling_probs": True,
                  "response_fields": ["completion_probabilities"]}  # fmt: skip
         [answer] = self._llm._server.post("/completion", body)["completion_probabilities"]
-        return [(one["id"], one["prob"]) for one in answer["top_probs"] if one["prob"] > 0]
+        return [(token["id"], token["prob"]) for token in answer["top_probs"] if token["prob"] > 0]
 
     def take(self, tokens: torch.Tensor) -> None:
         for (_, ids), token in zip(self._rows, tokens.tolist(), strict=True):
@@ -263,11 +271,11 @@ class LlamaSource:
         self._rows = [self._rows[row] for row in rows.tolist()]
 
 
-_made = threading.Lock()
+_engines = threading.Lock()
 
 
 def engine_of(llm: LLM) -> Engine:
-    """What a token-level watermark needs of a language model, which not every one can give."""
+    """The engine of a language model; raises LLMError where the model does not show its token probabilities."""
     from alimark.llm.llama_cpp import LlamaCpp
     from alimark.llm.transformers import Transformers
 
@@ -278,26 +286,26 @@ def engine_of(llm: LLM) -> Engine:
             f"{llm.name} does not show which tokens may come next, which a token-level watermark chooses from; load the "
             "model with transformers, e.g. `transformers:smollm2-135m`"
         )
-    with _made:
-        found: CausalLM | None = getattr(llm, "_causal", None)
-        if found is None:
-            found = CausalLM(llm._tokenizer, _plain(llm._model), name=llm.name, add_bos=llm._add_bos)
-            llm._causal = found  # type: ignore[attr-defined]
-    return found
+    with _engines:
+        engine: CausalLM | None = getattr(llm, "_causal", None)
+        if engine is None:
+            engine = CausalLM(llm._tokenizer, _plain(llm._model), name=llm.name, add_bos=llm._add_bos)
+            llm._causal = engine  # type: ignore[attr-defined]
+    return engine
 
 
 def _plain(model: Any) -> Any:
-    """The same layers and the very same weights with transformers' attention: a copy that takes next to no memory."""
+    """A copy of the model with transformers' attention. It shares all weights, so it takes hardly any memory."""
     shared = {id(part): part for part in (*model.parameters(), *model.buffers())}
     plain = copy.deepcopy(model, shared)
     for module in plain.modules():
-        vars(module).pop("forward", None)  # what alimark put in a layer's place speaks of the layer it was put into
+        vars(module).pop("forward", None)  # a replaced `forward` refers to the layer of the original model
     plain.set_attn_implementation("sdpa")
     return plain
 
 
 def nucleus(logits: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fewest likeliest tokens that hold `top_p` of the probability, likeliest first, and their log-probabilities."""
+    """The likeliest tokens that together have `top_p` of the probability, and their normalised log-probabilities."""
     import torch
 
     logs = torch.log_softmax(logits, dim=1)

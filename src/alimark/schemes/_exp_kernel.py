@@ -23,14 +23,14 @@ def least_costs(
 ) -> NDArray[np.float32]:
     """Of each key the least cost over all shifts; `distinct[places]` is the text."""
     keys, tokens = len(secrets), len(places)
-    found = np.empty(keys, np.float32)
+    totals = np.empty(keys, np.float32)
     for key in prange(keys):
         costs = _costs(distinct, secrets[key, 0], secrets[key, 1], length, tokens)
         least = np.float32(np.inf)
         for start in range(0, length, _LANES):
             least = min(least, _least(costs, places, start, min(_LANES, length - start), np.float32(gap)))  # type: ignore[arg-type]
-        found[key] = least
-    return found
+        totals[key] = least
+    return totals
 
 
 @kernel()

@@ -44,11 +44,11 @@ def hashed(secret: Words, *coordinates: NDArray[Any]) -> NDArray[np.uint64]:
 
     `secret` has the words in its last axis, the rest of its shape going together with theirs.
     """
-    found = secret[..., 0]
+    bits = secret[..., 0]
     with np.errstate(over="ignore"):
         for place in coordinates:
-            found = mix(found + (place.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-        return mix(found ^ secret[..., 1])
+            bits = mix(bits + (place.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+        return mix(bits ^ secret[..., 1])
 
 
 def unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -82,10 +82,10 @@ def on(device: Any, secret: Words) -> torch.Tensor:
 
 def torch_hashed(secret: torch.Tensor, *coordinates: torch.Tensor) -> torch.Tensor:
     """`hashed` on torch: the same bits, as signed integers."""
-    found = secret[..., 0]
+    bits = secret[..., 0]
     for place in coordinates:
-        found = _torch_mix(found + (place + 1) * _signed(GOLDEN))
-    return _torch_mix(found ^ secret[..., 1])
+        bits = _torch_mix(bits + (place + 1) * _signed(GOLDEN))
+    return _torch_mix(bits ^ secret[..., 1])
 
 
 def torch_unit(bits: torch.Tensor) -> torch.Tensor:

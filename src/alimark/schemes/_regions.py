@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
-from alimark.errors import KeyFileError
-from alimark.generation.rules import Weight
+from alimark.generation.selection import Weight
 from alimark.keys.key import Key
+from alimark.parameters.semstamp import valid_count
 from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, count_z, in_chunks, too_short
 
 if TYPE_CHECKING:
-    from alimark.generation.session import GenerationSettings
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 Mask = NDArray[np.bool_]
@@ -31,16 +31,6 @@ class Located(NamedTuple):
 
     regions: Ints
     margins: Floats
-
-
-def valid_count(ratio: float, regions: int) -> int:
-    """The valid regions among all: at least one, and never all."""
-    count = round(ratio * regions)
-    if not 1 <= count < regions:
-        raise KeyFileError(
-            f"a valid ratio of {ratio:g} of {regions} regions leaves {count} valid ones; change one of them"
-        )
-    return count
 
 
 def smallest(numbers: Floats, count: int) -> Mask:
@@ -88,11 +78,13 @@ class RegionRule(ABC):
         if self._before is None:
             return [Weight(0, 0.0, True)] * len(seen)
         valid = self.valid(self._before)
-        found = self.locate(seen)
-        good = valid[found.regions]
-        worths = np.where(good, found.margins, -self.shortfall(seen, valid))
-        met = good & (found.margins > self.margin)
-        return [Weight(*one) for one in zip(good.astype(int).tolist(), worths.tolist(), met.tolist(), strict=True)]
+        located = self.locate(seen)
+        good = valid[located.regions]
+        worths = np.where(good, located.margins, -self.shortfall(seen, valid))
+        met = good & (located.margins > self.margin)
+        return [
+            Weight(*values) for values in zip(good.astype(int).tolist(), worths.tolist(), met.tolist(), strict=True)
+        ]
 
     def chose(self, seen: Floats) -> None:
         self._before = int(self.locate(seen[None]).regions[0])

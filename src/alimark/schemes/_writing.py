@@ -1,8 +1,8 @@
-"""Text written token by token in batches, with a watermark choosing the tokens.
+"""The loop of the token-level schemes: texts are written token by token in batches, and a marker chooses the tokens.
 
-An engine gives the tokens that may come next and their probabilities. A marker sees the text's own tokens and never the
-prompt's, and every random number is a hash of the text's own seed and the step, so that a text does not depend on the batch
-it is written in, up to the rounding of a batch's logits.
+An engine gives the tokens that may come next and their probabilities. A marker sees the tokens of the text and never those of
+the prompt. Every random number is a hash of the text's seed and the step, so that a text does not depend on the batch it is
+written in, up to the rounding of the model's logits.
 """
 
 from __future__ import annotations
@@ -25,48 +25,52 @@ if TYPE_CHECKING:
 
 Ended = Literal["complete", "model ended", "token limit"]
 
-_STEPS_A_LOOK = 8  # splitting at every token would take longer than sampling
+_STEPS_BETWEEN_SPLITS = 8  # splitting at every token would take longer than sampling
 _COMPACT_BELOW = 0.75
-_CONTEXT_IDS = 8  # decoded along with a text: a tokenizer may write a first word without its space
+_CONTEXT_IDS = 8  # decoded together with a text, because a tokenizer may drop the space before a first word
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a marker chooses from: of each row the tokens of the nucleus, likeliest first, and their log-probabilities,
-    -inf behind the last; the row's own tokens so far; a uniform number for each row."""
+    """What a marker chooses the next tokens from; one row for each text of the batch."""
 
     tokens: torch.Tensor
+    """The tokens of the nucleus, likeliest first."""
     logs: torch.Tensor
+    """Their log-probabilities; -inf after the last token of a row."""
     own: torch.Tensor
+    """The tokens that the text has so far."""
     uniform: torch.Tensor
+    """A uniform random number for each row."""
 
     @property
     def number(self) -> int:
+        """The number of tokens that each text has so far."""
         return self.own.shape[1]
 
     def sampled(self, logs: torch.Tensor) -> torch.Tensor:
-        """A token of each row by these log-probabilities, which need not add up to one."""
+        """Samples a token for each row by these log-probabilities, which need not be normalised."""
         import torch
 
         sums = torch.softmax(logs.double(), dim=1).cumsum(dim=1)
-        at = (sums < self.uniform[:, None] * sums[:, -1:]).sum(dim=1, keepdim=True)
-        return self.tokens.gather(1, at.clamp(max=logs.shape[1] - 1))[:, 0]
+        places = (sums < self.uniform[:, None] * sums[:, -1:]).sum(dim=1, keepdim=True)
+        return self.tokens.gather(1, places.clamp(max=logs.shape[1] - 1))[:, 0]
 
 
 class Marker(Protocol):
-    """The part of a watermark that chooses tokens, for one batch of texts: made anew for each."""
+    """The part of a watermark that chooses tokens. Every batch of texts has its own marker."""
 
     def choose(self, step: Step) -> torch.Tensor:
-        """A token for each row."""
+        """Chooses a token for each row."""
         ...
 
     def keep(self, rows: torch.Tensor) -> None:
-        """From now on the batch has these of its rows."""
+        """Keeps only these rows, because the other texts are finished."""
         ...
 
 
 class Unmarked:
-    """Chooses by the model's probabilities alone, to compare with."""
+    """Samples by the model's probabilities, without a mark."""
 
     def choose(self, step: Step) -> torch.Tensor:
         return step.sampled(step.logs)
@@ -76,7 +80,7 @@ class Unmarked:
 
 
 class PerKey:
-    """Texts under several keys in one batch: each key's rows go to its own marker."""
+    """The marker of a batch with several keys: each row goes to the marker of its key."""
 
     def __init__(self, parts: Sequence[tuple[list[int], Marker]], device: Any) -> None:
         import torch
@@ -93,26 +97,27 @@ class PerKey:
     def keep(self, rows: torch.Tensor) -> None:
         import torch
 
-        left = []
-        for own, marker in self._parts:
-            # Where each kept row was among this marker's own, and where it is now.
-            was = (own[:, None] == rows[None, :]).nonzero()
-            if len(was):
-                marker.keep(was[:, 0])
-                left.append((was[:, 1], marker))
-        self._parts = left
-        assert sum(len(own) for own, _ in left) == len(torch.unique(rows))
+        kept = []
+        for marker_rows, marker in self._parts:
+            # Pairs of the place of a kept row among this marker's rows and its new place in the batch.
+            pairs = (marker_rows[:, None] == rows[None, :]).nonzero()
+            if len(pairs):
+                marker.keep(pairs[:, 0])
+                kept.append((pairs[:, 1], marker))
+        self._parts = kept
+        assert sum(len(marker_rows) for marker_rows, _ in kept) == len(torch.unique(rows))
 
 
 @dataclass(frozen=True)
 class Length:
-    """How much is written: so many sentences, or so many tokens."""
+    """How much is written: a number of sentences, or of tokens."""
 
     sentences: int | None = 12
     tokens: int | None = None
     splitter: str = DEFAULT_SPLITTER
 
     def most(self, sampling: Sampling) -> int:
+        """The most tokens that a text may have."""
         if self.tokens is not None:
             return self.tokens
         assert self.sentences is not None
@@ -121,14 +126,16 @@ class Length:
 
 @dataclass(frozen=True)
 class Written:
+    """A finished text."""
+
     text: str
     ids: tuple[int, ...]
-    """The sampled tokens, of which the text may have been cut behind its last sentence."""
+    """The sampled tokens; there may be more of them than the text has, which is cut after its last sentence."""
     ended: Ended
 
 
 def seeded(seed: int) -> _prf.Words:
-    """The words behind a text's random numbers."""
+    """The words that a text's random numbers are hashed from."""
     drawn: _prf.Words = _prf.words(hashlib.blake2b(f"alimark/tokens/{seed}".encode(), digest_size=16).digest())[0]
     return drawn
 
@@ -141,7 +148,7 @@ def write(
     length: Length,
     sampling: Sampling,
 ) -> list[Written]:
-    """A text behind each prompt, all in one batch."""
+    """Writes a text after each prompt, all in one batch. Prompts are lists of tokens."""
     import torch
 
     with engine.lock, torch.inference_mode():
@@ -149,7 +156,7 @@ def write(
 
 
 class _Batch:
-    """Row i of the tensors is text `live[i]`."""
+    """A batch in progress. Row i of the tensors is text number `live[i]`."""
 
     def __init__(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], engine: Engine, marker: Marker, length: Length,
@@ -168,51 +175,61 @@ class _Batch:
         self.live = list(range(len(prompts)))
 
     def run(self) -> list[Written]:
-        import torch
-
         while True:
-            tokens, logs = self._source.candidates()
-            number = torch.full((len(tokens),), self._own.shape[1], device=self._own.device)
-            uniform = _prf.torch_unit(_prf.torch_hashed(self._words, number))
-            chosen = self._marker.choose(Step(tokens, logs, self._own, uniform))
-            self._own = torch.cat([self._own, chosen[:, None]], dim=1)
-            self._source.take(chosen)
-            self._judge(chosen.tolist())
+            chosen = self._marker.choose(self._sample())
+            self._append(chosen)
+            self._end_finished(chosen.tolist())
             if not (going := [row for row, text in enumerate(self.live) if text not in self._written]):
                 return [self._written[i] for i in sorted(self._written)]
             if len(going) < _COMPACT_BELOW * len(self.live):
                 self._compact(going)
 
-    def _judge(self, tokens: list[int]) -> None:
+    def _sample(self) -> Step:
+        import torch
+
+        tokens, logs = self._source.candidates()
+        number = torch.full((len(tokens),), self._own.shape[1], device=self._own.device)
+        return Step(tokens, logs, self._own, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
+
+    def _append(self, chosen: torch.Tensor) -> None:
+        import torch
+
+        self._own = torch.cat([self._own, chosen[:, None]], dim=1)
+        self._source.take(chosen)
+
+    def _end_finished(self, tokens: list[int]) -> None:
         """Ends the texts that are long enough, and those that the model has ended."""
         done = self._own.shape[1]
-        look = self._length.tokens is None and (done % _STEPS_A_LOOK == 0 or done == self._steps)
+        split = self._length.tokens is None and (done % _STEPS_BETWEEN_SPLITS == 0 or done == self._steps)
         for row, text in enumerate(self.live):
             if text in self._written:
                 continue
             if tokens[row] in self._engine.ends:
                 self._end(text, self._own[row, :-1].tolist(), "model ended")
-            elif look:
-                self._look(row, text)
+            elif split:
+                self._end_if_complete(row, text)
             if done == self._steps and text not in self._written:
                 self._end(text, self._own[row].tolist(), "complete" if self._length.tokens else "token limit")
 
-    def _look(self, row: int, text: int) -> None:
-        """Ends a text whose last sentence is certainly over: the one behind it has begun."""
-        wanted = self._length.sentences
-        assert wanted is not None
+    def _end_if_complete(self, row: int, text: int) -> None:
+        """Ends a text whose last sentence is certainly over, because another one has begun after it."""
+        sentences = self._length.sentences
+        assert sentences is not None
         ids = self._own[row].tolist()
-        found = self._engine.text(self._prompts[text][-_CONTEXT_IDS:], ids)
-        spans = self._cut.spans(found)
-        if len(spans) > wanted and spans[wanted][1] - spans[wanted][0] >= 2:
-            self._end(text, ids, "complete", found[: spans[wanted - 1][1]])
+        decoded = self._decoded(text, ids)
+        spans = self._cut.spans(decoded)
+        if len(spans) > sentences and spans[sentences][1] - spans[sentences][0] >= 2:
+            self._end(text, ids, "complete", decoded[: spans[sentences - 1][1]])
 
-    def _end(self, text: int, ids: list[int], ended: Ended, found: str | None = None) -> None:
-        if found is None:
-            found = self._engine.text(self._prompts[text][-_CONTEXT_IDS:], ids)
-        self._written[text] = Written(found.strip(), tuple(ids), ended)
+    def _end(self, text: int, ids: list[int], ended: Ended, decoded: str | None = None) -> None:
+        content = self._decoded(text, ids) if decoded is None else decoded
+        self._written[text] = Written(content.strip(), tuple(ids), ended)
+
+    def _decoded(self, text: int, ids: list[int]) -> str:
+        return self._engine.text(self._prompts[text][-_CONTEXT_IDS:], ids)
 
     def _compact(self, going: list[int]) -> None:
+        """Drops the rows of finished texts."""
         import torch
 
         rows = torch.tensor(going, device=self._own.device)

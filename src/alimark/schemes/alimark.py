@@ -1,50 +1,143 @@
-"""AliMark: its watermark class."""
+"""AliMark: a sentence is chosen by how well its projections agree with a block of the key's bits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats
 from alimark.detection.pipeline import detect_batch, units_of
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError
+from alimark.generation.selection import Weight
+from alimark.keys.key import Key
+from alimark.keys.projection import carried, project, targets
+from alimark.parameters import SchemeParameters
+from alimark.parameters.alimark import AliMarkParameters
 from alimark.schemes.base import SentenceWatermark, check_names, in_order
 
 if TYPE_CHECKING:
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
-    from alimark.rewriting.api import Rewriting
+    from alimark.rewriting.api import RewriteOptions, Rewriting
+
+
+class BlockRule:
+    """AliMark's selection rule: the sentence whose projections agree best with its block.
+
+    Hard keys: draws are independent, so the first full match in draw order is distributed like a random one of all full
+    matches; without a full match a random one of the best is taken. Soft keys: there is no full match, and the candidate that
+    lies furthest along the block's direction is taken.
+    """
+
+    embeds, strict = True, False
+
+    def __init__(self, key: Key, sentences: int, start: int = 0) -> None:
+        """`start` is the number of the block that the first sentence gets."""
+        self.key, self.scheme, self.size, self.stops = key, key.scheme, key.block_size, not key.soft
+        self._targets = targets(key, sentences, start)
+        self._done = 0
+
+    def wave(self, settings: GenerationSettings) -> int:
+        if self.key.soft:
+            return settings.wave or settings.candidates
+        # One draw in 2**M is a full match by chance; a quarter of that many leaves most texts a wave to save.
+        return settings.wave or max(16, min(64, 2 ** min(self.size, 10) // 4))
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        return project(vectors, self.key)
+
+    def weigh(self, seen: Floats) -> Sequence[Weight]:
+        carries = carried(seen, self._targets[self._done], self.key)
+        return [Weight(carry.bits, carry.worth, carry.bits == self.size) for carry in carries]
+
+    def chose(self, seen: Floats) -> None:
+        self._done += 1
 
 
 class AliMark(SentenceWatermark[AlignedDetection]):
-    """Marks and detects under one key of AliMark."""
+    """Marks and detects text under one key of AliMark.
+
+    Args:
+        key: A key of the scheme `alimark`.
+        embedder: The embedder that the key names; by default it is loaded on first use.
+
+    Raises:
+        AlimarkError: Where the key is of another scheme, or names another embedder.
+
+    Example:
+        >>> from alimark import AliMark, Key
+        >>> from alimark.testing import StandInEmbedder, StandInLLM
+        >>> embedder = StandInEmbedder()
+        >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
+        >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=16, seed=1)
+        >>> str(mark.detect(generation.text).verdict())
+        'found'
+    """
 
     scheme = "alimark"
+    Parameters: ClassVar[type[SchemeParameters]] = AliMarkParameters
+    aligns = True
     settings: ClassVar[type[RandomKeys]] = DetectionSettings
 
-    @overload
-    def rewrite(self, text: str, llm: LLM, *, seed: int | None = ..., **options: Any) -> Rewriting: ...
+    @classmethod
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> BlockRule:
+        return BlockRule(key, settings.sentences, key.start(text_id))
 
     @overload
-    def rewrite(self, text: list[str], llm: LLM, *, seed: int | None = ..., **options: Any) -> list[Rewriting]: ...
+    def rewrite(
+        self, text: str, llm: LLM, *, seed: int | None = ..., **options: Unpack[RewriteOptions]
+    ) -> Rewriting: ...
+
+    @overload
+    def rewrite(
+        self, text: list[str], llm: LLM, *, seed: int | None = ..., **options: Unpack[RewriteOptions]
+    ) -> list[Rewriting]: ...
 
     def rewrite(
-        self, text: str | list[str], llm: LLM, *, seed: int | None = None, **options: Any
+        self, text: str | list[str], llm: LLM, *, seed: int | None = None, **options: Unpack[RewriteOptions]
     ) -> Rewriting | list[Rewriting]:
-        """Marks a text that exists, or each of several, by a chat model's rewrites of its sentences.
+        """Marks a text that exists, or each of several: a chat model rewrites its sentences, and the key chooses.
 
-        Options are the fields of RewriteSettings. The i-th of several texts has the seed `seed + i`.
+        Args:
+            text: The text to mark; a list for several texts.
+            llm: A chat model.
+            seed: Makes the result repeatable. The i-th of several texts gets the seed `seed + i`.
+            **options: The fields of `RewriteSettings`, such as `candidates=32`.
+
+        Returns:
+            The rewriting, or for a list of texts the list of rewritings in the same order.
+
+        Raises:
+            AlimarkError: Where an option is unknown, a text holds no sentence, or the model fails.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.llm.base import Draw
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> class Chat(StandInLLM):  # answers every request with the same rewrite
+            ...     def draw(self, requests, sampling, over):
+            ...         return [[Draw("A young doctor bought the old boat.", 8, "model")] * r.count for r in requests]
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(1, 33))), embedder=embedder)
+            >>> text = "The old boat went to a young doctor."
+            >>> rewriting = mark.rewrite(text, Chat(), seed=1, candidates=4, closeness=0.5, mean_closeness=0.5)
+            >>> rewriting.text, rewriting.rewritten[0].matches_before, rewriting.rewritten[0].matches
+            ('A young doctor bought the old boat.', 2, 3)
         """
-        from alimark.rewriting.api import Original, RewriteSettings, rewrite, rewrite_many
+        from alimark.rewriting.api import Original, RewriteSettings, rewrite_many
 
-        check_names("rewriting", options, RewriteSettings)
-        settings = RewriteSettings(**options)
-        if isinstance(text, str):
-            return rewrite(text, self.key, self.embedder, llm, settings, seed=seed)
-        originals = [Original(one, None if seed is None else seed + i) for i, one in enumerate(text)]
-        return in_order(rewrite_many(originals, self.key, self.embedder, llm, settings))
+        check_names("rewriting", {**options}, RewriteSettings)
+        texts = [text] if isinstance(text, str) else text
+        originals = [Original(original, None if seed is None else seed + i) for i, original in enumerate(texts)]
+        rewritings = in_order(rewrite_many(originals, self.key, self.embedder, llm, RewriteSettings(**options)))
+        return rewritings[0] if isinstance(text, str) else rewritings
 
     def detect_batch(
         self,

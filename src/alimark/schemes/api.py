@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
@@ -12,21 +12,56 @@ from alimark.detection.stats.p_values import MAX_DRAWS, RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
-from alimark.schemes.alimark import AliMark
 from alimark.schemes.base import Watermark, detection_settings
+from alimark.schemes.registry import aligns, scheme
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from alimark.detection.settings import DetectionOptions
+    from alimark.generation.api import Finished, GenerationSettings, ManyProgress, Prompt
     from alimark.llm.base import LLM
 
 
 def load(key: Key, *, embedder: Embedder | None = None) -> Watermark:
-    """The watermark of the scheme that a key names."""
-    if key.scheme == "alimark":
-        return AliMark(key, embedder=embedder)
-    from alimark.schemes.registry import scheme
+    """Returns the watermark of the scheme that a key names.
 
+    Args:
+        key: A key of any scheme.
+        embedder: The embedder that the key names; it is loaded on first use where it is not given.
+
+    Returns:
+        An object that marks and detects under the key.
+
+    Raises:
+        KeyMismatch: The embedder is not the one that the key was made for.
+        KeyFileError: The package that adds the scheme cannot be loaded.
+
+    Example:
+        >>> from alimark.testing import StandInEmbedder
+        >>> embedder = StandInEmbedder()
+        >>> load(Key.generate(scheme="pmark", embedder=embedder), embedder=embedder).scheme
+        'pmark'
+    """
     kind: Any = scheme(key.scheme)
     return cast(Watermark, kind(key, embedder=embedder))
+
+
+def generate_many(
+    mark: Watermark | None,
+    prompts: Iterable[Prompt],
+    llm: LLM,
+    settings: GenerationSettings,
+    *,
+    batch: int | None = None,
+    progress: ManyProgress | None = None,
+) -> Finished:
+    """Writes a text after each prompt, marked by `mark` or, without one, unmarked; yields them as they are finished."""
+    from alimark.generation.api import generate_many
+
+    if mark is None:
+        return generate_many(prompts, None, None, llm, settings, batch=batch, progress=progress)
+    return mark.generate_many(prompts, llm, settings, batch=batch, progress=progress)
 
 
 def detect(
@@ -37,24 +72,52 @@ def detect(
     best: int = 3,
     settings: RandomKeys | None = None,
     llm: LLM | None = None,
-    **options: Any,
-) -> list[Any]:
-    """Whose key it was: the best few of `keys`, best first, p-values corrected for the number of keys tried."""
+    **options: Unpack[DetectionOptions],
+) -> list[Detection]:
+    """Tells which of several keys a text was written under.
+
+    Args:
+        text: The text.
+        keys: The keys to try, of one scheme or several.
+        embedder: The embedder that the keys name; it is loaded where it is not given.
+        best: How many answers are returned at most.
+        settings: The settings of the detection; those of the scheme by default.
+        llm: The chat model that AliMark's learned restructuring asks.
+        **options: Fields of the settings that differ, such as `draws=10_000`.
+
+    Returns:
+        A detection for each of the best keys, best first, with p-values corrected for the number of keys tried.
+
+    Raises:
+        AlimarkError: No keys were given, or an option is not known.
+        TextError: The text holds no sentence.
+
+    Example:
+        >>> from alimark.testing import StandInEmbedder, StandInLLM
+        >>> embedder = StandInEmbedder()
+        >>> keys = [Key.generate(embedder=embedder, secret=bytes([i]) * 32) for i in range(3)]
+        >>> text = load(keys[1], embedder=embedder).generate("It was late.", StandInLLM(), sentences=12, seed=1).text
+        >>> answers = detect(text, keys, embedder=embedder)
+        >>> answers[0].key_id == keys[1].id, str(answers[0].verdict())
+        (True, 'found')
+    """
     if not keys:
-        raise AlimarkError("no keys were given")
-    if any(key.scheme != "alimark" for key in keys):
-        return _detect_each(text, keys, embedder, best, settings, options)
-    chosen = DetectionSettings.of(detection_settings(AliMark(keys[0]), settings, options))
+        raise AlimarkError("no keys were given; name at least one")
+    changes: dict[str, Any] = {**options}
+    if not all(aligns(key.scheme) for key in keys):
+        return _detect_each(text, keys, embedder, best, settings, changes)
     from alimark.detection.many_keys import detect_keys
 
-    return detect_keys(text, keys, embedder or AliMark(keys[0]).embedder, chosen, best=best, llm=llm)
+    first: Any = load(keys[0], embedder=embedder)
+    chosen = DetectionSettings.of(detection_settings(first, settings, changes))
+    return [*detect_keys(text, keys, first.embedder, chosen, best=best, llm=llm)]
 
 
 def _detect_each(
     text: str, keys: Sequence[Key], embedder: Embedder | None, best: int, settings: Any, options: dict[str, Any]
 ) -> list[Detection]:
-    """Keys of rivals, or of several schemes: each is asked, with as many random keys as it takes to tell them apart."""
-    found: list[Detection] = []
+    """Asks each key in turn, with as many random keys as it takes to tell the keys apart."""
+    detections: list[Detection] = []
     for key in keys:
         mark = load(key, embedder=embedder)
         chosen = detection_settings(mark, settings, options)
@@ -62,5 +125,5 @@ def _detect_each(
         [answer] = mark.detect_batch([text], chosen)
         if isinstance(answer, AlimarkError):
             raise answer
-        found.append(answer.corrected(len(keys)))
-    return sorted(found, key=lambda one: (one.p_value, -one.score))[:best]
+        detections.append(answer.corrected(len(keys)))
+    return sorted(detections, key=lambda detection: (detection.p_value, -detection.score))[:best]

@@ -1,14 +1,14 @@
-"""The Watermark protocol; what all sentence-level schemes share; AliMark, which ties key, embedder, loop and detector."""
+"""The Watermark protocol, and the base class of all sentence-level schemes."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar, Unpack, overload
 
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionOptions
@@ -17,41 +17,70 @@ from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
+from alimark.parameters import SchemeParameters
 
 if TYPE_CHECKING:
     from alimark.generation.api import (
+        Finished,
+        GenerateOptions,
         Generation,
         GenerationSettings,
-        MarkedSentence,
+        ManyProgress,
         Progress,
         Prompt,
         PromptStyle,
         Scheduler,
     )
+    from alimark.generation.selection import Rule
     from alimark.llm.base import LLM, Sampling
 
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 Found = TypeVar("Found", bound=Detection)
 Found_co = TypeVar("Found_co", bound=Detection, covariant=True)
-Progresses = Callable[[int, "MarkedSentence"], None]
 
 
 class Watermark(Protocol):
-    """What every scheme offers, AliMark and its rivals alike. Those that learn from text also have `fit`."""
+    """What every scheme offers: writing marked text, and looking for the mark in a text.
+
+    `alimark.load` gives the watermark of a key. Schemes that learn from text also have `fit`.
+
+    Example:
+        >>> import alimark
+        >>> from alimark.testing import StandInEmbedder, StandInLLM
+        >>> embedder = StandInEmbedder()
+        >>> key = alimark.Key.generate(embedder=embedder, secret=bytes(range(32)))
+        >>> mark: alimark.Watermark = alimark.load(key, embedder=embedder)
+        >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=16, seed=1)
+        >>> mark.detect(generation.text).p_value < 0.01
+        True
+    """
 
     scheme: ClassVar[str]
+    """The scheme's name in key files and records."""
+    Parameters: ClassVar[type[SchemeParameters]]
+    """The specification of what its keys hold."""
+    aligns: ClassVar[bool]
+    """Whether keys have blocks as AliMark's do and detection aligns sentences with them: it takes DetectionSettings, answers
+    with AlignedDetection and searches many keys at once."""
     candidates: ClassVar[int]
-    """Draws for each sentence, at most, where nothing else is asked for."""
+    """The most candidates that are sampled for a sentence, where no other number is asked for."""
     settings: ClassVar[type[RandomKeys]]
     """The class of the settings of its detection."""
+
+    @classmethod
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection under a key asks the model that wrote the text."""
+        ...
 
     @property
     def key(self) -> Key: ...
 
-    def generate(self, prompt: Any, llm: LLM, *args: Any, **options: Any) -> Any:
-        """A Generation, or of a list of prompts a list; `sentences`, `seed` and `sampling` are options of all."""
-        ...
+    @overload
+    def generate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation: ...
+
+    @overload
+    def generate(self, prompt: list[str], llm: LLM, **options: Unpack[GenerateOptions]) -> list[Generation]: ...
 
     def generate_many(
         self,
@@ -60,9 +89,9 @@ class Watermark(Protocol):
         settings: GenerationSettings,
         *,
         batch: int | None = None,
-        progress: Progresses | None = None,
-    ) -> Iterator[tuple[int, Generation | AlimarkError]]:
-        """Each text with its prompt's place as soon as it is finished; a prompt may have a key of its own, of the scheme."""
+        progress: ManyProgress | None = None,
+    ) -> Finished:
+        """Yields each text with its prompt's number as soon as it is finished. A prompt may have another key of the scheme."""
         ...
 
     @overload
@@ -121,12 +150,14 @@ _loading = threading.Lock()
 
 
 class SentenceWatermark(ABC, Generic[Found]):
-    """What all that mark sentence by sentence share. A scheme adds its key, its rule and how it detects.
+    """The base class of all schemes that mark sentence by sentence. A scheme adds its selection rule and its detection.
 
-    The embedder that the key names is loaded on first use; safe to share by threads.
+    The embedder that the key names is loaded on first use. Threads may share an instance.
     """
 
     scheme: ClassVar[str]
+    Parameters: ClassVar[type[SchemeParameters]]
+    aligns: ClassVar[bool] = False
     candidates: ClassVar[int] = 64
     settings: ClassVar[type[RandomKeys]] = RandomKeys
 
@@ -141,6 +172,11 @@ class SentenceWatermark(ABC, Generic[Found]):
         self._given = embedder
         self._schedulers: dict[int, Scheduler] = {}
 
+    @classmethod
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection under a key asks the model that wrote the text."""
+        return False
+
     @property
     def embedder(self) -> Embedder:
         if self._given is None:
@@ -152,6 +188,17 @@ class SentenceWatermark(ABC, Generic[Found]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key!r})"
+
+    @classmethod
+    @abstractmethod
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+        """The selection rule of one text.
+
+        Args:
+            key: A key of this scheme.
+            settings: What the text is asked for.
+            text_id: Tells the text from all others under the key, as its seed and prompt do.
+        """
 
     @overload
     def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., candidates: int | None = ..., seed: int | None = ...,
@@ -176,19 +223,39 @@ class SentenceWatermark(ABC, Generic[Found]):
         batch: int | None = None,
         progress: Progress | None = None,
     ) -> Generation | list[Generation]:
-        """Writes marked text after a prompt, or after each of several, `batch` of them at a time.
+        """Writes marked text after a prompt, or after each of several prompts.
 
-        `candidates`: draws for each sentence, at most; the scheme's own number by default. `progress` is called with each
-        sentence as it is chosen. The i-th of several prompts has the seed `seed + i`.
+        Args:
+            prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
+            llm: The language model, as `alimark.load_llm` gives it.
+            sentences: How many sentences to write.
+            candidates: The most candidates that are sampled for a sentence; by default the scheme's usual number.
+            seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
+            sampling: Temperature, top-p and the like.
+            prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
+            batch: Texts written at a time, for a list; by default as many as the model is fastest with.
+            progress: Called with each sentence as it is chosen.
+
+        Returns:
+            The generation, or for a list of prompts the list of generations in the same order.
+
+        Raises:
+            AlimarkError: Where the options make no sense, or the model or the embedder fails.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> key = Key.generate(embedder=embedder, secret=bytes(range(32)))
+            >>> mark = AliMark(key, embedder=embedder)
+            >>> mark.generate("It was late.", StandInLLM(), sentences=1, candidates=8, seed=1).text
+            'Her brother refused a garden behind the church.'
+            >>> two = mark.generate(["It was late.", "Morning came."], StandInLLM(), sentences=2, candidates=8, seed=1)
+            >>> [generation.seed for generation in two]
+            [1, 2]
         """
-        from alimark.generation.api import Prompt, generate
-
         settings = self._generation_settings(sentences, candidates, sampling, prompt_style)
-        if isinstance(prompt, str):
-            return generate(prompt, self.key, self.embedder, llm, settings, seed=seed, progress=progress)
-        step = None if progress is None else (lambda _, sentence: progress(sentence))
-        prompts = [Prompt(one, None if seed is None else seed + i) for i, one in enumerate(prompt)]
-        return in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
+        return generate_in_order(self, prompt, llm, settings, seed=seed, batch=batch, progress=progress)
 
     def generate_many(
         self,
@@ -197,17 +264,19 @@ class SentenceWatermark(ABC, Generic[Found]):
         settings: GenerationSettings,
         *,
         batch: int | None = None,
-        progress: Progresses | None = None,
-    ) -> Iterator[tuple[int, Generation | AlimarkError]]:
-        """Yields each text with its prompt's place as soon as it is finished, or the error that ended it."""
+        progress: ManyProgress | None = None,
+    ) -> Finished:
+        """Yields each text with its prompt's number as soon as it is finished, or the error that ended it."""
         from alimark.generation.api import generate_many
 
-        return generate_many(prompts, self.key, self.embedder, llm, settings, batch=batch, progress=progress)
+        return generate_many(
+            prompts, self.key, self.embedder, llm, settings, rule=self.sentence_rule, batch=batch, progress=progress
+        )
 
     def _generation_settings(
         self, sentences: int, candidates: int | None, sampling: Sampling | None, prompt_style: PromptStyle
     ) -> GenerationSettings:
-        from alimark.generation.api import GenerationSettings
+        from alimark.generation.settings import GenerationSettings
         from alimark.llm.base import Sampling
 
         count = self.candidates if candidates is None else candidates
@@ -225,22 +294,48 @@ class SentenceWatermark(ABC, Generic[Found]):
         prompt_style: PromptStyle = "continue",
         progress: Progress | None = None,
     ) -> Generation:
-        """`generate` for a server: texts that are awaited at the same time are written together.
+        """Writes a text like `generate`, for servers: texts that are awaited at the same time are written together.
 
-        `progress` is called in another thread than the event loop's. Cancelling ends the work on the text.
+        Cancelling the task ends the work on the text.
+
+        Args:
+            prompt: What to continue or to answer.
+            llm: The language model.
+            sentences: How many sentences to write.
+            candidates: The most candidates that are sampled for a sentence; by default the scheme's usual number.
+            seed: Makes the text repeatable.
+            sampling: Temperature, top-p and the like.
+            prompt_style: `continue` or `chat`, as in `generate`.
+            progress: Called with each sentence as it is chosen, in another thread than the event loop's.
+
+        Returns:
+            The generation, the same as `generate` gives for the same seed.
+
+        Raises:
+            AlimarkError: As in `generate`.
+
+        Example:
+            >>> import asyncio
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
+            >>> generation = asyncio.run(mark.agenerate("It was late.", StandInLLM(), sentences=2, candidates=4, seed=1))
+            >>> generation.text == mark.generate("It was late.", StandInLLM(), sentences=2, candidates=4, seed=1).text
+            True
         """
         import asyncio
 
-        from alimark.generation.api import Writing
+        from alimark.generation.session import Session
 
         settings = self._generation_settings(sentences, candidates, sampling, prompt_style)
         scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
-        writing = Writing(prompt, self.key, settings, seed=seed, progress=progress)
-        return await asyncio.wrap_future(scheduler.submit(writing))
+        session = Session(prompt, self.key, settings, rule=self.sentence_rule, seed=seed, progress=progress)
+        return await asyncio.wrap_future(scheduler.submit(session))
 
     def _scheduler(self, llm: LLM) -> Scheduler:
-        """One for each model that text was asked of."""
-        from alimark.generation.api import Scheduler
+        """The scheduler of a language model, made on first use."""
+        from alimark.generation.scheduler import Scheduler
 
         embedder = self.embedder
         with _loading:
@@ -317,14 +412,38 @@ class SentenceWatermark(ABC, Generic[Found]):
         """The texts that detection will embed."""
 
 
-def in_order(made: Iterable[tuple[int, Made | AlimarkError]]) -> list[Made]:
-    """All texts by the place of their prompts; the first error is raised."""
-    found: dict[int, Made] = {}
-    for i, one in made:
-        if isinstance(one, AlimarkError):
-            raise one
-        found[i] = one
-    return [found[i] for i in sorted(found)]
+def generate_in_order(
+    mark: Watermark,
+    prompt: str | list[str],
+    llm: LLM,
+    settings: GenerationSettings,
+    *,
+    seed: int | None,
+    batch: int | None,
+    progress: Progress | None,
+) -> Generation | list[Generation]:
+    """`generate_many` for `generate`: results in the order of the prompts, and the first error is raised.
+
+    A single prompt is a list of one; it is written in the calling thread.
+    """
+    from alimark.generation.settings import Prompt
+
+    single = isinstance(prompt, str)
+    texts = [prompt] if isinstance(prompt, str) else prompt
+    prompts = [Prompt(text, None if seed is None else seed + i) for i, text in enumerate(texts)]
+    step = None if progress is None else (lambda _, sentence: progress(sentence))
+    generations = in_order(mark.generate_many(prompts, llm, settings, batch=1 if single else batch, progress=step))
+    return generations[0] if single else generations
+
+
+def in_order(results: Iterable[tuple[int, Result | AlimarkError]]) -> list[Result]:
+    """All results by their numbers; the first error is raised."""
+    by_number: dict[int, Result] = {}
+    for number, result in results:
+        if isinstance(result, AlimarkError):
+            raise result
+        by_number[number] = result
+    return [by_number[number] for number in sorted(by_number)]
 
 
 class Detector(Protocol[Found_co]):

@@ -10,7 +10,6 @@ of the vocabulary and every device agrees.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,11 +18,11 @@ import numpy as np
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
 from alimark.detection.stats.p_values import RandomKeys
-from alimark.errors import KeyFileError
+from alimark.parameters.exp import EXPParameters
 from alimark.schemes import _prf
 from alimark.schemes._exp_kernel import least_costs
 from alimark.schemes.kgw import null_secrets
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, TokenLevel
+from alimark.schemes.token_level import TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -36,22 +35,6 @@ MOST_TOKENS = 1024
 """Of a text that are aligned; the cost grows with their square."""
 
 
-@dataclass(frozen=True)
-class EXPParameters:
-    length: int = 256
-    """Of the key sequence."""
-    gap: float = 0.0
-    """What skipping a token, or a place of the sequence, costs."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.length <= 4096:
-            raise KeyFileError(f"length must be 1 to 4096 places, not {self.length}")
-        if not 0 <= self.gap <= 100:
-            raise KeyFileError(f"gap must lie between 0 and 100, not {self.gap}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Permutations(RandomKeys):
     """The random keys behind a p-value, a hundred as in the paper."""
@@ -62,9 +45,8 @@ class Permutations(RandomKeys):
 class EXP(TokenLevel):
     """Marks and detects under one key."""
 
-    scheme: ClassVar[str] = "exp"
-    Parameters: ClassVar[type[Any]] = EXPParameters
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+    scheme = "exp"
+    Parameters = EXPParameters
     settings: ClassVar[type[RandomKeys]] = Permutations
     parameters: EXPParameters
 
@@ -81,12 +63,12 @@ class EXP(TokenLevel):
         if len(ids) > MOST_TOKENS:
             warnings = (f"of {len(ids):,} tokens the first {MOST_TOKENS:,} were looked at",)
             ids = ids[:MOST_TOKENS]
-        own = self.parameters
-        raw = -float(costs(ids, self.secret[None], own.length, own.gap)[0])
+        parameters = self.parameters
+        raw = -float(costs(ids, self.secret[None], parameters.length, parameters.gap)[0])
 
         def null(first: int, count: int) -> Floats:
             secrets = null_secrets(self.key, "null-exp", first, count)
-            return -costs(ids, secrets, own.length, own.gap)
+            return -costs(ids, secrets, parameters.length, parameters.gap)
 
         return Statistic(raw, None, null, 0.0, {"cost": -raw, "scored": len(ids)}, warnings)
 
@@ -102,7 +84,7 @@ def starts(seeds: list[int], length: int) -> list[int]:
     from alimark.schemes._writing import seeded
 
     drawn = [int(_prf.hashed(seeded(seed), np.array(2**40))) for seed in seeds]  # far from the numbers of tokens
-    return [one * length >> 64 for one in drawn]
+    return [number * length >> 64 for number in drawn]
 
 
 class ExponentialMinimum:

@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
-from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
+from alimark.errors import AlimarkError, KeyMismatch, MissingExtra
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
+from alimark.parameters.k_semstamp import KSemStampParameters
 from alimark.schemes._fit import embedded, sentences_of
-from alimark.schemes._regions import Located, Mask, RegionRule, RegionWatermark, valid_count
+from alimark.schemes._regions import Located, Mask, RegionRule, RegionWatermark
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The paper's; as many regions as were learned, eight by default."""
-
-    ratio: float = 0.25
-    margin: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ratio < 1:
-            raise KeyFileError(f"ratio lies between 0 and 1, not at {self.ratio:g}")
-        if not 0 <= self.margin < 1:
-            raise KeyFileError(f"margin is a difference of cosines and lies between 0 and 1, not at {self.margin:g}")
 
 
 class CentreRule(RegionRule):
     """A sentence is seen as its cosines with the centres; its region is the nearest one's."""
 
     def __init__(self, key: Key) -> None:
-        own = Parameters(**key.parameters)
+        parameters = key.parameters_as(KSemStampParameters)
         assert key.fitted is not None
         self._centres = key.fitted.arrays["centres"].astype(np.float64)
-        super().__init__(key, len(self._centres), own.ratio, own.margin)
+        super().__init__(key, len(self._centres), parameters.ratio, parameters.margin)
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
         if vectors.shape[1] != self._centres.shape[1]:
@@ -63,24 +49,11 @@ def _unit(rows: Floats) -> Floats:
 
 class KSemStamp(RegionWatermark):
     scheme = "k-semstamp"
-    Parameters = Parameters
-    presets = {"paper": {}}  # noqa: RUF012
+    Parameters = KSemStampParameters
 
     @classmethod
     def rule(cls, key: Key) -> CentreRule:
         return CentreRule(key)
-
-    @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is None:
-            raise KeyFileError(
-                "k-semstamp needs regions learned from text of the domain; make them: "
-                "alimark fit k-semstamp --human texts.jsonl -o regions.npz, and give them (--fitted regions.npz)"
-            )
-        centres = fitted.arrays.get("centres")
-        if centres is None or centres.ndim != 2 or len(centres) < 2:
-            raise KeyFileError("the learned regions are not a table of centres, one a row")
-        valid_count(parameters.ratio, len(centres))
 
     @classmethod
     def fit(cls, texts: Iterable[str], embedder: Embedder, *, regions: int = 8, seed: int = 1) -> Fitted:
@@ -91,14 +64,14 @@ class KSemStamp(RegionWatermark):
             raise MissingExtra("scikit-learn", "fit") from None
         if not 2 <= regions <= 4096:
             raise AlimarkError(f"regions must lie between 2 and 4096, not at {regions}")
-        found = sentences_of(texts)
-        if len(found.sentences) < 10 * regions:
+        corpus = sentences_of(texts)
+        if len(corpus.sentences) < 10 * regions:
             raise AlimarkError(
-                f"{len(found.sentences)} sentences are too few for {regions} regions; give at least ten for each"
+                f"{len(corpus.sentences)} sentences are too few for {regions} regions; give at least ten for each"
             )
-        vectors = _unit(embedded(found.sentences, embedder).astype(np.float64))
+        vectors = _unit(embedded(corpus.sentences, embedder).astype(np.float64))
         learned = KMeans(regions, n_init=10, random_state=seed).fit(vectors)
         centres = _unit(learned.cluster_centers_).astype("<f4")
         sizes = np.bincount(learned.labels_, minlength=regions).tolist()
-        origin = found.origin(embedder) | {"regions": regions, "seed": seed, "sizes": sizes}
+        origin = corpus.origin(embedder) | {"regions": regions, "seed": seed, "sizes": sizes}
         return Fitted(cls.scheme, {"centres": centres}, origin)

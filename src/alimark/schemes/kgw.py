@@ -11,18 +11,16 @@ with a generator of the device instead, which differs between devices and, on th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
-from alimark.errors import KeyFileError
+from alimark.parameters.kgw import KGWParameters
 from alimark.schemes import _prf
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, TokenLevel
+from alimark.schemes.token_level import TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -33,32 +31,11 @@ if TYPE_CHECKING:
     from alimark.schemes._writing import Step
 
 
-@dataclass(frozen=True)
-class KGWParameters:
-    gamma: float = 0.5
-    """The share of the vocabulary that is green."""
-    delta: float = 2.0
-    """What is added to the logits of green tokens, behind temperature and top-p as in transformers."""
-    context: int = 1
-    """Tokens that decide what is green behind them."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.gamma < 1:
-            raise KeyFileError(f"gamma must lie between 0 and 1, not {self.gamma}")
-        if not 0 < self.delta <= 100:
-            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
-        if not 1 <= self.context <= 16:
-            raise KeyFileError(f"context must be 1 to 16 tokens, not {self.context}")
-
-
 class KGW(TokenLevel):
     """Marks and detects under one key."""
 
-    scheme: ClassVar[str] = "kgw"
-    Parameters: ClassVar[type[Any]] = KGWParameters
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "transformers": {"gamma": 0.25}}
+    scheme = "kgw"
+    Parameters = KGWParameters
     parameters: KGWParameters
 
     @property
@@ -71,22 +48,26 @@ class KGW(TokenLevel):
 
     def find(self, ids: Ids) -> Statistic:
         grams = distinct_ngrams(ids, self.parameters.context + 1)
-        own = self.parameters
-        green = int(green_tokens(self.secret, grams, own.gamma).sum())
+        parameters = self.parameters
+        green = int(green_tokens(self.secret, grams, parameters.gamma).sum())
         total = len(grams)
-        z = (green - own.gamma * total) / math.sqrt(total * own.gamma * (1 - own.gamma)) if total else 0.0
+        z = (
+            (green - parameters.gamma * total) / math.sqrt(total * parameters.gamma * (1 - parameters.gamma))
+            if total
+            else 0.0
+        )
 
         def null(first: int, count: int) -> Floats:
             secrets = null_secrets(self.key, "null-kgw", first, count)
-            return np.asarray(green_tokens(secrets[:, None], grams, own.gamma).sum(axis=1), np.float64)
+            return np.asarray(green_tokens(secrets[:, None], grams, parameters.gamma).sum(axis=1), np.float64)
 
         evidence = {
             "green": green,
             "scored": total,
             "p_normal": normal_tail(z),
-            "p_binomial": binomial_tail(green, total, own.gamma),
+            "p_binomial": binomial_tail(green, total, parameters.gamma),
         }
-        return Statistic(float(green), z, null, own.gamma**total, evidence)
+        return Statistic(float(green), z, null, parameters.gamma**total, evidence)
 
     def logits_processor(self, vocabulary: int, device: Any = "cpu") -> Any:
         """For `generate` of transformers, and for its WatermarkDetector: put it there as `detector.processor`."""
@@ -129,18 +110,18 @@ class GreenBias:
     """Adds delta to the green tokens of the nucleus. The first tokens of a text, which have no context, stay as they are."""
 
     def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: Any) -> None:
-        self._secret, self._own = _prf.on(device, secret), parameters
+        self._secret, self._parameters = _prf.on(device, secret), parameters
 
     def choose(self, step: Step) -> torch.Tensor:
         return step.sampled(self.biased(step))
 
     def biased(self, step: Step) -> torch.Tensor:
         """The log-probabilities, not made to add up to one again."""
-        if step.number < self._own.context:
+        if step.number < self._parameters.context:
             return step.logs
-        context = step.own[:, -self._own.context :]
-        green = torch_green(self._secret, context, step.tokens, self._own.gamma)
-        return step.logs + self._own.delta * green
+        context = step.own[:, -self._parameters.context :]
+        green = torch_green(self._secret, context, step.tokens, self._parameters.gamma)
+        return step.logs + self._parameters.delta * green
 
     def keep(self, rows: torch.Tensor) -> None:
         pass

@@ -8,7 +8,6 @@ detector then has to do as well and needs the model for, or taken to be 0 (offli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,44 +15,23 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
-from alimark.errors import ContextFull, KeyFileError, KeyMismatch
+from alimark.errors import ContextFull, KeyMismatch
 from alimark.generation.candidates import FirstSentence, Text
-from alimark.generation.rules import Weight
+from alimark.generation.selection import Weight
 from alimark.keys.arithmetic import orthonormal
 from alimark.keys.key import Key
 from alimark.llm.base import Request, Sampling
+from alimark.parameters.pmark import PMarkParameters
 from alimark.schemes.sentence import SentenceRival, count_z, in_chunks
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
-    from alimark.generation.session import GenerationSettings
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 Bits = NDArray[np.bool_]
 
-_MEDIANS = ("prior", "sampled")
 _KEYS_A_CHUNK = 1024
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The paper's. `median`: "prior", which is 0, or "sampled" among `samples` draws of the model."""
-
-    channels: int = 4
-    median: str = "prior"
-    samples: int = 64
-    decay: float = 250.0
-    threshold: float = 0.001
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.channels <= 16:
-            raise KeyFileError(f"channels must lie between 1 and 16, not at {self.channels}")
-        if self.median not in _MEDIANS:
-            raise KeyFileError(f"median must be prior or sampled, not {self.median!r}")
-        if not 2 <= self.samples <= 4096:
-            raise KeyFileError(f"samples must lie between 2 and 4096, not at {self.samples}")
-        if not 0 < self.decay <= 1e6 or not 0 <= self.threshold < 1:
-            raise KeyFileError("decay must lie between 0 and a million, and threshold between 0 and 1")
 
 
 def unpack(data: bytes, *shape: int) -> Bits:
@@ -77,8 +55,8 @@ class ChannelRule:
     scheme, embeds, strict = "pmark", True, True
 
     def __init__(self, key: Key) -> None:
-        own = Parameters(**key.parameters)
-        self.key, self.size, self.sampled = key, own.channels, own.median == "sampled"
+        parameters = key.parameters_as(PMarkParameters)
+        self.key, self.size, self.sampled = key, parameters.channels, parameters.median == "sampled"
         self.stops = not self.sampled
         self._vectors: dict[int, Floats] = {}
         self._done = 0
@@ -127,7 +105,8 @@ class ChannelRule:
             kept &= right
         worths = matches + len(bits) * kept  # those kept first, then the most channels
         return [
-            Weight(*one) for one in zip(matches.tolist(), worths.astype(float).tolist(), kept.tolist(), strict=True)
+            Weight(*values)
+            for values in zip(matches.tolist(), worths.astype(float).tolist(), kept.tolist(), strict=True)
         ]
 
     def chose(self, seen: Floats) -> None:
@@ -137,24 +116,23 @@ class ChannelRule:
 class PMark(SentenceRival):
     scheme = "pmark"
     candidates = 64
-    Parameters = Parameters
-    presets = {"paper": {"median": "sampled"}}  # noqa: RUF012
+    Parameters = PMarkParameters
 
     @classmethod
     def rule(cls, key: Key) -> ChannelRule:
         return ChannelRule(key)
 
-    @staticmethod
-    def asks_llm(key: Key) -> bool:
-        """Whether detection is only whole with the model that wrote the text."""
-        return bool(key.parameters["median"] == "sampled")
+    @classmethod
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether the medians are sampled from the model that wrote the text."""
+        return key.parameters_as(PMarkParameters).median == "sampled"
 
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
-        own, rule = Parameters(**self.key.parameters), self.rule(self.key)
+        parameters, rule = self.key.parameters_as(PMarkParameters), self.rule(self.key)
         medians: Floats = np.zeros(seen.shape)
         warnings: tuple[str, ...] = ()
         if rule.sampled and llm is not None:
-            medians = self._medians(sentences, llm, own.samples)
+            medians = self._medians(sentences, llm, parameters.samples)
         elif rule.sampled:
             warnings = (
                 "the key's medians are sampled from the model that wrote the text; without it they are taken to be 0",
@@ -162,7 +140,8 @@ class PMark(SentenceRival):
         total = seen.size
         # Of each sentence and channel what it counts if its bit is 0 and if it is 1.
         either = np.stack([
-            soft_counts(seen, medians, np.full(seen.shape, bit), own.decay, own.threshold) for bit in (False, True)
+            soft_counts(seen, medians, np.full(seen.shape, bit), parameters.decay, parameters.threshold)
+            for bit in (False, True)
         ])  # fmt: skip
 
         def counts(bits: Bits) -> Floats:
@@ -187,14 +166,15 @@ class PMark(SentenceRival):
     def _medians(self, sentences: Sequence[str], llm: LLM, samples: int) -> Floats:
         """Of every channel among what the model says after each sentence; the first has nothing before it, so 0."""
         cutter = splitter(self.key.splitter)
-        found = np.zeros((len(sentences), self.rule(self.key).size))
+        medians = np.zeros((len(sentences), self.rule(self.key).size))
         for t in range(1, len(sentences)):
             request = Request(" ".join(sentences[:t]), samples, seed=t)
             try:
                 [draws] = llm.draw([request], Sampling(), FirstSentence(cutter))
             except ContextFull:
                 break
-            units = [one.unit for one in map(Text(cutter).candidate, draws) if not one.flaw]
+            candidates = map(Text(cutter).candidate, draws)
+            units = [candidate.unit for candidate in candidates if not candidate.flaw]
             if units:
-                found[t] = np.median(self.see(self.embedder.embed(units)), axis=0)
-        return found
+                medians[t] = np.median(self.see(self.embedder.embed(units)), axis=0)
+        return medians

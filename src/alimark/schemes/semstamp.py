@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
-from alimark.errors import KeyFileError, KeyMismatch
+from alimark.errors import KeyMismatch
 from alimark.keys.arithmetic import halving_sum
 from alimark.keys.key import Key
-from alimark.schemes._regions import Located, Mask, RegionRule, RegionWatermark, valid_count
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The paper's: three hyperplanes, a quarter of the regions valid, a cosine of 0.02 between a sentence and any plane."""
-
-    hyperplanes: int = 3
-    ratio: float = 0.25
-    margin: float = 0.02
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.hyperplanes <= 12:
-            raise KeyFileError(f"hyperplanes must lie between 1 and 12, not at {self.hyperplanes}")
-        if not 0 <= self.margin < 1:
-            raise KeyFileError(f"margin is a cosine and lies between 0 and 1, not at {self.margin:g}")
-        valid_count(self.ratio, 2**self.hyperplanes)
+from alimark.parameters.semstamp import SemStampParameters
+from alimark.schemes._regions import Located, Mask, RegionRule, RegionWatermark
 
 
 class HyperplaneRule(RegionRule):
     """A sentence is seen as its cosines with the planes' normals; a region is the pattern of their signs."""
 
     def __init__(self, key: Key) -> None:
-        own = Parameters(**key.parameters)
-        super().__init__(key, 2**own.hyperplanes, own.ratio, own.margin)
-        self.hyperplanes = own.hyperplanes
-        self._weights = 2 ** np.arange(own.hyperplanes)[::-1]
+        parameters = key.parameters_as(SemStampParameters)
+        super().__init__(key, 2**parameters.hyperplanes, parameters.ratio, parameters.margin)
+        self.hyperplanes = parameters.hyperplanes
+        self._weights = 2 ** np.arange(parameters.hyperplanes)[::-1]
         self._normals: dict[int, Floats] = {}
 
     def normals(self, dimension: int) -> Floats:
@@ -66,8 +49,7 @@ class HyperplaneRule(RegionRule):
 
 class SemStamp(RegionWatermark):
     scheme = "semstamp"
-    Parameters = Parameters
-    presets = {"paper": {"margin": 0.01}}  # noqa: RUF012
+    Parameters = SemStampParameters
 
     @classmethod
     def rule(cls, key: Key) -> HyperplaneRule:

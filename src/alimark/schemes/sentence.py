@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -31,14 +31,14 @@ from alimark.detection.pipeline import (
 from alimark.detection.results import Detection
 from alimark.detection.settings import MAX_SENTENCES
 from alimark.detection.stats.p_values import RandomKeys, significance_of
-from alimark.errors import AlimarkError, KeyFileError
-from alimark.generation.rules import Rule
-from alimark.keys.fitted import Fitted
+from alimark.errors import AlimarkError
+from alimark.generation.selection import Rule
 from alimark.keys.key import Key
 from alimark.schemes.base import SentenceWatermark
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 REJECTION_LIMIT = 100
@@ -54,24 +54,20 @@ def count_z(count: float, total: int, share: float) -> float:
 class SentenceRival(SentenceWatermark[Detection]):
     """A scheme adds its parameters, its rule and its statistic."""
 
-    embeds: ClassVar[bool] = True
     candidates: ClassVar[int] = REJECTION_LIMIT
-    Parameters: ClassVar[type[Any]]
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         super().__init__(key, embedder=embedder)
         self.see = self.rule(key).see
 
     @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is not None:
-            raise KeyFileError(f"{cls.scheme} learns nothing from text")
-
-    @classmethod
     @abstractmethod
     def rule(cls, key: Key) -> Rule:
         """What is asked of a sentence while a text is written."""
+
+    @classmethod
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+        return cls.rule(key)
 
     @abstractmethod
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:

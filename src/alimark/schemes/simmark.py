@@ -8,7 +8,6 @@ of human sentences, of those that the interval was learned from, which count as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,43 +15,22 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
-from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
-from alimark.generation.rules import Weight
+from alimark.errors import AlimarkError, KeyMismatch, MissingExtra
+from alimark.generation.selection import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
+from alimark.parameters.simmark import DISTANCES, SimMarkParameters
 from alimark.schemes._fit import embedded, sentences_of
 from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, count_z, in_chunks, too_short
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
-    from alimark.generation.session import GenerationSettings
+    from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
 _SEQUENCES_A_CHUNK = 1024
 _QUANTILES = 2001
-_DISTANCES = ("cosine", "euclidean")
 MOST_COMPONENTS = 512
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The interval is the learned one unless it is given. `decay`: how fast the count falls off outside of it."""
-
-    lower: float | None = None
-    upper: float | None = None
-    decay: float = 250.0
-
-    def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            value = getattr(self, name)
-            if value is not None and (type(value) not in (int, float) or not -1 <= value <= 2):
-                raise KeyFileError(f"{name} must be a similarity or a distance, not {value!r}")
-        if (self.lower is None) != (self.upper is None):
-            raise KeyFileError("lower and upper go together")
-        if self.lower is not None and self.upper is not None and self.lower >= self.upper:
-            raise KeyFileError(f"an interval from {self.lower:g} to {self.upper:g} is empty")
-        if not 0 < self.decay <= 1e6:
-            raise KeyFileError(f"decay must lie between 0 and a million, not at {self.decay:g}")
 
 
 class Measure:
@@ -74,12 +52,12 @@ class Measure:
             raise KeyMismatch(f"the components have {self._components.shape[1]} dimensions, not {wide.shape[1]}")
         return np.asarray((wide - self._mean) @ self._components.T.astype(np.float64))
 
-    def between(self, one: Floats, other: Floats) -> Floats:
+    def between(self, rows: Floats, others: Floats) -> Floats:
         """Of rows with rows."""
         if self.distance == "euclidean":
-            return np.asarray(np.linalg.norm(one - other, axis=-1))
-        lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
-        return np.asarray((one * other).sum(axis=-1) / np.maximum(lengths, 1e-12))
+            return np.asarray(np.linalg.norm(rows - others, axis=-1))
+        lengths = np.linalg.norm(rows, axis=-1) * np.linalg.norm(others, axis=-1)
+        return np.asarray((rows * others).sum(axis=-1) / np.maximum(lengths, 1e-12))
 
 
 def outside(values: Floats, lower: float, upper: float) -> Floats:
@@ -98,13 +76,13 @@ class IntervalRule:
     scheme, embeds, stops, strict, size = "simmark", True, True, True, 1
 
     def __init__(self, key: Key) -> None:
-        own = Parameters(**key.parameters)
+        parameters = key.parameters_as(SimMarkParameters)
         assert key.fitted is not None
-        self.measure, self.decay = Measure.of(key.fitted), own.decay
+        self.measure, self.decay = Measure.of(key.fitted), parameters.decay
         self.human = key.fitted.arrays["similarities"].astype(np.float64)
         learned = key.fitted.arrays["interval"]
-        self.lower = float(learned[0]) if own.lower is None else own.lower
-        self.upper = float(learned[1]) if own.upper is None else own.upper
+        self.lower = float(learned[0]) if parameters.lower is None else parameters.lower
+        self.upper = float(learned[1]) if parameters.upper is None else parameters.upper
         self._before: Floats | None = None
 
     @property
@@ -123,7 +101,7 @@ class IntervalRule:
         if self._before is None:
             return [Weight(0, 0.0, True)] * len(seen)
         away = outside(self.measure.between(seen, self._before[None]), self.lower, self.upper)
-        return [Weight(int(one == 0), -one, one == 0) for one in away.tolist()]
+        return [Weight(int(distance == 0), -distance, distance == 0) for distance in away.tolist()]
 
     def chose(self, seen: Floats) -> None:
         self._before = seen
@@ -131,9 +109,7 @@ class IntervalRule:
 
 class SimMark(SentenceRival):
     scheme = "simmark"
-    Parameters = Parameters
-    # The repository's for news; they fit instructor-large and hardly any other embedder.
-    presets = {"paper": {"lower": 0.68, "upper": 0.76}}  # noqa: RUF012
+    Parameters = SimMarkParameters
 
     @classmethod
     def rule(cls, key: Key) -> IntervalRule:
@@ -159,24 +135,10 @@ class SimMark(SentenceRival):
         evidence: dict[str, Any] = {
             "counted": steps, "in_interval": int((counts == 1).sum()), "soft_count": round(float(counts.sum()), 3),
             "expected": round(share * steps, 2), "interval": [round(rule.lower, 4), round(rule.upper, 4)],
-            "similarities": [round(float(one), 4) for one in similarities], "null": "pairs of human sentences, no random keys",
+            "similarities": [round(float(value), 4) for value in similarities],
+            "null": "pairs of human sentences, no random keys",
         }  # fmt: skip
         return Statistic.of_z(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
-
-    @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is None:
-            raise KeyFileError(
-                "simmark needs the similarities of human sentences under its embedder; measure them: "
-                "alimark fit simmark --human texts.jsonl -o interval.npz, and give them (--fitted interval.npz)"
-            )
-        arrays = fitted.arrays
-        if fitted.origin.get("distance") not in _DISTANCES or {"interval", "similarities"} - set(arrays):
-            raise KeyFileError("what was learned is no interval and similarities of human sentences")
-        if arrays["interval"].shape != (2,) or arrays["similarities"].ndim != 1 or not len(arrays["similarities"]):
-            raise KeyFileError("the learned interval is malformed; restore the file, or learn it anew")
-        if "components" in arrays and ("mean" not in arrays or arrays["components"].ndim != 2):
-            raise KeyFileError("the learned components are malformed; restore the file, or learn them anew")
 
     @classmethod
     def fit(
@@ -194,15 +156,15 @@ class SimMark(SentenceRival):
         human pairs do, the ones next above the middle, which a small model gets to behind most sentences.
         """
         low, high = closeness
-        if distance not in _DISTANCES:
+        if distance not in DISTANCES:
             raise AlimarkError(f"distance must be cosine or euclidean, not {distance!r}")
         if not 0 <= low < high <= 1:
             raise AlimarkError(f"closeness takes two shares in order, such as 0.5 and 0.7, not {low:g} and {high:g}")
-        found = sentences_of(texts)
-        vectors = embedded(found.sentences, embedder)
+        corpus = sentences_of(texts)
+        vectors = embedded(corpus.sentences, embedder)
         mean, rows = _principal(vectors, components) if components else (None, None)
         measure = Measure(distance, mean, rows)
-        seen, numbers = measure.see(vectors), np.array(found.texts)
+        seen, numbers = measure.see(vectors), np.array(corpus.texts)
         neighbours = np.flatnonzero(numbers[1:] == numbers[:-1])
         if len(neighbours) < 100:
             raise AlimarkError(f"{len(neighbours)} pairs of sentences are too few to learn from; give at least 100")
@@ -214,7 +176,7 @@ class SimMark(SentenceRival):
         }
         if mean is not None and rows is not None:
             arrays |= {"mean": mean, "components": rows}
-        origin = found.origin(embedder) | {
+        origin = corpus.origin(embedder) | {
             "pairs": len(neighbours), "distance": distance, "components": components, "closeness": [low, high],
         }  # fmt: skip
         return Fitted(cls.scheme, arrays, origin)

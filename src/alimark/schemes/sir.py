@@ -15,7 +15,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
 from alimark.detection.stats.p_values import RandomKeys
-from alimark.errors import AlimarkError, KeyFileError, MissingExtra
+from alimark.errors import AlimarkError, MissingExtra
 from alimark.keys.fitted import Fitted
+from alimark.parameters.sir import BLOCKS, SIRParameters, network_layers
 from alimark.schemes import _prf
 from alimark.schemes.kgw import null_secrets
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, TokenLevel
+from alimark.schemes.token_level import TokenLevel
 from alimark.schemes.tokens import Ids, TextTokenizer
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float32]
 
-_HIDDEN, _BLOCKS = 256, 2
+_HIDDEN = 256
 _SHARPNESS = 1000.0  # the paper's k2: tanh of so much is a sign
 _STRETCH = 20.0  # k1
 # Lambda 1 and 2, of losses that are means where the paper has sums. Much more on the first, and all texts get one output.
@@ -48,43 +49,12 @@ _FLATNESS, _SIMILARITY = 1.0, 1.0
 _LEAST_PASSAGES = 64
 
 
-@dataclass(frozen=True)
-class SIRParameters:
-    delta: float = 1.0
-    """What is added to, or taken from, the logits."""
-    chunk: int = 10
-    """Tokens that share a bias: that of the text before them."""
-    window: int = 200
-    """Tokens of the text so far that are embedded, the last ones."""
-    dimension: int = 300
-    """Of the network's output."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.delta <= 100:
-            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
-        if not 1 <= self.chunk <= self.window <= 4096:
-            raise KeyFileError("chunk must be at least 1, and window at least chunk and at most 4096")
-        if not 2 <= self.dimension <= 10_000:
-            raise KeyFileError(f"dimension must be 2 to 10000, not {self.dimension}")
-
-
 class SIR(TokenLevel):
     """Marks and detects under one key."""
 
-    scheme: ClassVar[str] = "sir"
-    Parameters: ClassVar[type[Any]] = SIRParameters
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
-    embeds: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
+    scheme = "sir"
+    Parameters = SIRParameters
     parameters: SIRParameters
-
-    @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is None:
-            raise KeyFileError("SIR needs a trained network; make one: alimark fit sir")
-        Network.of(fitted, parameters.dimension)
 
     @property
     def secret(self) -> _prf.Words:
@@ -101,25 +71,27 @@ class SIR(TokenLevel):
         return self.network.signs(self.embedder.embed(list(contexts)))
 
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        own = self.parameters
+        parameters = self.parameters
         for text in texts:
-            yield from contexts_of(self.tokenizer.ids(text.strip()), own.chunk, own.window, self.tokenizer)
+            yield from contexts_of(
+                self.tokenizer.ids(text.strip()), parameters.chunk, parameters.window, self.tokenizer
+            )
 
     def marker(self, seeds: list[int], engine: Engine) -> MeaningBias:
         return MeaningBias(self, engine.device)
 
     def find(self, ids: Ids) -> Statistic:
-        own = self.parameters
-        contexts = contexts_of(ids, own.chunk, own.window, self.tokenizer)
-        rows = np.arange(own.chunk, len(ids)) // own.chunk - 1
-        tokens = ids[own.chunk :]
-        biases = self.biases(contexts) if contexts else np.zeros((0, own.dimension), np.float32)
+        parameters = self.parameters
+        contexts = contexts_of(ids, parameters.chunk, parameters.window, self.tokenizer)
+        rows = np.arange(parameters.chunk, len(ids)) // parameters.chunk - 1
+        tokens = ids[parameters.chunk :]
+        biases = self.biases(contexts) if contexts else np.zeros((0, parameters.dimension), np.float32)
 
         def scores(secrets: _prf.Words) -> Floats:
             if not len(tokens):
                 return np.zeros(len(secrets))
             return np.asarray(
-                biases[rows, assigned(secrets[:, None], tokens, own.dimension)].mean(axis=1, dtype=np.float64)
+                biases[rows, assigned(secrets[:, None], tokens, parameters.dimension)].mean(axis=1, dtype=np.float64)
             )
 
         def null(first: int, count: int) -> Floats:
@@ -135,17 +107,17 @@ class SIR(TokenLevel):
     ) -> Fitted:  # fmt: skip
         """Trains a network on the embeddings of passages of ordinary texts."""
         read = list(dict.fromkeys(texts))
-        found = passages_of(read, passages, seed)
-        if len(found) < _LEAST_PASSAGES:
-            raise AlimarkError(f"{len(found)} passages are too few to train on; give at least {_LEAST_PASSAGES}")
-        vectors = np.concatenate([embedder.embed(found[i : i + 64]) for i in range(0, len(found), 64)])
+        chosen = passages_of(read, passages, seed)
+        if len(chosen) < _LEAST_PASSAGES:
+            raise AlimarkError(f"{len(chosen)} passages are too few to train on; give at least {_LEAST_PASSAGES}")
+        vectors = np.concatenate([embedder.embed(chosen[i : i + 64]) for i in range(0, len(chosen), 64)])
         arrays, losses = train(vectors, dimension, epochs, seed)
         digest = hashlib.sha256("\0".join(read).encode("utf-8", "surrogatepass")).hexdigest()
         origin = {
-            "embedder": embedder.name, "fingerprint": embedder.fingerprint, "texts": len(read), "passages": len(found),
+            "embedder": embedder.name, "fingerprint": embedder.fingerprint, "texts": len(read), "passages": len(chosen),
             "texts_sha256": digest, "epochs": epochs, "seed": seed, "losses": losses,
         }  # fmt: skip
-        return Fitted("sir", arrays, origin)
+        return Fitted(cls.scheme, arrays, origin)
 
 
 def contexts_of(ids: Ids, chunk: int, window: int, tokenizer: TextTokenizer) -> list[str]:
@@ -167,19 +139,7 @@ class Network:
 
     @classmethod
     def of(cls, fitted: Fitted, dimension: int) -> Network:
-        names = ["in", *(f"block{i}" for i in range(_BLOCKS)), "out"]
-        try:
-            layers = tuple(
-                (fitted.arrays[f"{name}.weight"].astype(np.float32), fitted.arrays[f"{name}.bias"].astype(np.float32))
-                for name in names
-            )
-        except KeyError:
-            raise KeyFileError("this is no SIR network; make one: alimark fit sir") from None
-        if fitted.scheme != "sir" or any(w.ndim != 2 or b.shape != w.shape[:1] for w, b in layers):
-            raise KeyFileError("this is no SIR network; make one: alimark fit sir")
-        if len(layers[-1][1]) != dimension:
-            raise KeyFileError(f"the network has {len(layers[-1][1])} outputs, the key wants {dimension}")
-        return cls(layers)
+        return cls(network_layers(fitted, dimension))
 
     def __call__(self, vectors: Array) -> Array:
         (first, bias), *blocks, (last, shift) = self.layers
@@ -203,17 +163,17 @@ class MeaningBias:
     def choose(self, step: Step) -> torch.Tensor:
         import torch
 
-        own = self._mark.parameters
-        if step.number < own.chunk:
+        parameters = self._mark.parameters
+        if step.number < parameters.chunk:
             return step.sampled(step.logs)
-        if step.number % own.chunk == 0:
+        if step.number % parameters.chunk == 0:
             read = self._mark.tokenizer.text
-            contexts = [read(ids).strip() for ids in step.own[:, -own.window :].tolist()]
+            contexts = [read(ids).strip() for ids in step.own[:, -parameters.window :].tolist()]
             self._signs = torch.from_numpy(self._mark.biases(contexts)).to(self._device)
         # The upper half of the bits, times the dimension, as `assigned` has it.
         upper = (_prf.torch_hashed(self._secret, step.tokens) >> 32) & 0xFFFFFFFF
-        bias = self._signs.gather(1, upper * own.dimension >> 32)
-        return step.sampled(step.logs + own.delta * bias)
+        bias = self._signs.gather(1, upper * parameters.dimension >> 32)
+        return step.sampled(step.logs + parameters.delta * bias)
 
     def keep(self, rows: torch.Tensor) -> None:
         self._signs = None if self._signs is None else self._signs[rows]
@@ -227,15 +187,15 @@ def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
     cut = splitter(DEFAULT_SPLITTER)
     random = np.random.default_rng(seed)
     each = math.ceil(count / max(1, len(texts)))
-    found: list[str] = []
+    runs: list[str] = []
     for text in texts:
         spans = cut.spans(text)
         for _ in range(each if spans else 0):
             start = int(random.integers(len(spans)))
             stop = min(len(spans), start + int(random.integers(1, 9)))
-            found.append(text[spans[start][0] : spans[stop - 1][1]])
-    random.shuffle(found)
-    return list(dict.fromkeys(found))[:count]
+            runs.append(text[spans[start][0] : spans[stop - 1][1]])
+    random.shuffle(runs)
+    return list(dict.fromkeys(runs))[:count]
 
 
 def train(
@@ -256,8 +216,8 @@ def train(
         for rows in torch.randperm(len(data), generator=order).split(batch):  # type: ignore[no-untyped-call]
             if len(rows) < 2:
                 continue
-            made = _forward(parts, data[rows])
-            similarity, normalisation = similarity_loss(made, data[rows], middle), normalisation_loss(made)
+            outputs = _forward(parts, data[rows])
+            similarity, normalisation = similarity_loss(outputs, data[rows], middle), normalisation_loss(outputs)
             loss = _SIMILARITY * similarity + normalisation
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -269,7 +229,7 @@ def train(
 def _initial(inputs: int, outputs: int, order: torch.Generator) -> dict[str, torch.Tensor]:
     import torch
 
-    shapes = {"in": (_HIDDEN, inputs), **{f"block{i}": (_HIDDEN, _HIDDEN) for i in range(_BLOCKS)}}
+    shapes = {"in": (_HIDDEN, inputs), **{f"block{i}": (_HIDDEN, _HIDDEN) for i in range(BLOCKS)}}
     parts = {}
     for name, (rows, columns) in {**shapes, "out": (outputs, _HIDDEN)}.items():
         weight = torch.randn((rows, columns), generator=order) * math.sqrt(1 / columns)
@@ -280,7 +240,7 @@ def _initial(inputs: int, outputs: int, order: torch.Generator) -> dict[str, tor
 
 def _forward(parts: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     x = (x @ parts["in.weight"].T + parts["in.bias"]).relu()
-    for i in range(_BLOCKS):
+    for i in range(BLOCKS):
         x = x + (x @ parts[f"block{i}.weight"].T + parts[f"block{i}.bias"]).relu()
     return x @ parts["out.weight"].T + parts["out.bias"]
 
@@ -297,15 +257,15 @@ def mean_cosine(vectors: torch.Tensor) -> torch.Tensor:
     return _cosines(vectors).mean()
 
 
-def similarity_loss(made: torch.Tensor, vectors: torch.Tensor, middle: torch.Tensor) -> torch.Tensor:
+def similarity_loss(outputs: torch.Tensor, vectors: torch.Tensor, middle: torch.Tensor) -> torch.Tensor:
     """How far the cosines of the outputs are from those of the embeddings, stretched about their mean."""
     import torch
 
-    return (_cosines(made) - torch.tanh(_STRETCH * (_cosines(vectors) - middle))).abs().mean()
+    return (_cosines(outputs) - torch.tanh(_STRETCH * (_cosines(vectors) - middle))).abs().mean()
 
 
-def normalisation_loss(made: torch.Tensor, size: float = 1.0) -> torch.Tensor:
+def normalisation_loss(outputs: torch.Tensor, size: float = 1.0) -> torch.Tensor:
     """How far outputs are from being balanced, over each text and over each number, and from being of one size."""
-    over_numbers = made.mean(dim=1).abs().mean()
-    over_texts = made.mean(dim=0).abs().mean()
-    return over_numbers + over_texts + _FLATNESS * (size - made.abs()).abs().mean()
+    over_numbers = outputs.mean(dim=1).abs().mean()
+    over_texts = outputs.mean(dim=0).abs().mean()
+    return over_numbers + over_texts + _FLATNESS * (size - outputs.abs()).abs().mean()

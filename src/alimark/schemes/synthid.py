@@ -10,18 +10,17 @@ every device has the same. Detection is NumPy: it needs no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.detection.building import Statistic
-from alimark.errors import KeyFileError
+from alimark.parameters.synthid import SynthIDParameters, detector_arrays
 from alimark.schemes.kgw import normal_tail
-from alimark.schemes.token_level import DEFAULT_TOKENIZER, TokenLevel
+from alimark.schemes.token_level import TokenLevel
 from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
@@ -35,51 +34,15 @@ Bits = NDArray[np.uint8]
 
 _MULTIPLIER = np.uint64(6364136223846793005)
 _ONE = np.uint64(1)
-_SCORES = ("mean", "weighted", "bayesian")
 _KEYS_AT_A_TIME = 64
-
-
-@dataclass(frozen=True)
-class SynthIDParameters:
-    ngram: int = 5
-    """Tokens that the g-values of the last of them depend on."""
-    depth: int = 30
-    """Layers of the tournament, each with a key of its own; every match has two leaves."""
-    history: int = 1024
-    """Contexts that are remembered: one that comes again is neither marked nor scored."""
-    table: int = 65536
-    """Bits that g-values are taken from."""
-    score: str = "mean"
-    """Or weighted, early layers more; or bayesian, by a trained detector."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.ngram <= 16 or not 1 <= self.depth <= 100 or not 1 <= self.history <= 2**20:
-            raise KeyFileError("ngram must be 2 to 16, depth 1 to 100 and history 1 to 1048576")
-        if self.table not in [2**n for n in range(8, 25)]:
-            raise KeyFileError(f"table must be a power of two from 256 to 16777216, not {self.table}")
-        if self.score not in _SCORES:
-            raise KeyFileError(f"score must be one of {', '.join(_SCORES)}, not {self.score!r}")
 
 
 class SynthID(TokenLevel):
     """Marks and detects under one key."""
 
-    scheme: ClassVar[str] = "synthid"
-    Parameters: ClassVar[type[Any]] = SynthIDParameters
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+    scheme = "synthid"
+    Parameters = SynthIDParameters
     parameters: SynthIDParameters
-
-    @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if parameters.score != "bayesian":
-            return
-        if fitted is None:
-            raise KeyFileError(
-                "the bayesian score needs a trained detector: a safetensors file, as transformers saves it"
-            )
-        Bayesian.of(fitted, parameters.depth)
 
     @property
     def keys(self) -> NDArray[np.uint64]:
@@ -101,17 +64,17 @@ class SynthID(TokenLevel):
         import torch
         from transformers import SynthIDTextWatermarkLogitsProcessor
 
-        own = self.parameters
-        made = SynthIDTextWatermarkLogitsProcessor(
-            ngram_len=own.ngram, keys=self.keys.astype(np.int64).tolist(), sampling_table_size=own.table,
-            sampling_table_seed=0, context_history_size=own.history, device=torch.device(device),
+        parameters = self.parameters
+        processor = SynthIDTextWatermarkLogitsProcessor(
+            ngram_len=parameters.ngram, keys=self.keys.astype(np.int64).tolist(), sampling_table_size=parameters.table,
+            sampling_table_seed=0, context_history_size=parameters.history, device=torch.device(device),
         )  # fmt: skip
-        made.sampling_table = torch.from_numpy(self.table.astype(np.int64)).to(device)
-        return made
+        processor.sampling_table = torch.from_numpy(self.table.astype(np.int64)).to(device)
+        return processor
 
     def find(self, ids: Ids) -> Statistic:
-        own = self.parameters
-        hashes = ngram_hashes(ids, own.ngram)[fresh_contexts(ids, own.ngram, own.history)]
+        parameters = self.parameters
+        hashes = ngram_hashes(ids, parameters.ngram)[fresh_contexts(ids, parameters.ngram, parameters.history)]
         table = self.table
         score = self._score()
         values = g_values(hashes, self.keys, table)
@@ -120,29 +83,29 @@ class SynthID(TokenLevel):
         def null(first: int, count: int) -> Floats:
             if not len(hashes):
                 return np.zeros(count)
-            found = []
+            scores = []
             for start in range(first, first + count, _KEYS_AT_A_TIME):
                 stop = min(first + count, start + _KEYS_AT_A_TIME)
-                keys = np.stack([self._words("null-synthid", own.depth, i) for i in range(start, stop)])
-                found.append(score(g_values(hashes, keys[:, None], table)))
-            return np.concatenate(found)
+                keys = np.stack([self._words("null-synthid", parameters.depth, i) for i in range(start, stop)])
+                scores.append(score(g_values(hashes, keys[:, None], table)))
+            return np.concatenate(scores)
 
         mean = float(values.mean()) if len(hashes) else 0.5
-        evidence: dict[str, Any] = {"mean": mean, "scored": len(hashes), "score": own.score}
+        evidence: dict[str, Any] = {"mean": mean, "scored": len(hashes), "score": parameters.score}
         z = None
-        if own.score != "bayesian":
-            weights = layer_weights(own.depth, own.score)
+        if parameters.score != "bayesian":
+            weights = layer_weights(parameters.depth, parameters.score)
             z = (raw - 0.5) / math.sqrt(0.25 * float((weights**2).sum()) / max(1, len(hashes)))
             evidence["p_normal"] = normal_tail(z)
-        return Statistic(raw, z, null, 0.5 ** (own.depth * len(hashes)), evidence)
+        return Statistic(raw, z, null, 0.5 ** (parameters.depth * len(hashes)), evidence)
 
     def _score(self) -> Any:
         """From g-values (keys, n-grams, layers) to a number for each key."""
-        own = self.parameters
-        if own.score == "bayesian":
+        parameters = self.parameters
+        if parameters.score == "bayesian":
             assert self.key.fitted is not None
-            return Bayesian.of(self.key.fitted, own.depth)
-        weights = layer_weights(own.depth, own.score)
+            return Bayesian.of(self.key.fitted, parameters.depth)
+        weights = layer_weights(parameters.depth, parameters.score)
         return lambda values: values.mean(axis=1) @ weights
 
 
@@ -162,16 +125,16 @@ def ngram_hashes(ids: Ids, n: int) -> NDArray[np.uint64]:
     if len(ids) < n:
         return np.empty(0, np.uint64)
     runs = np.lib.stride_tricks.sliding_window_view(ids.astype(np.uint64), n)
-    found = np.ones(len(runs), np.uint64)
+    hashes = np.ones(len(runs), np.uint64)
     for place in runs.T:
-        found = _accumulated(found, place)
-    return found
+        hashes = _accumulated(hashes, place)
+    return hashes
 
 
 def g_values(hashes: NDArray[np.uint64], keys: NDArray[np.uint64], table: Bits) -> Bits:
     """(n-grams, layers) of bits; keys with a first axis of their own give one such table each."""
-    found = _accumulated(hashes[:, None], keys)
-    return np.asarray(table[found % np.uint64(len(table))])
+    places = _accumulated(hashes[:, None], keys)
+    return np.asarray(table[places % np.uint64(len(table))])
 
 
 def fresh_contexts(ids: Ids, n: int, history: int) -> NDArray[np.bool_]:
@@ -195,13 +158,7 @@ class Bayesian:
 
     @classmethod
     def of(cls, fitted: Fitted, depth: int) -> Bayesian:
-        parts = {name.rpartition(".")[2]: array for name, array in fitted.arrays.items()}
-        try:
-            beta, delta, prior = parts["beta"], parts["delta"], parts["prior"]
-            beta, delta = beta.reshape(depth), delta.reshape(depth, depth)
-            chance = float(np.clip(prior.reshape(-1)[0], 1e-5, 1 - 1e-5))
-        except (KeyError, ValueError, IndexError):
-            raise KeyFileError(f"this is no Bayesian detector of {depth} layers") from None
+        beta, delta, chance = detector_arrays(fitted, depth)
         # A layer's latent depends on the layers before it alone.
         return cls(beta.astype(np.float64), np.tril(delta.astype(np.float64), -1), math.log(chance / (1 - chance)))
 

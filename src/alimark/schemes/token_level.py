@@ -11,7 +11,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
@@ -21,22 +21,20 @@ from alimark.detection.pipeline import Clock, normalise
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionOptions
 from alimark.detection.stats.p_values import RandomKeys, significance_of
-from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, LimitError, LLMError, TextError
-from alimark.generation.session import Generation
+from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
+from alimark.generation.results import Generation, MarkedSentence
+from alimark.generation.settings import GenerationSettings
+from alimark.parameters import SchemeParameters
 from alimark.schemes.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
-    from alimark.generation.api import Prompt
-    from alimark.generation.session import GenerationSettings, MarkedSentence, Progress, PromptStyle
-    from alimark.keys.fitted import Fitted
+    from alimark.generation.api import Finished, ManyProgress, Progress, Prompt, PromptStyle
     from alimark.keys.key import Key
     from alimark.llm.base import LLM, Sampling
     from alimark.schemes._engines import Engine
     from alimark.schemes._writing import Length, Marker
-
-DEFAULT_TOKENIZER = "smollm2-135m"
 
 _BATCH = 32
 
@@ -45,9 +43,8 @@ class TokenLevel(ABC):
     """Marks and detects under one key. Tokenizer and embedder are loaded on first use; safe to share by threads."""
 
     scheme: ClassVar[str]
-    Parameters: ClassVar[type[Any]]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    embeds: ClassVar[bool] = False
+    Parameters: ClassVar[type[SchemeParameters]]
+    aligns: ClassVar[bool] = False
     candidates: ClassVar[int] = 1
     settings: ClassVar[type[RandomKeys]] = RandomKeys
 
@@ -59,14 +56,14 @@ class TokenLevel(ABC):
         if embedder is not None:
             key.check(embedder)
         self.key = key
-        self.parameters = self.Parameters(**key.parameters)
+        self.parameters: Any = key.parameters  # a scheme declares its type
         self._embedder = embedder
         self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
 
     @classmethod
-    def check_fitted(cls, parameters: Any, fitted: Fitted | None) -> None:
-        if fitted is not None:
-            raise KeyFileError(f"{cls.scheme} learns nothing from text")
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection asks the model that wrote the text: never."""
+        return False
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -92,13 +89,24 @@ class TokenLevel(ABC):
 
     @abstractmethod
     def marker(self, seeds: list[int], llm: Engine) -> Marker:
-        """Of one batch of texts."""
+        """What chooses the tokens of one batch of texts, given the seed of each."""
 
     @abstractmethod
     def find(self, ids: Ids) -> Statistic:
         """The statistic of a text's tokens under the key and under random keys."""
 
-    # Writing and looking
+    # Generation and detection
+
+    @overload
+    def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., tokens: int | None = ..., seed: int | None = ...,
+                 sampling: Sampling | None = ..., prompt_style: PromptStyle = ..., batch: int | None = ...,
+                 progress: Progress | None = ..., candidates: int | None = ...) -> Generation: ...  # fmt: skip
+
+    @overload
+    def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., tokens: int | None = ...,
+                 seed: int | None = ..., sampling: Sampling | None = ..., prompt_style: PromptStyle = ...,
+                 batch: int | None = ..., progress: Progress | None = ...,
+                 candidates: int | None = ...) -> list[Generation]: ...  # fmt: skip
 
     def generate(
         self,
@@ -114,24 +122,33 @@ class TokenLevel(ABC):
         progress: Progress | None = None,
         candidates: int | None = None,
     ) -> Generation | list[Generation]:
-        """Writes marked text after a prompt, or after each of several, `batch` of them at a time.
+        """Writes marked text after a prompt, or after each of several prompts.
 
-        It has so many sentences or, where that is given, so many tokens. The i-th of several prompts has the seed `seed + i`.
-        A token has no candidates: what `candidates` says is passed over, as the other schemes take it.
+        Args:
+            prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
+            llm: A language model that shows its token probabilities: one on transformers or llama.cpp.
+            sentences: How many sentences to write, where `tokens` is not given.
+            tokens: How many tokens to write.
+            seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
+            sampling: Temperature, top-p and the like.
+            prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
+            batch: Texts written at a time, for a list.
+            progress: Called once for each text, with its last sentence.
+            candidates: Ignored; it is here because the sentence-level schemes have it. A token has no candidates.
+
+        Returns:
+            The generation, or for a list of prompts the list of generations in the same order.
+
+        Raises:
+            AlimarkError: Where the options make no sense, or the model fails or has another tokenizer than the key.
         """
-        from alimark.generation.api import Prompt
-        from alimark.generation.session import GenerationSettings
         from alimark.llm.base import Sampling
-        from alimark.schemes.base import in_order
+        from alimark.schemes.base import generate_in_order
 
         settings = GenerationSettings(
             sentences, self.candidates, sampling or Sampling(), prompt_style=prompt_style, tokens=tokens
         )
-        texts = [prompt] if isinstance(prompt, str) else prompt
-        prompts = [Prompt(text, None if seed is None else seed + i) for i, text in enumerate(texts)]
-        step = None if progress is None else (lambda _, sentence: progress(sentence))
-        made = in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
-        return made[0] if isinstance(prompt, str) else made
+        return generate_in_order(self, prompt, llm, settings, seed=seed, batch=batch, progress=progress)
 
     def generate_many(
         self,
@@ -140,11 +157,11 @@ class TokenLevel(ABC):
         settings: GenerationSettings,
         *,
         batch: int | None = None,
-        progress: Callable[[int, MarkedSentence], None] | None = None,
-    ) -> Iterator[tuple[int, Generation | AlimarkError]]:
-        """Yields each text with its prompt's place, a batch of them at a time, or the error that kept it from being written.
+        progress: ManyProgress | None = None,
+    ) -> Finished:
+        """Yields each text with its prompt's number, a batch at a time, or the error that kept it from being written.
 
-        What is written does not depend on the batch, up to the rounding of its logits.
+        What is written does not depend on the batch, up to the rounding of the model's logits.
         """
         from alimark.schemes._engines import engine_of
 
@@ -157,9 +174,9 @@ class TokenLevel(ABC):
         while group := list(islice(waiting, size)):
             jobs = []
             for i, prompt in group:
-                own = prompt.key or self.key
+                key = prompt.key or self.key
                 try:
-                    mark = marks.setdefault(own.id, type(self)(own, embedder=self._embedder, tokenizer=self.tokenizer))
+                    mark = marks.setdefault(key.id, type(self)(key, embedder=self._embedder, tokenizer=self.tokenizer))
                     jobs.append(_job(i, prompt, mark, engine, settings))
                 except (LLMError, TextError) as error:
                     yield i, error
@@ -230,7 +247,7 @@ class TokenLevel(ABC):
             raise TextError("the text is blank; there is nothing to detect in it")
         statistic = self.find(ids)
         evidence = {**statistic.evidence, "tokens": len(ids), "tokenizer": self.tokenizer.fingerprint}
-        backend = self.embedder.backend if self.embeds else ""
+        backend = self.embedder.backend if self.Parameters.embeds else ""
         return build_detection(
             Detection,
             text,
@@ -246,19 +263,21 @@ class TokenLevel(ABC):
 
 @dataclass(frozen=True)
 class _Job:
-    place: int
+    """A prompt of a batch, with its number among all prompts and its tokens."""
+
+    number: int
     prompt: str
     ids: list[int]
     seed: int
     mark: TokenLevel
 
 
-def _job(place: int, prompt: Prompt, mark: TokenLevel, engine: Engine, settings: GenerationSettings) -> _Job:
+def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: Engine, settings: GenerationSettings) -> _Job:
     check_engine(mark, engine)
     ids = engine.prompt(prompt.text, settings.prompt_style == "chat")
     engine.check_room(ids, _length(settings, mark.key).most(settings.sampling))
     seed = secrets.randbits(48) if prompt.seed is None else prompt.seed
-    return _Job(place, prompt.text, ids, seed, mark)
+    return _Job(number, prompt.text, ids, seed, mark)
 
 
 def _length(settings: GenerationSettings, key: Key) -> Length:
@@ -268,7 +287,7 @@ def _length(settings: GenerationSettings, key: Key) -> Length:
 
 
 def check_engine(mark: TokenLevel, engine: Engine) -> None:
-    """Raises KeyMismatch where a model has other tokens than the key's detector will look for."""
+    """Raises KeyMismatch where the model's tokenizer is not the one that the key's detector uses."""
     if not engine.writes(mark.tokenizer):
         raise KeyMismatch(
             f"key {mark.key.id} was made for the tokenizer of {mark.tokenizer.name}, and {engine.name} has another; make a key "
@@ -277,10 +296,9 @@ def check_engine(mark: TokenLevel, engine: Engine) -> None:
 
 
 def _write(
-    jobs: Sequence[_Job], engine: Engine, settings: GenerationSettings,
-    progress: Callable[[int, MarkedSentence], None] | None,
-) -> Iterator[tuple[int, Generation]]:  # fmt: skip
-    from alimark.generation.session import MarkedSentence
+    jobs: Sequence[_Job], engine: Engine, settings: GenerationSettings, progress: ManyProgress | None
+) -> Finished:
+    """Writes one batch of texts."""
     from alimark.schemes._writing import PerKey, write
 
     started = time.perf_counter()
@@ -290,18 +308,16 @@ def _write(
     parts = [(rows, jobs[rows[0]].mark.marker([jobs[row].seed for row in rows], engine)) for rows in by_mark.values()]
     marker: Marker = parts[0][1] if len(parts) == 1 else PerKey(parts, engine.device)
     length = _length(settings, jobs[0].mark.key)
-    made = write([job.ids for job in jobs], [job.seed for job in jobs], engine, marker, length, settings.sampling)
+    texts = write([job.ids for job in jobs], [job.seed for job in jobs], engine, marker, length, settings.sampling)
     elapsed = time.perf_counter() - started
-    for job, written in zip(jobs, made, strict=True):
+    for job, written in zip(jobs, texts, strict=True):
         units = tuple(splitter(length.splitter).units(written.text))
         if progress is not None and units:
-            progress(job.place, MarkedSentence(len(units), units[-1], written.text, 0, 1, len(written.ids)))
-        yield (
-            job.place,
-            Generation(
-                prompt=job.prompt, text=written.text, sentences=units, matches=(), block_size=0, key_id=job.mark.key.id,
-                scheme=job.mark.scheme, llm=engine.name, settings=settings, seed=job.seed, candidates=1,
-                tokens=len(written.ids), waves=1, embedded=0, rejected={}, surviving=len(units), ended=written.ended,
-                seconds=elapsed / len(jobs), elapsed=elapsed,
-            ),
+            progress(job.number, MarkedSentence(len(units), units[-1], written.text, 0, 1, len(written.ids)))
+        generation = Generation(
+            prompt=job.prompt, text=written.text, sentences=units, matches=(), block_size=0, key_id=job.mark.key.id,
+            scheme=job.mark.scheme, llm=engine.name, settings=settings, seed=job.seed, candidates=1,
+            tokens=len(written.ids), waves=1, embedded=0, rejected={}, surviving=len(units), ended=written.ended,
+            seconds=elapsed / len(jobs), elapsed=elapsed,
         )  # fmt: skip
+        yield job.number, generation

@@ -73,12 +73,12 @@ def load_tokenizer(name: str | Path) -> TextTokenizer:
 @lru_cache(maxsize=8)
 def _loaded(name: str) -> TextTokenizer:
     plain = next((name[len(engine) :] for engine in _ENGINES if name.startswith(engine)), name)
-    found = _in_store(plain) or _resolved(plain)
-    if found.is_dir():
-        found /= "tokenizer.json"
-    if not found.is_file():
+    file = _in_store(plain) or _resolved(plain)
+    if file.is_dir():
+        file /= "tokenizer.json"
+    if not file.is_file():
         raise ModelError(f"{name} has no tokenizer.json; name a model with a fast tokenizer, or that file itself")
-    return TextTokenizer(found, plain)
+    return TextTokenizer(file, plain)
 
 
 def _in_store(name: str) -> Path | None:
@@ -96,12 +96,12 @@ def _in_store(name: str) -> Path | None:
 def _resolved(name: str) -> Path:
     from alimark.models import store
 
-    found = store.resolve_tokenizer(name)
-    if found.suffix != ".gguf":
-        return found
+    file = store.resolve_tokenizer(name)
+    if file.suffix != ".gguf":
+        return file
     from alimark.llm._weights import converted
 
-    return converted(found)
+    return converted(file)
 
 
 def check_tokenizer(tokenizer: TextTokenizer, vocabulary: str, key_id: str) -> None:

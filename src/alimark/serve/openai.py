@@ -20,9 +20,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark._util.json_types import JsonObject
 from alimark.errors import AlimarkError
-from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Writing
+from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Session
 from alimark.keys.key import Key
 from alimark.llm.base import Request, Sampling, Turn, count_tokens
+from alimark.schemes.registry import rule_for
 from alimark.serve.auth import Token
 from alimark.serve.gate import ApiError, to_api_error
 from alimark.serve.records import Record, of_text
@@ -96,8 +97,16 @@ class _TextRequest:
         self._events: asyncio.Queue[tuple[int, str, int]] = asyncio.Queue()
         seed = secrets.randbits(47) if body.seed is None else body.seed
         self._prompts = prompts
-        self._writings = [
-            Writing(prompt, self.key, settings, seed=seed + place, turns=turns, progress=self._progress(place))
+        self._sessions = [
+            Session(
+                prompt,
+                self.key,
+                settings,
+                rule=rule_for,
+                seed=seed + place,
+                turns=turns,
+                progress=self._progress(place),
+            )
             for place, (prompt, turns) in enumerate(pair for pair in prompts for _ in range(body.n))
         ]
         self._matches: list[list[int]] = [[] for _ in range(count)]
@@ -133,7 +142,7 @@ class _TextRequest:
         def report(sentence: MarkedSentence) -> None:
             # White space at the end is sent with the next sentence, because the finished text does not end with it. Code
             # between sentences is part of the text.
-            text = str(self._writings[place].text).rstrip()
+            text = str(self._sessions[place].text).rstrip()
             self._matches[place].append(sentence.matches)
             self._notify(place, text, sentence.matches)
 
@@ -145,7 +154,7 @@ class _TextRequest:
 
     async def start(self) -> None:
         """Submits the texts to the queue of the writers."""
-        self._futures: list[Future[Generation]] = await asyncio.to_thread(self.service.writers.write, self._writings)
+        self._futures: list[Future[Generation]] = await asyncio.to_thread(self.service.writers.write, self._sessions)
         for place, future in enumerate(self._futures):
             future.add_done_callback(lambda _, place=place: self._notify(place, "", 0))  # type: ignore[misc]
 
@@ -175,8 +184,8 @@ class _TextRequest:
         for number, (prompt, turns) in enumerate(self._prompts):
             prompt_tokens = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, turns=turns))
             read += prompt_tokens
-            for writing in self._writings[number * self.body.n : (number + 1) * self.body.n]:
-                all_tokens = count_tokens(self.service.llm, Request(writing.context, 1, 0, turns=turns))
+            for session in self._sessions[number * self.body.n : (number + 1) * self.body.n]:
+                all_tokens = count_tokens(self.service.llm, Request(session.context, 1, 0, turns=turns))
                 written += max(0, all_tokens - prompt_tokens)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
+from alimark.schemes.registry import aligns
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
 
@@ -157,7 +158,7 @@ class Ring:
         Raises:
             KeyFileError: The key is of another scheme, or on the ring already.
         """
-        if key.scheme != "alimark":
+        if not aligns(key.scheme):
             raise KeyFileError(f"the service uses alimark keys, not {key.scheme} keys; create one with alimark keygen")
         label = self._labelled(key, tenant, model, starts, ends)
         if key.id in self._labels:
@@ -168,22 +169,27 @@ class Ring:
         return label
 
     def rotate(self, name: str, embedder: str | Embedder, *, ends: float | None = None) -> Label:
-        """A new key for the same purpose; the old one marks no more and is found until `ends`."""
+        """Creates the successor of a key, with its tenant and model. The old key detects until `ends`, and marks no new text.
+
+        If the file of the old key is missing, the successor has default parameters.
+
+        Raises:
+            UnknownKey: There is no such key.
+            KeyFileError: The key has a successor already, or was made from given arrays.
+        """
         old = self._label(name)
         if old.successor is not None:
-            raise KeyFileError(f"key {name} was rotated before; its successor is {old.successor}")
-        was = self._keys.get(name)
-        key = (
-            Key.generate(embedder=embedder) if was is None
-            else Key.generate(embedder=embedder, decision=was.decision, block_size=was.block_size, centre=was.centre,
-                              offsets=was.offsets)
-        )  # fmt: skip
+            raise KeyFileError(f"the key {name} was rotated before; its successor is {old.successor}")
+        if name in self._keys or self._path(name).exists():
+            key = _successor(self._keys.get(name) or self._load(name), embedder)
+        else:
+            key = Key.generate(embedder=embedder)
         label = self._labelled(key, old.tenant, old.model, None, None)
         _check_end(ends, old.starts)
         self._save(key)
 
         def job(db: Connection) -> bool:
-            # Of two rotations at once one finds the successor of the other.
+            # If two processes rotate the key at the same time, the second one finds the successor of the first.
             [row] = db.execute("SELECT successor FROM keys WHERE id = ?", (name,))
             if row["successor"] not in (None, key.id):
                 return False
@@ -197,7 +203,7 @@ class Ring:
         self.reload()
         if not done:
             self._path(key.id).unlink(missing_ok=True)
-            raise KeyFileError(f"key {name} was rotated meanwhile")
+            raise KeyFileError(f"the key {name} was rotated by another process; list the keys to see its successor")
         return label
 
     def retire(self, name: str, *, ends: float | None = None) -> Label:
@@ -227,6 +233,32 @@ class Ring:
         if not path.exists():
             key.save(path)
         self._keys[key.id] = key
+
+
+def _successor(key: Key, embedder: str | Embedder) -> Key:
+    """Makes a key with another secret and, as far as the service's embedder allows, the same parameters.
+
+    If the service uses the embedder that `key` names, nothing else changes. If it uses another one, decision, block size, soft
+    version, offsets and splitter are kept; the span is the default of the new embedder, and there is no centre, because both
+    were measured on embeddings of the old one.
+
+    Raises:
+        KeyFileError: The key was made from given arrays, which cannot be drawn at random.
+        KeyMismatch: The new embedder has fewer dimensions than a block has bits.
+    """
+    if key.from_given_arrays:
+        raise KeyFileError(
+            f"key {key.id} was made from given arrays, which cannot be drawn at random; create a new key and retire this one"
+        )
+    successor = Key.generate(
+        scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision=key.decision, block_size=key.block_size,
+        soft_version=key.soft_version, offsets=key.offsets,
+    )  # fmt: skip
+    if successor.fingerprint == key.fingerprint:
+        return key.like()
+    if not isinstance(embedder, str):
+        successor.vectors(embedder.dimension)
+    return successor
 
 
 def _check_end(ends: float | None, starts: float) -> None:

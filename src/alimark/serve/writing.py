@@ -1,4 +1,4 @@
-"""Marked text for many requests at a time, by the scheduler that `alimark generate` uses; rewriting; and other slow work."""
+"""Generation and rewriting for many requests at a time, by the same scheduler as `alimark generate`; other slow work."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TypeVar
 
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
-from alimark.generation.api import Generation, Scheduler, Writing
+from alimark.generation.api import Generation, Scheduler, Session
 from alimark.keys.key import Key
 from alimark.llm.base import LLM
 from alimark.rewriting.api import Original, RewriteSettings, Rewriting, rewrite_many
 from alimark.serve.checking import QueueFull
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 _AT_A_TIME = 2
-"""Runs that rewrite, and files read or texts attacked, at a time. Those who read a file do not wait for those who rewrite."""
+"""Rewriting runs at a time, and as many other pieces of work, so that reading a file does not wait for a rewriting."""
 
 
 class Places:
-    """Room for so many pieces of work; beyond that nothing is taken."""
+    """Counts the pieces of work in progress or waiting, and refuses more than a limit."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -32,8 +32,8 @@ class Places:
         self.taken = 0
         self.closed = False
 
-    def start(self, count: int, begin: Callable[[], list[Future[Made]]]) -> list[Future[Made]]:
-        """All are begun, or none; each gives its place back when it ends."""
+    def start(self, count: int, begin: Callable[[], list[Future[Result]]]) -> list[Future[Result]]:
+        """Starts `count` pieces of work, or none and raises QueueFull. Each gives its place back when it ends."""
         with self._lock:
             if self.closed:
                 raise QueueFull("the service is shutting down")
@@ -56,7 +56,7 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class _Rewrite:
-    """A text to be rewritten, and who waits for it."""
+    """A text to be rewritten, and the future of its result."""
 
     original: Original
     key: Key
@@ -64,16 +64,13 @@ class _Rewrite:
     future: Future[Rewriting] = field(default_factory=Future)
 
     def joins(self, other: _Rewrite) -> bool:
-        """Whether one run can hold both."""
-        mine, theirs = self.key, other.key
-        return self.settings == other.settings and (mine.fingerprint, mine.splitter) == (
-            theirs.fingerprint,
-            theirs.splitter,
-        )
+        """Whether both can be rewritten in the same run: same settings, embedder and splitter."""
+        same_key = (self.key.fingerprint, self.key.splitter) == (other.key.fingerprint, other.key.splitter)
+        return same_key and self.settings == other.settings
 
 
 class Rewriters:
-    """Rewrites of all texts that wait are asked for in one run, which fills the model's batches with sentences of several."""
+    """Rewrites waiting texts together, so that the model's batches hold sentences of several texts."""
 
     def __init__(self, llm: Callable[[], LLM], embedder_of: Callable[[Key], Embedder]) -> None:
         self._llm, self._embedder_of = llm, embedder_of
@@ -81,28 +78,29 @@ class Rewriters:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_A_TIME, "alimark-rewriter")
 
-    def submit(self, asked: _Rewrite) -> Future[Rewriting]:
+    def submit(self, job: _Rewrite) -> Future[Rewriting]:
+        """Queues a text and returns its future."""
         with self._lock:
-            self._waiting.append(asked)
+            self._waiting.append(job)
         self._pool.submit(self._run)
-        return asked.future
+        return job.future
 
     def close(self) -> None:
-        """What waits is given up."""
+        """Cancels the texts that wait."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            for one in self._waiting:
-                one.future.cancel()
+            for job in self._waiting:
+                job.future.cancel()
             self._waiting.clear()
 
     def _next(self, like: _Rewrite | None = None) -> _Rewrite | None:
-        """The first that waits, of those that may join; whoever gave up meanwhile is passed over."""
+        """The first waiting text that may join the run of `like`; cancelled ones are dropped."""
         with self._lock:
-            for one in list(self._waiting):
-                if like is None or one.joins(like):
-                    self._waiting.remove(one)
-                    if one.future.set_running_or_notify_cancel():
-                        return one
+            for job in list(self._waiting):
+                if like is None or job.joins(like):
+                    self._waiting.remove(job)
+                    if job.future.set_running_or_notify_cancel():
+                        return job
             return None
 
     def _run(self) -> None:
@@ -112,27 +110,27 @@ class Rewriters:
         taken: list[_Rewrite] = []
 
         def originals() -> Iterator[Original]:
-            one: _Rewrite | None = first
-            while one is not None:  # who comes while the run has room for more is taken along
-                taken.append(one)
-                yield one.original
-                one = self._next(first)
+            job: _Rewrite | None = first
+            while job is not None:  # texts that arrive while the run has room for more join it
+                taken.append(job)
+                yield job.original
+                job = self._next(first)
 
         try:
             embedder = self._embedder_of(first.key)
-            for place, made in rewrite_many(originals(), first.key, embedder, self._llm(), first.settings):
-                if isinstance(made, AlimarkError):
-                    taken[place].future.set_exception(made)
+            for place, result in rewrite_many(originals(), first.key, embedder, self._llm(), first.settings):
+                if isinstance(result, AlimarkError):
+                    taken[place].future.set_exception(result)
                 else:
-                    taken[place].future.set_result(made)
-        except Exception as error:  # whatever it was, those who wait must hear of it
-            for one in {first, *taken}:
-                if not one.future.done():
-                    one.future.set_exception(error)
+                    taken[place].future.set_result(result)
+        except Exception as error:  # the callers wait for the futures and have to get any error
+            for job in {first, *taken}:
+                if not job.future.done():
+                    job.future.set_exception(error)
 
 
 class Writers:
-    """Texts that are written or rewritten, together at most so many; other slow work beside them."""
+    """Writes and rewrites texts, at most `most` at a time, and runs other slow work beside them."""
 
     def __init__(
         self, llm: LLM, rewrite_llm: Callable[[], LLM], embedder_of: Callable[[Key], Embedder], *, most: int
@@ -142,26 +140,28 @@ class Writers:
         self._schedulers: dict[str, Scheduler] = {}
         self._making = threading.Lock()
         self._rewriters = Rewriters(rewrite_llm, embedder_of)
-        self._hands = ThreadPoolExecutor(_AT_A_TIME, "alimark-hand")
+        self._others_pool = ThreadPoolExecutor(_AT_A_TIME, "alimark-worker")
 
     @property
     def under_way(self) -> int:
+        """Texts in progress or waiting."""
         return self._texts.taken
 
-    def write(self, writings: list[Writing]) -> list[Future[Generation]]:
-        """All of them are taken, or none. All under one key."""
-        key = writings[0].key
+    def write(self, sessions: list[Session]) -> list[Future[Generation]]:
+        """Starts texts under one key: all of them or, where there is no room, none."""
+        key = sessions[0].key
         assert key is not None, "everything that is served is marked"
         scheduler = self._scheduler(self._embedder_of(key))
-        return self._texts.start(len(writings), lambda: [scheduler.submit(one) for one in writings])
+        return self._texts.start(len(sessions), lambda: [scheduler.submit(session) for session in sessions])
 
     def rewrite(self, text: str, key: Key, seed: int | None, settings: RewriteSettings) -> Future[Rewriting]:
-        asked = _Rewrite(Original(text, seed, key=key), key, settings)
-        return self._texts.start(1, lambda: [self._rewriters.submit(asked)])[0]
+        """Starts the rewriting of a text."""
+        job = _Rewrite(Original(text, seed, key=key), key, settings)
+        return self._texts.start(1, lambda: [self._rewriters.submit(job)])[0]
 
-    def run(self, work: Callable[[], Made]) -> Future[Made]:
-        """Anything else that takes a while: reading a file, attacking a text."""
-        return self._others.start(1, lambda: [self._hands.submit(work)])[0]
+    def run(self, work: Callable[[], Result]) -> Future[Result]:
+        """Starts other work that takes time, such as reading a file or attacking a text."""
+        return self._others.start(1, lambda: [self._others_pool.submit(work)])[0]
 
     def _scheduler(self, embedder: Embedder) -> Scheduler:
         with self._making:
@@ -170,9 +170,9 @@ class Writers:
             return self._schedulers[embedder.fingerprint]
 
     def close(self) -> None:
-        """Requests have been waited for; what is still under way then is given up."""
+        """Cancels what is still in progress or waiting."""
         self._texts.closed = self._others.closed = True
-        for one in self._schedulers.values():
-            one.close()
+        for scheduler in self._schedulers.values():
+            scheduler.close()
         self._rewriters.close()
-        self._hands.shutdown(wait=False, cancel_futures=True)
+        self._others_pool.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
 
-from alimark.errors import AlimarkError, MissingExtra
+from alimark._util.registry import Registry
+from alimark.errors import MissingExtra
 from alimark.text.code import Spans, outside_code
 from alimark.text.units import CLOSERS, clean, without_marker
 
@@ -79,11 +80,11 @@ def _pysbd() -> Finder:
     return spans
 
 
-_FINDERS: dict[str, Callable[[], Finder]] = {"nupunkt": _nupunkt, "blingfire": _blingfire, "pysbd": _pysbd}
-
-
-BUILT_IN = frozenset(_FINDERS)
+_BUILT_IN = {name: f"alimark.text.splitting:_{name}" for name in ("nupunkt", "blingfire", "pysbd")}
+BUILT_IN = frozenset(_BUILT_IN)
 """The built-in splitters, which every worker process knows."""
+SPLITTERS: Registry[Callable[[], Finder]] = Registry("splitter", "alimark.splitters", _BUILT_IN)
+"""Functions without arguments that return a finder. Packages add more by entry points of the group `alimark.splitters`."""
 
 
 def register_splitter(name: str, finder: Finder) -> None:
@@ -101,9 +102,7 @@ def register_splitter(name: str, finder: Finder) -> None:
         >>> splitter("whole-text").sentences("One. Two.")
         ['One. Two.']
     """
-    if name in _FINDERS:
-        raise AlimarkError(f"a splitter named {name!r} exists already; choose another name")
-    _FINDERS[name] = lambda: finder
+    SPLITTERS.register(name, lambda: finder)
 
 
 class Splitter:
@@ -173,9 +172,7 @@ def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
         >>> splitter("nupunkt").sentences("Dr. Smith slept. The lamp burned.")
         ['Dr. Smith slept.', 'The lamp burned.']
     """
-    if name not in _FINDERS:
-        raise AlimarkError(f"no splitter is named {name!r}; known: {', '.join(sorted(_FINDERS))}")
-    return Splitter(name, _FINDERS[name]())
+    return Splitter(name, SPLITTERS.get(name)())
 
 
 class Piece(NamedTuple):

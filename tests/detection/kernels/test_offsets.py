@@ -23,9 +23,11 @@ from alimark.detection.kernels import hard as alignment
 from alimark.detection.kernels.soft import search_soft, trace_soft
 from alimark.detection.kernels.types import Limits
 from alimark.errors import AlimarkError, KeyFileError
-from alimark.generation.api import GenerationSettings, generate
-from alimark.generation.session import Writing
+from alimark.generation.api import GenerationSettings
+from alimark.generation.session import Session
+from alimark.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder, StandInLLM
+from single_text import generate
 
 EMBEDDER = StandInEmbedder()
 
@@ -33,9 +35,7 @@ EMBEDDER = StandInEmbedder()
 def key_of(number: int, decision: str, offsets: int = 16) -> Key:
     m = 32 if decision == "soft" else 8
     secret = bytes([number % 256, number // 256, *range(2, 32)])
-    return Key(
-        secret, decision=decision, block_size=m, embedder="stand-in", fingerprint=EMBEDDER.fingerprint, offsets=offsets
-    )
+    return Key.generate(secret=secret, decision=decision, block_size=m, embedder=EMBEDDER, offsets=offsets)
 
 
 def start_of(key: Key, seed: int) -> int:
@@ -115,22 +115,24 @@ def test_a_text_is_found_where_it_begins(decision: str) -> None:
 
 def test_the_start_hangs_on_seed_and_prompt() -> None:
     key, chosen = key_of(0, "hard", 1024), GenerationSettings(2, 4)
+
+    def session(prompt: str, seed: int) -> Session:
+        return Session(prompt, key, chosen, rule=rule_for, seed=seed)
+
     starts = {
-        (prompt, seed): Writing(prompt, key, chosen, seed=seed).rule._targets.tolist()  # type: ignore[attr-defined]
+        (prompt, seed): session(prompt, seed).rule._targets.tolist()  # type: ignore[attr-defined]
         for prompt in ("One.", "Two.")
         for seed in range(3)
     }
     assert len({str(one) for one in starts.values()}) == 6
-    again = Writing("One.", key, chosen, seed=0).rule._targets.tolist()  # type: ignore[attr-defined]
+    again = session("One.", 0).rule._targets.tolist()  # type: ignore[attr-defined]
     assert again == starts["One.", 0]
 
 
 @pytest.mark.parametrize("decision", ["hard", "soft"])
 def test_p_values_pay_for_the_search(decision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uniform over keys with ties broken at random, whatever the text."""
-    monkeypatch.setattr(
-        "alimark.calibration.rates.secrets.token_bytes", random.Random(1).randbytes
-    )  # one draw of keys, not chance's
+    monkeypatch.setattr("secrets.token_bytes", random.Random(1).randbytes)  # one draw of keys, not chance's
     texts = [written(None, 6, seed=seed) for seed in range(6)]
     chosen = DetectionSettings(draws=99)
     key = key_of(0, decision, 8)
@@ -171,7 +173,7 @@ PLAIN = {
 def test_a_key_without_offsets_is_what_it_was(decision: str, tmp_path: Path) -> None:
     """Id and file of keys made before there were offsets, or a second version of soft decisions."""
     key = key_of(7, decision, 1)
-    key.soft_version = 1
+    key = key.like(key._secret, soft_version=1)
     key.save(tmp_path / "key.json")
     digest = hashlib.sha256((tmp_path / "key.json").read_bytes()).hexdigest()
     assert (key.id, digest) == PLAIN[decision]

@@ -1,0 +1,100 @@
+"""The generation loop. One step samples, parses, embeds, chooses and appends, for several texts together.
+
+A step asks the model once for the candidates of all texts that are sampled alike, and the embedder once for all new sentences.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import islice
+
+from alimark._util.arrays import Floats
+from alimark.embedding.base import Embedder
+from alimark.errors import AlimarkError, ContextFull
+from alimark.generation.candidates import FirstSentence
+from alimark.generation.session import Session
+from alimark.llm.base import LLM, Draw, Over, Request
+
+Drawn = list[Draw] | ContextFull
+Parsed = tuple[Session, list[str]]
+"""A session, and the units that it needs embedded."""
+
+
+class Loop:
+    """Steps texts with one model and, where text is marked, one embedder."""
+
+    def __init__(self, llm: LLM, embedder: Embedder | None) -> None:
+        self.llm, self.embedder = llm, embedder
+
+    def step(self, sessions: Sequence[Session]) -> None:
+        """One wave of draws for every text; a text whose candidates suffice gets its next sentence."""
+        started = time.perf_counter()
+        parsed: list[Parsed] = []
+        for group in _sampled_alike(sessions):
+            parsed += self.parse(group, self.sample(group))
+        for (session, _), seen in zip(parsed, self.embed(parsed), strict=True):
+            sentence = session.choose(seen)
+            if sentence is not None:
+                session.append(sentence)
+        seconds = time.perf_counter() - started
+        for session in sessions:
+            session.seconds += seconds / len(sessions)
+
+    def sample(self, group: Sequence[Session]) -> list[Drawn]:
+        """Draws a wave for every text of a group in one call of the model; ContextFull for a text without room."""
+        text = group[0].text
+        over = text.code_over if text.in_code else FirstSentence(text.cutter)
+        return self._draw(group, [session.request() for session in group], over)
+
+    def _draw(self, group: Sequence[Session], requests: Sequence[Request], over: Over) -> list[Drawn]:
+        try:
+            draws = self.llm.draw(requests, group[0].settings.sampling, over)
+        except ContextFull as full:
+            if len(requests) == 1:
+                return [full]
+            half = len(requests) // 2  # bisect: which of the texts has no room left
+            return [*self._draw(group[:half], requests[:half], over), *self._draw(group[half:], requests[half:], over)]
+        for request, answer in zip(requests, draws, strict=True):
+            if len(answer) != request.count:
+                raise AlimarkError(
+                    f"{self.llm.name} gave {len(answer)} continuations where {request.count} were asked for"
+                )
+        return list(draws)
+
+    def parse(self, group: Sequence[Session], drawn: Sequence[Drawn]) -> list[Parsed]:
+        """Cuts the first sentences out of a group's draws; a text whose context is full ends here."""
+        firsts = None
+        if not group[0].text.in_code:
+            texts = [draw.text for draws in drawn if not isinstance(draws, ContextFull) for draw in draws]
+            firsts = iter(FirstSentence(group[0].text.cutter).spans(texts))
+        parsed: list[Parsed] = []
+        for session, draws in zip(group, drawn, strict=True):
+            if isinstance(draws, ContextFull):
+                session.ended = "context full"
+            else:
+                spans = None if firsts is None else list(islice(firsts, len(draws)))
+                parsed.append((session, session.parse(draws, spans)))
+        return parsed
+
+    def embed(self, parsed: Sequence[Parsed]) -> list[dict[str, Floats]]:
+        """Embeds all new units in one call; for each text what its rule keeps of its units."""
+        units = list(dict.fromkeys(unit for _, wanted in parsed for unit in wanted))
+        if not units:
+            return [{} for _ in parsed]
+        assert self.embedder is not None
+        vectors = self.embedder.embed(units)
+        rows = {unit: i for i, unit in enumerate(units)}
+        return [
+            dict(zip(wanted, session.rule.see(vectors[[rows[unit] for unit in wanted]]), strict=True)) if wanted else {}
+            for session, wanted in parsed
+        ]
+
+
+def _sampled_alike(sessions: Sequence[Session]) -> list[list[Session]]:
+    """Texts that one call of the model can hold: same sampling and splitter; a text in a code block is on its own."""
+    groups: dict[tuple[object, object], list[Session]] = {}
+    for session in sessions:
+        kind = id(session) if session.text.in_code else session.text.cutter.name
+        groups.setdefault((session.settings.sampling, kind), []).append(session)
+    return list(groups.values())

@@ -1,0 +1,81 @@
+"""Selection rules: what a scheme adds to the loop. A rule rates candidates and says when sampling may stop.
+
+The rules of the schemes lie beside them in `alimark.schemes`; `Unmarked` is the rule of plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.arrays import Floats
+from alimark.generation.settings import GenerationSettings
+from alimark.keys.key import Key
+
+
+class Weight(NamedTuple):
+    """How well a candidate meets the rule."""
+
+    matches: int
+    """How much of the mark it carries, of `Rule.size` at most."""
+    worth: float
+    """The number that candidates are compared by: the highest is taken, a random one of several with the same."""
+    met: bool
+    """Whether it meets the rule in full, so that no better candidate needs to be sampled."""
+
+
+class Rule(Protocol):
+    """The rule of one text under one key. It knows the sentences that were chosen before, and never the prompt."""
+
+    scheme: str
+    size: int
+    """The most that a sentence can match."""
+    embeds: bool
+    """Whether candidates have to be embedded."""
+    stops: bool
+    """Whether the first candidate that meets the rule is taken. If not, all candidates are sampled and the best is taken."""
+    strict: bool
+    """Whether a sentence that does not meet the rule is counted and reported as a failure."""
+
+    def wave(self, settings: GenerationSettings) -> int:
+        """How many candidates to sample together."""
+        ...
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        """Reduces embeddings to what the rule needs of them, such as projections; one row for each embedding."""
+        ...
+
+    def weigh(self, seen: Floats) -> Sequence[Weight]:
+        """Rates all candidates for the next sentence, in the order they were drawn; a sentence drawn twice is there twice."""
+        ...
+
+    def chose(self, seen: Floats) -> None:
+        """Takes note of the sentence that was appended."""
+        ...
+
+
+RuleFactory = Callable[[Key, GenerationSettings, str], Rule]
+"""Makes the rule of one text from its key, the settings, and an id that no other text under the key has (its seed and prompt).
+
+`alimark.schemes.registry.rule_for` is the factory for keys of any scheme."""
+
+
+class Unmarked:
+    """The rule of plain text: the first candidate without a flaw is taken."""
+
+    scheme, size, embeds, stops, strict = "unmarked", 0, False, True, False
+
+    def wave(self, settings: GenerationSettings) -> int:
+        return 1
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        return np.empty((len(vectors), 0))
+
+    def weigh(self, seen: Floats) -> Sequence[Weight]:
+        return [Weight(0, 0.0, True)] * len(seen)
+
+    def chose(self, seen: Floats) -> None:
+        pass

@@ -1,0 +1,75 @@
+"""What a generation is asked for: the prompt, how much is written, and how many candidates each sentence gets."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from alimark.errors import AlimarkError
+from alimark.keys.key import Key
+from alimark.llm.base import Sampling
+
+if TYPE_CHECKING:
+    from alimark._util.jsonl import Record
+    from alimark.generation.results import Progress
+
+PromptStyle = Literal["continue", "chat"]
+"""`continue`: the text goes on where the prompt stops. `chat`: the text is a chat model's answer to the prompt."""
+
+_MAX_SENTENCES = 10_000
+_MAX_TOKENS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One of several prompts, with its seed, and with its key where that is not the key of the whole run."""
+
+    text: str
+    seed: int | None = None
+    key: Key | None = None
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How much is written and how many candidates each sentence gets. The defaults are those of the AliMark paper."""
+
+    sentences: int = 12
+    candidates: int = 64
+    """The most candidates that are sampled for a sentence."""
+    sampling: Sampling = field(default_factory=Sampling)
+    wave: int | None = None
+    """Candidates that are sampled together. Sampling stops at the wave in which a candidate meets the scheme's rule in full.
+    By default the rule chooses: small waves where a full match is likely, all candidates at once where it is rare, because an
+    engine is fastest with many at once. A soft decision has no full match."""
+    prompt_style: PromptStyle = "continue"
+    tokens: int | None = None
+    """The length in tokens instead of sentences, for schemes that mark tokens."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.sentences <= _MAX_SENTENCES:
+            raise AlimarkError(f"sentences must lie between 1 and {_MAX_SENTENCES}, not {self.sentences}")
+        if self.candidates < 1 or (self.wave is not None and self.wave < 1):
+            raise AlimarkError("candidates and wave must be at least 1")
+        if self.tokens is not None and not 1 <= self.tokens <= _MAX_TOKENS:
+            raise AlimarkError(f"tokens must lie between 1 and {_MAX_TOKENS}, not {self.tokens}")
+        if self.prompt_style not in ("continue", "chat"):
+            raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
+
+    def to_dict(self) -> Record:
+        """The settings for a record. `tokens` is left out where it was not asked for, as in older records."""
+        content = asdict(self)
+        if self.tokens is None:
+            del content["tokens"]
+        return content
+
+
+class GenerateOptions(TypedDict, total=False):
+    """The options that `generate` of every scheme takes."""
+
+    sentences: int
+    candidates: int | None
+    seed: int | None
+    sampling: Sampling | None
+    prompt_style: PromptStyle
+    batch: int | None
+    progress: Progress | None

@@ -1,0 +1,152 @@
+"""What follows from a key's secret: secret bytes for every scheme, and the blocks and vectors of AliMark.
+
+Everything is drawn from SHAKE-256 under one label each and turned into numbers by operations that IEEE 754 fixes to the
+last bit, so that a key means the same on every machine and in every release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alimark._util.arrays import Floats
+from alimark.embedding.directions import directions
+from alimark.errors import KeyFileError, KeyMismatch
+from alimark.keys.arithmetic import BYTES_A_NORMAL, Blocks, normals, orthonormal, pack_bits
+from alimark.parameters.alimark import AliMarkParameters
+
+Law = Literal["uniform", "shuffle"]
+
+_KEYS_A_CHUNK = 1024  # null keys drawn by one hash call
+
+
+def stream(secret: bytes, label: str, size: int, *index: int) -> bytes:
+    """`size` secret bytes, the same on every machine; each use has a label of its own."""
+    numbers = b"".join(i.to_bytes(8, "big") for i in index)
+    return hashlib.shake_256(secret + b"alimark/1/" + label.encode() + b"\0" + numbers).digest(size)
+
+
+def normal_rows(secret: bytes, label: str, rows: int, columns: int, *index: int) -> Floats:
+    """Secret random rows that are close to normal, not of unit length."""
+    return normals(stream(secret, label, rows * columns * BYTES_A_NORMAL, *index), rows, columns)
+
+
+class GivenArrays(NamedTuple):
+    """Bits and vectors that were given instead of derived, for experiments. They are as secret as a secret."""
+
+    bits: NDArray[np.uint8]
+    vectors: Floats
+    law: Law = "uniform"
+    """How such bits come about: fair coins, or a random order of just these blocks."""
+
+    @classmethod
+    def checked(cls, bits: ArrayLike, vectors: ArrayLike, law: Law) -> Self:
+        """The arrays, where they can be a key.
+
+        Raises:
+            KeyFileError: The bits are no table of 0 and 1, or the vectors do not fit them.
+        """
+        rows, axes = np.asarray(bits), np.asarray(vectors, np.float64)
+        if rows.ndim != 2 or not len(rows) or not np.isin(rows, (0, 1)).all():
+            raise KeyFileError("bits must be a table of 0 and 1, one row a block")
+        if axes.ndim != 2 or len(axes) != rows.shape[1]:
+            raise KeyFileError("vectors must have one row for each bit of a block")
+        if not np.allclose(axes @ axes.T, np.eye(len(axes)), atol=1e-6):
+            raise KeyFileError("vectors must be orthonormal")
+        if law not in ("uniform", "shuffle"):
+            raise KeyFileError(f"law must be 'uniform' or 'shuffle', not {law!r}")
+        return cls(rows.astype(np.uint8), axes, law)
+
+    def secret(self) -> bytes:
+        """The secret that the null keys of a key with these arrays are drawn from."""
+        content = self.bits.astype(np.uint8).tobytes() + self.vectors.astype("<f8").tobytes()
+        return hashlib.shake_256(b"alimark/1/arrays" + content).digest(32)
+
+
+class Derivation:
+    """The secret blocks and vectors of one AliMark key, and the blocks of its null keys."""
+
+    def __init__(
+        self, secret: bytes, parameters: AliMarkParameters, fingerprint: str, arrays: GivenArrays | None
+    ) -> None:
+        self._secret, self.parameters, self.fingerprint, self.arrays = secret, parameters, fingerprint, arrays
+        self._vectors: dict[int, Floats] = {}
+
+    @property
+    def law(self) -> Law:
+        return "uniform" if self.arrays is None else self.arrays.law
+
+    def blocks(self, count: int) -> Blocks:
+        """The first `count` blocks of the secret bits, each packed into an integer, first bit highest."""
+        m = self.parameters.block_size
+        if self.arrays is not None:
+            return pack_bits(np.resize(self.arrays.bits, (count, m)))
+        data = np.frombuffer(stream(self._secret, "bits", -(-count * m // 8)), np.uint8)
+        return pack_bits(np.unpackbits(data)[: count * m].reshape(count, m))
+
+    def null_blocks(self, first: int, count: int, length: int) -> Blocks:
+        """The blocks of `count` random keys, from number `first` on: repeatable, and unknown without the secret."""
+        chunks = range(first // _KEYS_A_CHUNK, -(-(first + count) // _KEYS_A_CHUNK))
+        draw = self._uniform_chunk if self.law == "uniform" else self._shuffled_chunk
+        drawn = np.concatenate([draw(chunk, length) for chunk in chunks])
+        start = first - chunks[0] * _KEYS_A_CHUNK
+        return np.ascontiguousarray(drawn[start : start + count])
+
+    def _uniform_chunk(self, chunk: int, length: int) -> Blocks:
+        # One call for each block index, so that longer texts extend the same keys.
+        m = self.parameters.block_size
+        # Given bits repeat, and so must those of keys that are to follow the same law.
+        distinct = length if self.arrays is None else min(length, len(self.arrays.bits))
+        columns = [stream(self._secret, "null", _KEYS_A_CHUNK * m // 8, chunk, j) for j in range(distinct)]
+        data = np.frombuffer(b"".join(columns), np.uint8)
+        if m in (8, 16, 32, 64):
+            packed = data.view(f">u{m // 8}").astype(np.uint64)
+        else:
+            packed = pack_bits(np.unpackbits(data).reshape(-1, m))
+        return np.resize(packed.reshape(distinct, _KEYS_A_CHUNK), (length, _KEYS_A_CHUNK)).T
+
+    def _shuffled_chunk(self, chunk: int, length: int) -> Blocks:
+        assert self.arrays is not None
+        given = pack_bits(self.arrays.bits)
+        ranks = np.frombuffer(stream(self._secret, "null-shuffle", _KEYS_A_CHUNK * len(given) * 8, chunk), ">u8")
+        order = np.argsort(ranks.reshape(_KEYS_A_CHUNK, len(given)), axis=1, kind="stable")
+        repeats = -(-length // len(given))
+        return np.tile(given[order], (1, repeats))[:, :length]
+
+    def vectors(self, dimension: int) -> Floats:
+        """The orthonormal secret vectors, one a row."""
+        if self.arrays is not None:
+            given = self.arrays.vectors
+            if given.shape[1] != dimension:
+                raise KeyMismatch(f"the key's vectors have {given.shape[1]} dimensions, not {dimension}")
+            return given
+        if dimension not in self._vectors:
+            self._vectors[dimension] = many_vectors([self], dimension)[0]
+        return self._vectors[dimension]
+
+    def rows(self, dimension: int) -> Floats:
+        """The rows that the secret vectors are made from, not yet orthonormal."""
+        m = self.parameters.block_size
+        if m > dimension:
+            raise KeyMismatch(f"{m} orthonormal vectors do not fit into {dimension} dimensions")
+        return normal_rows(self._secret, "vectors", m, dimension, dimension)
+
+
+def many_vectors(keys: Sequence[Derivation], dimension: int) -> Floats:
+    """The secret vectors of many keys of one block size, span and embedder, (keys, M, dimension)."""
+    if any(key.arrays is not None for key in keys):
+        return np.stack([key.vectors(dimension) for key in keys])
+    span = keys[0].parameters.span
+    if span is None:
+        return orthonormal(np.stack([key.rows(dimension) for key in keys]))
+    within = orthonormal(np.stack([key.rows(span) for key in keys]))
+    # The directions are stored with few digits, and so are made orthonormal again.
+    basis = orthonormal(directions(keys[0].fingerprint, span)[None])[0]
+    rotated = np.zeros((len(keys), within.shape[1], dimension))
+    for k in range(span):  # a fixed order of summation gives the same bits on every machine
+        rotated += within[:, :, k, None] * basis[k]
+    return rotated

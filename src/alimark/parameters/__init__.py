@@ -1,0 +1,64 @@
+"""Parameter specifications of the schemes: what a key of each holds, with defaults, presets and validation.
+
+They lie below `alimark.keys`, so that a key can be read and checked without the code that marks and detects
+(`alimark.schemes`). A package that adds a scheme names its watermark class as an entry point of the group `alimark.schemes`;
+the specification is the attribute `Parameters` of that class.
+"""
+
+from __future__ import annotations
+
+from alimark._util.registry import Registry
+from alimark.errors import KeyFileError
+from alimark.parameters.base import SchemeParameters
+
+__all__ = ["SchemeParameters", "known_schemes", "parameters_class"]
+
+_REGISTRY: Registry[type] = Registry(
+    "scheme",
+    "alimark.schemes",
+    {
+        "alimark": "alimark.parameters.alimark:AliMarkParameters",
+        "kgw": "alimark.parameters.kgw:KGWParameters",
+        "exp": "alimark.parameters.exp:EXPParameters",
+        "synthid": "alimark.parameters.synthid:SynthIDParameters",
+        "sir": "alimark.parameters.sir:SIRParameters",
+        "semstamp": "alimark.parameters.semstamp:SemStampParameters",
+        "k-semstamp": "alimark.parameters.k_semstamp:KSemStampParameters",
+        "simmark": "alimark.parameters.simmark:SimMarkParameters",
+        "pmark": "alimark.parameters.pmark:PMarkParameters",
+    },
+    error=KeyFileError,
+)
+
+
+def known_schemes() -> tuple[str, ...]:
+    """The names of all schemes, AliMark first."""
+    return _REGISTRY.names()
+
+
+def parameters_class(scheme: str) -> type[SchemeParameters]:
+    """The parameter specification of a scheme.
+
+    Args:
+        scheme: The scheme's name.
+
+    Returns:
+        A frozen dataclass, a subclass of `SchemeParameters`.
+
+    Raises:
+        KeyFileError: No scheme has that name, or the package that adds it cannot be loaded.
+
+    Example:
+        >>> parameters_class("semstamp").of({"margin": 0.1})
+        SemStampParameters(hyperplanes=3, ratio=0.25, margin=0.1)
+    """
+    if scheme not in _REGISTRY:
+        raise KeyFileError(f"scheme {scheme!r} is not known to this release; known: {', '.join(known_schemes())}")
+    entry = _REGISTRY.get(scheme)
+    specification = getattr(entry, "Parameters", entry)  # a built-in specification, or the class that a package adds
+    if not (isinstance(specification, type) and issubclass(specification, SchemeParameters)):
+        raise KeyFileError(
+            f"the scheme {scheme!r} cannot be used: the class of its package needs an attribute `Parameters`, a subclass of "
+            "alimark.parameters.SchemeParameters"
+        )
+    return specification

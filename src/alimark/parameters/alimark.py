@@ -1,0 +1,130 @@
+"""The parameters of AliMark's keys."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark._util.json_types import JsonObject
+from alimark.embedding.directions import known
+from alimark.errors import KeyFileError, KeyMismatch
+from alimark.parameters.base import FittedData, SchemeParameters
+
+MAX_BLOCK_SIZE = 64
+MAX_OFFSETS = 1024
+SOFT_VERSION = 2
+"""The newest way to make and find soft decisions; alimark.detection.scoring keeps all of them."""
+SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
+
+
+@dataclass(frozen=True, eq=False)  # arrays have no single truth value
+class AliMarkParameters(SchemeParameters):
+    """How AliMark marks sentences and finds them again."""
+
+    scheme: ClassVar[str] = "alimark"
+    embeds: ClassVar[bool] = True
+
+    decision: str = "hard"
+    """hard: a sentence carries the bits of its block. soft: it lies along the direction of its block."""
+    block_size: int = 8
+    """Secret bits for each sentence, which is also the number of secret vectors."""
+    soft_version: int = SOFT_VERSION
+    """How soft decisions are found. Always 1 for hard keys, which have one version only."""
+    span: int | None = None
+    """The number of directions of the embedding space that the vectors are taken from; None: the whole space."""
+    centre: NDArray[np.float32] | None = None
+    """A corpus mean of the embedder, subtracted from every embedding when marking and when detecting."""
+    offsets: int = 1
+    """The number of blocks that a text may begin with, in secret."""
+
+    def __post_init__(self) -> None:
+        if self.decision not in ("hard", "soft"):
+            raise KeyFileError(f"decision {self.decision!r} is not known to this release; known: hard, soft")
+        if not isinstance(self.block_size, int) or not 1 <= self.block_size <= MAX_BLOCK_SIZE:
+            raise KeyFileError(f"block_size must be a whole number from 1 to {MAX_BLOCK_SIZE}, not {self.block_size!r}")
+        if self.centre is not None:
+            centre = np.asarray(self.centre, np.float32)
+            if centre.ndim != 1 or not np.isfinite(centre).all():
+                raise KeyFileError("centre must be one finite number for each dimension of the embedder")
+            object.__setattr__(self, "centre", centre)
+        if type(self.soft_version) is not int or not 1 <= self.soft_version <= SOFT_VERSION:
+            raise KeyFileError(
+                f"soft decisions of version {self.soft_version!r} are not known to this release; upgrade alimark"
+            )
+        if type(self.offsets) is not int or not 1 <= self.offsets <= MAX_OFFSETS:
+            raise KeyFileError(f"offsets must be a whole number from 1 to {MAX_OFFSETS}, not {self.offsets!r}")
+        if not self.soft:
+            object.__setattr__(self, "soft_version", 1)
+
+    @property
+    def soft(self) -> bool:
+        """Whether sentences are chosen and found by how far they lie along a block's direction, not by bits."""
+        return self.decision == "soft"
+
+    @classmethod
+    def of(cls, given: Mapping[str, object], *, preset: str | None = None, fingerprint: str = "") -> Self:
+        """All parameters: those given, then the defaults that fit the decision and the embedder.
+
+        Where block_size or span is None it is chosen here. A span of 0 asks for the whole space.
+        """
+        wanted: JsonObject = {**cls._preset(preset), **given}
+        cls.check_names(wanted)
+        decision = wanted.get("decision", "hard")
+        block_size, span = _shape(decision, fingerprint, wanted.pop("block_size", None), wanted.pop("span", None))
+        return cls(block_size=block_size, span=span, **wanted)
+
+    def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
+        """Raises KeyFileError where the span is more than the known directions of the embedder."""
+        super().check(embedder, fingerprint, fitted)
+        if self.span is None:
+            return
+        most = known(fingerprint)
+        if type(self.span) is not int or not self.block_size <= self.span <= most:
+            raise KeyFileError(
+                f"span must be a number of directions from block_size ({self.block_size}) to those known of {embedder} "
+                f"({most}), not {self.span!r}"
+            )
+
+    def check_dimension(self, dimension: int) -> None:
+        """Raises KeyMismatch where the centre has another number of dimensions."""
+        if self.centre is not None and len(self.centre) != dimension:
+            raise KeyMismatch(f"the key's centre has {len(self.centre)} dimensions, not {dimension}")
+
+    def to_json(self) -> JsonObject:
+        """The parameters as a key file holds them, without those added later that have their old value."""
+        content: JsonObject = {"decision": self.decision, "block_size": self.block_size}
+        if self.soft:
+            content["soft_version"] = self.soft_version
+        if self.span is not None:
+            content["span"] = self.span
+        if self.centre is not None:
+            content["centre"] = base64.b64encode(self.centre.astype("<f4").tobytes()).decode()
+        if self.offsets != 1:
+            content["offsets"] = self.offsets
+        return content
+
+    @classmethod
+    def parse(cls, content: JsonObject) -> Self:
+        """The parameters from the fields of a key file. Soft keys without a version are of the first."""
+        stored = {field.name: content[field.name] for field in fields(cls) if field.name in content}
+        if stored.get("centre") is not None:
+            stored["centre"] = np.frombuffer(base64.b64decode(stored["centre"], validate=True), "<f4")
+        return cls(
+            **{"soft_version": 1, **stored, "decision": content["decision"], "block_size": content["block_size"]}
+        )
+
+
+def _shape(decision: str, fingerprint: str, block_size: int | None, span: int | None) -> tuple[int, int | None]:
+    """The block size and the span, where they are not given those that fit the decision and the embedder."""
+    if decision != "soft" or span == 0:
+        default = SOFT_BLOCK_SIZE if decision == "soft" else 8
+        return default if block_size is None else block_size, span or None
+    m = SOFT_BLOCK_SIZE if block_size is None else block_size
+    if span is None and isinstance(m, int) and max(m, SOFT_SPAN) <= known(fingerprint):
+        span = max(m, SOFT_SPAN)
+    return m, span

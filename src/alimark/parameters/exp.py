@@ -1,0 +1,31 @@
+"""The parameters of EXP's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from alimark.errors import KeyFileError
+from alimark.parameters.base import DEFAULT_TOKENIZER, SchemeParameters
+
+
+@dataclass(frozen=True)
+class EXPParameters(SchemeParameters):
+    """The key sequence of EXP and the cost of a gap in its alignment."""
+
+    scheme: ClassVar[str] = "exp"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}}
+
+    length: int = 256
+    """Of the key sequence."""
+    gap: float = 0.0
+    """What skipping a token, or a place of the sequence, costs."""
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.length <= 4096:
+            raise KeyFileError(f"length must be 1 to 4096 places, not {self.length}")
+        if not 0 <= self.gap <= 100:
+            raise KeyFileError(f"gap must lie between 0 and 100, not {self.gap}")

@@ -1,0 +1,74 @@
+"""The parameters of SIR's keys, and the trained network that each of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.errors import KeyFileError
+from alimark.parameters.base import DEFAULT_TOKENIZER, FittedData, SchemeParameters
+
+BLOCKS = 2
+"""Residual blocks of the network."""
+
+
+@dataclass(frozen=True)
+class SIRParameters(SchemeParameters):
+    """The bias of SIR and the text that decides it."""
+
+    scheme: ClassVar[str] = "sir"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}}
+    embeds: ClassVar[bool] = True
+
+    delta: float = 1.0
+    """What is added to, or taken from, the logits."""
+    chunk: int = 10
+    """Tokens that share a bias: that of the text before them."""
+    window: int = 200
+    """Tokens of the text so far that are embedded, the last ones."""
+    dimension: int = 300
+    """Of the network's output."""
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta <= 100:
+            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
+        if not 1 <= self.chunk <= self.window <= 4096:
+            raise KeyFileError("chunk must be at least 1, and window at least chunk and at most 4096")
+        if not 2 <= self.dimension <= 10_000:
+            raise KeyFileError(f"dimension must be 2 to 10000, not {self.dimension}")
+
+    def check_fitted(self, fitted: FittedData | None) -> None:
+        """Raises KeyFileError where there is no trained network with this number of outputs."""
+        if fitted is None:
+            raise KeyFileError("SIR needs a trained network; make one: alimark fit sir")
+        network_layers(fitted, self.dimension)
+
+
+Array = NDArray[np.float32]
+
+
+def network_layers(fitted: FittedData, dimension: int) -> tuple[tuple[Array, Array], ...]:
+    """Weight and bias of each layer of a trained network.
+
+    Raises:
+        KeyFileError: The data are no such network, or it has another number of outputs.
+    """
+    names = ["in", *(f"block{i}" for i in range(BLOCKS)), "out"]
+    try:
+        layers = tuple(
+            (fitted.arrays[f"{name}.weight"].astype(np.float32), fitted.arrays[f"{name}.bias"].astype(np.float32))
+            for name in names
+        )
+    except KeyError:
+        raise KeyFileError("this is no SIR network; make one: alimark fit sir") from None
+    if fitted.scheme != SIRParameters.scheme or any(w.ndim != 2 or b.shape != w.shape[:1] for w, b in layers):
+        raise KeyFileError("this is no SIR network; make one: alimark fit sir")
+    if len(layers[-1][1]) != dimension:
+        raise KeyFileError(f"the network has {len(layers[-1][1])} outputs, the key wants {dimension}")
+    return layers

@@ -1,0 +1,165 @@
+"""The registry: names that are built in, those of installed packages, and what is said of packages that are broken."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import alimark.attacks
+import alimark.embedding.loading
+import alimark.llm
+import alimark.parameters
+import alimark.schemes.registry
+import alimark.text.splitting
+from alimark import AlimarkError, Key, load, load_embedder, load_llm
+from alimark._util.registry import Registry
+from alimark.attacks import load_attack
+from alimark.errors import AttackError, KeyFileError
+from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.text.splitting import splitter
+
+Install = Callable[..., None]
+
+PLUGIN = """
+from dataclasses import dataclass
+
+from alimark.attacks.base import TextAttack
+from alimark.parameters import SchemeParameters
+from alimark.schemes.semstamp import SemStamp
+from alimark.testing import StandInEmbedder, StandInLLM
+
+
+@dataclass(frozen=True)
+class ShoutParameters(SchemeParameters):
+    scheme = "shout"
+    embeds = True
+    volume: int = 3
+
+
+class Shout(SemStamp):
+    scheme = "shout"
+    Parameters = ShoutParameters
+
+    def __init__(self, key, *, embedder=None):
+        self.key = key
+
+
+@dataclass(frozen=True)
+class Upper(TextAttack):
+    name = "upper"
+
+    def rewrite(self, text, random):
+        return text.upper()
+
+
+def tiny():
+    return StandInEmbedder(8, name="tiny")
+
+
+def engine(model, **options):
+    return StandInLLM(name=f"{model} on plug", **options)
+
+
+def lines():
+    return lambda text: [(0, len(text))]
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a package with entry points, as pip would, for one test."""
+    for registry in (
+        alimark.attacks.ATTACKS, alimark.embedding.loading.EMBEDDERS, alimark.llm.ENGINES,
+        alimark.parameters._REGISTRY, alimark.schemes.registry._REGISTRY, alimark.text.splitting.SPLITTERS,
+    ):  # fmt: skip
+        monkeypatch.setattr(registry, "_objects", dict(registry._objects))
+        monkeypatch.setattr(registry, "_entry_points", None)  # what was read before comes back after the test
+        monkeypatch.delattr(registry, "_entry_points")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(package: str, source: str, **groups: dict[str, str]) -> None:
+        (tmp_path / f"{package}.py").write_text(source)
+        information = tmp_path / f"{package}-1.0.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = []
+        for group, entries in groups.items():
+            lines += [f"[alimark.{group}]", *(f"{name} = {target}" for name, target in entries.items())]
+        (information / "entry_points.txt").write_text("\n".join(lines))
+        monkeypatch.delitem(sys.modules, package, raising=False)
+
+    return make
+
+
+def test_a_package_adds_a_scheme_an_attack_an_embedder_an_engine_and_a_splitter(
+    install: Install, tmp_path: Path
+) -> None:
+    install(
+        "plug", PLUGIN, schemes={"shout": "plug:Shout"}, attacks={"upper": "plug:Upper"},
+        embedders={"tiny": "plug:tiny"}, engines={"plug": "plug:engine"}, splitters={"lines": "plug:lines"},
+    )  # fmt: skip
+    key = Key.generate(scheme="shout", embedder="tiny", splitter="lines", volume=5)
+    key.save(tmp_path / "key.json")
+    again = Key.load(tmp_path / "key.json")
+    assert again == key
+    assert again.parameters["volume"] == 5
+    assert type(load(again)).__name__ == "Shout"
+    assert load_embedder("tiny").dimension == 8
+    assert load_attack("upper")("So it was.") == "SO IT WAS."
+    assert load_llm("plug:m").name == "m on plug"
+    assert splitter("lines").sentences("One. Two.") == ["One. Two."]
+    assert "shout" in alimark.schemes.registry.names()
+    assert "upper" in alimark.attacks.names()
+    with pytest.raises(KeyFileError, match="shout has no parameter gamma"):
+        Key.generate(scheme="shout", embedder="tiny", gamma=1)
+
+
+def test_stand_ins_are_ordinary_entries() -> None:
+    assert isinstance(load_embedder("stand-in"), StandInEmbedder)
+    assert isinstance(load_llm("stand-in"), StandInLLM)
+
+
+def test_a_broken_package_is_named(install: Install) -> None:
+    install("broken", "import nothing_of_that_name", schemes={"torn": "broken:Torn"}, attacks={"tear": "broken:Tear"})
+    with pytest.raises(KeyFileError, match=r"'torn' of the package broken cannot be loaded .*nothing_of_that_name"):
+        Key.generate(scheme="torn")
+    with pytest.raises(AttackError, match="of the package broken"):
+        load_attack("tear")
+    assert load_attack("delete").name == "delete", "the others are not touched"
+
+
+def test_a_scheme_without_parameters_is_refused(install: Install) -> None:
+    install("bare", "class Bare: pass", schemes={"bare": "bare:Bare"})
+    with pytest.raises(KeyFileError, match="needs an attribute `Parameters`"):
+        Key.generate(scheme="bare")
+
+
+def test_a_name_is_given_once(install: Install) -> None:
+    install("first", "x = 1", attacks={"same": "first:x"})
+    install("second", "x = 2", attacks={"same": "second:x"})
+    with pytest.raises(AttackError, match=r"attack 'same'.*(first.*second|second.*first); uninstall one of them"):
+        load_attack("same")
+    with pytest.raises(AttackError, match="uninstall"):
+        alimark.attacks.names()
+    assert load_attack("delete").name == "delete"
+
+
+def test_a_built_in_name_is_not_taken_over(install: Install) -> None:
+    install("thief", "x = 1", attacks={"delete": "thief:x"})
+    assert load_attack("delete").name == "delete"
+    with pytest.raises(AttackError, match="thief and one by alimark itself"):
+        alimark.attacks.names()
+
+
+def test_what_a_program_registers_is_known_until_it_ends() -> None:
+    registry: Registry[int] = Registry("number", "alimark.nothing", {"pi": "math:pi"})
+    registry.register("two", 2)
+    assert (registry.get("two"), "two" in registry, "three" in registry) == (2, True, False)
+    for taken in ("two", "pi"):
+        with pytest.raises(AlimarkError, match="exists already"):
+            registry.register(taken, 3)
+    with pytest.raises(AlimarkError, match="no number is named 'three'; known: pi, two"):
+        registry.get("three")

@@ -1,0 +1,105 @@
+"""Rotation: the successor of a key has its public parameters and another secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from services import serving
+from stand_ins import stand_in_service
+
+from alimark.errors import KeyFileError, KeyMismatch
+from alimark.keys.key import Key
+from alimark.serve.ring import Ring
+from alimark.testing import StandInEmbedder
+
+SMALL = StandInEmbedder(32)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    service = stand_in_service(tmp_path)
+    yield service.ring
+    service.close()
+
+
+def successor(ring: Ring, key: Key, embedder: str | StandInEmbedder) -> Key:
+    ring.add(key)
+    return ring.key(ring.rotate(key.id, embedder).id)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        Key.generate(embedder=StandInEmbedder(), splitter="blingfire"),
+        Key.generate(embedder=StandInEmbedder(), decision="soft", soft_version=1, offsets=7),
+        Key.generate(embedder=StandInEmbedder(), block_size=5, centre=np.linspace(0, 1, 64)),
+        Key.generate(embedder="all-MiniLM-L6-v2", decision="soft", block_size=16, span=48),
+        Key.generate(embedder="all-MiniLM-L6-v2", decision="soft", span=0),
+        Key.generate(embedder="all-MiniLM-L6-v2", span=24),
+    ],
+    ids=["splitter", "soft version", "centre", "span", "whole space", "span of a hard key"],
+)
+def test_nothing_but_the_secret_changes_with_the_same_embedder(ring: Ring, key: Key) -> None:
+    embedder = StandInEmbedder() if key.embedder == "stand-in" else key.embedder
+    new = successor(ring, key, embedder)
+    assert new.public() == key.public()
+    assert new != key
+    assert new.stream("x", 8) != key.stream("x", 8)
+
+
+def test_another_embedder_takes_over_what_does_not_depend_on_the_embedder(ring: Ring) -> None:
+    key = Key.generate(
+        embedder="all-MiniLM-L6-v2", decision="soft", block_size=16, span=24, soft_version=1, offsets=3,
+        splitter="blingfire", centre=np.zeros(384),
+    )  # fmt: skip
+    new = successor(ring, key, SMALL)
+    new.check(SMALL)
+    assert (new.decision, new.block_size, new.soft_version, new.offsets) == ("soft", 16, 1, 3)
+    assert (new.splitter, new.centre, new.span) == ("blingfire", None, None)
+    larger = successor(ring, Key.generate(embedder=SMALL, decision="soft", block_size=16), "all-mpnet-base-v2")
+    assert (larger.embedder, larger.block_size, larger.span) == ("all-mpnet-base-v2", 16, 32)
+
+
+def test_a_key_that_ended_is_read_again_for_its_parameters(ring: Ring, tmp_path: Path) -> None:
+    key = Key.generate(embedder=StandInEmbedder(), block_size=5)
+    ring.add(key)
+    ring.retire(key.id)
+    service = stand_in_service(tmp_path)  # another process has never loaded it
+    assert service.ring.key(service.ring.rotate(key.id, StandInEmbedder()).id).block_size == 5
+    service.close()
+
+
+def test_an_embedder_with_too_few_dimensions_is_refused(ring: Ring) -> None:
+    label = ring.add(Key.generate(embedder=StandInEmbedder(), block_size=40))
+    with pytest.raises(KeyMismatch, match="do not fit"):
+        ring.rotate(label.id, SMALL)
+    assert ring.all() == [label]
+
+
+def test_a_key_of_given_arrays_is_not_rotated(ring: Ring) -> None:
+    key = Key.from_arrays([[0, 1], [1, 0]], np.eye(2, 64), embedder=StandInEmbedder())
+    label = ring.add(key)
+    with pytest.raises(KeyFileError, match="given arrays"):
+        ring.rotate(key.id, StandInEmbedder())
+    assert ring.all() == [label]
+
+
+def test_the_service_goes_on_after_a_rotation_to_its_embedder(tmp_path: Path) -> None:
+    with serving(tmp_path) as running, running.client("admin") as admin, running.client("generate") as writer:
+        old = Key.generate(embedder=SMALL, centre=np.full(32, 0.1))
+        running.service.ring.add(old)
+        new = admin.post(f"/v1/keys/{old.id}/rotate", json={"ends": 4e9}).json()["id"]
+        answer = writer.post("/v1/completions", json={"prompt": "So.", "seed": 4})
+        assert answer.status_code == 200
+        assert answer.json()["alimark"]["key_id"] == new
+        with running.client("detect") as reader:
+            look = {"input": answer.json()["choices"][0]["text"], "keys": [new]}
+            assert reader.post("/v1/detect", json=look).status_code == 200
+            arrays = Key.from_arrays([[0, 1]], np.eye(2, 64), embedder=StandInEmbedder())
+            running.service.ring.add(arrays)
+        refused = admin.post(f"/v1/keys/{arrays.id}/rotate", json={})
+        assert refused.status_code == 409
+        assert "given arrays" in refused.text

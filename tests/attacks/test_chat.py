@@ -1,4 +1,4 @@
-"""The chat attack: what it asks, what it takes, and what it does with what it cannot take."""
+"""The chat attack: its prompt, the checks of answers, and what it does with answers that do not pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Tell = Callable[[Request, int], str | Exception]
 
 
 class Teller:
-    """A model that says what a function of the request and of how often it came makes it say."""
+    """A model whose answer is a function of the request and of how often it was asked before."""
 
     name = "teller"
     limits: tuple[str, ...] = ()

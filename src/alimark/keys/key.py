@@ -1,6 +1,6 @@
 """The key: a 256-bit secret and the public parameters of a scheme, which marking and detecting must share.
 
-Whoever can detect can forge: the detector needs the whole secret.
+Anyone who can detect the mark can also forge it, since the detector needs the whole secret.
 """
 
 from __future__ import annotations

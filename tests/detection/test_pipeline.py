@@ -552,3 +552,22 @@ class TestLearned:
             status, _, err = run(text, *words)
             assert status == 2
             assert err.startswith("error: ")
+
+
+class Languages(StandInEmbedder):
+    """A stand-in embedder that names the languages it knows."""
+
+    def __init__(self, *languages: str) -> None:
+        super().__init__()
+        self.languages = frozenset(languages)
+
+
+@pytest.mark.parametrize(("languages", "warned"), [(("en",), True), (("en", "de"), False), ((), False)])
+def test_only_an_embedder_of_english_alone_warns_of_other_languages(languages: tuple[str, ...], warned: bool) -> None:
+    """An embedder of several languages was warned of, too."""
+    embedder = Languages(*languages)
+    text = (
+        "Der Hund lief durch den Wald. Dort fand er einen alten Knochen. Er trug ihn nach Hause und war zufrieden. " * 2
+    )
+    detection = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder).detect(text)
+    assert bool(detection.warnings) == warned

@@ -134,9 +134,9 @@ class Key:
             **parameters: Parameters of the scheme; those not given have the defaults of its paper. AliMark has `decision`
                 ("hard" or "soft"), `block_size`, `span` (the number of directions of the embedding space that the secret
                 vectors are taken from; soft keys take as many as fit them best, and 0 asks for the whole space), `offsets`
-                (a text starts at one of the first `offsets` blocks, and which one is secret; docs/security.md), `centre` (a corpus mean of
-                the embedder, which is subtracted from every embedding) and `soft_version` (an older way to find soft
-                decisions, for experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
+                (a text starts at one of the first `offsets` blocks, and which one is secret; docs/security.md), `centre` (a
+                corpus mean of the embedder, which is subtracted from every embedding) and `soft_version` (an older way to
+                find soft decisions, for experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
 
         Returns:
             The key.

@@ -28,8 +28,8 @@ from alimark.schemes.tokens import Ids
 if TYPE_CHECKING:
     import torch
 
-    from alimark.schemes._engines import Engine
-    from alimark.schemes._writing import Step
+    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_sampling import Step
 
 MOST_TOKENS = 1024
 """Of a text that are aligned; the cost grows with their square."""
@@ -81,7 +81,7 @@ def costs(ids: Ids, secrets: _prf.Words, length: int, gap: float) -> Floats:
 
 def starts(seeds: list[int], length: int) -> list[int]:
     """Where in the key sequence each text begins."""
-    from alimark.schemes._writing import seeded
+    from alimark.schemes._token_sampling import seeded
 
     drawn = [int(_prf.hashed(seeded(seed), np.array(2**40))) for seed in seeds]  # far from the numbers of tokens
     return [number * length >> 64 for number in drawn]

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import torch
 
     from alimark.keys.key import Key
-    from alimark.schemes._engines import Engine
-    from alimark.schemes._writing import Step
+    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_sampling import Step
 
 
 class KGW(TokenLevel):
@@ -119,7 +119,7 @@ class GreenBias:
         """The log-probabilities, not made to add up to one again."""
         if step.number < self._parameters.context:
             return step.logs
-        context = step.own[:, -self._parameters.context :]
+        context = step.text[:, -self._parameters.context :]
         green = torch_green(self._secret, context, step.tokens, self._parameters.gamma)
         return step.logs + self._parameters.delta * green
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from alimark.generation.api import Finished, ManyProgress, Progress, Prompt, PromptStyle
     from alimark.keys.key import Key
     from alimark.llm.base import LLM, Sampling
-    from alimark.schemes._engines import Engine
-    from alimark.schemes._writing import Length, Marker
+    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_sampling import Length, Marker
 
 _BATCH = 32
 
@@ -163,7 +163,7 @@ class TokenLevel(ABC):
 
         What is written does not depend on the batch, up to the rounding of the model's logits.
         """
-        from alimark.schemes._engines import engine_of
+        from alimark.schemes._token_engines import engine_of
 
         engine = engine_of(llm)
         size = min(engine.most, _BATCH if batch is None else batch)
@@ -281,7 +281,7 @@ def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: Engine, settings
 
 
 def _length(settings: GenerationSettings, key: Key) -> Length:
-    from alimark.schemes._writing import Length
+    from alimark.schemes._token_sampling import Length
 
     return Length(None if settings.tokens else settings.sentences, settings.tokens, key.splitter)
 
@@ -299,7 +299,7 @@ def _write(
     jobs: Sequence[_Job], engine: Engine, settings: GenerationSettings, progress: ManyProgress | None
 ) -> Finished:
     """Writes one batch of texts."""
-    from alimark.schemes._writing import PerKey, write
+    from alimark.schemes._token_sampling import PerKey, write
 
     started = time.perf_counter()
     by_mark: dict[int, list[int]] = {}

@@ -38,7 +38,7 @@ class Step:
     """The tokens of the nucleus, likeliest first."""
     logs: torch.Tensor
     """Their log-probabilities; -inf after the last token of a row."""
-    text: torch.Tensor
+    text_ids: torch.Tensor
     """The tokens that the text has so far."""
     uniform: torch.Tensor
     """A uniform random number for each row."""
@@ -46,7 +46,7 @@ class Step:
     @property
     def number(self) -> int:
         """The number of tokens that each text has so far."""
-        return self.text.shape[1]
+        return self.text_ids.shape[1]
 
     def sampled(self, logs: torch.Tensor) -> torch.Tensor:
         """Samples a token for each row by these log-probabilities, which need not be normalised."""
@@ -90,7 +90,7 @@ class PerKey:
     def choose(self, step: Step) -> torch.Tensor:
         chosen = step.tokens[:, 0].clone()
         for rows, marker in self._parts:
-            part = Step(step.tokens[rows], step.logs[rows], step.text[rows], step.uniform[rows])
+            part = Step(step.tokens[rows], step.logs[rows], step.text_ids[rows], step.uniform[rows])
             chosen[rows] = marker.choose(part)
         return chosen
 
@@ -170,7 +170,7 @@ class _Batch:
         self._cut: Splitter = splitter(length.splitter)
         self._written: dict[int, Written] = {}
         self._source = engine.source(prompts, sampling)
-        self._text = torch.zeros((len(prompts), 0), dtype=torch.long, device=engine.device)
+        self._text_ids = torch.zeros((len(prompts), 0), dtype=torch.long, device=engine.device)
         self._words = _prf.on(engine.device, np.stack([seeded(seed) for seed in seeds]))
         self.live = list(range(len(prompts)))
 
@@ -188,34 +188,34 @@ class _Batch:
         import torch
 
         tokens, logs = self._source.candidates()
-        number = torch.full((len(tokens),), self._text.shape[1], device=self._text.device)
-        return Step(tokens, logs, self._text, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
+        number = torch.full((len(tokens),), self._text_ids.shape[1], device=self._text_ids.device)
+        return Step(tokens, logs, self._text_ids, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
 
     def _append(self, chosen: torch.Tensor) -> None:
         import torch
 
-        self._text = torch.cat([self._text, chosen[:, None]], dim=1)
+        self._text_ids = torch.cat([self._text_ids, chosen[:, None]], dim=1)
         self._source.take(chosen)
 
     def _end_finished(self, tokens: list[int]) -> None:
         """Ends the texts that are long enough, and those that the model has ended."""
-        done = self._text.shape[1]
+        done = self._text_ids.shape[1]
         split = self._length.tokens is None and (done % _STEPS_BETWEEN_SPLITS == 0 or done == self._steps)
         for row, text in enumerate(self.live):
             if text in self._written:
                 continue
             if tokens[row] in self._engine.ends:
-                self._end(text, self._text[row, :-1].tolist(), "model ended")
+                self._end(text, self._text_ids[row, :-1].tolist(), "model ended")
             elif split:
                 self._end_if_complete(row, text)
             if done == self._steps and text not in self._written:
-                self._end(text, self._text[row].tolist(), "complete" if self._length.tokens else "token limit")
+                self._end(text, self._text_ids[row].tolist(), "complete" if self._length.tokens else "token limit")
 
     def _end_if_complete(self, row: int, text: int) -> None:
         """Ends a text whose last sentence is certainly over, because another one has begun after it."""
         sentences = self._length.sentences
         assert sentences is not None
-        ids = self._text[row].tolist()
+        ids = self._text_ids[row].tolist()
         decoded = self._decoded(text, ids)
         spans = self._cut.spans(decoded)
         if len(spans) > sentences and spans[sentences][1] - spans[sentences][0] >= 2:
@@ -232,8 +232,8 @@ class _Batch:
         """Drops the rows of finished texts."""
         import torch
 
-        rows = torch.tensor(going, device=self._text.device)
+        rows = torch.tensor(going, device=self._text_ids.device)
         self._source.keep(rows)
         self._marker.keep(rows)
-        self._text, self._words = self._text[rows], self._words[rows]
+        self._text_ids, self._words = self._text_ids[rows], self._words[rows]
         self.live = [self.live[row] for row in going]

@@ -15,7 +15,7 @@ from alimark.detection.settings import DetectionOptions
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
-from alimark.errors import AlimarkError, KeyFileError
+from alimark.errors import AlimarkError, KeyMismatch
 from alimark.keys.key import Key
 from alimark.parameters import SchemeParameters
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
-Found = TypeVar("Found", bound=Detection)
-Found_co = TypeVar("Found_co", bound=Detection, covariant=True)
+SomeDetection = TypeVar("SomeDetection", bound=Detection)
+SomeDetection_co = TypeVar("SomeDetection_co", bound=Detection, covariant=True)
 
 
 class Watermark(Protocol):
@@ -142,35 +142,34 @@ class Watermark(Protocol):
 
 
 @lru_cache(maxsize=4)
-def _embedder(name: str) -> Embedder:
+def _load_embedder(name: str) -> Embedder:
     return load_embedder(name)
 
 
 _loading = threading.Lock()
 
 
-class SentenceWatermark(ABC, Generic[Found]):
-    """The base class of all schemes that mark sentence by sentence. A scheme adds its selection rule and its detection.
+class KeyedWatermark(ABC, Generic[SomeDetection]):
+    """The part that all schemes share: the key, the embedder that it names, and `detect`.
 
-    The embedder that the key names is loaded on first use. Threads may share an instance.
+    The embedder is loaded on first use. Threads may share an instance.
     """
 
     scheme: ClassVar[str]
     Parameters: ClassVar[type[SchemeParameters]]
     aligns: ClassVar[bool] = False
-    candidates: ClassVar[int] = 64
+    candidates: ClassVar[int]
     settings: ClassVar[type[RandomKeys]] = RandomKeys
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         if key.scheme != self.scheme:
-            raise KeyFileError(
-                f"key {key.id} is of {key.scheme}, not of {self.scheme}; alimark.load gives its watermark"
+            raise KeyMismatch(
+                f"key {key.id} is of the scheme {key.scheme}, not {self.scheme}; alimark.load returns its watermark"
             )
         if embedder is not None:
             key.check(embedder)
         self.key = key
-        self._given = embedder
-        self._schedulers: dict[int, Scheduler] = {}
+        self._embedder = embedder
 
     @classmethod
     def asks_llm(cls, key: Key) -> bool:
@@ -179,15 +178,95 @@ class SentenceWatermark(ABC, Generic[Found]):
 
     @property
     def embedder(self) -> Embedder:
-        if self._given is None:
+        """The embedder that the key names."""
+        if self._embedder is None:
             with _loading:
-                loaded = _embedder(self.key.embedder)
+                loaded = _load_embedder(self.key.embedder)
             self.key.check(loaded)
-            self._given = loaded
-        return self._given
+            self._embedder = loaded
+        return self._embedder
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key!r})"
+
+    @overload
+    def detect(
+        self,
+        text: str,
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> SomeDetection: ...
+
+    @overload
+    def detect(
+        self,
+        text: list[str],
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> list[SomeDetection]: ...
+
+    def detect(
+        self,
+        text: str | list[str],
+        *,
+        settings: RandomKeys | None = None,
+        llm: LLM | None = None,
+        **options: Unpack[DetectionOptions],
+    ) -> SomeDetection | list[SomeDetection]:
+        """Looks for the mark in a text, or in each of a list of texts.
+
+        Args:
+            text: The text; a list for several texts, whose units are embedded in one batch.
+            settings: How to search; by default the scheme's default settings.
+            llm: The chat model that AliMark's learned restructuring asks.
+            options: Fields of the scheme's settings that replace those of `settings`.
+
+        Returns:
+            The detection, or for a list of texts the list of detections in the same order.
+
+        Raises:
+            AlimarkError: An option is unknown to the scheme, or a text is empty or too long.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
+            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=64, seed=1)
+            >>> detection = mark.detect(generation.text, draws=2000)
+            >>> detection.verdict() == "found", detection.draws
+            (True, 2000)
+        """
+        return detect_or_raise(self, text, settings, {**options}, llm)
+
+    @abstractmethod
+    def detect_batch(
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
+    ) -> list[SomeDetection | AlimarkError]:
+        """A result for each text, in order; for a text that cannot be searched, its error."""
+
+    @abstractmethod
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        """The texts that detection will embed."""
+
+
+class SentenceWatermark(KeyedWatermark[SomeDetection]):
+    """The base class of sentence-level schemes. A scheme adds its selection rule and its detection."""
+
+    candidates: ClassVar[int] = 64
+
+    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
+        super().__init__(key, embedder=embedder)
+        self._schedulers: dict[int, Scheduler] = {}
 
     @classmethod
     @abstractmethod
@@ -342,75 +421,6 @@ class SentenceWatermark(ABC, Generic[Found]):
             # A scheduler holds its model, so the model's id stays its own.
             return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
 
-    @overload
-    def detect(
-        self,
-        text: str,
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> Found: ...
-
-    @overload
-    def detect(
-        self,
-        text: list[str],
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> list[Found]: ...
-
-    def detect(
-        self,
-        text: str | list[str],
-        *,
-        settings: RandomKeys | None = None,
-        llm: LLM | None = None,
-        **options: Unpack[DetectionOptions],
-    ) -> Found | list[Found]:
-        """Looks for the mark in a text, or in each of a list of texts.
-
-        Args:
-            text: The text; a list for several texts, whose units are embedded in one batch.
-            settings: How to search; by default the scheme's default settings.
-            llm: The chat model that AliMark's learned restructuring asks.
-            options: Fields of the scheme's settings that replace those of `settings`.
-
-        Returns:
-            The detection, or for a list of texts the list of detections in the same order.
-
-        Raises:
-            AlimarkError: An option is unknown to the scheme, or a text is empty or too long.
-
-        Example:
-            >>> from alimark import AliMark, Key
-            >>> from alimark.testing import StandInEmbedder, StandInLLM
-            >>> embedder = StandInEmbedder()
-            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
-            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=64, seed=1)
-            >>> detection = mark.detect(generation.text, draws=2000)
-            >>> detection.verdict() == "found", detection.draws
-            (True, 2000)
-        """
-        return detect_or_raise(self, text, settings, {**options}, llm)
-
-    @abstractmethod
-    def detect_batch(
-        self,
-        texts: Sequence[str],
-        settings: RandomKeys | None = None,
-        *,
-        llm: LLM | None = None,
-        times: Counter[str] | None = None,
-    ) -> list[Found | AlimarkError]:
-        """A result for each text, in order; for a text that cannot be searched, its error."""
-
-    @abstractmethod
-    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        """The texts that detection will embed."""
-
 
 def generate_in_order(
     mark: Watermark,
@@ -446,7 +456,7 @@ def in_order(results: Iterable[tuple[int, Result | AlimarkError]]) -> list[Resul
     return [by_number[number] for number in sorted(by_number)]
 
 
-class Detector(Protocol[Found_co]):
+class Detector(Protocol[SomeDetection_co]):
     """The part of a watermark that detects."""
 
     scheme: ClassVar[str]
@@ -454,21 +464,21 @@ class Detector(Protocol[Found_co]):
 
     def detect_batch(
         self, texts: Sequence[str], settings: RandomKeys | None = None, *, llm: LLM | None = None
-    ) -> Sequence[Found_co | AlimarkError]:
+    ) -> Sequence[SomeDetection_co | AlimarkError]:
         """A result for each text, in order; for a text that cannot be searched, its error."""
         ...
 
 
 def detect_or_raise(
-    mark: Detector[Found],
+    mark: Detector[SomeDetection],
     text: str | list[str],
     settings: RandomKeys | None,
     options: Mapping[str, object],
     llm: LLM | None,
-) -> Found | list[Found]:
+) -> SomeDetection | list[SomeDetection]:
     """`detect_batch` for `detect`: a single result for a single text, and the first error is raised."""
     chosen = detection_settings(mark, settings, options)
-    detections: list[Found] = []
+    detections: list[SomeDetection] = []
     for answer in mark.detect_batch([text] if isinstance(text, str) else text, chosen, llm=llm):
         if isinstance(answer, AlimarkError):
             raise answer

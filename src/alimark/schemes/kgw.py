@@ -119,7 +119,7 @@ class GreenBias:
         """The log-probabilities, not made to add up to one again."""
         if step.number < self._parameters.context:
             return step.logs
-        context = step.text[:, -self._parameters.context :]
+        context = step.text_ids[:, -self._parameters.context :]
         green = torch_green(self._secret, context, step.tokens, self._parameters.gamma)
         return step.logs + self._parameters.delta * green
 

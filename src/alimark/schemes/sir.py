@@ -168,7 +168,7 @@ class MeaningBias:
             return step.sampled(step.logs)
         if step.number % parameters.chunk == 0:
             read = self._mark.tokenizer.text
-            contexts = [read(ids).strip() for ids in step.text[:, -parameters.window :].tolist()]
+            contexts = [read(ids).strip() for ids in step.text_ids[:, -parameters.window :].tolist()]
             self._signs = torch.from_numpy(self._mark.biases(contexts)).to(self._device)
         # The upper half of the bits, times the dimension, as `assigned` has it.
         upper = (_prf.torch_hashed(self._secret, step.tokens) >> 32) & 0xFFFFFFFF

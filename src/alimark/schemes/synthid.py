@@ -190,7 +190,7 @@ class Tournament:
             self._context = torch.zeros((rows, ours.ngram_len - 1), dtype=torch.long, device=step.tokens.device)
             self._seen = torch.zeros((rows, self._history), dtype=torch.long, device=step.tokens.device)
         else:
-            self._context = torch.cat([self._context[:, 1:], step.text[:, -1:]], dim=1)
+            self._context = torch.cat([self._context[:, 1:], step.text_ids[:, -1:]], dim=1)
         hashes, context = ours._compute_keys(self._context, step.tokens)
         marked = ours.update_scores(step.logs, ours.sample_g_values(hashes).to(step.logs.dtype))
         again = (self._seen == context[:, None]).any(dim=1, keepdim=True)

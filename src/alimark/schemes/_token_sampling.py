@@ -1,8 +1,8 @@
-"""The loop of the token-level schemes: texts are written token by token in batches, and a marker chooses the tokens.
+"""The sampling loop of token-level schemes: texts are generated token by token in batches, and a marker chooses the tokens.
 
-An engine gives the tokens that may come next and their probabilities. A marker sees the tokens of the text and never those of
-the prompt. Every random number is a hash of the text's seed and the step, so that a text does not depend on the batch it is
-written in, up to the rounding of the model's logits.
+An engine returns the candidate tokens and their probabilities. A marker gets the tokens of the text, never those of the
+prompt. Every random number is a hash of the text's seed and the step, so that a text does not depend on its batch, except for
+rounding errors of the model's logits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -82,7 +82,7 @@ class Unmarked:
 class PerKey:
     """The marker of a batch with several keys: each row goes to the marker of its key."""
 
-    def __init__(self, parts: Sequence[tuple[list[int], Marker]], device: Any) -> None:
+    def __init__(self, parts: Sequence[tuple[list[int], Marker]], device: torch.device) -> None:
         import torch
 
         self._parts = [(torch.tensor(rows, device=device), marker) for rows, marker in parts]
@@ -110,7 +110,7 @@ class PerKey:
 
 @dataclass(frozen=True)
 class Length:
-    """How much is written: a number of sentences, or of tokens."""
+    """The length of a text: a number of sentences, or of tokens."""
 
     sentences: int | None = 12
     tokens: int | None = None
@@ -130,7 +130,7 @@ class Written:
 
     text: str
     ids: tuple[int, ...]
-    """The sampled tokens; there may be more of them than the text has, which is cut after its last sentence."""
+    """The sampled tokens. Their end is missing from the text where it was cut after its last sentence."""
     ended: Ended
 
 
@@ -148,7 +148,7 @@ def write(
     length: Length,
     sampling: Sampling,
 ) -> list[Written]:
-    """Writes a text after each prompt, all in one batch. Prompts are lists of tokens."""
+    """Generates a text after each prompt, all in one batch. Prompts are lists of tokens."""
     import torch
 
     with engine.lock, torch.inference_mode():
@@ -212,7 +212,7 @@ class _Batch:
                 self._end(text, self._text_ids[row].tolist(), "complete" if self._length.tokens else "token limit")
 
     def _end_if_complete(self, row: int, text: int) -> None:
-        """Ends a text whose last sentence is certainly over, because another one has begun after it."""
+        """Ends a text that has enough sentences. The start of a further sentence shows that the last one is complete."""
         sentences = self._length.sentences
         assert sentences is not None
         ids = self._text_ids[row].tolist()

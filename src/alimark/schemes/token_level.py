@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Protocol, overload
 
+import numpy as np
+
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.detection.pipeline import Clock, normalise
 from alimark.detection.results import Detection
@@ -24,6 +26,7 @@ from alimark.detection.stats.p_values import RandomKeys, significance_of
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generation.results import Generation, MarkedSentence
 from alimark.generation.settings import GenerationSettings
+from alimark.schemes import _prf
 from alimark.schemes.base import KeyedWatermark, generate_in_order
 from alimark.schemes.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 from alimark.text.splitting import splitter
@@ -73,6 +76,17 @@ class TokenLevel(KeyedWatermark[Detection]):
         check_tokenizer(self._tokenizer, self.parameters.vocabulary, self.key.id)
         return self._tokenizer
 
+    @property
+    def secret(self) -> _prf.Words:
+        """The two secret words that the scheme's hashes depend on."""
+        secret: _prf.Words = _prf.words(self.key.stream(self.scheme, 16))[0]
+        return secret
+
+    def null_secrets(self, first: int, count: int) -> _prf.Words:
+        """The secret words of `count` random keys from number `first` on, the same every time."""
+        label = f"null-{self.scheme}"
+        return np.concatenate([_prf.words(self.key.stream(label, 16, i)) for i in range(first, first + count)])
+
     @abstractmethod
     def marker(self, seeds: list[int], engine: Engine) -> Marker:
         """Makes the object that chooses the tokens of one batch of texts, given the seed of each."""
@@ -106,7 +120,7 @@ class TokenLevel(KeyedWatermark[Detection]):
         progress: Progress | None = None,
         candidates: int | None = None,
     ) -> Generation | list[Generation]:
-        """Writes marked text after a prompt, or after each of several prompts.
+        """Generates marked text after a prompt, or after each of several prompts.
 
         Args:
             prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
@@ -192,7 +206,7 @@ class TokenLevel(KeyedWatermark[Detection]):
         sentences = splitter(self.key.splitter).units(normalise(text))
         ids = self.tokenizer.ids(normalise(text).strip())
         if not sentences or not len(ids):
-            raise TextError("the text is blank; there is nothing to detect in it")
+            raise TextError("the text is blank; detection needs a text with at least one word")
         statistic = self.find(ids)
         evidence = {**statistic.evidence, "tokens": len(ids), "tokenizer": self.tokenizer.fingerprint}
         backend = self.embedder.backend if self.Parameters.embeds else ""
@@ -211,7 +225,7 @@ class TokenLevel(KeyedWatermark[Detection]):
 
 @dataclass(frozen=True)
 class _Job:
-    """A prompt of a batch, with its number among all prompts and its tokens."""
+    """A prompt of a batch: its number among all prompts, its tokens, its seed and its watermark."""
 
     number: int
     prompt: str
@@ -246,7 +260,7 @@ def check_engine(mark: TokenLevel, engine: Engine) -> None:
 def _write(
     jobs: Sequence[_Job], engine: Engine, settings: GenerationSettings, progress: ManyProgress | None
 ) -> Finished:
-    """Writes one batch of texts."""
+    """Generates one batch of texts."""
     from alimark.schemes._token_sampling import PerKey, write
 
     started = time.perf_counter()

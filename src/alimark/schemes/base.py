@@ -285,14 +285,10 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         """
 
     @overload
-    def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., candidates: int | None = ..., seed: int | None = ...,
-                 sampling: Sampling | None = ..., prompt_style: PromptStyle = ..., batch: int | None = ...,
-                 progress: Progress | None = ...) -> Generation: ...  # fmt: skip
+    def generate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation: ...
 
     @overload
-    def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., candidates: int | None = ...,
-                 seed: int | None = ..., sampling: Sampling | None = ..., prompt_style: PromptStyle = ...,
-                 batch: int | None = ..., progress: Progress | None = ...) -> list[Generation]: ...  # fmt: skip
+    def generate(self, prompt: list[str], llm: LLM, **options: Unpack[GenerateOptions]) -> list[Generation]: ...
 
     def generate(
         self,

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Protocol, overload
+from typing import TYPE_CHECKING, ClassVar, Protocol, Unpack, overload
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
-    from alimark.generation.api import Finished, ManyProgress, Progress, Prompt, PromptStyle
+    from alimark.generation.api import Finished, GenerateOptions, ManyProgress, Progress, Prompt, PromptStyle
     from alimark.keys.key import Key
     from alimark.llm.base import LLM, Sampling
     from alimark.schemes._token_engines import Engine
@@ -96,15 +96,14 @@ class TokenLevel(KeyedWatermark[Detection]):
         """The statistic of a text's tokens under the key and under random keys."""
 
     @overload
-    def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., tokens: int | None = ..., seed: int | None = ...,
-                 sampling: Sampling | None = ..., prompt_style: PromptStyle = ..., batch: int | None = ...,
-                 progress: Progress | None = ..., candidates: int | None = ...) -> Generation: ...  # fmt: skip
+    def generate(
+        self, prompt: str, llm: LLM, *, tokens: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> Generation: ...
 
     @overload
-    def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., tokens: int | None = ...,
-                 seed: int | None = ..., sampling: Sampling | None = ..., prompt_style: PromptStyle = ...,
-                 batch: int | None = ..., progress: Progress | None = ...,
-                 candidates: int | None = ...) -> list[Generation]: ...  # fmt: skip
+    def generate(
+        self, prompt: list[str], llm: LLM, *, tokens: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> list[Generation]: ...
 
     def generate(
         self,

@@ -24,7 +24,7 @@ from alimark.detection.stats.null_tables import reference_rule
 from alimark.detection.units import restructure
 from alimark.errors import AlimarkError, ContextFull, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generation.api import GenerationSettings
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling
+from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from alimark.text.units import halve
@@ -373,11 +373,13 @@ class Restructurer(LLM):
         self.answer = answer
         self.asked: list[Request] = []
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
         self.asked += requests
         found = []
         for request in requests:
-            [text] = re.findall(r"\[Paraphrased Text\]:\n\n(.*)\n\nOutput format", request.turns[-1].content, re.DOTALL)
+            [text] = re.findall(
+                r"\[Paraphrased Text\]:\n\n(.*)\n\nOutput format", request.messages[-1].content, re.DOTALL
+            )
             answers = [self.answer(splitter().units(text), number) for number in range(request.count)]
             for error in answers:
                 if isinstance(error, Exception):
@@ -437,7 +439,7 @@ class TestLearned:
         mark.detect(text, restructure="learned", llm=llm)
         AliMark(fixed_key(1), embedder=EMBEDDER).detect([text, text], restructure="learned", llm=llm)
         assert llm.asked[0] == llm.asked[1] == llm.asked[2]
-        assert text in llm.asked[0].turns[0].content
+        assert text in llm.asked[0].messages[0].content
 
     def test_what_is_no_restructuring_is_dropped_and_counted(self, mark: AliMark, sentences: list[str]) -> None:
         text, other = " ".join(sentences), " ".join(run_on(sentences))
@@ -550,3 +552,22 @@ class TestLearned:
             status, _, err = run(text, *words)
             assert status == 2
             assert err.startswith("error: ")
+
+
+class Languages(StandInEmbedder):
+    """A stand-in embedder that names the languages it knows."""
+
+    def __init__(self, *languages: str) -> None:
+        super().__init__()
+        self.languages = frozenset(languages)
+
+
+@pytest.mark.parametrize(("languages", "warned"), [(("en",), True), (("en", "de"), False), ((), False)])
+def test_only_an_embedder_of_english_alone_warns_of_other_languages(languages: tuple[str, ...], warned: bool) -> None:
+    """An embedder of several languages was warned of, too."""
+    embedder = Languages(*languages)
+    text = (
+        "Der Hund lief durch den Wald. Dort fand er einen alten Knochen. Er trug ihn nach Hause und war zufrieden. " * 2
+    )
+    detection = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder).detect(text)
+    assert bool(detection.warnings) == warned

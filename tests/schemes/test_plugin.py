@@ -138,8 +138,8 @@ def test_a_scheme_of_a_package_generates_and_detects(key: alimark.Key, tmp_path:
     assert (generation.scheme, generation.llm, len(generation.sentences)) == ("side", "m on plug", 16)
     detection = mark.detect(generation.text)
     assert (detection.scheme, str(detection.verdict())) == ("side", "found")
-    unmarked = alimark.load_llm("plug:m", seed=3)
-    assert mark.detect(mark.generate("It was late.", unmarked, sentences=16, candidates=1, seed=1).text).p_value > 0.05
+    unmarked = mark.generate("It was late.", alimark.load_llm("plug:m"), sentences=16, candidates=1, seed=3)
+    assert mark.detect(unmarked.text).p_value > 0.05
     attacked = load_attack("upper")(generation.text)
     assert attacked.isupper()
     assert mark.detect(attacked).evidence["counted"] == 16

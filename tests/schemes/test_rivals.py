@@ -214,7 +214,7 @@ def test_errors_are_answers_for_their_text_alone() -> None:
     with pytest.raises(KeyFileError, match="not alimark"):
         AliMark(key_of("semstamp"), embedder=EMBEDDER)
     with pytest.raises(KeyFileError, match="not pmark"):
-        type(load(key_of("pmark"), embedder=EMBEDDER))(key_of("semstamp"))  # type: ignore[call-arg]
+        type(load(key_of("pmark"), embedder=EMBEDDER))(key_of("semstamp"))
 
 
 @pytest.mark.parametrize("name", RIVALS)

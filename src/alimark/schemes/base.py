@@ -16,6 +16,7 @@ from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, KeyMismatch
+from alimark.generation.settings import DEFAULT_CANDIDATES
 from alimark.keys.key import Key
 from alimark.parameters import SchemeParameters
 
@@ -267,7 +268,7 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
 class SentenceWatermark(KeyedWatermark[SomeDetection]):
     """The base class of sentence-level schemes. A scheme adds its selection rule and its detection."""
 
-    candidates: ClassVar[int] = 64
+    candidates: ClassVar[int] = DEFAULT_CANDIDATES
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         super().__init__(key, embedder=embedder)

@@ -196,6 +196,7 @@ class TestFile:
             (lambda text: text.replace('"block_size": 8', '"block_size": 900'), "from 1 to 64"),
             (lambda text: text.replace('"block_size": 8', '"block_size": "8"'), "from 1 to 64"),
             (lambda text: text.replace('"secret"', '"other"'), "missing or malformed"),
+            (lambda text: text.replace('"secret"', '"bits": [[300]], "secret"'), "missing or malformed"),
             (lambda text: text.replace('"alimark"', '"other"'), "not known to this release"),
             (lambda text: text.replace('"hard"', '"firm"'), "not known to this release"),
             (lambda text: text.replace('"hard"', '"soft"'), "was changed"),

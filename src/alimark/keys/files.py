@@ -126,7 +126,7 @@ def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
         return _content(fields), str(fields["id"]) if "id" in fields else None
     except KeyFileError as error:
         raise KeyFileError(f"{where}: {error}") from None
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError, binascii.Error):
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, binascii.Error):
         raise KeyFileError(
             f"{where} is not a valid key file: a field is missing or malformed; restore it from a copy"
         ) from None

@@ -12,6 +12,8 @@ import typer
 from alimark.cli import attack, audit, bench, calibrate, demo, detect, fit, generate, keygen, models, rewrite, serve
 from alimark.errors import AlimarkError
 
+_INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
+
 app = typer.Typer(
     name="alimark",
     no_args_is_help=True,
@@ -70,11 +72,14 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _warn  # type: ignore[assignment]
-            sys.exit(app(standalone_mode=False))
+            status = app(standalone_mode=False)
+        if status == _INTERRUPTED:  # newer versions of typer return it where older ones raise
+            raise KeyboardInterrupt
+        sys.exit(status)
     except (KeyboardInterrupt, typer.Abort) as stopped:
         if isinstance(stopped.__cause__, EOFError):
             _fail("a file ends too early; is it complete?", 2, debug)
-        _fail("interrupted; what was finished is kept", 130, debug)
+        _fail("interrupted; what was finished is kept", _INTERRUPTED, debug)
     except AlimarkError as error:
         _fail(str(error), 2, debug)
     except OSError as error:
@@ -110,7 +115,7 @@ def _fail(message: str, status: int, debug: bool) -> NoReturn:
 
         traceback.print_exc()
     sys.stderr.write(f"error: {message}\n" if status == 2 else f"{message}\n")
-    if status == 130:
+    if status == _INTERRUPTED:
         # Another thread may be generating. What was finished is written, so the process ends without waiting for it.
         sys.stdout.flush()
         sys.stderr.flush()

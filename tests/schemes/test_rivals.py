@@ -18,6 +18,7 @@ from alimark.bench.evaluate import evaluate
 from alimark.bench.recipe import parse
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
+from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.fitted import Fitted
 from alimark.llm.base import Draw, Request, Sampling, StopCondition
@@ -202,6 +203,9 @@ def test_keys_of_several_schemes_are_told_apart() -> None:
     assert found[0].key_id == keys[2].id
     assert found[0].keys_tried == 5
     assert found[0].verdict() == "found"
+    # Settings that all schemes share, as the command line makes them for keys of several schemes.
+    shared = detect(text, keys, embedder=EMBEDDER, settings=RandomKeys(draws=500))
+    assert shared[0].key_id == keys[2].id
 
 
 def test_errors_are_answers_for_their_text_alone() -> None:

@@ -81,7 +81,7 @@ def detect(
         embedder: The embedder that the keys name; it is loaded where it is not given.
         best: The most detections that are returned.
         settings: The settings of the detection; by default those of the scheme.
-        llm: The chat model that AliMark's learned restructuring asks.
+        llm: The chat model that AliMark's learned restructuring asks, or the model that PMark samples.
         **options: Fields of the settings that differ, such as `draws=10_000`.
 
     Returns:
@@ -104,7 +104,7 @@ def detect(
         raise AlimarkError("no keys were given; give at least one")
     first = load(keys[0], embedder=embedder)
     if not isinstance(first, KeyedWatermark) or not all(aligns(key.scheme) for key in keys):
-        return _detect_each(text, keys, embedder, settings, {**options})[:best]
+        return _detect_each(text, keys, embedder, settings, {**options}, llm)[:best]
     from alimark.detection.many_keys import detect_keys
 
     chosen = DetectionSettings.of(detection_settings(first, settings, {**options}))
@@ -117,14 +117,17 @@ def _detect_each(
     embedder: Embedder | None,
     settings: RandomKeys | None,
     options: Mapping[str, object],
+    llm: LLM | None,
 ) -> list[Detection]:
     """Detects under each key in turn, with enough random keys to resolve p-values corrected for the number of keys."""
     detections: list[Detection] = []
     for key in keys:
         mark = load(key, embedder=embedder)
-        chosen = detection_settings(mark, settings, options)
+        # Settings that the keys of all schemes share leave AliMark's own search at its defaults.
+        shared = DetectionSettings.of(settings) if settings is not None and aligns(key.scheme) else settings
+        chosen = detection_settings(mark, shared, options)
         chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
-        [answer] = mark.detect_batch([text], chosen)
+        [answer] = mark.detect_batch([text], chosen, llm=llm)
         if isinstance(answer, AlimarkError):
             raise answer
         detections.append(answer.corrected(len(keys)))

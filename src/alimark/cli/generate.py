@@ -212,6 +212,8 @@ def write_one(
 
 def _print_generation(generation: Generation, as_json: bool) -> None:
     """Prints the text, or its whole record, on stdout, and what it cost on stderr."""
+    from alimark.schemes.registry import aligns
+
     if as_json:
         show.print_json(generation.record("prompt"))
     else:
@@ -219,7 +221,8 @@ def _print_generation(generation: Generation, as_json: bool) -> None:
     matches = "unmarked"
     if generation.marked:
         per_sentence = sum(generation.matches) / max(1, len(generation.matches))
-        matches = f"{per_sentence:.1f} of {generation.block_size} matched each ({generation.scheme})"
+        unit = "bits each" if aligns(generation.scheme) else f"matched each ({generation.scheme})"
+        matches = f"{per_sentence:.1f} of {generation.block_size} {unit}"
     show.note(
         f"{len(generation.sentences)} sentences, {matches}, {generation.candidates} candidates, "
         f"{generation.tokens} tokens, {generation.elapsed:.0f} s, seed {generation.seed}"

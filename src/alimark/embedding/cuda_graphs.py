@@ -53,13 +53,13 @@ class RecordedEncoder:
         mask[: len(texts)][filled] = 1
         with self._lock:
             if length not in self._recorded:
-                self._recorded[length] = self._record(length, given)
+                self._recorded[length] = self._record(given)
             graph, inputs, vectors = self._recorded[length]
             inputs.copy_(given, non_blocking=True)
             graph.replay()
             return vectors[: len(texts)].cpu()
 
-    def _record(self, length: int, given: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
+    def _record(self, given: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
         inputs = given.to(self._device)
         # This first run initialises libraries, which a recording does not allow.
         vectors = self._encode(inputs[0], inputs[1]).clone()

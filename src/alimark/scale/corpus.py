@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from alimark._util.files import write_whole
 from alimark._util.jsonl import Record
+from alimark.audit.run import check_rate
 from alimark.errors import AlimarkError
 from alimark.scale import summary
 from alimark.scale.files import BLOCK_BYTES, Block, Source, arrow, file_system, find, plan
@@ -87,8 +88,7 @@ def run(
     progress: Progress | None = None,
 ) -> tuple[Record, Outcome]:
     """Test every document of the inputs and sum up the results. Without a cluster, this process does all of it."""
-    if not 0 < fdr < 1:
-        raise AlimarkError(f"a false discovery rate lies between 0 and 1, but {fdr} was given")
+    check_rate(fdr)
     if block_bytes < 1:
         raise AlimarkError(f"a block has at least one byte, but {block_bytes} was given")
     progress = progress or Silent()

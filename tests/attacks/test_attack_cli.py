@@ -142,7 +142,7 @@ def test_sentences_of_other_texts(run: Run, many: Path, tmp_path: Path) -> None:
         (["delete", "empty.txt"], "empty"),
         (["truncate", "story.txt", "--rate", "1"], "nothing would be left"),
         (["nosuch"], "nosuch"),
-        (["chat", "story.txt", "--llm", "openai:nowhere"], "no address"),
+        (["chat", "story.txt", "--llm", "openai:nowhere"], "not the address"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -492,7 +492,7 @@ def test_a_model_is_loaded_once_and_let_go(folders: Folders, monkeypatch: pytest
 
 
 def test_devices_that_are_not_there(folders: Folders) -> None:
-    with pytest.raises(AttackError, match="is no device"):
+    with pytest.raises(AttackError, match="is not a device"):
         Pegasus(model=folders.pegasus(), device="toaster")(TEXT)
     if not torch.cuda.is_available():
         with pytest.raises(AttackError, match="no GPU on this machine"):

@@ -352,7 +352,7 @@ class TestAudit:
         both = tmp_path / "both.jsonl"
         done = run("audit", "-k", key_file, letters, source, "-o", both, "--json")
         assert (done.status, json.loads(done.out)["documents"]) == (0, 9), done.err
-        assert "1 files of no known kind" in done.err
+        assert "1 files of unknown kind" in done.err
         found = {record["id"]: record for record in map(json.loads, both.read_text().splitlines())}
         first = json.loads(output.read_text().splitlines()[0])
         assert found["a"] == first
@@ -526,6 +526,7 @@ def test_interrupting_generation_keeps_every_finished_text(
     _, said = child.communicate(timeout=30)
     assert child.returncode == status
     assert b"Traceback" not in said
+    assert (b"interrupted; what was finished is kept" in said) == (sent == signal.SIGINT)
     done = output.read_bytes().split(b"\n")[:-1]
     assert len(done) >= 3
     assert [json.loads(line)["id"] for line in done] == [str(i) for i in range(len(done))]

@@ -28,7 +28,7 @@ def test_a_missing_engine_names_its_extra(tiny_folder: Path, monkeypatch: pytest
 
 
 def test_what_is_no_language_model_is_an_error() -> None:
-    with pytest.raises(LLMError, match="no address of a server"):
+    with pytest.raises(LLMError, match="not the address of a server"):
         llm.load_llm("openai:localhost")
     with pytest.raises(LLMError, match="embedder"):
         llm.load_llm("all-MiniLM-L6-v2")

@@ -32,7 +32,7 @@ __all__ = ["fake", "waits"]  # fixtures, used by name
 class TestAddresses:
     @pytest.mark.parametrize("url", ["", "localhost:8000/v1", "ftp://host/v1", "http:///v1", "http://host:99999/v1"])
     def test_what_is_no_address_is_an_error(self, url: str) -> None:
-        with pytest.raises(LLMError, match="no address of a server"):
+        with pytest.raises(LLMError, match="not the address of a server"):
             OpenAI(url, "m", dialect="openai")
 
     @pytest.mark.parametrize("url", [f"http://me:{KEY}@host/v1", f"http://{KEY}@host/v1", f"http://host/v1?key={KEY}"])

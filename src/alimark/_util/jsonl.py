@@ -1,4 +1,4 @@
-"""JSONL files: records are read one by one and appended whole, and a run that was killed can be taken up again.
+"""JSONL files: records are read one by one and appended whole, and a run that was killed can be resumed.
 
 Everything that is written has the same record: `id, prompt, text, sentences, scheme, key_id, settings, seed, cost, parent_id,
 attack, failed, error` (absent where empty). Every verb reads it and adds to it.
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
-    """Yields line numbers and records; for a line that is no record, the error that says why, and reading goes on."""
+    """Yields line numbers and records; for a line that is not a record, the error that says why, and reading goes on."""
     with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -30,7 +30,7 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
 
 
 def parse_record(line: bytes, where: str) -> Record | RecordError:
-    """Parses one line; returns the error where it is no JSON object. `where` names the line in the message."""
+    """Parses one line; returns the error where it is not a JSON object. `where` names the line in the message."""
     try:
         record = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -107,7 +107,7 @@ class JsonlWriter:
 
     def _know(self, record: Record | RecordError, key_id: str | None) -> None:
         if isinstance(record, RecordError) or "id" not in record:
-            raise RecordError(f"{self.path} holds lines that are no records of alimark; choose another output file")
+            raise RecordError(f"{self.path} holds lines that are not records of alimark; choose another output file")
         if key_id is not None and record.get("key_id", key_id) != key_id:
             raise RecordError(
                 f"{self.path} was written under key {record['key_id']}, not {key_id}; choose another output file"

@@ -49,7 +49,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
-        """The entry points of all installed packages by name. Two of the same name are an error, not a matter of luck."""
+        """The entry points of all installed packages by name; raises an error where two packages use the same name."""
         from importlib import metadata  # takes long to import, and is not needed for built-in objects
 
         entries: dict[str, EntryPoint] = {}

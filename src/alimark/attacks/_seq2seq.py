@@ -117,7 +117,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
-        raise AttackError(f"{name!r} is no device; use cpu or cuda") from None
+        raise AttackError(f"{name!r} is not a device; use cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise AttackError("PyTorch finds no GPU on this machine; use cpu")
     return device

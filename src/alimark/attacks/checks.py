@@ -45,7 +45,7 @@ def sentence_flaw(answer: str, original: str) -> str:
 
 
 def text_flaw(answer: str, original: str) -> str:
-    """Why `answer` is no rewrite of the text `original`; empty where it is one."""
+    """Why `answer` is not a rewrite of the text `original`; empty where it is one."""
     if flaw := _common_flaw(answer, original):
         return flaw
     if " ".join(answer.split()) == " ".join(original.split()):
@@ -58,7 +58,7 @@ def text_flaw(answer: str, original: str) -> str:
 
 
 def joined_flaw(answer: str, original: str) -> str:
-    """Why sentences that passed the checks one by one are together no rewrite of the text `original`; empty where they are.
+    """Why sentences that passed the checks one by one are not a rewrite of the text `original` together; empty where they are.
 
     A broken model may answer every sentence with the same sentence or an unrelated one, and each alone passes.
     """

@@ -114,7 +114,7 @@ def _lead_after(sentences: Sequence[Piece]) -> str:
 
 
 def _can_stand_alone(body: str) -> bool:
-    """Whether a sentence can stand in another text: it ends with a mark, and is no heading or short list item."""
+    """Whether a sentence can stand in another text: it ends with a mark, and is neither a heading nor a short list item."""
     return with_full_stop(body) == body and len(WORDS.findall(body)) >= 4
 
 

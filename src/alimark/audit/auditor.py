@@ -72,7 +72,7 @@ class Auditor:
         beat: Beat = lambda: None,
     ) -> None:
         if not keys:
-            raise AlimarkError("no keys were given")
+            raise AlimarkError("no keys were given; give at least one")
         self.keys = list(keys)
         self.settings = settings
         self.llm = llm

@@ -52,7 +52,7 @@ class JsonlDocuments:
 
 
 def check_rate(fdr: float) -> None:
-    """Raises AlimarkError where `fdr` is no false discovery rate."""
+    """Raises AlimarkError where `fdr` does not lie between 0 and 1."""
     if not 0 < fdr < 1:
         raise AlimarkError(f"a false discovery rate lies between 0 and 1, not at {fdr}")
 

@@ -319,7 +319,7 @@ def _boxes(axes: Axes, rows: Sequence[Quality], looks: Looks) -> None:
 
 
 def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
-    """Histograms of z of human texts, by block size, in grey because block sizes are no methods."""
+    """Histograms of z of human texts, by block size, in grey because block sizes are not methods."""
     sizes = sorted((size for size, values in results["null"].items() if values), key=lambda size: (len(size), size))
     if not sizes:
         return

@@ -72,7 +72,7 @@ def alimark_report(
 ) -> Record:
     """Measures the rates of an AliMark key on texts that are embedded once for all keys."""
     settings = DetectionSettings(draws=options.draws)
-    # A soft score is no normal deviate.
+    # A soft score is not a normal deviate.
     report = _report(sample, key, rates.p_values(embedded, key, settings), with_z=not key.soft)
     if options.fresh:
         step = start("one key a text", len(sample.texts))

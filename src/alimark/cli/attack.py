@@ -98,7 +98,7 @@ class _Job:
         if (self.file is None) == (self.input_file is None):
             raise AlimarkError("name a text file (- for standard input), or give --input and --output")
         if (self.input_file is None) != (self.output is None):
-            raise AlimarkError("--input and --output go together")
+            raise AlimarkError("--input and --output go together; give both, or neither")
 
 
 def _command(kind: type[Attack]) -> Callable[..., None]:

@@ -211,7 +211,7 @@ def _documents(inputs: list[str], output: Path, how: CorpusOptions) -> Iterable[
             raise AlimarkError(f"{output} lies in {name}, among the documents; choose another --output")
     documents = CorpusDocuments(inputs, how.text_field, how.max_document)
     if documents.passed_over:
-        show.note(f"note: {documents.passed_over} files of no known kind are passed over")
+        show.note(f"note: {documents.passed_over} files of unknown kind are skipped")
     return documents
 
 

@@ -90,7 +90,7 @@ def keygen(
 
 
 def assignments(pairs: list[str]) -> dict[str, object]:
-    """Parses NAME=VALUE; a value is read as TOML, and as a text where it is none."""
+    """Parses NAME=VALUE; a value is read as TOML, or as a string where it is not TOML."""
     import tomllib
 
     values: dict[str, object] = {}
@@ -115,7 +115,9 @@ def _read_centre(path: Path, embedder: str) -> list[float]:
         mean = [float(x) for x in content["mean"]]
         made_for = content["embedder"]
     except (ValueError, KeyError, TypeError):
-        raise AlimarkError(f"{path} is no corpus mean; make one: alimark calibrate --centre-out {path}") from None
+        raise AlimarkError(
+            f"{path} does not hold a corpus mean; make one: alimark calibrate --centre-out {path}"
+        ) from None
     if made_for != embedder:
         raise AlimarkError(f"{path} is the mean of {made_for} embeddings, not of {embedder}")
     return mean

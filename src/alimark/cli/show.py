@@ -65,7 +65,7 @@ def progress() -> Iterator[Progress]:
 
 
 class Ticker:
-    """Prints a line of progress on stderr every few seconds, where stderr is no terminal and shows no bar."""
+    """Prints a line of progress on stderr every few seconds, where stderr is not a terminal and shows no bar."""
 
     def __init__(self, seconds: float = 15.0) -> None:
         self._seconds, self._last = seconds, time.monotonic()

@@ -109,13 +109,15 @@ def detect_keys_batch(
 def _check_alike(keys: Sequence[Key], embedder: Embedder) -> None:
     """Raises AlimarkError where the keys cannot share one embedding and one kind of score."""
     if not keys:
-        raise AlimarkError("no keys were given")
+        raise AlimarkError("no keys were given; give at least one")
     if len({(key.fingerprint, key.splitter) for key in keys}) > 1:
-        raise AlimarkError("keys of several embedders or splitters cannot share one embedding; ask for each apart")
+        raise AlimarkError(
+            "keys of several embedders or splitters cannot share one embedding; detect with the keys of each separately"
+        )
     for key in keys:
         key.check(embedder)
     if len({key.soft for key in keys}) > 1:
-        raise AlimarkError("hard and soft keys have scores of different kinds; ask for each kind apart")
+        raise AlimarkError("hard and soft keys have scores of different kinds; detect with each kind separately")
 
 
 def best_keys(

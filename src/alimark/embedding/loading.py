@@ -85,11 +85,16 @@ def _find(name: str) -> ModelFiles:
 
     folder = store.resolve(name)
     if not folder.is_dir():
-        raise ModelError(f"{name} is not an embedder: {folder} is not a folder in sentence-transformers form")
+        raise ModelError(
+            f"{name} is not an embedder: {folder} is not a folder in sentence-transformers form; `alimark models list` shows "
+            "the embedders of the store"
+        )
     modules = onnx_graph.read_modules(folder)
     weights = (modules[0][1] if modules else folder) / "model.safetensors"
     if not weights.is_file():
-        raise ModelError(f"{folder} holds no model.safetensors, the only weight format that alimark loads")
+        raise ModelError(
+            f"{folder} holds no model.safetensors, the only weight format that alimark loads; convert its weights to it"
+        )
     digest = _hash_once(weights, cache_folder() / "fingerprints")
     # The same weights get the same name whichever way they were named, so that a key finds them on another machine.
     known = (entry.name for entry in store.entries().values() if entry.weights.sha256 == digest)

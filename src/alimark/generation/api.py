@@ -57,7 +57,9 @@ def generate_many(
         AlimarkError: Where the settings or the batch make no sense, or key and embedder do not fit.
     """
     if settings.tokens is not None:
-        raise AlimarkError("a text that is marked by sentences has a length in sentences, not in tokens")
+        raise AlimarkError(
+            "this scheme marks sentences, so a text has a length in sentences, not in tokens; leave out `tokens`"
+        )
     check(key, embedder)
     batch = batch or default_batch(llm)
     if batch < 1:

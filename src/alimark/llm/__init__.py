@@ -82,7 +82,7 @@ def known_llm(name: str) -> Entry | None:
     known = store.entries().get(name)
     if known and known.kind != "llm":
         llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
-        raise LLMError(f"{name} is no language model but of kind {known.kind}; language models are: {llms}")
+        raise LLMError(f"{name} is not a language model but of the kind {known.kind}; language models are: {llms}")
     return known
 
 

@@ -268,7 +268,7 @@ def parse_address(base_url: str) -> SplitResult:
     except ValueError:
         good = False
     if not good:
-        raise LLMError("that is no address of a server; an example is http://localhost:8000/v1")
+        raise LLMError("that is not the address of a server; an example is http://localhost:8000/v1")
     if "@" in address.netloc or address.query:
         raise LLMError(
             f"an address must hold no user, password, key or query; put the key into {KEY_VARIABLES[0]} in the environment"

@@ -298,7 +298,7 @@ class _Server:
         except ImportError:
             raise MissingExtra("xllamacpp", "llama-cpp") from None
         if not path.is_file():
-            raise LLMError(f"there is no GGUF file at {path}")
+            raise LLMError(f"there is no GGUF file at {path}; check the path")
         self._key = secrets.token_hex(16)
         self._slots = parallel
         params = xllamacpp.CommonParams()

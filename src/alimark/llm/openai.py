@@ -60,7 +60,10 @@ class OpenAI(LLM):
         if min(concurrency, 1 if per_request is None else per_request) < 1 or timeout <= 0 or min(retries, backoff) < 0:
             raise LLMError("concurrency, per_request and timeout must be positive, retries and backoff not negative")
         if api not in ("auto", "completions", "chat") or dialect not in (None, "openai", *_OWNERS.values()):
-            raise LLMError(f"api={api!r} or dialect={dialect!r} is unknown")
+            raise LLMError(
+                f"api={api!r} or dialect={dialect!r} is unknown; api is auto, completions or chat, and dialect is one of "
+                f"{', '.join(['openai', *_OWNERS.values()])}"
+            )
         address = parse_address(base_url)
         self._concurrency = concurrency
         self._http = Http(address, api_key(address), concurrency, timeout, retries, backoff)

@@ -83,7 +83,9 @@ class SchemeParameters:
         if self.embeds != bool(embedder):
             raise KeyFileError(f"a {self.scheme} key must name {'an' if self.embeds else 'no'} embedder")
         if fitted is not None and fitted.scheme != self.scheme:
-            raise KeyFileError(f"data learned for {fitted.scheme} cannot be used for {self.scheme}")
+            raise KeyFileError(
+                f"data learned for {fitted.scheme} cannot be used for {self.scheme}; learn them: alimark fit {self.scheme}"
+            )
         if fitted is not None and embedder and fitted.origin.get("fingerprint") != fingerprint:
             raise KeyFileError(
                 f"the learned data were learned with the embedder {fitted.origin.get('embedder')}, not {embedder}; learn them "

@@ -143,7 +143,7 @@ def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], int]:
     base = path if first_sign is None else path[:first_sign].rpartition("/")[0]
     [top] = fs.get_file_info([base])
     if top.type == kinds.FileType.NotFound:
-        raise AlimarkError(f"{shown} does not exist")
+        raise AlimarkError(f"{shown} does not exist; check the path")
     if top.type == kinds.FileType.File:
         return [_source(top.path, top.size, "text")], 0
     inside = [info for info in fs.get_file_info(kinds.FileSelector(base, recursive=True)) if info.is_file]

@@ -162,7 +162,7 @@ class Ring:
             raise KeyFileError(f"the service uses alimark keys, not {key.scheme} keys; create one with alimark keygen")
         label = self._labelled(key, tenant, model, starts, ends)
         if key.id in self._labels:
-            raise KeyFileError(f"the key {key.id} is on the ring already")
+            raise KeyFileError(f"the key {key.id} is on the ring already; it need not be added again")
         self._save(key)
         self._store.do(_insert(label))
         self.reload()

@@ -124,7 +124,7 @@ def read_reference(path: Path | str) -> tuple[Floats, Floats]:
         for n, entry in content.items():
             mean[int(n)], std[int(n)] = float(entry["mean"]), float(entry["std"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AlimarkError(f"{path} is no table of means and standard deviations by length: {error}") from None
+        raise AlimarkError(f"{path} is not a table of means and standard deviations by length: {error}") from None
     return mean, std
 
 

@@ -53,7 +53,7 @@ def converted(path: Path) -> Path:
     from alimark.models.fetching import install, locked, staged
 
     if not path.is_file():
-        raise LLMError(f"there is no GGUF file at {path}")
+        raise LLMError(f"there is no GGUF file at {path}; check the path")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     home = cache_folder()

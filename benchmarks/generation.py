@@ -93,7 +93,7 @@ def own_generate(name: str, device: str) -> Continue:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from alimark.llm._weights import converted
+    from alimark.llm.torch.weights import converted
     from alimark.models import store
 
     path = store.resolve(name.removeprefix("transformers:"))

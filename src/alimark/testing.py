@@ -1,7 +1,7 @@
-"""Stand-ins for a language model and an embedder: instant, deterministic, without weights.
+"""A language model and an embedder for tests: fast, deterministic, and without weights.
 
-For tests of code that uses alimark, and for alimark's own. `StandInLLM` writes plain English by chance and can
-be told to misbehave as real models do; `StandInEmbedder` hashes words and letters, so that like texts get like
+They serve tests of programs that use alimark, and alimark's own tests and examples. `StandInLLM` generates random English
+sentences, and can imitate faults of real models. `StandInEmbedder` hashes words and letters, so that similar texts have similar
 vectors.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.errors import ContextFull
-from alimark.llm.base import Draw, Over, Request, Sampling
+from alimark.llm.base import Draw, Request, Sampling, StopCondition
 
 _WORDS = {
     "who": "the teacher|a young doctor|her brother|the old sailor|Mrs. Brown|Dr. Smith|the mayor|a stranger"
@@ -50,13 +50,30 @@ _MARK = re.compile(r"[.!?]")
 
 
 class StandInLLM:
-    """Writes sentences that depend on (context, seed, draw number). The switches make it misbehave:
+    """A language model without weights that generates random sentences, and can imitate faults of real models.
 
-    ends_after: the model ends its text once the context holds that many sentence ends.
-    blanks: the share of draws that are white space. repeats: the share that all say the same.
-    endless: no sentence ends, so that every draw spends `max_tokens`.
-    context_characters: ContextFull beyond that. interrupt_at: KeyboardInterrupt at that call, counted from 1.
-    callers, together: what it says of itself as every model does.
+    A draw depends on the context, the seed and the number of the draw only.
+
+    Args:
+        seed: Another seed gives other sentences.
+        name: The name of the model.
+        ends_after: The model ends the text once the context holds this many sentence ends.
+        blanks: The share of draws that are white space.
+        repeats: The share of draws that are all the same.
+        endless: Whether no sentence ever ends, so that every draw reaches `max_tokens`.
+        context_characters: The length of the longest context; for a longer one `draw` raises ContextFull.
+        interrupt_at: The number of the call, counted from 1, at which `draw` raises KeyboardInterrupt.
+        max_concurrency: The property of this name of the LLM protocol.
+        preferred_batch: The property of this name of the LLM protocol.
+
+    Example:
+        >>> from alimark.llm.base import Request, Sampling
+        >>> llm = StandInLLM()
+        >>> [[draw]] = llm.draw([Request("A story. ", 1, seed=9)], Sampling(), lambda text: text.endswith(". "))
+        >>> draw.text
+        'The painter hid a letter on the hill. '
+        >>> draw.ended
+        'sentence'
     """
 
     def __init__(
@@ -70,12 +87,12 @@ class StandInLLM:
         endless: bool = False,
         context_characters: int | None = None,
         interrupt_at: int | None = None,
-        callers: int = 1,
-        together: int = 4,
+        max_concurrency: int = 1,
+        preferred_batch: int = 4,
     ) -> None:
         self.name = name
-        self.callers, self.together = callers, together
-        self.singles = callers, together
+        self.max_concurrency, self.preferred_batch = max_concurrency, preferred_batch
+        self.single_draw_batching = max_concurrency, preferred_batch
         self.limits: tuple[str, ...] = ()
         self.calls = 0
         self._seed = seed
@@ -86,7 +103,13 @@ class StandInLLM:
         self._context_characters = context_characters
         self._interrupt_at = interrupt_at
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        """Generates the draws of each request.
+
+        Raises:
+            ContextFull: A context is longer than `context_characters`.
+            KeyboardInterrupt: This is the call `interrupt_at`.
+        """
         self.calls += 1
         if self.calls == self._interrupt_at:
             raise KeyboardInterrupt
@@ -94,17 +117,17 @@ class StandInLLM:
             if self._context_characters is not None and len(request.context) > self._context_characters:
                 raise ContextFull(f"the stand-in reads at most {self._context_characters} characters")
         return [
-            [self._one(request, request.first + i, sampling, over) for i in range(request.count)]
+            [self._one(request, request.first + i, sampling, stop) for i in range(request.count)]
             for request in requests
         ]
 
     def count_tokens(self, request: Request) -> int:
-        """A word a token, as its draws count them."""
-        return len(" ".join([*(turn.content for turn in request.turns), request.context]).split())
+        """The number of tokens of a request; each word is a token, as in the draws."""
+        return len(" ".join([*(message.content for message in request.messages), request.context]).split())
 
-    def _one(self, request: Request, number: int, sampling: Sampling, over: Over) -> Draw:
-        said = "".join(f"{turn.role}: {turn.content}\n" for turn in request.turns)
-        chance = random.Random(f"{self._seed} {request.seed} {number} {said}{request.context}")
+    def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
+        chat = "".join(f"{message.role}: {message.content}\n" for message in request.messages)
+        chance = random.Random(f"{self._seed} {request.seed} {number} {chat}{request.context}")
         ends = len(re.findall(r"[.!?]\W*\s", request.context + " "))
         if self._ends_after is not None and ends >= self._ends_after:
             return Draw("", 1, "model")
@@ -118,7 +141,7 @@ class StandInLLM:
         for token in self._tokens(chance):
             text, tokens = text + token, tokens + 1
             marked = marked or bool(_MARK.search(token))
-            if marked and over(text):
+            if marked and stop(text):
                 return Draw(text, tokens, "sentence")
             if tokens == sampling.max_tokens:
                 break
@@ -137,7 +160,18 @@ def _sentence(chance: random.Random) -> str:
 
 
 class StandInEmbedder:
-    """Unit vectors from hashed words and letter triples: texts that share many lie close together."""
+    """An embedder without weights: unit vectors of hashed words and letter triples, similar for texts that share many.
+
+    Args:
+        dimension: The number of dimensions of the vectors.
+        name: The name of the embedder.
+
+    Example:
+        >>> embedder = StandInEmbedder()
+        >>> cat, kitten, law = embedder.embed(["The cat slept.", "The cat slept well.", "Parliament passed a bill."])
+        >>> bool(cat @ kitten > cat @ law)
+        True
+    """
 
     backend = "stand-in"
     languages: frozenset[str] = frozenset()
@@ -148,13 +182,14 @@ class StandInEmbedder:
         self.fingerprint = f"sha256:{hashlib.sha256(f'stand-in {dimension}'.encode()).hexdigest()}"
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of the texts, one row each."""
         vectors = np.array([self._vector(text) for text in texts], dtype=np.float32)
         return vectors.reshape(len(texts), self.dimension)
 
     def _vector(self, text: str) -> NDArray[np.float64]:
         words = re.findall(r"\w+", text.lower())
         features = [*words, *(f" {word} "[i : i + 3] for word in words for i in range(len(word)))]
-        # A text without words has a direction too, so that no row is zero.
+        # A text without words gets a vector too, so that no row is zero.
         total = np.sum([_direction(feature, self.dimension) for feature in features or [f"\0{text}"]], axis=0)
         unit: NDArray[np.float64] = total / np.linalg.norm(total)
         return unit
@@ -162,7 +197,7 @@ class StandInEmbedder:
 
 @lru_cache(maxsize=1 << 14)
 def _direction(feature: str, dimension: int) -> NDArray[np.float64]:
-    """A fixed, roughly normal direction: each coordinate sums eight hashed bytes about their mean."""
+    """A fixed direction for a feature. Each coordinate is the sum of eight hashed bytes minus its mean: roughly normal."""
     stream = hashlib.shake_256(feature.encode()).digest(8 * dimension)
     sums = np.frombuffer(stream, dtype=np.uint8).reshape(dimension, 8).sum(axis=1, dtype=np.float64)
     return np.asarray(sums - 8 * 127.5)

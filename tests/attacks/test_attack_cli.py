@@ -1,4 +1,4 @@
-"""alimark attack: one text, many texts, resuming, and what is said when something is wrong."""
+"""alimark attack: one text, many texts, resuming an interrupted run, and error messages."""
 
 from __future__ import annotations
 

@@ -11,11 +11,13 @@ transformers = pytest.importorskip("transformers")
 
 from alimark.attacks._beams import Beam, diverse_beams  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 VOCABULARY, END, STEPS = 14, 1, 9
 
 
 def random_t5(seed: int, length_penalty: float = 1.0) -> Any:
-    """In double precision, so that no two beams are so near each other that rounding decides."""
+    """A random T5 in double precision, so that rounding never decides between two beams."""
     config = transformers.T5Config(
         vocab_size=VOCABULARY, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0,
         tie_word_embeddings=False,
@@ -23,7 +25,7 @@ def random_t5(seed: int, length_penalty: float = 1.0) -> Any:
     torch.manual_seed(seed)
     model = transformers.T5ForConditionalGeneration(config).double().eval()
     with torch.no_grad():
-        model.lm_head.weight.mul_(0.4)  # unsure of itself: sure ones give ties
+        model.lm_head.weight.mul_(0.4)  # less certain: certain models give ties
         model.lm_head.weight[END] *= 2
     model.generation_config.length_penalty = length_penalty
     return model
@@ -37,7 +39,7 @@ def batch(seed: int) -> tuple[Any, Any]:
 
 
 def theirs(model: Any, ids: Any, mask: Any, beams: int) -> list[list[tuple[int, ...]]]:
-    """By transformers' own search; without the first token and the padding."""
+    """The beams of transformers, without the first token and the padding."""
     rows = model.generate(
         input_ids=ids, attention_mask=mask, num_beams=beams, num_return_sequences=beams, early_stopping=True,
         do_sample=False, max_new_tokens=STEPS,
@@ -55,13 +57,13 @@ def rows_of(found: Sequence[Beam]) -> list[tuple[int, ...]]:
 def test_one_group_is_the_beam_search_of_transformers(seed: int, beams: int, length_penalty: float) -> None:
     model, (ids, mask) = random_t5(seed, length_penalty), batch(seed)
     found = diverse_beams(model, ids, mask, beams=beams, max_tokens=STEPS)
-    if beams == 1:  # transformers takes one beam for no search at all, which is the same
+    if beams == 1:  # transformers treats one beam as greedy decoding, which is the same
         model.generation_config.length_penalty = 1.0
     assert [rows_of(row) for row in found] == theirs(model, ids, mask, beams)
 
 
 def test_some_beams_end_and_some_are_cut() -> None:
-    """So that the tests here are about both."""
+    """The models of these tests cover both cases."""
     rows = [
         beam.tokens
         for seed in range(4)
@@ -85,7 +87,7 @@ def test_a_group_without_penalty_is_a_plain_search_of_its_size(seed: int) -> Non
 
 
 def plainly(model: Any, ids: Any, beams: int, groups: int, penalty: float) -> list[Beam]:
-    """The same for one sentence without padding, reading everything anew for every row and step."""
+    """A plain implementation for one sentence without padding and without a KV cache."""
     width = beams // groups
     running: list[list[tuple[tuple[int, ...], float]]] = [[((), 0.0)] for _ in range(groups)]
     done: list[list[Beam]] = [[] for _ in range(groups)]
@@ -129,7 +131,7 @@ def test_a_penalty_makes_groups_differ() -> None:
 
 
 def test_pegasus_has_the_same_search() -> None:
-    """Another architecture, whose decoder counts its places by what it remembers."""
+    """Another architecture, whose decoder takes its positions from the KV cache."""
     config = transformers.PegasusConfig(
         vocab_size=VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=32,

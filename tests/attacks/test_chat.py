@@ -1,4 +1,4 @@
-"""The chat attack: what it asks, what it takes, and what it does with what it cannot take."""
+"""The chat attack: its prompt, the checks of answers, and what it does with answers that do not pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from alimark.attacks import Attacked, Target, load_attack
 from alimark.attacks.chat import PROMPT, SYSTEM, Chat
 from alimark.errors import AttackError, ContextFull, LLMError
-from alimark.llm.base import Draw, Ended, Over, Request, Sampling
+from alimark.llm.base import Draw, Ended, Request, Sampling, StopCondition
 
 TEXT = (
     "The old sailor sold his boat to a young doctor from the city. Nobody in the village had expected such a thing. "
@@ -26,22 +26,29 @@ Tell = Callable[[Request, int], str | Exception]
 
 
 class Teller:
-    """A model that says what a function of the request and of how often it came makes it say."""
+    """A model whose answer is a function of the request and of how often it was asked before."""
 
     name = "teller"
     limits: tuple[str, ...] = ()
 
-    def __init__(self, tell: Tell, *, callers: int = 1, together: int = 1, ended: Ended = "model") -> None:
-        self.tell, self.callers, self.together, self.ended = tell, callers, together, ended
-        self.singles = callers, together
+    def __init__(
+        self, tell: Tell, *, max_concurrency: int = 1, preferred_batch: int = 1, ended: Ended = "model"
+    ) -> None:
+        self.tell, self.max_concurrency, self.preferred_batch, self.ended = (
+            tell,
+            max_concurrency,
+            preferred_batch,
+            ended,
+        )
+        self.single_draw_batching = max_concurrency, preferred_batch
         self.asked: list[Request] = []
         self.sampling: Sampling | None = None
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
         self.sampling = sampling
         rows = []
         for request in requests:
-            before = sum(one.turns == request.turns for one in self.asked)
+            before = sum(one.messages == request.messages for one in self.asked)
             self.asked.append(request)
             said = self.tell(request, before)
             if isinstance(said, Exception):
@@ -59,11 +66,11 @@ def test_the_papers_question() -> None:
     llm = Teller(lambda request, _: GOOD)
     assert attacked(llm) == [Attacked(GOOD, tokens=len(GOOD.split()))]
     [request] = llm.asked
-    assert [(turn.role, turn.content) for turn in request.turns] == [
+    assert [(turn.role, turn.content) for turn in request.messages] == [
         ("system", "You are a helpful assistant to rewrite text."),
         ("user", PROMPT.format(text=TEXT)),
     ]
-    assert request.turns[0].content == SYSTEM
+    assert request.messages[0].content == SYSTEM
     assert llm.sampling == Sampling(1.0, 1.0, 1.0, 1024, may_end=True)
 
 
@@ -114,8 +121,8 @@ def test_what_stands_around_an_answer_is_taken_off(around: str) -> None:
     assert made == Attacked(GOOD, tokens=made.tokens)
 
 
-@pytest.mark.parametrize(("callers", "together"), [(1, 1), (3, 2), (2, 8)])
-def test_results_do_not_depend_on_who_is_asked_with_whom(callers: int, together: int) -> None:
+@pytest.mark.parametrize(("max_concurrency", "preferred_batch"), [(1, 1), (3, 2), (2, 8)])
+def test_results_do_not_depend_on_who_is_asked_with_whom(max_concurrency: int, preferred_batch: int) -> None:
     texts = [TEXT.replace("doctor", f"doctor number {i}") for i in range(9)]
 
     def tell(request: Request, before: int) -> str:
@@ -123,16 +130,18 @@ def test_results_do_not_depend_on_who_is_asked_with_whom(callers: int, together:
 
     alone = [attacked(Teller(tell), [text])[0] for text in texts]
     together_made = dict(
-        Chat(engine=Teller(tell, callers=callers, together=together)).run(Target(text, 0) for text in texts)
+        Chat(engine=Teller(tell, max_concurrency=max_concurrency, preferred_batch=preferred_batch)).run(
+            Target(text, 0) for text in texts
+        )
     )
     assert [together_made[i] for i in range(9)] == alone
 
 
 def test_a_text_too_long_for_the_model_fails_and_the_others_do_not() -> None:
     def tell(request: Request, before: int) -> str | Exception:
-        return ContextFull("full") if "giant" in request.turns[1].content else GOOD
+        return ContextFull("full") if "giant" in request.messages[1].content else GOOD
 
-    made = attacked(Teller(tell, together=4), [TEXT, "giant " + TEXT, TEXT])
+    made = attacked(Teller(tell, preferred_batch=4), [TEXT, "giant " + TEXT, TEXT])
     assert [one.failed for one in made] == [False, True, False]
     assert "does not fit" in made[1].error
 

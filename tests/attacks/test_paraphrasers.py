@@ -1,3 +1,5 @@
+"""Pegasus, Parrot and DIPPER, with tiny models of the same architectures that know a few sentences."""
+
 from __future__ import annotations
 
 import gc
@@ -19,7 +21,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
 
-from paraphrase_models import (  # noqa: E402
+from tiny_models import (  # noqa: E402
     PARAPHRASES,
     TEXT,
     dipper_input,
@@ -36,11 +38,13 @@ from alimark.attacks.parrot import Parrot  # noqa: E402
 from alimark.attacks.pegasus import Pegasus  # noqa: E402
 from alimark.errors import AttackError, MissingExtra, ModelError  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 SENTENCES, SAID = list(PARAPHRASES), list(PARAPHRASES.values())
 
 
 class Folders:
-    """The tiny models, each made when first asked for."""
+    """The folders of tiny models, each trained when a test first needs it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -56,7 +60,7 @@ class Folders:
 
     @cache  # noqa: B019
     def t5(self, steps: int = 110) -> str:
-        """It knows Parrot's task and DIPPER's."""
+        """A T5 that knows the task of Parrot and that of DIPPER."""
         pairs = [(f"paraphrase: {sentence}", said) for sentence, said in PARAPHRASES.items()]
         return str(save_t5(self._new(f"t5-{steps}"), [*pairs, *dipper_pairs()], steps))
 
@@ -66,8 +70,8 @@ class Folders:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    """With progress bars off while the models are made: what the attacks write themselves is what the tests look at."""
+def folders(tmp_path_factory: pytest.TempPathFactory, one_torch_thread: None) -> Folders:
+    """The tiny models. Progress bars are off while they are made, because tests check what the attacks print."""
     transformers.utils.logging.disable_progress_bar()
     return Folders(tmp_path_factory.mktemp("paraphrasers"))
 
@@ -78,7 +82,7 @@ def finished(attack: Any, *targets: Target) -> list[Attacked]:
 
 @contextmanager
 def inputs_of(network: Any) -> Iterator[list[str]]:
-    """What the encoder reads meanwhile, as text, each row once."""
+    """The different texts that the encoder reads inside the block."""
     read: list[str] = []
 
     def note(_: Any, args: Any, options: Any) -> None:
@@ -135,7 +139,7 @@ def test_sampled_beams_are_a_function_of_the_sentence(folders: Folders) -> None:
 
 
 def test_what_a_random_model_says_is_no_attack(folders: Folders) -> None:
-    """Though no sentence of it is flawed in itself."""
+    """Its sentences pass the checks one by one, but together they do not."""
     attack = Pegasus(model=folders.pegasus(0), beams=1, max_tokens=12)
     [done] = finished(attack, Target(TEXT))
     assert (done.text, done.error, done.left) == ("", "degenerate", 0)
@@ -153,7 +157,7 @@ def parrot_of(folders: Folders, **options: Any) -> Parrot:
 
 
 def chance(folder: str, label: int, *texts: str) -> float:
-    """By the model as it is, one text or pair at a time."""
+    """The probability of a label by the model itself, for one text or pair."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     with torch.inference_mode():
@@ -164,7 +168,7 @@ def test_parrot_keeps_what_both_judges_pass_and_ranks_it(folders: Folders) -> No
     sentence = SENTENCES[0]
     [every] = parrot_of(folders, adequacy=0, fluency=0).answers([sentence])
     assert len(every) > 6
-    assert every == sorted(every, key=lambda said: -parrot.difference(sentence, said))
+    assert every == sorted(every, key=lambda said: -parrot.edit_distance(sentence, said))
     adequate = [chance(folders.judge(), 1, sentence, said) for said in every]
     fluent = [chance(folders.judge(seed=1), 1, f"Sentence: {said}") for said in every]
     least = [float(np.mean(sorted(row)[3:5])) for row in (adequate, fluent)]
@@ -177,13 +181,13 @@ def test_parrot_keeps_what_both_judges_pass_and_ranks_it(folders: Folders) -> No
 def test_parrot_end_to_end(folders: Folders, capfd: pytest.CaptureFixture[str]) -> None:
     attack = parrot_of(folders, adequacy=0, fluency=0, beams=4, groups=1, batch=4)
     capfd.readouterr()
-    with inputs_of(attack._writer) as read:
+    with inputs_of(attack._paraphraser) as read:
         [done] = finished(attack, Target(TEXT))
     assert capfd.readouterr() == ("", "")
     assert sorted(read) == sorted(f"paraphrase: {sentence}" for sentence in SENTENCES)
     assert not done.failed
     assert done == finished(parrot_of(folders, adequacy=0, fluency=0, beams=4, groups=1, batch=2), Target(TEXT))[0]
-    network = attack._writer
+    network = attack._paraphraser
     for sentence, answers in zip(SENTENCES, attack.answers(SENTENCES), strict=True):
         beams = network.model.generate(
             **network.encode([f"paraphrase: {sentence}"], 40), num_beams=4, num_return_sequences=4, early_stopping=True,
@@ -208,12 +212,12 @@ def test_parrot_without_a_fit_paraphrase_fails(folders: Folders) -> None:
     ],
 )
 def test_the_label_that_means_the_same(folders: Folders, labels: tuple[str, ...], place: int) -> None:
-    assert parrot._entailment(_seq2seq.judge(folders.judge(*labels), "cpu")) == place
+    assert parrot._entailment(_seq2seq.load_classifier(folders.judge(*labels), "cpu")) == place
 
 
 def test_paraphrases_are_new() -> None:
     row = ["The sea.", "the SEA.", "", "A lake.", "The lake.", "a lake."]
-    assert parrot._new(row, "The sea.") == ["A lake.", "The lake."]
+    assert parrot._different(row, "The sea.") == ["A lake.", "The lake."]
 
 
 def plain_distance(a: str, b: str) -> int:
@@ -228,7 +232,7 @@ def plain_distance(a: str, b: str) -> int:
 @given(st.text("abc ", max_size=12), st.text("abc ", max_size=12))
 @settings(max_examples=200, deadline=None)
 def test_difference_is_the_normalised_edit_distance(a: str, b: str) -> None:
-    assert parrot.difference(a, b) == pytest.approx(plain_distance(a, b) / max(1, len(a), len(b)))
+    assert parrot.edit_distance(a, b) == pytest.approx(plain_distance(a, b) / max(1, len(a), len(b)))
 
 
 # DIPPER
@@ -287,7 +291,7 @@ def test_a_window_beyond_the_limit_loses_its_end(folders: Folders) -> None:
 
 
 UNSURE = 25
-"""Steps of training after which a model says many things, so that what is random shows."""
+"""Training steps after which the outputs of a model still vary, so that effects of random numbers are visible."""
 
 
 def test_dipper_does_not_depend_on_the_batch(folders: Folders) -> None:
@@ -329,7 +333,7 @@ def test_flawed_rewrites_are_tried_again_then_fail(folders: Folders) -> None:
 
 
 def test_a_second_try_may_do(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the text that was flawed is written again."""
+    """Only the text that did not pass is rewritten again."""
     flaws = iter(["tags", "", ""])
     monkeypatch.setattr(dipper, "text_flaw", lambda answer, original: next(flaws))
     attack = Dipper(model=folders.t5())
@@ -376,13 +380,13 @@ def test_draws_follow_the_law_of_the_nucleus() -> None:
 @pytest.mark.parametrize(
     ("attack", "options", "says"),
     [
-        (Dipper, {"lexical": 50}, "lexical diversity is one of"),
-        (Dipper, {"order": 120}, "order diversity is one of"),
+        (Dipper, {"lexical": 50}, "lexical diversity must be one of"),
+        (Dipper, {"order": 120}, "order diversity must be one of"),
         (Dipper, {"sentences": 0}, "at least 1"),
         (Dipper, {"top_p": 0.0}, "top_p"),
         (Parrot, {"beams": 10, "groups": 3}, "cannot be divided into 3 groups"),
         (Parrot, {"adequacy": 1.5}, "probabilities"),
-        (Parrot, {"diversity_penalty": -1.0}, "not below 0"),
+        (Parrot, {"diversity_penalty": -1.0}, "must be at least 0"),
         (Parrot, {"batch": 0}, "at least 1"),
         (Pegasus, {"beams": 0}, "at least 1"),
         (Pegasus, {"temperature": 0.0}, "above 0"),
@@ -410,7 +414,7 @@ def test_a_missing_library_is_named(folders: Folders, monkeypatch: pytest.Monkey
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, library, None)
             with pytest.raises(MissingExtra, match=rf"transformers is not installed.*alimark\[{extra}\]"):
-                _seq2seq.writer(str(tmp_path), "cpu")
+                _seq2seq.load_seq2seq(str(tmp_path), "cpu")
     for library in ("sentencepiece", "google.protobuf"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, library, None)
@@ -420,12 +424,12 @@ def test_a_missing_library_is_named(folders: Folders, monkeypatch: pytest.Monkey
 
 
 def test_the_tokenizer_may_lie_elsewhere(folders: Folders, tmp_path: Path) -> None:
-    """In the model's folder where it holds one, else where the settings say."""
+    """The tokenizer comes from the folder of the model if it is there, otherwise from the place in the settings."""
     bare = tmp_path / "bare"
     bare.mkdir()
     save_t5(bare, dipper_pairs()[:1], steps=1, words=False)
     with pytest.raises(ModelError, match="holds no tokenizer"):
-        _seq2seq.writer(str(bare), "cpu")
+        _seq2seq.load_seq2seq(str(bare), "cpu")
     attack = Dipper(model=str(bare), tokenizer=folders.t5(), max_tokens=40, tries=1)
     with inputs_of(attack._network) as read:
         finished(attack, Target(SENTENCES[0]))
@@ -436,7 +440,7 @@ def test_the_tokenizer_may_lie_elsewhere(folders: Folders, tmp_path: Path) -> No
 def test_a_tokenizer_of_the_hub_comes_without_weights(
     folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Those of DIPPER's would be 45 GB."""
+    """The weights beside DIPPER's tokenizer would be 45 GB."""
     hub = pytest.importorskip("huggingface_hub")
     asked: list[Any] = []
 
@@ -459,7 +463,7 @@ def test_a_tokenizer_of_the_hub_comes_without_weights(
 def test_on_a_cpu_everything_is_float32(folders: Folders, tmp_path: Path) -> None:
     model = transformers.T5ForConditionalGeneration.from_pretrained(folders.t5(), dtype=torch.bfloat16)
     model.save_pretrained(tmp_path)
-    network = _seq2seq.writer(str(tmp_path), "cpu", tokenizer=folders.t5(), half=True)
+    network = _seq2seq.load_seq2seq(str(tmp_path), "cpu", tokenizer=folders.t5(), bfloat16=True)
     assert {weights.dtype for weights in network.model.parameters()} == {torch.float32}
     assert not network.model.training
 
@@ -491,5 +495,5 @@ def test_devices_that_are_not_there(folders: Folders) -> None:
     with pytest.raises(AttackError, match="is no device"):
         Pegasus(model=folders.pegasus(), device="toaster")(TEXT)
     if not torch.cuda.is_available():
-        with pytest.raises(AttackError, match="no GPU here"):
+        with pytest.raises(AttackError, match="no GPU on this machine"):
             Pegasus(model=folders.pegasus(), device="cuda")(TEXT)

@@ -1,4 +1,4 @@
-"""The structure attacks do exactly what they say, for any text, rate and seed."""
+"""The structure attacks change exactly the sentences that they should, for any text, rate and seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from alimark.attacks import Target, load_attack
-from alimark.attacks.structure import CopyPaste, Delete, Insert, Merge, Reorder, Split, Truncate, touched
+from alimark.attacks.structure import CopyPaste, Delete, Insert, Merge, Reorder, Split, Truncate, number_to_change
 from alimark.errors import AttackError
 from alimark.testing import StandInLLM
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
@@ -47,8 +47,8 @@ def is_kept_in_order(some: list[str], others: list[str]) -> bool:
 
 
 def test_the_number_touched_is_rounded_half_up() -> None:
-    assert [touched(rate, 12) for rate in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 1)] == [0, 1, 2, 4, 5, 6, 12]
-    assert [touched(0.5, n) for n in (1, 2, 3, 4, 5)] == [1, 1, 2, 2, 3]
+    assert [number_to_change(rate, 12) for rate in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 1)] == [0, 1, 2, 4, 5, 6, 12]
+    assert [number_to_change(0.5, n) for n in (1, 2, 3, 4, 5)] == [1, 1, 2, 2, 3]
 
 
 @given(texts, rates, seeds)
@@ -264,7 +264,7 @@ def test_pools_are_told_apart_in_the_settings() -> None:
 
 
 def test_stand_in_texts() -> None:
-    """On sentences of many shapes merging and splitting still change the count by what they say at most."""
+    """On sentences of many forms, merging and splitting change the number of sentences by at most k."""
     random = Random(5)
     llm = StandInLLM()
     from alimark.llm.base import Request, Sampling
@@ -273,6 +273,6 @@ def test_stand_in_texts() -> None:
         [draws] = llm.draw([Request("x", 12, random.randrange(10**6))], Sampling(), lambda text: text.endswith("."))
         text = " ".join(draw.text.strip() for draw in draws)
         count = len(sentences(text))
-        k = touched(0.3, count)
+        k = number_to_change(0.3, count)
         assert count - k <= len(sentences(Merge(0.3)(text, 1))) < count
         assert count < len(sentences(Split(0.3)(text, 1))) <= count + k

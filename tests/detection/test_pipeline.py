@@ -24,7 +24,7 @@ from alimark.detection.stats.null_tables import reference_rule
 from alimark.detection.units import restructure
 from alimark.errors import AlimarkError, ContextFull, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generation.api import GenerationSettings
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling
+from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from alimark.text.units import halve
@@ -373,11 +373,13 @@ class Restructurer(LLM):
         self.answer = answer
         self.asked: list[Request] = []
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
         self.asked += requests
         found = []
         for request in requests:
-            [text] = re.findall(r"\[Paraphrased Text\]:\n\n(.*)\n\nOutput format", request.turns[-1].content, re.DOTALL)
+            [text] = re.findall(
+                r"\[Paraphrased Text\]:\n\n(.*)\n\nOutput format", request.messages[-1].content, re.DOTALL
+            )
             answers = [self.answer(splitter().units(text), number) for number in range(request.count)]
             for error in answers:
                 if isinstance(error, Exception):
@@ -437,7 +439,7 @@ class TestLearned:
         mark.detect(text, restructure="learned", llm=llm)
         AliMark(fixed_key(1), embedder=EMBEDDER).detect([text, text], restructure="learned", llm=llm)
         assert llm.asked[0] == llm.asked[1] == llm.asked[2]
-        assert text in llm.asked[0].turns[0].content
+        assert text in llm.asked[0].messages[0].content
 
     def test_what_is_no_restructuring_is_dropped_and_counted(self, mark: AliMark, sentences: list[str]) -> None:
         text, other = " ".join(sentences), " ".join(run_on(sentences))

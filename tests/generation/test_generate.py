@@ -11,7 +11,7 @@ from alimark import AliMark, Generation, Key, MarkedSentence, Sampling
 from alimark.errors import AlimarkError
 from alimark.generation.api import GenerationSettings
 from alimark.keys.projection import project, to_bits
-from alimark.llm.base import LLM, Draw, Over, Request
+from alimark.llm.base import LLM, Draw, Request, StopCondition
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from single_text import generate
@@ -61,7 +61,7 @@ class Fixed(LLM):
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
         [request] = requests
         numbers = range(request.first, request.first + request.count)
         return [[Draw(self.texts[i % len(self.texts)], 5, "sentence") for i in numbers]]
@@ -112,7 +112,7 @@ def test_layout_between_sentences_is_kept_and_never_inside_a_unit() -> None:
             " End. ",
         )
 
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
             done = requests[0].context.count(".") + requests[0].context.count("Heading") - 1
             return [[Draw(self.texts[done], 3, "sentence")] * requests[0].count]
 
@@ -153,7 +153,7 @@ def test_flawed_candidates_are_counted_and_avoided() -> None:
 
         name = "parrot"
 
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
             [request] = requests
             texts = (
                 " ",
@@ -172,8 +172,8 @@ def test_flawed_candidates_are_counted_and_avoided() -> None:
 
 def test_too_few_draws_is_an_error() -> None:
     class Short(Fixed):
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
-            return [super().draw(requests, sampling, over)[0][:-1]]
+        def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+            return [super().draw(requests, sampling, stop)[0][:-1]]
 
     with pytest.raises(AlimarkError, match="23 continuations where 24"):
         write(Short([" One. "]))

@@ -12,7 +12,7 @@ import pytest
 from alimark import AliMark, Generation, Key, Sampling
 from alimark.errors import AlimarkError, LLMError
 from alimark.generation.api import GenerationSettings, Prompt, Scheduler, Session, generate_many
-from alimark.llm.base import LLM, Draw, Over, Request
+from alimark.llm.base import LLM, Draw, Request, StopCondition
 from alimark.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
@@ -37,13 +37,13 @@ def test_the_batch_changes_no_text(callers: int, together: int) -> None:
         for i, prompt in enumerate(PROMPTS)
     }
     for batch in (1, 2, 5, 9, 40, None):
-        assert texts(StandInLLM(callers=callers, together=together), batch) == alone
+        assert texts(StandInLLM(max_concurrency=callers, preferred_batch=together), batch) == alone
 
 
 def test_a_list_of_prompts_comes_back_in_order() -> None:
     mark = AliMark(KEY, embedder=EMBEDDER)
     prompts = [prompt.text for prompt in PROMPTS]
-    made = mark.generate(prompts, StandInLLM(callers=3), sentences=3, candidates=8, seed=5, batch=4)
+    made = mark.generate(prompts, StandInLLM(max_concurrency=3), sentences=3, candidates=8, seed=5, batch=4)
     assert [one.prompt for one in made] == prompts
     assert [one.seed for one in made] == [5 + i for i in range(9)]
 
@@ -57,7 +57,7 @@ class Counting(StandInLLM):
         self.running = self.most = 0
         self._lock = threading.Lock()
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
         with self._lock:
             self.sizes.append(len(requests))
             self.running += 1
@@ -70,11 +70,11 @@ class Counting(StandInLLM):
 
 
 def test_live_texts_share_a_call_and_new_ones_take_the_place_of_the_finished() -> None:
-    llm = Counting(together=4)
+    llm = Counting(preferred_batch=4)
     texts(llm, 4)
     assert max(llm.sizes) == 4
     assert sum(size == 4 for size in llm.sizes) > len(llm.sizes) / 2
-    callers = Counting(callers=3, together=2)
+    callers = Counting(max_concurrency=3, preferred_batch=2)
     texts(callers, None)
     assert 1 < callers.most <= 3
     assert max(callers.sizes) <= 2
@@ -102,14 +102,14 @@ def test_each_candidate_is_embedded_once_and_the_cost_is_told() -> None:
 class Faulty(StandInLLM):
     """Fails for contexts that hold a word."""
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
         if any("Day 3" in request.context for request in requests):
             raise LLMError("the model choked")
         return super().draw(requests, sampling, over)
 
 
 def test_an_error_ends_the_texts_of_its_call_and_no_others() -> None:
-    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(callers=3), SETTINGS, rule=rule_for, batch=3))
+    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(max_concurrency=3), SETTINGS, rule=rule_for, batch=3))
     assert [i for i, one in made.items() if isinstance(one, AlimarkError)] == [3]
     made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(), SETTINGS, rule=rule_for, batch=2))
     failed = {i for i, one in made.items() if isinstance(one, AlimarkError)}
@@ -155,12 +155,12 @@ def test_chat_style_asks_for_an_answer_and_goes_on_with_it() -> None:
     seen: list[Request] = []
 
     class Chat(StandInLLM):
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
             seen.extend(requests)
             return super().draw(requests, sampling, over)
 
     made = generate("Why?", KEY, EMBEDDER, Chat(), GenerationSettings(3, 8, prompt_style="chat"), seed=1)
-    assert {turn.content for request in seen for turn in request.turns} == {"Why?"}
+    assert {turn.content for request in seen for turn in request.messages} == {"Why?"}
     assert seen[0].context == ""
     assert seen[-1].context
     assert made.text.startswith(seen[-1].context)
@@ -170,7 +170,7 @@ def test_chat_style_asks_for_an_answer_and_goes_on_with_it() -> None:
 
 
 def test_awaited_texts_are_written_together() -> None:
-    mark, llm = AliMark(KEY, embedder=EMBEDDER), Counting(together=4)
+    mark, llm = AliMark(KEY, embedder=EMBEDDER), Counting(preferred_batch=4)
 
     async def serve() -> list[Generation]:
         jobs = [mark.agenerate(p.text, llm, sentences=5, candidates=24, seed=p.seed) for p in PROMPTS[:6]]
@@ -209,7 +209,7 @@ class Coder(LLM):
     name = "coder"
     block = "```python\nfor i in range(3):\n    print(i. real)\n\n# Done. Next.\n```\n"
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
         return [[self._one(request.context, request.first + i) for i in range(request.count)] for request in requests]
 
     def _one(self, context: str, number: int) -> Draw:
@@ -240,16 +240,16 @@ def test_a_single_prompt_is_written_in_the_calling_thread() -> None:
     threads: set[str] = set()
 
     class Watched(StandInLLM):
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
             threads.add(threading.current_thread().name)
             return super().draw(requests, sampling, over)
 
-    mark, llm = AliMark(KEY, embedder=EMBEDDER), Watched(callers=4)
+    mark, llm = AliMark(KEY, embedder=EMBEDDER), Watched(max_concurrency=4)
     single = mark.generate(PROMPTS[0].text, llm, sentences=5, candidates=24, seed=PROMPTS[0].seed)
     assert threads == {threading.current_thread().name}
-    assert single.text == texts(StandInLLM(callers=4), None)[0]
+    assert single.text == texts(StandInLLM(max_concurrency=4), None)[0]
     with pytest.raises(KeyboardInterrupt):
-        mark.generate("Day 1.", Watched(callers=4, interrupt_at=2), sentences=5, candidates=24)
+        mark.generate("Day 1.", Watched(max_concurrency=4, interrupt_at=2), sentences=5, candidates=24)
 
 
 def test_a_key_needs_a_rule_and_its_embedder() -> None:
@@ -258,5 +258,5 @@ def test_a_key_needs_a_rule_and_its_embedder() -> None:
     other = Key.generate(embedder=StandInEmbedder(32))
     for callers in (1, 3):
         with pytest.raises(AlimarkError, match="embedder"):
-            list(generate_many([Prompt("Day.", key=other)], KEY, EMBEDDER, StandInLLM(callers=callers), SETTINGS,
+            list(generate_many([Prompt("Day.", key=other)], KEY, EMBEDDER, StandInLLM(max_concurrency=callers), SETTINGS,
                                rule=rule_for))  # fmt: skip

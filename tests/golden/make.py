@@ -86,7 +86,9 @@ class GoldenChat(StandInLLM):
         ]
 
     def _answer(self, request: Any, number: int, draw: Any) -> Any:
-        asked = request.turns[-1].content
+        # The field was called `turns` in the code that wrote the golden files.
+        messages = request.messages if hasattr(request, "messages") else request.turns
+        asked = messages[-1].content
         chance = random.Random(f"{request.seed} {number} {asked}")
         _, _, passage = asked.partition("[Paraphrased Text]:\n\n")
         answer = self._joined(passage.partition("\n\nOutput format")[0], chance) if passage else ""
@@ -232,7 +234,10 @@ def generations(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) ->
     candidates = 12 if key.scheme == "alimark" else 24
     generation = mark.generate(PROMPTS[0], StandInLLM(seed=1), sentences=4, candidates=candidates, seed=11)
     yield "one prompt", record_values(generation.record(stem))
-    llm = StandInLLM(seed=2, blanks=0.1, repeats=0.1, callers=2 if stem == "hard-8" else 1)
+    # The option was called `callers` in the code that wrote the golden files.
+    option = "max_concurrency" if hasattr(StandInLLM(), "max_concurrency") else "callers"
+    concurrency: dict[str, Any] = {option: 2 if stem == "hard-8" else 1}
+    llm = StandInLLM(seed=2, blanks=0.1, repeats=0.1, **concurrency)
     several = mark.generate(list(PROMPTS), llm, sentences=2, candidates=candidates, seed=21)
     for number, generation in enumerate(several):
         yield f"prompt {number} of {len(several)}", record_values(generation.record(stem))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overs import sentence_over
+from stop_conditions import sentence_over
 
 from alimark.llm import DEFAULT_LLM, load_llm
 from alimark.llm.base import LLM, Request, Sampling

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from overs import sentence_over
+from stop_conditions import sentence_over
 
-from alimark.llm.base import Request, Sampling, Turn
+from alimark.llm.base import Message, Request, Sampling
 from alimark.llm.openai import OpenAI
 from fake_server import Answer, Fake, Reply, Seen
 
 CONTEXT = "It was late."
-ASKED = Turn("user", "Why is the sky blue?")
+ASKED = Message("user", "Why is the sky blue?")
 ANY = Sampling(max_tokens=64)
 
 

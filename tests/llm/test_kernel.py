@@ -18,57 +18,57 @@ def check() -> None:
     import numpy as np
     import torch
 
-    from alimark.llm import _kernel, _lanes, _sampling, _slots
     from alimark.llm.base import Sampling
+    from alimark.llm.torch import continuous_batch, kernels, sampling
+    from alimark.llm.torch.attention import AttentionCall
+    from alimark.llm.torch.kv_cache import KVLayout
 
     torch.manual_seed(0)
-    rows, texts = 11, np.array([0, 0, 1, 0, -1, 1, 0, 0, 1, 0, 0])  # the fifth slot is empty
-    live = texts >= 0
+    slots, context_of = 11, np.array([0, 0, 1, 0, -1, 1, 0, 0, 1, 0, 0])  # the fifth slot is empty
+    live = context_of >= 0
     for heads, groups, width, window in CASES:
-        shape = _lanes.Shape(1, heads, width, torch.float32, torch.device("cpu"))
-        none = torch.tensor([], dtype=torch.long)
-        slots = _slots.Slots(
+        batch = continuous_batch.ContinuousBatch(
             None,
-            shape,
-            rows=rows,
+            KVLayout(1, heads, width, torch.float32, torch.device("cpu")),
+            slots=slots,
             contexts=2,
-            tokens=70,
+            context_tokens=70,
             sampling=Sampling(max_tokens=32),
-            control=none,
+            control=torch.tensor([], dtype=torch.long),
             stream=None,
-            ahead=1,
+            steps_per_call=1,
         )
-        slots.memory.normal_()
-        slots._own.normal_()
-        slots._lengths.copy_(torch.tensor([66, 17]))
-        slots._step.copy_(torch.tensor([0, 1, 2, 8, 0, 20, 20, 31, 5, 9, 7]))
-        slots._texts.copy_(torch.tensor(texts.clip(0)))
-        slots.lay_out(rows, texts)
-        query = torch.randn(rows, heads * groups, 1, width)
-        key = torch.randn(rows, 1, heads, width).transpose(1, 2)  # in the order in which a model gives it
-        value = torch.randn(rows, heads, 1, width)
-        angles = torch.randn(rows, width // 2).repeat(1, 2)
-        per = _kernel.QUERIES // groups
-        table = torch.from_numpy(_slots.blocks(texts, per, rows // per + 2))
-        for turn in (None, (angles.cos(), angles.sin())):
-            own, out = slots._own[0].clone(), torch.zeros(rows, heads * groups, width)
-            fast = _kernel.attend(
-                query[:, :, 0], key[:, :, 0], value[:, :, 0], turn, slots.memory[0], own,
-                table, slots._texts, slots._lengths, slots._step, 0.3, window, out,
+        batch.context_kv.normal_()
+        batch._own_kv.normal_()
+        batch._context_lengths.copy_(torch.tensor([66, 17]))
+        batch._step.copy_(torch.tensor([0, 1, 2, 8, 0, 20, 20, 31, 5, 9, 7]))
+        batch._context_of.copy_(torch.tensor(context_of.clip(0)))
+        batch.arrange(slots, context_of)
+        query = torch.randn(slots, heads * groups, 1, width)
+        key = torch.randn(slots, 1, heads, width).transpose(1, 2)  # in the order in which a model gives it
+        value = torch.randn(slots, heads, 1, width)
+        angles = torch.randn(slots, width // 2).repeat(1, 2)
+        per = kernels.QUERIES // groups
+        table = torch.from_numpy(continuous_batch.attention_blocks(context_of, per, slots // per + 2))
+        for rope in (None, (angles.cos(), angles.sin())):
+            own, out = batch._own_kv[0].clone(), torch.zeros(slots, heads * groups, width)
+            fast = kernels.attend(
+                query[:, :, 0], key[:, :, 0], value[:, :, 0], rope, batch.context_kv[0], own,
+                table, batch._context_of, batch._context_lengths, batch._step, 0.3, window, out,
             )  # fmt: skip
-            q, k = (query, key) if turn is None else (rotated(query, *turn), rotated(key, *turn))
-            plain = slots.attend(0, q, k, value, 0.3, window, None)
+            q, k = (query, key) if rope is None else (rotated(query, *rope), rotated(key, *rope))
+            plain = batch.attend(AttentionCall(0, q, k, value, 0.3, window))
             torch.testing.assert_close(fast[live], plain[live, 0], atol=2e-5, rtol=1e-4)
-            torch.testing.assert_close(own[:, live], slots._own[0][:, live], atol=1e-6, rtol=1e-6)
+            torch.testing.assert_close(own[:, live], batch._own_kv[0][:, live], atol=1e-6, rtol=1e-6)
     for spread, size in ((1.0, 5000), (4.0, 9000)):
         scores, numbers = torch.randn(12, size) * spread, torch.rand(12, 4, dtype=torch.float64)
         scores[:, 7] = -torch.inf
-        same = _kernel.choose(scores, 0.9, numbers) == _sampling.choose(scores.softmax(dim=1), 0.9, numbers)
+        same = kernels.choose(scores, 0.9, numbers) == sampling.choose(scores.softmax(dim=1), 0.9, numbers)
         assert same.sum() >= 11  # one at the very edge of two tokens may fall on either side
     both = torch.randn(5, 1, 2 * 1030)
     gate, up = both.chunk(2, dim=-1)
-    torch.testing.assert_close(_kernel.gated(both, gelu=False), torch.nn.functional.silu(gate) * up)
-    torch.testing.assert_close(_kernel.gated(both, gelu=True), torch.nn.functional.gelu(gate, approximate="tanh") * up)
+    torch.testing.assert_close(kernels.gated(both, gelu=False), torch.nn.functional.silu(gate) * up)
+    torch.testing.assert_close(kernels.gated(both, gelu=True), torch.nn.functional.gelu(gate, approximate="tanh") * up)
 
 
 def rotated(x: Any, cos: Any, sin: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overs import never_over, sentence_over
+from stop_conditions import never_over, sentence_over
 
 from alimark.errors import LLMError
 from alimark.llm import llama_cpp as adapter
@@ -70,9 +70,9 @@ class TestLlamaCpp:
         prompt = llama_cpp._prompt(Request("The weather in the north of the country was", 1, 1), sampling)
         body = {**llama_cpp._body(prompt, sampling, 1, 1), "response_fields": ["completion_probabilities"]}
         ask = llama_cpp._server.post
-        llama_cpp._server.forget()
+        llama_cpp._server.clear_caches()
         raw = ask("/completion", {**body, "n_probs": 49152})["completion_probabilities"][0]["top_logprobs"]
-        llama_cpp._server.forget()
+        llama_cpp._server.clear_caches()
         seen = ask("/completion", {**body, "n_probs": 2000, "post_sampling_probs": True})
         found = {token["id"]: token["prob"] for token in seen["completion_probabilities"][0]["top_probs"]}
 

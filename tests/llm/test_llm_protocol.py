@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from overs import never_over, sentence_over
+from stop_conditions import never_over, sentence_over
 
 from alimark.errors import ContextFull
-from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
+from alimark.llm.base import LLM, Draw, Message, Request, Sampling
 from alimark.testing import StandInLLM
 
 CONTEXT = "The council met on Monday to talk about the new library."
@@ -99,9 +99,9 @@ class Promises:
 
     def test_an_engine_says_what_it_can_do(self, llm: LLM) -> None:
         assert llm.name
-        assert llm.callers >= 1
-        assert llm.together >= 1
-        assert min(llm.singles) >= 1
+        assert llm.max_concurrency >= 1
+        assert llm.preferred_batch >= 1
+        assert min(llm.single_draw_batching) >= 1
         assert llm.limits == self.limits
 
     limits: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ def _draw(llm: LLM, count: int, sampling: Sampling, first: int = 0) -> list[Draw
 
 def _ask(llm: LLM, question: str, begun: str = "") -> list[Draw]:
     sampling = Sampling(max_tokens=8, temperature=0.3, repetition_penalty=1.0, may_end=True)
-    [draws] = llm.draw([Request(begun, 2, 1, turns=(Turn("user", question),))], sampling, never_over)
+    [draws] = llm.draw([Request(begun, 2, 1, messages=(Message("user", question),))], sampling, never_over)
     return draws
 
 

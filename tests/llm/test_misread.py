@@ -13,9 +13,9 @@ transformers = pytest.importorskip("transformers")
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers  # noqa: E402
 
 from alimark.errors import LLMError  # noqa: E402
-from alimark.llm import _weights  # noqa: E402
+from alimark.llm.torch import weights  # noqa: E402
 
-WORDS = _weights._PROBE.split()
+WORDS = weights._PROBE.split()
 PIECES = [
     *dict.fromkeys("".join(WORDS)),
     "\u2581",
@@ -35,30 +35,30 @@ def tokenizer(whole: bool, mark: str = "\u2581") -> Any:
 
 @pytest.mark.parametrize("mark", ["\u2581", "\u0120"])
 def test_words_that_are_tokens_have_to_be_read_as_tokens(mark: str) -> None:
-    assert _weights.misread(tokenizer(True, mark)) == ""
-    assert _weights.misread(tokenizer(False, mark)).startswith(
+    assert weights.tokenizer_fault(tokenizer(True, mark)) == ""
+    assert weights.tokenizer_fault(tokenizer(False, mark)).startswith(
         "it knows 'was' as one token, yet cuts the sentence into I t"
     )
 
 
 def test_a_tokenizer_without_such_words_is_left_alone() -> None:
     made = Tokenizer(models.WordLevel({"<unk>": 0, "was": 1}, unk_token="<unk>"))
-    assert _weights.misread(transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")) == ""
+    assert weights.tokenizer_fault(transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")) == ""
 
 
 def test_what_was_misread_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALIMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(_weights, "_load", lambda *_, **__: (tokenizer(False), None))
+    monkeypatch.setattr(weights, "_load", lambda *_, **__: (tokenizer(False), None))
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(
         LLMError, match=rf"transformers {transformers.__version__} misreads the tokenizer of model.gguf"
     ):
-        _weights.converted(tmp_path / "model.gguf")
+        weights.converted(tmp_path / "model.gguf")
     assert not [path for path in (tmp_path / "home" / "converted").glob("*") if path.is_dir()]
 
 
 def test_what_another_version_left_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_weights, "converted", lambda path: tmp_path / "left")
-    monkeypatch.setattr(_weights, "_load", lambda *_, **__: (tokenizer(False), None))
+    monkeypatch.setattr(weights, "converted", lambda path: tmp_path / "left")
+    monkeypatch.setattr(weights, "_load", lambda *_, **__: (tokenizer(False), None))
     with pytest.raises(LLMError, match=r"left is broken: .*; delete the folder"):
-        _weights.load(tmp_path / "model.gguf", None)  # type: ignore[arg-type]
+        weights.load(tmp_path / "model.gguf", None)  # type: ignore[arg-type]

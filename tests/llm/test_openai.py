@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from overs import never_over
+from stop_conditions import never_over
 from stories import ANY, ASKED, CONTEXT, connect, draw, numbered, teller, words_of
 
 from alimark.errors import LLMError
 from alimark.llm import load_llm
-from alimark.llm.base import Request, Sampling, Turn
+from alimark.llm.base import Message, Request, Sampling
 from alimark.llm.openai import OpenAI
 from fake_server import Fake, Reply, Seen, fake, waits
 
@@ -38,7 +38,7 @@ class TestModels:
         llm: Any = load_llm(f"openai:{fake.url}#two", name="mine", concurrency=3)
         with llm:
             draw(llm)
-            assert (llm.name, llm.callers) == ("mine", 3)
+            assert (llm.name, llm.max_concurrency) == ("mine", 3)
         assert fake.seen[0].body["model"] == "two"
 
     @pytest.mark.parametrize("models", [Reply({}, 404), {"data": []}], ids=["no list", "empty list"])
@@ -208,8 +208,8 @@ class TestChat:
     def test_a_fresh_answer(self, fake: Fake) -> None:
         fake.answer = teller("Air scatters light. So it goes.")
         with connect(fake) as llm:
-            [one] = draw(llm, context="", turns=(Turn("system", "Be brief."), ASKED))
-            [[whole]] = llm.draw([Request("", 1, 1, turns=(ASKED,))], Sampling(max_tokens=500), never_over)
+            [one] = draw(llm, context="", messages=(Message("system", "Be brief."), ASKED))
+            [[whole]] = llm.draw([Request("", 1, 1, messages=(ASKED,))], Sampling(max_tokens=500), never_over)
         assert (one.text, one.ended, one.tokens) == ("Air scatters light. ", "sentence", 6)
         assert (whole.text, whole.ended) == ("Air scatters light. So it goes.", "model")
         assert fake.seen[0].path == "/v1/chat/completions"
@@ -227,7 +227,7 @@ class TestChat:
         )
         with connect(fake, dialect=dialect) as llm:
             over: Callable[[str], bool] = lambda text: "way. " in text  # noqa: E731
-            [[one]] = llm.draw([Request("Air is", 1, 1, turns=(ASKED,))], ANY, over)
+            [[one]] = llm.draw([Request("Air is", 1, 1, messages=(ASKED,))], ANY, over)
         assert one.text == " St. Paul's way. "
         assert [seen.body["messages"][-1] for seen in fake.seen] == [
             {"role": "assistant", "content": "Air is"},
@@ -241,7 +241,7 @@ class TestChat:
     def test_an_unknown_server_is_asked_to_go_on(self, fake: Fake, answer: str) -> None:
         fake.answer = teller(answer)
         with connect(fake) as llm:
-            [one] = draw(llm, context="Air is", turns=(ASKED,))
+            [one] = draw(llm, context="Air is", messages=(ASKED,))
             assert "an unfinished turn is continued on request, in words" in llm.limits
         assert one.text == " blue, as it is. "
         messages = fake.seen[0].body["messages"]
@@ -252,7 +252,7 @@ class TestChat:
     def test_a_draw_that_cannot_go_on_is_cut_off(self, fake: Fake) -> None:
         fake.answer = teller("word " * 99)
         with connect(fake) as llm:
-            [one] = draw(llm, context="Air is", turns=(ASKED,), sampling=Sampling(max_tokens=20))
+            [one] = draw(llm, context="Air is", messages=(ASKED,), sampling=Sampling(max_tokens=20))
         assert (one.tokens, one.ended, len(fake.seen)) == (20, "length", 1)
 
     def test_a_server_that_only_chats_is_asked_to_continue_the_text(self, fake: Fake) -> None:
@@ -275,8 +275,8 @@ class TestChat:
         with connect(fake, api="completions") as llm:
             with pytest.raises(LLMError, match="not a completions model"):
                 draw(llm)
-            with pytest.raises(LLMError, match="turns"):
-                draw(llm, turns=(ASKED,))
+            with pytest.raises(LLMError, match="messages"):
+                draw(llm, messages=(ASKED,))
         with connect(fake, api="chat") as llm:
             assert draw(llm)[0].text == " Rain fell. "
 
@@ -289,8 +289,8 @@ class TestChat:
 
         fake.answer = answer
         with connect(fake) as llm:
-            draw(llm, context="", turns=(ASKED,))
-            draw(llm, context="", turns=(ASKED,))
+            draw(llm, context="", messages=(ASKED,))
+            draw(llm, context="", messages=(ASKED,))
         assert [seen.body.get("max_completion_tokens") for seen in fake.seen] == [None, 64, 64]
 
     @pytest.mark.parametrize(("content", "text"), [(None, ""), ("", "")])
@@ -298,5 +298,5 @@ class TestChat:
         choice = {"index": 0, "message": {"content": content}, "finish_reason": "content_filter"}
         fake.answer = lambda seen: Reply({"choices": [choice], "usage": {"completion_tokens": 7}})
         with connect(fake) as llm:
-            [one] = draw(llm, context="", turns=(ASKED,))
+            [one] = draw(llm, context="", messages=(ASKED,))
         assert (one.text, one.tokens, one.ended) == (text, 7, "model")

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from overs import sentence_over
+from stop_conditions import sentence_over
 from stories import ANY, CONTEXT, connect, draw, numbered
 
 from alimark.errors import ContextFull, LLMError
@@ -239,7 +239,7 @@ class TestFaults:
     def test_redirects_are_not_followed(self, fake: Fake) -> None:
         other = Fake()
         fake.answer = lambda seen: Reply(b"", 307, {"Location": f"{other.url}/{KEY}/completions?key={KEY}"})
-        with connect(fake) as llm, pytest.raises(LLMError, match=r"points elsewhere \(307: http://127") as caught:
+        with connect(fake) as llm, pytest.raises(LLMError, match=r"redirects \(307\) to http://127") as caught:
             draw(llm)
         assert KEY not in str(caught.value)
         assert (len(fake.seen), len(other.seen)) == (1, 0)
@@ -297,7 +297,7 @@ class TestThreads:
 
         fake.answer = answer
         with connect(fake, concurrency=3, per_request=1, retries=0) as llm, ThreadPoolExecutor(3) as pool:
-            assert llm.callers == 3
+            assert llm.max_concurrency == 3
             results = list(pool.map(lambda seed: draw(llm, 4, seed=seed), range(3)))
         assert [len(draws) for draws in results] == [4, 4, 4]
         assert most == 3

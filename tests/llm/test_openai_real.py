@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from overs import never_over
+from stop_conditions import never_over
 from stories import draw
 
 from alimark.errors import ContextFull, LLMError
 from alimark.llm import _dialects, load_llm
-from alimark.llm.base import Request, Sampling, Turn
+from alimark.llm.base import Message, Request, Sampling
 from alimark.llm.openai import OpenAI
 from fake_server import KEY
 
@@ -57,17 +57,17 @@ class TestRealServer:
         context = "He met Mrs. John, he met Mrs. John, he met Mrs. John, he met"
         sampling = Sampling(max_tokens=12, repetition_penalty=1.0, **GREEDY)
         [[stopped]] = served.draw([Request(context, 1, 1)], sampling, never_over)
-        monkeypatch.setattr(_dialects, "WARY_STOPS", [])
+        monkeypatch.setattr(_dialects, "PRECISE_STOPS", [])
         [[free]] = served.draw([Request(context, 1, 1)], sampling, never_over)
         assert stopped == free
         assert free.text.startswith(" Mrs. John")
         assert free.tokens == 12
 
     def test_a_model_that_would_end_goes_on_unless_it_may(self, served: Any) -> None:
-        turns = (Turn("user", "Say hello."),)
+        messages = (Message("user", "Say hello."),)
         for may_end, ended in ((True, "model"), (False, "length")):
             sampling = Sampling(max_tokens=12, repetition_penalty=1.0, may_end=may_end, **GREEDY)
-            [one] = draw(served, 1, sampling, turns=turns, context="Hello! How can I help you today?")
+            [one] = draw(served, 1, sampling, messages=messages, context="Hello! How can I help you today?")
             assert one.ended == ended
 
     def test_a_context_nearly_full(self, served: Any) -> None:
@@ -75,7 +75,7 @@ class TestRealServer:
             served.draw([Request("word " * 400, 1, 1)], Sampling(max_tokens=200), never_over)
 
     def test_a_whole_answer(self, served: Any) -> None:
-        request = Request("", 1, 1, turns=(Turn("user", "Write four short sentences about dogs."),))
+        request = Request("", 1, 1, messages=(Message("user", "Write four short sentences about dogs."),))
         [[one]] = served.draw([request], Sampling(max_tokens=300, may_end=True), never_over)
         assert one.ended == "model"
         assert len(re.findall(r"[.!?](?:\s|$)", one.text)) >= 3

@@ -7,20 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from overs import never_over, sentence_over
+from stop_conditions import never_over, sentence_over
 
 from alimark.errors import LLMError
 from alimark.generation.candidates import FirstSentence
-from alimark.llm.base import Draw, Over, Request, Sampling, never
+from alimark.llm.base import Draw, Request, Sampling, StopCondition, never
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from alimark.llm import _fusing, _lanes, _sampling  # noqa: E402
-from alimark.llm import transformers as adapter  # noqa: E402
-from alimark.llm._engine import Engine, Part  # noqa: E402
-from alimark.llm._slots import Slots  # noqa: E402
+from alimark.llm.torch import adapter, attention, fused_layers  # noqa: E402
+from alimark.llm.torch import sampling as token_sampling  # noqa: E402
+from alimark.llm.torch.continuous_batch import ContinuousBatch  # noqa: E402
+from alimark.llm.torch.engine import Engine, TokenRequest  # noqa: E402
+from alimark.llm.torch.sampling import rng_key  # noqa: E402
 
 SETTINGS = [
     Sampling(),
@@ -49,12 +50,12 @@ def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spre
     history = torch.randint(0, 50, (2, 20), generator=generator)
     expected = expected_law(logits, history, sampling)
 
-    draws, tries = 20_000, _sampling.tries_for(sampling.top_p)
-    chances = _sampling.probabilities(logits.clone(), history, sampling)
+    draws, tries = 20_000, token_sampling.tries_for(sampling.top_p)
+    chances = token_sampling.probabilities(logits.clone(), history, sampling)
     keys = torch.randint(-(2**62), 2**62, (draws,), generator=generator)
-    numbers = _sampling.uniform_numbers(keys, torch.tensor(3), tries)
+    numbers = token_sampling.uniform_numbers(keys, torch.tensor(3), tries)
     for row in range(2):
-        tokens = _sampling.choose(chances[row : row + 1].expand(draws, -1), sampling.top_p, numbers)
+        tokens = token_sampling.choose(chances[row : row + 1].expand(draws, -1), sampling.top_p, numbers)
         shares = torch.bincount(tokens, minlength=50) / draws
         assert not (shares[expected[row] == 0] > 0).any()
         torch.testing.assert_close(shares, expected[row], atol=0.015, rtol=0)
@@ -63,9 +64,9 @@ def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spre
 def test_the_law_of_a_large_vocabulary(tiny: Any) -> None:
     """The tokens that may be drawn, one by one, where most of the weight lies on few of many."""
     logits = torch.linspace(12, -12, 40_000)[None].repeat(2000, 1)
-    numbers = _sampling.uniform_numbers(torch.arange(2000), torch.tensor(0), _sampling.tries_for(0.95))
+    numbers = token_sampling.uniform_numbers(torch.arange(2000), torch.tensor(0), token_sampling.tries_for(0.95))
     none = torch.zeros((2000, 1), dtype=torch.long)
-    tokens = _sampling.choose(_sampling.probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
+    tokens = token_sampling.choose(token_sampling.probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
     nucleus = int((torch.softmax(torch.linspace(12, -12, 40_000), 0).cumsum(0) < 0.95).sum()) + 1
     assert int(tokens.max()) < nucleus
     assert int(tokens.max()) > 0.9 * nucleus
@@ -79,17 +80,19 @@ def test_a_model_that_would_end_goes_on_unless_it_may(tiny: Any) -> None:
 
 
 def test_numbers_depend_on_seed_draw_and_step_alone() -> None:
-    keys = torch.tensor([adapter._key(5, i) for i in range(6)])
-    whole = _sampling.uniform_numbers(keys, torch.tensor(7), 4)
-    assert torch.equal(whole[2:5, :2], _sampling.uniform_numbers(keys[2:5], torch.tensor(7), 2))
-    assert not torch.isin(_sampling.uniform_numbers(keys, torch.tensor(8), 4), whole).any()
-    assert len({adapter._key(seed, i) for seed in range(20) for i in range(20)}) == 400
+    keys = torch.tensor([rng_key(5, i) for i in range(6)])
+    whole = token_sampling.uniform_numbers(keys, torch.tensor(7), 4)
+    assert torch.equal(whole[2:5, :2], token_sampling.uniform_numbers(keys[2:5], torch.tensor(7), 2))
+    assert not torch.isin(token_sampling.uniform_numbers(keys, torch.tensor(8), 4), whole).any()
+    assert len({rng_key(seed, i) for seed in range(20) for i in range(20)}) == 400
 
 
 def test_numbers_are_uniform_and_independent() -> None:
     stats = pytest.importorskip("scipy.stats")
-    keys = torch.tensor([adapter._key(1, i) for i in range(3000)])
-    numbers = torch.cat([_sampling.uniform_numbers(keys, torch.tensor(step), 6) for step in range(3)], dim=1).numpy()
+    keys = torch.tensor([rng_key(1, i) for i in range(3000)])
+    numbers = torch.cat(
+        [token_sampling.uniform_numbers(keys, torch.tensor(step), 6) for step in range(3)], dim=1
+    ).numpy()
     assert stats.kstest(numbers.ravel(), "uniform").pvalue > 1e-4
     assert np.abs(np.corrcoef(numbers.T) - np.eye(18)).max() < 0.09
 
@@ -97,7 +100,7 @@ def test_numbers_are_uniform_and_independent() -> None:
 def test_a_batch_in_turns_gives_the_same_draws(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request("The mayor opened the bridge.", 7, 2)
     whole = tiny.draw([request], Sampling(max_tokens=40), sentence_over)
-    monkeypatch.setattr(adapter, "ROWS", 3)
+    monkeypatch.setattr(tiny, "_batch_size", 3)
     assert tiny.draw([request], Sampling(max_tokens=40), sentence_over) == whole
 
 
@@ -115,17 +118,17 @@ def test_stopping_changes_no_first_sentence(tiny: Any) -> None:
 def plain_draw(llm: Any, request: Request, number: int, sampling: Sampling) -> str:
     """Plain sampling that reads the whole text anew for every token, by the model's own attention."""
     prompt = llm._prompt(request, sampling)
-    ids, key = list(prompt), torch.tensor([adapter._key(request.seed, number)])
+    ids, key = list(prompt), torch.tensor([rng_key(request.seed, number)])
     llm._model.set_attn_implementation("eager")
     try:
         for step in range(sampling.max_tokens):
             with torch.inference_mode():
                 logits = llm._model(torch.tensor([ids]), use_cache=False).logits[:, -1]
-            numbers = _sampling.uniform_numbers(key, torch.tensor(step), _sampling.tries_for(sampling.top_p))
-            chances = _sampling.probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
-            ids.append(int(_sampling.choose(chances, sampling.top_p, numbers)))
+            numbers = token_sampling.uniform_numbers(key, torch.tensor(step), token_sampling.tries_for(sampling.top_p))
+            chances = token_sampling.probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
+            ids.append(int(token_sampling.choose(chances, sampling.top_p, numbers)))
     finally:
-        llm._model.set_attn_implementation(_lanes.ATTENTION)
+        llm._model.set_attn_implementation(attention.ATTENTION)
     text: str = llm._vocabulary.text(prompt[-8:] + ids[len(prompt) :])
     return text[len(llm._vocabulary.text(prompt[-8:])) :].rstrip("\ufffd")
 
@@ -152,13 +155,13 @@ def test_other_requests_in_the_batch_change_nothing(tiny: Any) -> None:
 
 def test_a_longer_context_is_read_from_where_it_goes_on(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    real = adapter.read
+    real = attention.prefill_contexts
 
     def reading(*args: Any) -> Any:
         read.append(sum(map(len, args[2])))
         return real(*args)
 
-    monkeypatch.setattr(adapter, "read", reading)
+    monkeypatch.setattr(attention, "prefill_contexts", reading)
     start = "The teacher carried two horses across the border before dinner."
     sampling = Sampling(max_tokens=8)
     tiny.draw([Request(start, 2, 1)], sampling, never_over)
@@ -168,7 +171,7 @@ def test_a_longer_context_is_read_from_where_it_goes_on(tiny: Any, monkeypatch: 
     whole = len(tiny._prompt(longer, sampling))
     assert read[1] == 1
     assert 1 < read[2] < whole - read[0] + 3
-    tiny._contexts._kept.clear()
+    tiny._prefixes._entries.clear()
     assert tiny.draw([longer], sampling, never_over) == again
 
 
@@ -178,7 +181,7 @@ def test_models_of_many_kinds(family: str, tiny: Any, tmp_path: Path) -> None:
     import transformers
 
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(_config(family, len(tiny._tokenizer)))
+    model = transformers.AutoModelForCausalLM.from_config(tiny_config(family, len(tiny._tokenizer)))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
@@ -191,7 +194,7 @@ def test_models_of_many_kinds(family: str, tiny: Any, tmp_path: Path) -> None:
             assert draw.text == plain_draw(llm, request, request.first + i, sampling)
 
 
-def _config(family: str, vocabulary: int) -> Any:
+def tiny_config(family: str, vocabulary: int) -> Any:
     import transformers
 
     options: dict[str, Any] = {
@@ -236,7 +239,7 @@ def test_fused_norms_compute_what_the_models_own_do(size: float) -> None:
         for norm in norms:
             norm.weight.copy_(size * torch.rand(64, generator=torch.Generator().manual_seed(2)))
         expected = [norm(values) for norm in norms]
-        _fusing.fuse(norms, None)
+        fused_layers.fuse(norms, None)
         for norm, wanted in zip(norms, expected, strict=True):
             torch.testing.assert_close(norm(values), wanted, rtol=1e-5, atol=1e-5)
 
@@ -244,15 +247,15 @@ def test_fused_norms_compute_what_the_models_own_do(size: float) -> None:
 @pytest.mark.parametrize("rows", [7, 64])
 def test_the_running_batch_gives_what_one_call_at_a_time_gives(tiny: Any, rows: int) -> None:
     """The engine of the GPU, on its plain twin: draws of many callers come and go, and each is what it would be alone."""
-    engine = Engine(tiny._model, tiny._shape, tiny._vocabulary, tiny._control, rows=rows)
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=rows)
     sampling, over = Sampling(max_tokens=24), FirstSentence(splitter(DEFAULT_SPLITTER))
     contexts = [f"The {noun} came over the sea" for noun in ("storm", "boat", "wind of the north", "birds")]
     contexts.append(contexts[0] + " in the night")  # begins as another does
     requests = [Request(context, 5 + i, seed=i, first=i) for i, context in enumerate(contexts)]
 
-    def ask(request: Request, over: Over) -> list[Draw]:
-        keys = [adapter._key(request.seed, request.first + i) for i in range(request.count)]
-        [found] = engine.draw([Part(tiny._prompt(request, sampling), keys)], sampling, over)
+    def ask(request: Request, stop: StopCondition) -> list[Draw]:
+        keys = [rng_key(request.seed, request.first + i) for i in range(request.count)]
+        [found] = engine.draw([TokenRequest(tiny._prompt(request, sampling), keys)], sampling, stop)
         return found
 
     def firsts(found: list[list[Draw]]) -> list[str]:
@@ -269,23 +272,26 @@ def test_the_running_batch_gives_what_one_call_at_a_time_gives(tiny: Any, rows: 
                 [one for request in requests for one in tiny.draw([request], sampling, over)]
             )
     longer = Sampling(max_tokens=12)  # another way of sampling: all is laid out anew
-    assert [one.tokens for one in engine.draw([Part([5, 6, 7], [1, 2])], longer, never)[0]] == [12, 12]
+    assert [one.tokens for one in engine.draw([TokenRequest([5, 6, 7], [1, 2])], longer, never)[0]] == [12, 12]
 
 
 def test_an_engine_that_fails_tells_everybody_and_goes_on(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(tiny._model, tiny._shape, tiny._vocabulary, tiny._control, rows=8)
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)
     with monkeypatch.context() as patch:
-        patch.setattr(Slots, "advance", lambda *_: 1 / 0)
+        patch.setattr(ContinuousBatch, "advance", lambda *_: 1 / 0)
         with ThreadPoolExecutor(3) as callers:
-            asked = [callers.submit(engine.draw, [Part([5, 6], [n])], Sampling(max_tokens=4), never) for n in range(3)]
+            asked = [
+                callers.submit(engine.draw, [TokenRequest([5, 6], [n])], Sampling(max_tokens=4), never)
+                for n in range(3)
+            ]
             assert all(isinstance(one.exception(), ZeroDivisionError) for one in asked)
-    assert len(engine.draw([Part([5, 6], [1])], Sampling(max_tokens=4), never)[0]) == 1
+    assert len(engine.draw([TokenRequest([5, 6], [1])], Sampling(max_tokens=4), never)[0]) == 1
 
 
 def test_a_closed_engine_ends_its_thread_and_says_so(tiny: Any) -> None:
-    engine = Engine(tiny._model, tiny._shape, tiny._vocabulary, tiny._control, rows=8)
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)
     with ThreadPoolExecutor(1) as callers:
-        asked = callers.submit(engine.draw, [Part([5, 6], list(range(8)))], Sampling(max_tokens=200), never)
+        asked = callers.submit(engine.draw, [TokenRequest([5, 6], list(range(8)))], Sampling(max_tokens=200), never)
         while engine._thread is None:
             time.sleep(0.001)
         thread = engine._thread
@@ -293,4 +299,4 @@ def test_a_closed_engine_ends_its_thread_and_says_so(tiny: Any) -> None:
         assert not thread.is_alive()
         assert isinstance(asked.exception(), LLMError)
     with pytest.raises(LLMError, match="closed"):
-        engine.draw([Part([5, 6], [1])], Sampling(max_tokens=4), never)
+        engine.draw([TokenRequest([5, 6], [1])], Sampling(max_tokens=4), never)

@@ -13,15 +13,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from overs import never_over, sentence_over
+from stop_conditions import never_over, sentence_over
 
 from alimark import llm as package
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm.base import Request, Sampling, Turn
+from alimark.llm.base import Message, Request, Sampling
 from alimark.llm.vllm import VLLM
 
 CONTEXT = "It was late."
-ASKED = (Turn("user", "Why is the sky blue?"),)
+ASKED = (Message("user", "Why is the sky blue?"),)
 END = 0
 BEGIN = 1
 
@@ -170,7 +170,7 @@ def test_what_the_engine_is_told(llm: VLLM) -> None:
         "load_format": "safetensors",
         "gpu_memory_utilization": 0.5,
     }
-    assert (llm.name, repr(llm), llm.callers, llm.limits) == ("model", "<VLLM model>", 1, ())
+    assert (llm.name, repr(llm), llm.max_concurrency, llm.limits) == ("model", "<VLLM model>", 1, ())
     VLLM("x.gguf", name="mine", enable_prefix_caching=False)
     assert Engine.made.options == {"enable_prefix_caching": False, "trust_remote_code": False}
 
@@ -253,7 +253,7 @@ def test_why_a_draw_ends(llm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_chat(llm: VLLM) -> None:
-    fresh, begun = Request("", 1, 1, turns=ASKED), Request("Air is", 1, 1, turns=ASKED)
+    fresh, begun = Request("", 1, 1, messages=ASKED), Request("Air is", 1, 1, messages=ASKED)
     llm.draw([fresh, begun], Sampling(max_tokens=4), never_over)
     opened = f"<begin>[user]{ASKED[0].content}[assistant]"
     tokenizer = Engine.made.tokenizer

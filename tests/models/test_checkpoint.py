@@ -1,4 +1,4 @@
-"""Checkpoints that torch itself wrote come out as safetensors, equal to the bit; files made to harm do no harm."""
+"""Checkpoints written by torch are converted to safetensors bit for bit; hostile and broken files are refused."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ def test_neither_torch_nor_an_unpickler_is_needed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(source), str(tmp_path / "x.safetensors")], check=True)
 
 
-# Files that torch would never write. Storages go by a persistent id, which a pickler makes of stand-ins.
+# Files that torch never writes. The classes below stand for names, calls and storages in a pickle.
 
 
 class Named:
-    """Pickled as the bare name of something that need not exist."""
+    """Is pickled as a name, which need not exist."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -134,7 +134,7 @@ class Stored:
 
 
 def pickled(value: object) -> bytes:
-    """A pickle of protocol 2, written by hand: the pickle module checks that names exist."""
+    """A pickle of protocol 2, written here because the pickle module refuses names that do not exist."""
     return b"\x80\x02" + _ops(value) + b"."
 
 
@@ -238,42 +238,42 @@ def test_a_pickle_that_runs_a_command_does_not(tmp_path: Path, zipped: bool, mon
         ({"w": Call("builtins eval", "1")}, r"names 'builtins\.eval'"),
         ({"w": Call("torch._utils _rebuild_tensor_v3", 1)}, "_rebuild_tensor_v3"),
         ({"w": Call("torch.storage UntypedStorage", 1)}, "UntypedStorage"),
-        ({"w": Call("torch FloatStorage", 1)}, "calls something that is no function"),
+        ({"w": Call("torch FloatStorage", 1)}, "calls something that is not a function"),
         ({"w": tensor(stored(kind="torch ComplexFloatStorage"))}, "ComplexFloatStorage"),
-        ({"w": tensor(stored(kind="collections OrderedDict"))}, "storage of no type"),
-        ({"w": tensor(stored(HUGE), 0, (HUGE,))}, "cut short|over and over"),
+        ({"w": tensor(stored(kind="collections OrderedDict"))}, "storage without a type"),
+        ({"w": tensor(stored(HUGE), 0, (HUGE,))}, "cut short|too many names"),
         ({"w": tensor(stored(5), 0, (5,))}, "cut short"),
         ({"w": tensor(stored(-1))}, "without a key or a count"),
         ({"w": tensor(stored(1 << 70))}, "cut short"),
         ({"w": tensor(stored(1 << 200))}, "larger than that of any"),
         ({"w": tensor(stored(), 1)}, "larger than its storage"),
         ({"w": tensor(stored(), HUGE, (1,))}, "larger than its storage"),
-        ({"w": tensor(stored(), -1, (1,))}, "not made of counts"),
-        ({"w": tensor(stored(), True, (1,))}, "not made of counts"),
-        ({"w": tensor(stored(), 0, (-4,))}, "not made of counts"),
-        ({"w": tensor(stored(), 3, (2,), (-1,))}, "not made of counts"),
+        ({"w": tensor(stored(), -1, (1,))}, "does not consist of counts"),
+        ({"w": tensor(stored(), True, (1,))}, "does not consist of counts"),
+        ({"w": tensor(stored(), 0, (-4,))}, "does not consist of counts"),
+        ({"w": tensor(stored(), 3, (2,), (-1,))}, "does not consist of counts"),
         ({"w": tensor(stored(), 0, (HUGE,), (0,))}, "larger than its storage"),
-        ({"w": tensor(stored(), 0, (2, 2), (1,))}, "shape is none"),
-        ({"w": tensor(stored(), 0, (1,) * 40, (1,) * 40)}, "shape is none"),
-        ({"w": tensor(stored(), 0, [4])}, "shape is none"),
+        ({"w": tensor(stored(), 0, (2, 2), (1,))}, "without a valid shape"),
+        ({"w": tensor(stored(), 0, (1,) * 40, (1,) * 40)}, "without a valid shape"),
+        ({"w": tensor(stored(), 0, [4])}, "without a valid shape"),
         ({"w": tensor(DATA and 5)}, "without a storage"),
         ({"w": Call("torch._utils _rebuild_tensor_v2")}, "without a storage"),
-        ({"w": Call("torch._utils _rebuild_parameter", 4)}, "parameter that is no tensor"),
-        ({"w": tensor(stored()), "v": tensor(stored(2, kind="torch DoubleStorage"))}, "of two types"),
+        ({"w": Call("torch._utils _rebuild_parameter", 4)}, "parameter that is not a tensor"),
+        ({"w": tensor(stored()), "v": tensor(stored(2, kind="torch DoubleStorage"))}, "has two types"),
         ({"w": tensor(stored(4, "0", "torch FloatStorage", ("v", 2, 3)))}, "view that is larger"),
-        ({"w": tensor(stored(4, "0", "torch FloatStorage", ("v", -2, 3)))}, "view of a storage that is none"),
-        ({"w": Stored("module", 1, 2, 3, 4)}, "no storage"),
-        ({"w": Stored(1)}, "no storage"),
-        ({"w": stored()}, "no tensor but of type _Storage"),
-        ({"w": 4}, "'w' is no tensor but of type int"),
-        ({"model": {"w": tensor(stored())}}, "'model' is no tensor but of type dict"),
-        ({4: tensor(stored())}, "no name of a tensor"),
-        ({"__metadata__": tensor(stored())}, "no name of a tensor"),
+        ({"w": tensor(stored(4, "0", "torch FloatStorage", ("v", -2, 3)))}, "invalid view of a storage"),
+        ({"w": Stored("module", 1, 2, 3, 4)}, "not a storage"),
+        ({"w": Stored(1)}, "not a storage"),
+        ({"w": stored()}, "not a tensor but of type _Storage"),
+        ({"w": 4}, "'w' is not a tensor but of type int"),
+        ({"model": {"w": tensor(stored())}}, "'model' is not a tensor but of type dict"),
+        ({4: tensor(stored())}, "cannot be the name of a tensor"),
+        ({"__metadata__": tensor(stored())}, "cannot be the name of a tensor"),
         ({(1, 2): 3}, "key of type tuple"),
-        ([tensor(stored())], "no tensors by name"),
-        ({}, "no tensors by name"),
-        (Call("collections OrderedDict", [[1]]), "no pair"),
-        (Call("collections OrderedDict", 7), "no pair"),
+        ([tensor(stored())], "no named tensors"),
+        ({}, "no named tensors"),
+        (Call("collections OrderedDict", [[1]]), "not a pair"),
+        (Call("collections OrderedDict", 7), "not a pair"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, build: Build, made: object, reason: str) -> None:
@@ -287,10 +287,10 @@ GOOD = {"w": tensor(stored())}
     ("content", "reason"),
     [
         (b"", "empty"),
-        (b"PK\x03\x04", "not a sound archive"),
-        (b"GGUF" * 10, "is not read"),
-        (pickled(5), "no PyTorch checkpoint"),
-        (pickled({"w": 1}), "no PyTorch checkpoint"),
+        (b"PK\x03\x04", "not a valid zip archive"),
+        (b"GGUF" * 10, "was not converted"),
+        (pickled(5), "not a PyTorch checkpoint"),
+        (pickled({"w": 1}), "not a PyTorch checkpoint"),
         (legacy(GOOD).replace(b"\x4d\xe9\x03.", b"\x4d\xe8\x03.", 1), "version"),
         (legacy(GOOD, little=False), "little-endian"),
         (legacy(GOOD, count=HUGE), "cut short"),
@@ -301,28 +301,28 @@ GOOD = {"w": tensor(stored())}
         (legacy(GOOD, 5), "nothing refers"),
         (zipped_of(GOOD, {"m/byteorder": b"big"}), "little-endian"),
         (zipped_of(GOOD, method=zipfile.ZIP_DEFLATED), "compressed"),
-        (zipped_of(GOOD, {"n/data.pkl": b"."}), "no PyTorch checkpoint"),
+        (zipped_of(GOOD, {"n/data.pkl": b"."}), "not a PyTorch checkpoint"),
         (zipped_of({"w": tensor(stored(key="../../x"))}), r"'\.\./\.\./x' is missing"),
         (zipped_of(GOOD).replace(DATA, DATA[::-1]), "damaged"),
         (pickled(5)[:2] + b"X" + struct.pack("<I", 0xFFFFFFFF), "remain"),
         (b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62), "remain"),
-        (b"\x80\x04\x95" + struct.pack("<Q", 1 << 62) + b"}.", "no PyTorch checkpoint"),
+        (b"\x80\x04\x95" + struct.pack("<Q", 1 << 62) + b"}.", "not a PyTorch checkpoint"),
         (b"\x80\x02(i" + b"os\nsystem\n.", "opcode INST"),
         (b"\x80\x02\x81.", "opcode NEWOBJ"),
         (b"\x80\x02\x82\x01.", "opcode EXT1"),
         (b"\x80\x02Pid\n.", "opcode PERSID"),
         (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", r"names 'os\.system'"),
-        (b"\x80\x04K\x01K\x01\x93.", "no text"),
-        (b"\x80\x02R.", "takes what is not there"),
+        (b"\x80\x04K\x01K\x01\x93.", "not a string"),
+        (b"\x80\x02R.", "empty stack"),
         (b"\x80\x02t.", "mark"),
-        (b"\x80\x02h\x07.", "never kept"),
-        (b"\x80\x02q\x00.", "no object"),
-        (b"\x80\x02K\x01K\x01a.", "no list"),
+        (b"\x80\x02h\x07.", "never written"),
+        (b"\x80\x02q\x00.", "type object"),
+        (b"\x80\x02K\x01K\x01a.", "type list"),
         (b"\x80\x02}(K\x01u.", "without a value"),
-        (b"\x80\x02}N}b.", "no dict|checkpoint"),
+        (b"\x80\x02}N}b.", "type dict|checkpoint"),
         (b"\x80\x02" + b"]" * 100, "exhausted"),
-        # Every level twice as large as the one below: nothing may walk it.
-        (pickled(5)[:2] + b")q\x00" + b"h\x00h\x00\x86q\x00" * 200 + b".", "no PyTorch checkpoint"),
+        # Nested tuples, each twice as large as the one inside it: walking or hashing them would take exponential time.
+        (pickled(5)[:2] + b")q\x00" + b"h\x00h\x00\x86q\x00" * 200 + b".", "not a PyTorch checkpoint"),
         (pickled(5)[:2] + b")q\x00" + b"h\x00h\x00\x86q\x00" * 200 + b"}h\x00Ns.", "key of type tuple"),
     ],
 )
@@ -334,13 +334,13 @@ def test_broken_files(tmp_path: Path, content: bytes, reason: str) -> None:
 def test_the_same_numbers_under_many_names_do_not_fill_the_disk(tmp_path: Path, zipped: bool) -> None:
     one = torch.ones(20_000)
     source = save({f"w{i}": one for i in range(20)}, tmp_path / "x.bin", zipped)
-    refused(tmp_path, source.read_bytes(), "over and over")
+    refused(tmp_path, source.read_bytes(), "too many names")
 
 
 def test_a_pickle_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_MOST_OPCODES", 1000)
+    monkeypatch.setattr(checkpoint, "_MAX_OPCODES", 1000)
     refused(tmp_path, b"\x80\x02" + b"]" * 5000, "larger than that of any")
-    monkeypatch.setattr(checkpoint, "_MOST_PICKLE", 100)
+    monkeypatch.setattr(checkpoint, "_MAX_PICKLE", 100)
     refused(tmp_path, zipped_of({"w" * 100: tensor(stored())}), "larger than that of any")
 
 

@@ -1,14 +1,14 @@
-"""Folders and hub repositories whose weights are checkpoints: converted once, whole or not at all."""
+"""Folders and hub repositories whose weights are checkpoints are converted once, completely or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from model_fakes import FakeHub, MakesFolder
 
 from alimark.errors import ModelError
 from alimark.models import converting, store
@@ -18,10 +18,7 @@ torch = pytest.importorskip("torch")
 STATE = {"a": torch.arange(3.0), "b": torch.ones(2, 2).half()}
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ALIMARK_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
@@ -150,22 +147,17 @@ def test_what_has_no_weights(folder: Path, tmp_path: Path) -> None:
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(ModelError, match="neither safetensors"):
         store.resolve_weights(folder)
-    with pytest.raises(ModelError, match="no folder"):
+    with pytest.raises(ModelError, match="not a folder"):
         store.resolve_weights(folder / "config.json")
     with pytest.raises(ModelError, match="known names"):
         store.resolve_weights(tmp_path / "absent")
 
 
-class Evil:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (os.environ["ALIMARK_HOME"] + "-evil",)
-
-
 def test_a_checkpoint_that_runs_code_leaves_nothing(folder: Path, home: Path) -> None:
-    torch.save({"a": Evil()}, folder / "pytorch_model.bin")
+    torch.save({"a": MakesFolder()}, folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="mkdir"):
         store.resolve_weights(folder)
-    assert not list(home.parent.glob("*-evil"))
+    assert not MakesFolder.folder().exists()
     assert not (home / "converted").exists()
     assert list((home / "staging").iterdir()) == []
 
@@ -176,29 +168,16 @@ def test_a_home_that_cannot_be_written(folder: Path, home: Path) -> None:
         store.resolve_weights(folder)
 
 
-def hub_with(monkeypatch: pytest.MonkeyPatch, answer: Callable[[list[str]], Path]) -> list[list[str]]:
-    hub = pytest.importorskip("huggingface_hub")
-    asked: list[list[str]] = []
-
-    def snapshot(repo: str, *, allow_patterns: list[str], local_files_only: bool) -> str:
-        assert (repo, local_files_only) == ("org/model", False)
-        asked.append(allow_patterns)
-        return str(answer(allow_patterns))
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot)
-    return asked
-
-
 def test_the_hub_is_asked_for_checkpoints_only_where_it_has_nothing_better(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, hub: FakeHub
 ) -> None:
     without = tmp_path / "without"
     without.mkdir()
-    asked = hub_with(monkeypatch, lambda patterns: folder if "pytorch_model*.bin" in patterns else without)
+    hub.answer = lambda patterns: folder if "pytorch_model*.bin" in patterns else without
     assert (store.resolve_weights("org/model") / "model.safetensors").is_file()
-    assert len(asked) == 2
-    assert "*.spm" in asked[0]
+    assert len(hub.asked) == 2
+    assert "*.spm" in hub.asked[0]
     (without / "model.safetensors").touch()
     assert store.resolve_weights("org/model") == without
-    assert len(asked) == 3
-    assert [pattern for pattern in asked[2] if pattern.endswith("bin")] == []
+    assert len(hub.asked) == 3
+    assert [pattern for pattern in hub.asked[2] if pattern.endswith("bin")] == []

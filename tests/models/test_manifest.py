@@ -1,4 +1,4 @@
-"""The manifest that ships: everything pinned, data only, sums right; and manifests that must be refused."""
+"""The manifest of the package: all files pinned, data files only, right sizes; and manifests that must be refused."""
 
 from __future__ import annotations
 

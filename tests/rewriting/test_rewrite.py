@@ -21,7 +21,7 @@ from alimark.cli import loading
 from alimark.cli import rewrite as verb
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.keys.projection import project, to_bits
-from alimark.llm.base import LLM, Draw, Ended, Over, Request
+from alimark.llm.base import LLM, Draw, Ended, Request, StopCondition
 from alimark.rewriting.api import rewrite_many
 from alimark.rewriting.candidates import Known, fixed_parts, judge
 from alimark.rewriting.settings import WAYS, Original, RewriteSettings
@@ -53,7 +53,7 @@ Bread needs little more than flour, water, salt and a fair amount of patience.  
 
 - Mix the flour with the water and wait for half an hour before you go on
 - Add the salt only when the dough has become smooth and quiet
-  1. Turn the dough over on itself every 30 minutes for two hours
+  1. Message the dough over on itself every 30 minutes for two hours
 
 ```python
 def bake(dough):  # This is a comment. It stays.
@@ -80,14 +80,14 @@ def reworded(sentence: str, chance: random.Random) -> str:
 
 def shown_in(request: Request) -> str:
     """The sentence that a request is about."""
-    return request.turns[-1].content.rsplit("\n\n", 1)[1]
+    return request.messages[-1].content.rsplit("\n\n", 1)[1]
 
 
 class Rewriter(LLM):
     """Answers with what `answer` makes of the sentence it is shown; `fails` makes it fail on some of them."""
 
     name = "rewriter"
-    callers, together = 1, 1
+    max_concurrency, preferred_batch = 1, 1
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class Rewriter(LLM):
         *,
         fails: Callable[[str], Exception | None] = lambda _: None,
         ended: Ended = "model",
-        callers: int = 1,
-        together: int = 1,
+        max_concurrency: int = 1,
+        preferred_batch: int = 1,
     ) -> None:
         self.answer, self.fails, self.ended = answer, fails, ended
-        self.callers, self.together = callers, together
+        self.max_concurrency, self.preferred_batch = max_concurrency, preferred_batch
         self.asked: list[Request] = []
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
         self.asked += requests
         found = []
         for request in requests:
@@ -181,7 +181,7 @@ def test_code_headings_and_short_sentences_stay() -> None:
     assert len(made.rewritten) == len(splitter().units(PAGE)) == 8  # a block each, also those that stay
     shown = {shown_in(request) for request in llm.asked}
     assert "Let the loaf cool down on a rack, because hot bread cannot be cut well." in shown
-    assert not any("bake(dough)" in turn.content for request in llm.asked for turn in request.turns)
+    assert not any("bake(dough)" in turn.content for request in llm.asked for turn in request.messages)
     item = next(line for line in made.text.splitlines() if line.startswith("- Mix"))
     assert not item.endswith(".")  # as it was
 
@@ -193,11 +193,11 @@ def test_every_sentence_is_asked_for_in_several_ways_alone_or_in_context() -> No
     assert [request.count for request in llm.asked[: len(WAYS)]] == [3, 3, 2, 2]
     assert len({request.seed for request in llm.asked}) == 12 * len(WAYS)
     assert shown_in(llm.asked[0]) == STORY[: STORY.index(" Nobody")]
-    assert "Nobody" not in llm.asked[0].turns[-1].content
+    assert "Nobody" not in llm.asked[0].messages[-1].content
     assert marked(candidates=2).candidates == 24
     llm = Rewriter()
     marked(llm, candidates=4, context=True, waves=1)
-    second = llm.asked[len(WAYS)].turns[-1].content
+    second = llm.asked[len(WAYS)].messages[-1].content
     assert "spring of 1987. Nobody" in second
     assert "planted beans" in second
     assert shown_in(llm.asked[len(WAYS)]).startswith("Nobody")
@@ -206,8 +206,8 @@ def test_every_sentence_is_asked_for_in_several_ways_alone_or_in_context() -> No
 def test_a_later_wave_rewrites_the_best_so_far_and_nothing_that_is_perfect() -> None:
     llm = Rewriter()
     made = marked(llm, candidates=16, waves=2)
-    first = [request for request in llm.asked if any(way in request.turns[-1].content for way in WAYS[:2])]
-    second = [request for request in llm.asked if any(way in request.turns[-1].content for way in WAYS[2:])]
+    first = [request for request in llm.asked if any(way in request.messages[-1].content for way in WAYS[:2])]
+    second = [request for request in llm.asked if any(way in request.messages[-1].content for way in WAYS[2:])]
     assert {shown_in(request) for request in first} == set(splitter().units(STORY))
     assert len(first) == 24
     shown = {shown_in(request) for request in second}
@@ -231,7 +231,7 @@ def test_waves_share_the_rewrites(waves: int) -> None:
 def test_same_seed_same_text_however_the_model_is_asked() -> None:
     made = marked(seed=7)
     for callers, together in ((1, 5), (4, 1), (3, 7)):
-        assert marked(Rewriter(callers=callers, together=together), seed=7).text == made.text
+        assert marked(Rewriter(max_concurrency=callers, preferred_batch=together), seed=7).text == made.text
     assert marked(seed=8).text != made.text
     assert marked(seed=made.seed).text == made.text
 
@@ -314,8 +314,8 @@ def test_the_model_is_told_what_must_stay() -> None:
     assert fixed_parts("Nothing is fixed here.", known) == []
     llm = Rewriter()
     marked(llm, candidates=1)
-    assert "Use these words in it: 1987." in llm.asked[0].turns[-1].content
-    assert "Use these words" not in llm.asked[1].turns[-1].content
+    assert "Use these words in it: 1987." in llm.asked[0].messages[-1].content
+    assert "Use these words" not in llm.asked[1].messages[-1].content
 
 
 def test_what_the_original_does_is_no_flaw() -> None:
@@ -365,14 +365,16 @@ def test_no_room_for_one_sentence() -> None:
         return ContextFull("too long") if "Maria" in sentence else None
 
     for together in (1, 9):
-        made = marked(Rewriter(fails=fails, together=together))
+        made = marked(Rewriter(fails=fails, preferred_batch=together))
         assert made.rejected["context full"] == 16
         assert made.left_alone == (5,)
         assert sum(one.outcome == "rewritten" for one in made.rewritten) >= 8
 
 
 def test_a_model_that_fails_is_said_to() -> None:
-    broken = Rewriter(fails=lambda sentence: LLMError("the server is gone") if "Maria" in sentence else None, callers=2)
+    broken = Rewriter(
+        fails=lambda sentence: LLMError("the server is gone") if "Maria" in sentence else None, max_concurrency=2
+    )
     with pytest.raises(LLMError, match="server is gone"):
         marked(broken)
     sound = STORY.replace("Maria", "Anna")
@@ -386,7 +388,7 @@ def test_a_model_that_fails_is_said_to() -> None:
     assert answers[0].text == marked(text=sound).text
 
     class Short(Rewriter):
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+        def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
             return [draws[1:] for draws in super().draw(requests, sampling, over)]
 
     with pytest.raises(LLMError, match="gave 3 answers where 4"):
@@ -394,7 +396,7 @@ def test_a_model_that_fails_is_said_to() -> None:
 
 
 def test_many_texts_share_calls_and_are_yielded_as_they_are_finished() -> None:
-    llm = Rewriter(together=6)
+    llm = Rewriter(preferred_batch=6)
     parts = [" ".join(splitter().sentences(STORY)[:n]) for n in (1, 2, 5)]
     read = 0
 

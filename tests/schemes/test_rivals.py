@@ -20,7 +20,7 @@ from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.fitted import Fitted
-from alimark.llm.base import Draw, Over, Request, Sampling
+from alimark.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.parameters import SchemeParameters, parameters_class
 from alimark.schemes.api import detect
 from alimark.schemes.registry import names
@@ -137,7 +137,7 @@ class TestKeys:
 class Same(StandInLLM):
     """Says nearly the same whatever went before, so that hardly any rule can be met."""
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
         self.calls += 1
         return [
             [

@@ -137,7 +137,7 @@ def test_the_model_is_shared_and_its_logits_are_its_own(folder: Path, llm: Any) 
 
 
 def test_what_alimark_does_to_a_model_for_a_gpu_is_undone_in_the_copy() -> None:
-    from alimark.llm import _fusing, _lanes
+    from alimark.llm.torch import attention, fused_layers
 
     config = transformers.LlamaConfig(
         vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
@@ -147,14 +147,14 @@ def test_what_alimark_does_to_a_model_for_a_gpu_is_undone_in_the_copy() -> None:
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.inference_mode():
         expected = model(ids).logits
-        _lanes.install(model)
-        _fusing.fuse(model, object())
+        attention.install(model)
+        fused_layers.fuse(model, object())
         assert torch.allclose(_engines._plain(model)(ids).logits, expected, atol=1e-5)
     assert "forward" in vars(model.model.layers[0].self_attn)
 
 
 def _load(folder: Path) -> Any:
-    from alimark.llm._weights import load
+    from alimark.llm.torch.weights import load
 
     return load(folder, torch.float32)
 

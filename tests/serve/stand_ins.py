@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling
+from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.serve.service import Service
 from alimark.serve.settings import Settings
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -25,20 +25,20 @@ class SlowLLM(StandInLLM):
         super().__init__()
         self._pause = pause
 
-    def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Any, sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
         time.sleep(self._pause)
-        return super().draw(requests, sampling, over)
+        return super().draw(requests, sampling, stop)
 
 
 class EchoLLM(StandInLLM):
     """A chat model that rewrites a sentence by putting a word in front."""
 
-    def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
+    def draw(self, requests: Any, sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
         return [[self._rewrite(request, i) for i in range(request.count)] for request in requests]
 
     def _rewrite(self, request: Request, number: int) -> Draw:
         words = "Indeed Surely Clearly Truly Certainly Plainly Really Verily".split()
-        sentence = request.turns[-1].content.rpartition("\n\n")[2]
+        sentence = request.messages[-1].content.rpartition("\n\n")[2]
         return Draw(f"{words[(number + request.seed) % 8]}, {sentence[0].lower()}{sentence[1:]}", 9, "model")
 
 

@@ -10,7 +10,7 @@ from stand_ins import EchoLLM
 
 from alimark.errors import LLMError, TextError
 from alimark.keys.key import Key
-from alimark.llm.base import Draw, Over, Sampling
+from alimark.llm.base import Draw, Sampling, StopCondition
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -31,12 +31,12 @@ class Held(EchoLLM):
     """A chat model that waits in each call until `go` is set."""
 
     def __init__(self) -> None:
-        super().__init__(together=64)
+        super().__init__(preferred_batch=64)
         self.asked: list[set[str]] = []
         self.begun, self.go = threading.Event(), threading.Event()
 
-    def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
-        self.asked.append({request.turns[-1].content.rpartition("\n\n")[2] for request in requests})
+    def draw(self, requests: Any, sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
+        self.asked.append({request.messages[-1].content.rpartition("\n\n")[2] for request in requests})
         self.begun.set()
         self.go.wait(10)
         return super().draw(requests, sampling, over)
@@ -67,7 +67,7 @@ def test_an_error_of_the_model_is_reported_and_the_next_run_works() -> None:
     class Failing(EchoLLM):
         fails = True
 
-        def draw(self, requests: Any, sampling: Sampling, over: Over) -> list[list[Draw]]:
+        def draw(self, requests: Any, sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
             if self.fails:
                 raise RuntimeError("out of memory")
             return super().draw(requests, sampling, over)

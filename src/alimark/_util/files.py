@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from alimark.errors import RecordError
 
@@ -38,3 +40,17 @@ def read_text(path: Path | str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecordError(f"{path} is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file to write to, which takes the place of `path` when the block ends without an error."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

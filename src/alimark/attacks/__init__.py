@@ -1,21 +1,15 @@
-"""Everything that is done to marked texts: what the paper does, and what people really do.
+"""Attacks: rewrites of marked texts that may remove the watermark, from deleted sentences to paraphrases by a chat model.
 
-from alimark.attacks import load_attack
-delete = load_attack("delete", rate=0.3)
-delete(text, seed=7)                        # one text
-for place, made in delete.run(targets):     # many, as they are finished
-    ...
+`load_attack` makes an attack by its name; `Attack` describes how to run it on one text or on many.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from alimark._util.registry import Registry
-from alimark.attacks.base import Attack, Attacked, Target, seed_for
+from alimark.attacks.base import Attack, Attacked, SettingValue, Target, seed_for
 from alimark.errors import AttackError
 
-__all__ = ["Attack", "Attacked", "Target", "attack_class", "load_attack", "names", "seed_for"]
+__all__ = ["Attack", "Attacked", "SettingValue", "Target", "attack_class", "load_attack", "names", "seed_for"]
 
 ATTACKS: Registry[type[Attack]] = Registry(
     "attack",
@@ -48,12 +42,29 @@ def names() -> list[str]:
 
 
 def attack_class(name: str) -> type[Attack]:
-    """The attack of that name, without its settings; its module is imported here and not before."""
+    """The class of the attack of that name; its module is imported now, so that unused attacks load no libraries."""
     return ATTACKS.get(name)
 
 
-def load_attack(name: str, **settings: Any) -> Attack:
-    """An attack with its settings; those not given are the paper's. Nothing heavy is loaded before its first text."""
+def load_attack(name: str, **settings: SettingValue) -> Attack:
+    """Makes an attack. Models and other data are loaded when it gets its first text.
+
+    Args:
+        name: The name of the attack; `names()` or `alimark attack list` lists them.
+        settings: The settings of the attack by name. The defaults are those of the paper, where it has the attack.
+
+    Returns:
+        The attack: call it with a text, or call its `run` with many.
+
+    Raises:
+        AttackError: There is no attack of this name, it has no such setting, or a value is not possible.
+
+    Example:
+        >>> from alimark.attacks import load_attack
+        >>> delete = load_attack("delete", rate=0.5)
+        >>> delete("The sun rose. The wind fell.", seed=1)
+        'The wind fell.'
+    """
     try:
         return attack_class(name)(**settings)
     except TypeError as error:

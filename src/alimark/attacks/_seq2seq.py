@@ -1,7 +1,7 @@
-"""Models on PyTorch that paraphrasers are made of: encoder-decoders that write, classifiers that judge.
+"""Loads the PyTorch models of paraphrasers: encoder-decoder models that generate text, and classifiers.
 
-Everything is float32, on a GPU too, since a batch then hardly ever moves what a model says; only a model that would not fit
-otherwise is bfloat16, and that on a GPU alone. Neither pickled weights nor code that comes with a model is ever loaded.
+Models run in float32, on a GPU too, because the result then hardly ever depends on the batch. A model that is too large for
+that runs in bfloat16 on a GPU. Pickled weights and code that comes with a model are never loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Network:
     device: torch.device
 
     def encode(self, texts: Sequence[str], max_tokens: int, pairs: Sequence[str] | None = None) -> Any:
-        """The texts, or pairs of texts, as one padded batch; what is longer loses its end."""
+        """The texts, or pairs of texts, as one padded batch, each cut to `max_tokens`."""
         second = None if pairs is None else list(pairs)
         batch = self.tokenizer(
             list(texts), second, padding=True, truncation=True, max_length=max_tokens, return_tensors="pt"
@@ -39,58 +39,67 @@ class Network:
         return batch.to(self.device)
 
     def decode(self, rows: Any) -> list[str]:
-        """What was written, each on one line."""
+        """The texts of rows of tokens, each on one line."""
         return [one_line(text) for text in self.tokenizer.batch_decode(rows, skip_special_tokens=True)]
 
 
 def one_line(text: str) -> str:
-    """With single spaces, as these models know text."""
+    """The text with single spaces and no line breaks, as in the training texts of these models."""
     return " ".join(text.split())
 
 
-def writer(source: str, device: str, *, tokenizer: str = "", half: bool = False) -> Network:
-    """An encoder-decoder. Its tokenizer is that of `tokenizer` where its own folder holds none."""
-    return _shared("AutoModelForSeq2SeqLM", source, device, tokenizer, half)
+def load_seq2seq(source: str, device: str, *, tokenizer: str = "", bfloat16: bool = False) -> Network:
+    """Loads an encoder-decoder model.
+
+    Args:
+        source: A name of the store, a folder or a hub id.
+        device: cpu or cuda; where empty, the GPU if there is one.
+        tokenizer: Where to take the tokenizer from if the folder of the model has none.
+        bfloat16: Whether the weights are bfloat16 on a GPU.
+    """
+    return _shared("AutoModelForSeq2SeqLM", source, device, tokenizer, bfloat16)
 
 
-def judge(source: str, device: str) -> Network:
-    """A classifier of texts."""
+def load_classifier(source: str, device: str) -> Network:
+    """Loads a model that classifies texts."""
     return _shared("AutoModelForSequenceClassification", source, device, "", False)
 
 
-# One copy of a model for all attacks that use it, and none when the last of them is gone: some have billions of parameters.
+# Attacks share a loaded model, since some have billions of parameters. It is freed with the last attack that uses it.
 _in_use: WeakValueDictionary[tuple[str, str, str, str, bool], Network] = WeakValueDictionary()
 _loading = threading.Lock()
 
 
-def _shared(kind: str, source: str, device: str, tokenizer: str, half: bool) -> Network:
-    name = (kind, source, device, tokenizer, half)
+def _shared(kind: str, source: str, device: str, tokenizer: str, bfloat16: bool) -> Network:
+    name = (kind, source, device, tokenizer, bfloat16)
     with _loading:
-        found = _in_use.get(name)
-        if found is None:
-            found = _in_use[name] = _load(kind, source, device, tokenizer, half)
-    return found
+        network = _in_use.get(name)
+        if network is None:
+            network = _in_use[name] = _load(kind, source, device, tokenizer, bfloat16)
+    return network
 
 
-def _load(kind: str, source: str, device: str, tokenizer: str, half: bool) -> Network:
+def _load(kind: str, source: str, device: str, tokenizer: str, bfloat16: bool) -> Network:
     try:
         import torch
         import transformers
     except ImportError:
         raise MissingExtra("transformers", "transformers") from None
-    from alimark.llm._weights import quiet
+    from alimark.llm.torch.weights import quiet
     from alimark.models import store
 
-    place = _device(device)
+    torch_device = _device(device)
     folder = store.resolve_weights(source)
-    words = folder if not tokenizer or _holds_tokenizer(folder) else store.resolve_tokenizer(tokenizer)
-    if not _holds_tokenizer(words):  # transformers would make one up that knows no word
-        raise ModelError(f"{words} holds no tokenizer; take a folder with its tokenizer.json or spiece.model")
-    _need_sentencepiece(words)
-    dtype = torch.bfloat16 if half and place.type == "cuda" else torch.float32
+    tokenizer_folder = folder if not tokenizer or _has_tokenizer(folder) else store.resolve_tokenizer(tokenizer)
+    if not _has_tokenizer(tokenizer_folder):  # transformers would create one with an empty vocabulary
+        raise ModelError(f"{tokenizer_folder} holds no tokenizer; use a folder with a tokenizer.json or spiece.model")
+    _need_sentencepiece(tokenizer_folder)
+    dtype = torch.bfloat16 if bfloat16 and torch_device.type == "cuda" else torch.float32
     with quiet():
         try:
-            speaks = transformers.AutoTokenizer.from_pretrained(str(words), trust_remote_code=False)
+            loaded_tokenizer = transformers.AutoTokenizer.from_pretrained(
+                str(tokenizer_folder), trust_remote_code=False
+            )
             model = getattr(transformers, kind).from_pretrained(
                 str(folder), use_safetensors=True, trust_remote_code=False, dtype=dtype
             )
@@ -98,28 +107,28 @@ def _load(kind: str, source: str, device: str, tokenizer: str, half: bool) -> Ne
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ModelError(f"transformers cannot load {source}: {reason}") from error
     if model.can_generate():
-        model.generation_config.max_length = None  # every call says how much may be written
-    return Network(speaks, model.to(place).eval(), place)
+        model.generation_config.max_length = None  # every call sets max_new_tokens
+    return Network(loaded_tokenizer, model.to(torch_device).eval(), torch_device)
 
 
 def _device(name: str) -> torch.device:
     import torch
 
     try:
-        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
         raise AttackError(f"{name!r} is no device; use cpu or cuda") from None
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise AttackError("PyTorch finds no GPU here; use cpu")
-    return place
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise AttackError("PyTorch finds no GPU on this machine; use cpu")
+    return device
 
 
-def _holds_tokenizer(folder: Path) -> bool:
+def _has_tokenizer(folder: Path) -> bool:
     return any((folder / file).is_file() for file in _TOKENIZER_FILES)
 
 
 def _need_sentencepiece(folder: Path) -> None:
-    """Transformers reads a SentencePiece vocabulary by two libraries, and without them asks for a third that cannot."""
+    """Raises MissingExtra where a SentencePiece vocabulary cannot be read; transformers would name another library."""
     if (folder / "tokenizer.json").is_file() or not any(folder.glob("s*p*.model")):
         return
     for library in ("sentencepiece", "google.protobuf"):
@@ -130,5 +139,5 @@ def _need_sentencepiece(folder: Path) -> None:
 def _installed(library: str) -> bool:
     try:
         return importlib.util.find_spec(library) is not None
-    except ImportError:  # of the package that it would be in
+    except ImportError:  # its parent package is missing
         return False

@@ -1,7 +1,7 @@
-"""What every attack is: settings, and a run over texts that gives each a rewrite or the reason why there is none.
+"""The base classes of attacks, and the types of what goes in and what comes out.
 
-An attack is a frozen dataclass: its fields are its settings, which the records keep and the command line offers as options.
-It knows texts and nothing of keys. What it needs beyond its settings it loads at its first text.
+An attack is a frozen dataclass. Its fields are its settings: records keep them, and the command line offers them as options.
+An attack sees texts only, never keys. It loads models and other data when it gets its first text.
 """
 
 from __future__ import annotations
@@ -11,21 +11,42 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from alimark.attacks.checks import joined_flaw, sentence_flaw
 from alimark.errors import AttackError
 from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 
+if TYPE_CHECKING:
+    from alimark._util.jsonl import Record
+    from alimark.llm.base import LLM
 
-def setting(default: Any, help_text: str) -> Any:
-    """A field of an attack that the command line offers as an option."""
+T = TypeVar("T")
+SettingValue: TypeAlias = "str | float | bool | Sequence[str] | LLM"
+"""The values that settings of attacks have: numbers, texts, switches, a pool of texts (`pool`), a loaded model (`engine`)."""
+
+
+def setting(default: T, help_text: str) -> T:
+    """Declares a field of an attack that is a setting.
+
+    Args:
+        default: The value of the field where none is given.
+        help_text: What the help of the command line says about the option.
+
+    Returns:
+        A dataclass field.
+    """
     return field(default=default, metadata={"help": help_text})
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A text to attack, and the seed of all that is random in it."""
+    """A text to attack.
+
+    Attributes:
+        text: The text.
+        seed: The seed of the random choices that an attack makes for this text.
+    """
 
     text: str
     seed: int = 0
@@ -33,125 +54,196 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """What became of a text."""
+    """The result of an attack on a text.
+
+    Attributes:
+        text: The rewritten text, empty where the attack failed.
+        error: Why the attack failed, empty where it did not.
+        tries: How often a model was asked for the text.
+        rejected: For each answer of a model that was not used: the reason, a colon, and the start of the answer.
+        left: The number of sentences that were not rewritten because no answer for them was usable.
+        tokens: The number of tokens that a model generated.
+
+    Example:
+        >>> Attacked("A new text.").failed
+        False
+        >>> Attacked("", "the text holds no sentence").failed
+        True
+    """
 
     text: str
-    """Empty where the attack failed."""
     error: str = ""
-    """Why it failed."""
     tries: int = 1
     rejected: tuple[str, ...] = ()
-    """Why answers of a model were not taken, each followed by a colon and the start of the answer."""
     left: int = 0
-    """Sentences that stayed because no answer for them could be taken."""
     tokens: int = 0
 
     @property
     def failed(self) -> bool:
+        """Whether there is no rewritten text."""
         return bool(self.error)
 
 
 class Attack(ABC):
-    """One way to rewrite texts."""
+    """Base class of attacks: rewrites texts as someone would who wants to remove a watermark.
+
+    A subclass is a frozen dataclass with a `name`, with fields declared by `setting`, and with a method `run`. `TextAttack` and
+    `SentenceAttack` define `run` for attacks without a model and for models that rewrite single sentences.
+
+    Attributes:
+        name: The name of the attack, as `load_attack` and `alimark attack` know it.
+        by_model: Whether a model writes the text. Such an attack takes longer, and may fail for some texts.
+
+    Example:
+        >>> from alimark.attacks import Target, load_attack
+        >>> attack = load_attack("truncate", rate=0.5)
+        >>> attack.settings
+        {'rate': 0.5, 'side': 'end'}
+        >>> attack("The first sentence is here. The second one is here.", seed=7)
+        'The first sentence is here.'
+        >>> for index, attacked in attack.run([Target("The sun rose. The wind fell."), Target("")]):
+        ...     print(index, attacked.text or attacked.error)
+        0 The sun rose.
+        1 the text holds no sentence
+    """
 
     name: ClassVar[str]
     by_model: ClassVar[bool] = False
-    """Whether a model writes the text, so that it may fail, takes time, and comes in batches."""
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """As they are kept in a record: plain data."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if "help" in one.metadata}  # type: ignore[arg-type]
+    def settings(self) -> Record:
+        """The settings as a record keeps them: strings, numbers and booleans by name."""
+        return {option.name: getattr(self, option.name) for option in fields(self) if "help" in option.metadata}  # type: ignore[arg-type]
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models it will load, by name, so that they may be fetched before."""
+        """The names of the models that the attack will load, so that they can be fetched in advance."""
         return ()
 
     @abstractmethod
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
-        """Each text's place and what became of it, as they are finished. Texts are taken no sooner than needed."""
+        """Attacks many texts.
+
+        Args:
+            targets: The texts. They are read one after the other, as the attack needs them.
+
+        Yields:
+            The index of a text in `targets` and its result, in the order in which texts are finished.
+        """
 
     def __call__(self, text: str, seed: int = 0) -> str:
-        """One text rewritten; raises AttackError where that fails."""
-        [(_, done)] = self.run([Target(text, seed)])
-        if done.failed:
-            raise AttackError(f"{self.name} failed: {done.error}")
-        return done.text
+        """Attacks one text.
+
+        Args:
+            text: The text.
+            seed: The seed of the attack's random choices.
+
+        Returns:
+            The rewritten text.
+
+        Raises:
+            AttackError: The attack failed, for example because the text has too few sentences.
+        """
+        [(_, attacked)] = self.run([Target(text, seed)])
+        if attacked.failed:
+            raise AttackError(f"{self.name} failed: {attacked.error}")
+        return attacked.text
 
 
 def seed_for(attack: str, seed: int, record_id: str) -> int:
-    """A text's own seed: the same whatever other texts are attacked with it, and in whatever order."""
+    """The seed of a text in a run over many, which does not depend on the other texts or on their order.
+
+    Args:
+        attack: The name of the attack.
+        seed: The seed of the run.
+        record_id: The id of the text's record.
+
+    Returns:
+        A seed for `Target`.
+
+    Example:
+        >>> seed_for("delete", 0, "a") == seed_for("delete", 0, "b")
+        False
+    """
     return int.from_bytes(hashlib.sha256(f"alimark/attack/{attack}/{seed}/{record_id}".encode()).digest()[:6], "big")
 
 
 class TextAttack(Attack):
-    """An attack without a model: a function of a text and a source of random numbers."""
+    """Base class of attacks without a model: the new text is a function of the text and of random numbers."""
 
     @abstractmethod
     def rewrite(self, text: str, random: Random) -> str:
-        """Raises AttackError where the text cannot be attacked so."""
+        """The rewritten text; raises AttackError where the attack is not possible on this text."""
 
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
-        for place, target in enumerate(targets):
+        for index, target in enumerate(targets):
             try:
-                made = Attacked(self.rewrite(target.text, Random(target.seed)))
+                attacked = Attacked(self.rewrite(target.text, Random(target.seed)))
             except AttackError as error:
-                made = Attacked("", str(error))
-            yield place, made
+                attacked = Attacked("", str(error))
+            yield index, attacked
+
+
+class _SplitText(NamedTuple):
+    """A text as its sentences, with its position in the input."""
+
+    position: int
+    sentences: list[Piece]
+    tail: str
+    """The white space and code after the last sentence."""
 
 
 class SentenceAttack(Attack):
-    """An attack by a model that rewrites sentence by sentence; layout and code blocks stay.
+    """Base class of attacks by a model that rewrites sentence by sentence. Layout and code blocks do not change.
 
-    A sentence whose answers all fail the checks stays as it was, which the result counts; where more than `_MOST_LEFT` of a
-    text's sentences stay, the text was not attacked, and that is a failure.
+    A sentence without an answer that passes the checks is not changed, and `Attacked.left` counts it. Where this holds for
+    more than `_MAX_SHARE_LEFT` of the sentences of a text, the attack on that text has failed.
     """
 
     by_model = True
     batch: int
-    """Sentences that go to the model at a time, of as many texts as it takes."""
+    """The number of sentences in a batch; they may come from several texts."""
 
     @abstractmethod
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
-        """For each sentence its rewrites, best first."""
+        """The model's rewrites of each sentence, the best first."""
 
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
-        cutter = splitter(DEFAULT_SPLITTER)
-        waiting: list[tuple[int, list[Piece], str]] = []
-        for place, target in enumerate(targets):
-            waiting.append((place, *pieces(target.text, cutter)))
-            if sum(len(row) for _, row, _ in waiting) >= self.batch:
+        sentence_splitter = splitter(DEFAULT_SPLITTER)
+        waiting: list[_SplitText] = []
+        for index, target in enumerate(targets):
+            waiting.append(_SplitText(index, *pieces(target.text, sentence_splitter)))
+            if sum(len(text.sentences) for text in waiting) >= self.batch:
                 yield from self._finish(waiting)
                 waiting = []
         yield from self._finish(waiting)
 
-    def _finish(self, waiting: Sequence[tuple[int, list[Piece], str]]) -> Iterator[tuple[int, Attacked]]:
-        asked = list(dict.fromkeys(piece.body for _, row, _ in waiting for piece in row))
-        answered = dict(zip(asked, self._in_batches(asked), strict=True))
-        for place, row, tail in waiting:
-            yield place, _rewritten(row, tail, answered)
+    def _finish(self, waiting: Sequence[_SplitText]) -> Iterator[tuple[int, Attacked]]:
+        sentences = list(dict.fromkeys(piece.body for text in waiting for piece in text.sentences))
+        answers = dict(zip(sentences, self._in_batches(sentences), strict=True))
+        for text in waiting:
+            yield text.position, _rewritten(text.sentences, text.tail, answers)
 
-    def _in_batches(self, sentences: Sequence[str]) -> Iterator[list[str]]:
-        # Sentences of a length together: a batch is as long as its longest.
+    def _in_batches(self, sentences: Sequence[str]) -> list[list[str]]:
+        # Sentences of similar length share a batch, since a batch is padded to its longest sentence.
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
-        found: dict[int, list[str]] = {}
+        answers: dict[int, list[str]] = {}
         for start in range(0, len(order), self.batch):
-            some = order[start : start + self.batch]
-            for i, answers in zip(some, self.answers([sentences[i] for i in some]), strict=True):
-                found[i] = answers
-        return (found[i] for i in range(len(sentences)))
+            indices = order[start : start + self.batch]
+            answers |= zip(indices, self.answers([sentences[i] for i in indices]), strict=True)
+        return [answers[i] for i in range(len(sentences))]
 
 
-_MOST_LEFT = 0.25
+_MAX_SHARE_LEFT = 0.25
 
 
-def _rewritten(row: Sequence[Piece], tail: str, answered: dict[str, list[str]]) -> Attacked:
-    if not row:
+def _rewritten(sentences: Sequence[Piece], tail: str, answers: dict[str, list[str]]) -> Attacked:
+    """The text with the first usable answer in the place of each sentence."""
+    if not sentences:
         return Attacked("", "the text holds no sentence")
     rejected, bodies, left = [], [], 0
-    for piece in row:
-        for answer in answered[piece.body]:
+    for piece in sentences:
+        for answer in answers[piece.body]:
             if flaw := sentence_flaw(answer, piece.body):
                 rejected.append(f"{flaw}: {answer[:80]}")
             else:
@@ -160,9 +252,9 @@ def _rewritten(row: Sequence[Piece], tail: str, answered: dict[str, list[str]]) 
         else:
             bodies.append(piece.body)
             left += 1
-    if left > _MOST_LEFT * len(row):
-        return Attacked("", f"no usable answer for {left} of {len(row)} sentences", 1, tuple(rejected), left)
-    made = join([Piece(piece.lead, body) for piece, body in zip(row, bodies, strict=True)], tail)
-    if flaw := joined_flaw(made, join(row, tail)):
-        return Attacked("", flaw, 1, (*rejected, f"{flaw}: {made[:80]}"), left)
-    return Attacked(made, "", 1, tuple(rejected), left)
+    if left > _MAX_SHARE_LEFT * len(sentences):
+        return Attacked("", f"no usable answer for {left} of {len(sentences)} sentences", 1, tuple(rejected), left)
+    text = join([Piece(piece.lead, body) for piece, body in zip(sentences, bodies, strict=True)], tail)
+    if flaw := joined_flaw(text, join(sentences, tail)):
+        return Attacked("", flaw, 1, (*rejected, f"{flaw}: {text[:80]}"), left)
+    return Attacked(text, "", 1, tuple(rejected), left)

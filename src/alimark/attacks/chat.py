@@ -1,4 +1,4 @@
-"""A chat model rewrites the whole text in one answer, asked in the paper's words."""
+"""The attack by a chat model: it rewrites the whole text in one answer, with the paper's prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alimark.attacks.base import Attack, Attacked, Target, setting
 from alimark.attacks.checks import text_flaw, without_preface
 from alimark.attacks.settings import GPT35, ChatSettings
 from alimark.errors import AttackError, ContextFull, LLMError
-from alimark.llm.base import LLM, Request, Sampling, Turn, never
+from alimark.llm.base import LLM, Message, Request, Sampling, never
 from alimark.llm.chat import Answer, draw_all
 
 SYSTEM = "You are a helpful assistant to rewrite text."
@@ -22,14 +22,16 @@ Please rewrite the following text, avoiding the use of the same words or phrases
 You are able to merge or split sentences, but must preserve the original meaning:
 
 {text}"""
-"""The paper's, word for word."""
+"""The prompt of the paper, word for word."""
 
-_ERRORS_IN_A_ROW = 3  # then the model is gone, and the other texts wait for another run
+_MAX_ERRORS_IN_A_ROW = 3  # then the model is not reachable, and the run ends with the error
 
 
 @dataclass
 class _Job:
-    place: int
+    """A text, and what the model answered so far."""
+
+    index: int
     target: Target
     tries: int = 0
     tokens: int = 0
@@ -37,8 +39,8 @@ class _Job:
 
     def request(self) -> Request:
         digest = hashlib.sha256(f"alimark/chat/{self.target.seed}/{self.tries}".encode()).digest()
-        turns = (Turn("system", SYSTEM), Turn("user", PROMPT.format(text=self.target.text.strip())))
-        return Request("", 1, int.from_bytes(digest[:6], "big"), turns=turns)
+        messages = (Message("system", SYSTEM), Message("user", PROMPT.format(text=self.target.text.strip())))
+        return Request("", 1, int.from_bytes(digest[:6], "big"), messages=messages)
 
     def failed(self, error: str) -> Attacked:
         return Attacked("", error, self.tries, tuple(self.rejected), tokens=self.tokens)
@@ -48,20 +50,20 @@ class _Job:
 class Chat(ChatSettings, Attack):
     """Have a chat model rewrite the whole text, with the paper's prompt.
 
-    An answer that is empty, a refusal, a summary, in another language or full of
-    tags is asked for again; after some tries the text is recorded as failed.
+    If an answer is empty, a refusal, a summary, in another language or full of
+    tags, the model is asked again. After --tries the text is recorded as failed.
     """
 
     name: ClassVar[str] = "chat"
     by_model: ClassVar[bool] = True
     engine: LLM | None = field(default=None, repr=False, compare=False)
-    """A model that is loaded already, used instead of `llm`."""
+    """A loaded model, which is used instead of `llm`."""
 
     def __post_init__(self) -> None:
         if self.tries < 1:
-            raise AttackError("at least one try is needed")
+            raise AttackError(f"tries must be at least 1, not {self.tries}")
         try:
-            self._sampling  # noqa: B018 - says at once what is wrong with the settings
+            self._sampling  # noqa: B018 - raises ValueError where a setting is wrong
         except ValueError as error:
             raise AttackError(str(error)) from None
 
@@ -71,7 +73,7 @@ class Chat(ChatSettings, Attack):
 
     @property
     def _sampling(self) -> Sampling:
-        # A penalty would make names and small words rare; the model ends when the text is told.
+        # No repetition penalty, which would make names and function words rare. The model decides when the text ends.
         return Sampling(self.temperature, self.top_p, 1.0, self.max_tokens, may_end=True)
 
     @cached_property
@@ -81,27 +83,27 @@ class Chat(ChatSettings, Attack):
         return self.engine or load_llm(self.llm)
 
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
-        fresh = (_Job(place, target) for place, target in enumerate(targets))
+        fresh = (_Job(index, target) for index, target in enumerate(targets))
         again: deque[_Job] = deque()
-        in_a_row = 0
+        errors_in_a_row = 0
         while True:
             asked: dict[int, _Job] = {}
             for number, _, answer in draw_all(
-                self._model, _requests(fresh, again, asked), self._sampling, never, singles=True
+                self._model, _requests(fresh, again, asked), self._sampling, never, single_draws=True
             ):
                 job = asked.pop(number)
-                in_a_row = in_a_row + 1 if _is_gone(answer) else 0
-                if in_a_row == _ERRORS_IN_A_ROW and isinstance(answer, LLMError):
+                errors_in_a_row = errors_in_a_row + 1 if _is_engine_error(answer) else 0
+                if errors_in_a_row == _MAX_ERRORS_IN_A_ROW and isinstance(answer, LLMError):
                     raise answer
-                if done := self._taken(job, answer):
-                    yield job.place, done
+                if result := self._result(job, answer):
+                    yield job.index, result
                 else:
                     again.append(job)
             if not again:
                 return
 
-    def _taken(self, job: _Job, answer: Answer) -> Attacked | None:
-        """What became of the text, or None where the model is to be asked again."""
+    def _result(self, job: _Job, answer: Answer) -> Attacked | None:
+        """The result for the text, or None where the model must be asked again."""
         job.tries += 1
         if isinstance(answer, ContextFull):
             return job.failed("the text does not fit the model's context")
@@ -118,12 +120,12 @@ class Chat(ChatSettings, Attack):
         return job.failed(f"{flaw}, after {job.tries} tries") if job.tries >= self.tries else None
 
 
-def _is_gone(answer: Answer) -> bool:
+def _is_engine_error(answer: Answer) -> bool:
     return isinstance(answer, LLMError) and not isinstance(answer, ContextFull)
 
 
 def _requests(fresh: Iterator[_Job], again: deque[_Job], asked: dict[int, _Job]) -> Iterator[Request]:
-    """Who is to be asked again goes first, so that a text does not wait for all others; `asked` gets their numbers."""
+    """The requests, numbered in `asked`. Texts to ask for again come first, so that they do not wait for all the others."""
     number = 0
     while job := again.popleft() if again else next(fresh, None):
         asked[number] = job
@@ -135,7 +137,7 @@ def _requests(fresh: Iterator[_Job], again: deque[_Job], asked: dict[int, _Job])
 class GPT35Turbo(Chat):
     """Have GPT-3.5 rewrite the whole text, as the paper does.
 
-    The API key is taken from the environment variable OPENAI_API_KEY.
+    The API key is read from the environment variable OPENAI_API_KEY.
     """
 
     name: ClassVar[str] = "gpt-3.5"

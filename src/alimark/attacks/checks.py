@@ -1,7 +1,7 @@
-"""What a model gave for a sentence or a text, and whether it is a rewrite at all.
+"""Checks whether the answer of a model is a rewrite of a sentence or a text.
 
-Paraphrasers return nothing, refusals, their own prompt, tags of their training, summaries and other languages. An attack
-that passed these on would break every watermark, and prove nothing.
+Paraphrasers also return empty answers, refusals, their prompt, tags, summaries and other languages. Such an answer removes
+every watermark, but it is no paraphrase, so an attack must not count it as one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from alimark.text.language import COMMON, WORDS, looks_english
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.text.units import clean
 
-LEAST_WORDS, MOST_WORDS = 0.6, 1.8
-"""A text's words, as a share of the original's. Rewrites that merge and split keep within; summaries and essays do not."""
-LEAST_SENTENCES, MOST_SENTENCES = 0.5, 2.5
-LEAST_SENTENCE_WORDS, MOST_SENTENCE_WORDS = 0.3, 3.0
-LEAST_KEPT = 0.08
-"""The share of a text's rarer words that a rewrite of it keeps, however hard it tries: names alone are more."""
+MIN_WORDS, MAX_WORDS = 0.6, 1.8
+"""Limits of the words of a text as a share of the original's. Rewrites that merge and split keep them; summaries do not."""
+MIN_SENTENCES, MAX_SENTENCES = 0.5, 2.5
+"""Limits of the sentences of a text as a share of the original's."""
+MIN_SENTENCE_WORDS, MAX_SENTENCE_WORDS = 0.3, 3.0
+"""Limits of the words of a sentence as a share of the original's."""
+MIN_KEPT = 0.08
+"""The minimum share of a text's rarer words that a rewrite keeps; the names alone are usually more than this."""
 
 _TAG = re.compile(r"<\|?/?[A-Za-z_][^<>\n]{0,40}>|\[/?[A-Z]{3,}\]|\blexical\s*=\s*\d+|\border\s*=\s*\d+|�")
 _PROMPT = re.compile(
@@ -30,20 +32,20 @@ _PROMPT = re.compile(
 
 
 def sentence_flaw(answer: str, original: str) -> str:
-    """Why `answer` cannot stand for the sentence `original`, or nothing."""
+    """Why `answer` cannot replace the sentence `original`; empty where it can."""
     answer, original = clean(answer), clean(original)
     if flaw := _common_flaw(answer, original):
         return flaw
     words, before = len(WORDS.findall(answer)), len(WORDS.findall(original))
-    if words < LEAST_SENTENCE_WORDS * before:
+    if words < MIN_SENTENCE_WORDS * before:
         return "too short"
-    if words > MOST_SENTENCE_WORDS * max(before, 4):
+    if words > MAX_SENTENCE_WORDS * max(before, 4):
         return "too long"
     return "language" if other_language(answer, original) else ""
 
 
 def text_flaw(answer: str, original: str) -> str:
-    """Why `answer` is no rewrite of the text `original`, or nothing."""
+    """Why `answer` is no rewrite of the text `original`; empty where it is one."""
     if flaw := _common_flaw(answer, original):
         return flaw
     if " ".join(answer.split()) == " ".join(original.split()):
@@ -52,21 +54,21 @@ def text_flaw(answer: str, original: str) -> str:
         return "language"
     if flaw := _size_flaw(answer, original):
         return flaw
-    return "another text" if kept_of_rare_words(answer, original) < LEAST_KEPT else ""
+    return "another text" if kept_of_rare_words(answer, original) < MIN_KEPT else ""
 
 
 def joined_flaw(answer: str, original: str) -> str:
-    """Why sentences that passed one by one are no rewrite of the text `original` together, or nothing.
+    """Why sentences that passed the checks one by one are together no rewrite of the text `original`; empty where they are.
 
-    A model that has lost its way says the same to every sentence, or something unrelated, in sentences without a flaw.
+    A broken model may answer every sentence with the same sentence or an unrelated one, and each alone passes.
     """
     if degenerate(answer) and not degenerate(original):
         return "degenerate"
-    return "another text" if kept_of_rare_words(answer, original) < LEAST_KEPT else ""
+    return "another text" if kept_of_rare_words(answer, original) < MIN_KEPT else ""
 
 
 def without_preface(answer: str) -> str:
-    """Without a first line such as "Here is the rewritten text:" and without quotes or a fence around the whole."""
+    """The answer without a first line such as "Here is the rewritten text:" and without quotes or a code fence around it."""
     text = answer.strip()
     first, _, rest = text.partition("\n")
     if rest.strip() and PREFACE.match(first) and first.rstrip("* ").endswith(":"):
@@ -79,9 +81,9 @@ def without_preface(answer: str) -> str:
 
 
 def kept_of_rare_words(answer: str, original: str) -> float:
-    """The share of the original's words, the commonest of English left out, that are in the answer."""
-    said = {word for word in WORDS.findall(original.lower()) if word not in COMMON and len(word) > 3}
-    return len(said & set(WORDS.findall(answer.lower()))) / len(said) if len(said) >= 10 else 1.0
+    """The share of the original's words that are in the answer; the most common English words do not count."""
+    rare = {word for word in WORDS.findall(original.lower()) if word not in COMMON and len(word) > 3}
+    return len(rare & set(WORDS.findall(answer.lower()))) / len(rare) if len(rare) >= 10 else 1.0
 
 
 def _common_flaw(answer: str, original: str) -> str:
@@ -99,11 +101,11 @@ def _common_flaw(answer: str, original: str) -> str:
 
 
 def _size_flaw(answer: str, original: str) -> str:
-    cutter = splitter(DEFAULT_SPLITTER)
+    units = splitter(DEFAULT_SPLITTER).units
     words, before = len(WORDS.findall(answer)), max(1, len(WORDS.findall(original)))
-    sentences, count = len(cutter.units(answer)), max(1, len(cutter.units(original)))
-    if words < LEAST_WORDS * before or sentences < LEAST_SENTENCES * count:
+    sentences, count = len(units(answer)), max(1, len(units(original)))
+    if words < MIN_WORDS * before or sentences < MIN_SENTENCES * count:
         return "too short"
-    if words > MOST_WORDS * before or sentences > max(2.0, MOST_SENTENCES * count):
+    if words > MAX_WORDS * before or sentences > max(2.0, MAX_SENTENCES * count):
         return "too long"
     return ""

@@ -1,4 +1,4 @@
-"""DIPPER: a T5 of 11 billion parameters that paraphrases a window of a text in sight of what was written before it."""
+"""DIPPER: a T5 of 11 billion parameters that paraphrases a text window by window, with the text written so far as context."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from alimark.attacks._seq2seq import Network, one_line, writer
+from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
 from alimark.attacks.base import Attack, Attacked, Target
 from alimark.attacks.checks import text_flaw
 from alimark.attacks.settings import DipperSettings
@@ -19,14 +19,14 @@ from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitt
 if TYPE_CHECKING:
     import torch
 
-_DIVERSITIES = range(0, 101, 20)  # what the model was trained with
+_DIVERSITIES = range(0, 101, 20)  # the values in the model's training
 
 
 @dataclass(slots=True)
 class _Job:
-    """A text on its way."""
+    """A text, and the state of the attack on it."""
 
-    place: int
+    index: int
     target: Target
     windows: list[Piece]
     tail: str
@@ -39,8 +39,8 @@ class _Job:
 class Dipper(DipperSettings, Attack):
     """Have DIPPER paraphrase the text, window by window.
 
-    What it samples is a function of the text and its seed, up to the rounding of a batch. On a GPU the
-    model is bfloat16, where that rounding moves a token now and then.
+    The result depends on the text and its seed only, up to rounding in a batch. On a
+    GPU the model is bfloat16, and there rounding sometimes changes a token.
     """
 
     name: ClassVar[str] = "dipper"
@@ -49,60 +49,60 @@ class Dipper(DipperSettings, Attack):
     def __post_init__(self) -> None:
         for setting, value in (("lexical", self.lexical), ("order", self.order)):
             if value not in _DIVERSITIES:
-                raise AttackError(f"{setting} diversity is one of 0, 20, 40, 60, 80 and 100, not {value}")
+                raise AttackError(f"{setting} diversity must be one of 0, 20, 40, 60, 80 and 100, not {value}")
         if min(self.sentences, self.max_tokens, self.tries, self.batch) < 1:
-            raise AttackError("sentences, max_tokens, tries and batch are at least 1")
+            raise AttackError("sentences, max_tokens, tries and batch must be at least 1")
         if not 0 < self.top_p <= 1:
-            raise AttackError(f"top_p is above 0 and at most 1, not {self.top_p}")
+            raise AttackError(f"top_p must be above 0 and at most 1, not {self.top_p}")
 
     @cached_property
     def _network(self) -> Network:
-        return writer(self.model, self.device, tokenizer=self.tokenizer, half=True)
+        return load_seq2seq(self.model, self.device, tokenizer=self.tokenizer, bfloat16=True)
 
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
         waiting = enumerate(targets)
-        while some := list(islice(waiting, self.batch)):
-            yield from self._finish([self._job(place, target) for place, target in some])
+        while batch := list(islice(waiting, self.batch)):
+            yield from self._finish([self._job(index, target) for index, target in batch])
 
-    def _job(self, place: int, target: Target) -> _Job:
-        row, tail = pieces(target.text, splitter(DEFAULT_SPLITTER))
-        return _Job(place, target, _windows(row, self.sentences), tail)
+    def _job(self, index: int, target: Target) -> _Job:
+        sentences, tail = pieces(target.text, splitter(DEFAULT_SPLITTER))
+        return _Job(index, target, _windows(sentences, self.sentences), tail)
 
     def _finish(self, jobs: list[_Job]) -> Iterator[tuple[int, Attacked]]:
-        """All texts of a batch; those whose rewrite is flawed once more, together."""
+        """Rewrites the texts of a batch, then those again whose rewrite did not pass the checks, up to `tries` times."""
         for job in jobs:
             if not job.windows:
-                yield job.place, Attacked("", "the text holds no sentence")
+                yield job.index, Attacked("", "the text holds no sentence")
         jobs = [job for job in jobs if job.windows]
         for attempt in range(self.tries):
-            for job, made in zip(jobs, self._write(jobs, attempt), strict=True):
-                text = join(made, job.tail)
-                job.flaw = "empty" if not all(piece.body for piece in made) else text_flaw(text, job.target.text)
+            for job, windows in zip(jobs, self._rewrite(jobs, attempt), strict=True):
+                text = join(windows, job.tail)
+                job.flaw = "empty" if not all(piece.body for piece in windows) else text_flaw(text, job.target.text)
                 if job.flaw:
                     job.rejected.append(f"{job.flaw}: {text[:80]}")
                 else:
-                    yield job.place, Attacked(text, "", attempt + 1, tuple(job.rejected), tokens=job.tokens)
+                    yield job.index, Attacked(text, "", attempt + 1, tuple(job.rejected), tokens=job.tokens)
             jobs = [job for job in jobs if job.flaw]
         for job in jobs:
-            why = f"{job.flaw} after {self.tries} tries"
-            yield job.place, Attacked("", why, self.tries, tuple(job.rejected), tokens=job.tokens)
+            error = f"{job.flaw} after {self.tries} tries"
+            yield job.index, Attacked("", error, self.tries, tuple(job.rejected), tokens=job.tokens)
 
-    def _write(self, jobs: Sequence[_Job], attempt: int) -> list[list[Piece]]:
-        """The rewritten windows of each text: the first of all texts at once, then the second of those that have one."""
-        made: list[list[Piece]] = [[] for _ in jobs]
+    def _rewrite(self, jobs: Sequence[_Job], attempt: int) -> list[list[Piece]]:
+        """The rewritten windows of each text. The first windows of all texts form a batch, then the second windows."""
+        rewritten: list[list[Piece]] = [[] for _ in jobs]
         for number in range(max((len(job.windows) for job in jobs), default=0)):
-            live = [i for i, job in enumerate(jobs) if number < len(job.windows)]
-            inputs = [self._input(made[i], jobs[i].windows[number].body) for i in live]
-            seeds = [_seed(jobs[i].target.seed, attempt, number) for i in live]
-            for i, (said, tokens) in zip(live, self._sample(inputs, seeds), strict=True):
-                made[i].append(Piece(jobs[i].windows[number].lead, said))
+            batch = [i for i, job in enumerate(jobs) if number < len(job.windows)]
+            inputs = [self._input(rewritten[i], jobs[i].windows[number].body) for i in batch]
+            seeds = [_seed(jobs[i].target.seed, attempt, number) for i in batch]
+            for i, (text, tokens) in zip(batch, self._sample(inputs, seeds), strict=True):
+                rewritten[i].append(Piece(jobs[i].windows[number].lead, text))
                 jobs[i].tokens += tokens
-        return made
+        return rewritten
 
-    def _input(self, made: Sequence[Piece], window: str) -> str:
-        """What the model reads, at most `max_tokens` of it: the farthest of what was written before goes first."""
-        # A word is a token at least, so no more of them can matter.
-        before = " ".join(piece.body for piece in made).split()[-self.max_tokens :]
+    def _input(self, rewritten: Sequence[Piece], window: str) -> str:
+        """The model's input, of at most `max_tokens`: where it is longer, the start of the context is cut off."""
+        # A word is at least one token, so words further back cannot fit.
+        before = " ".join(piece.body for piece in rewritten).split()[-self.max_tokens :]
         text = self.prompt(" ".join(before), window)
         excess = self._count([text], special=True)[0] - self.max_tokens
         if excess <= 0:
@@ -115,15 +115,15 @@ class Dipper(DipperSettings, Attack):
         return self.prompt(" ".join(before[start:]), window)
 
     def prompt(self, before: str, window: str) -> str:
-        """In the words the model was trained with, which give similarities where the settings give diversities."""
+        """The input in the form of the model's training, which names similarities (100 minus the diversity)."""
         return one_line(f"lexical = {100 - self.lexical}, order = {100 - self.order} {before} <sent> {window} </sent>")
 
     def _count(self, texts: Sequence[str], special: bool = False) -> list[int]:
-        read = self._network.tokenizer(list(texts), add_special_tokens=special, verbose=False)
-        return [len(ids) for ids in read["input_ids"]]
+        encoded = self._network.tokenizer(list(texts), add_special_tokens=special, verbose=False)
+        return [len(ids) for ids in encoded["input_ids"]]
 
     def _sample(self, inputs: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
-        """What the model says to each input, and in how many tokens."""
+        """The model's output for each input, and its number of tokens."""
         import torch
         from transformers import LogitsProcessorList
 
@@ -142,43 +142,45 @@ class Dipper(DipperSettings, Attack):
 
 
 class _Nucleus:
-    """Sampling with each row's own random numbers, so that a row does not depend on the others.
+    """Nucleus sampling with separate random numbers for each row, so that a row does not depend on the others.
 
-    The likeliest token, once Gumbel noise is added to the logits of the nucleus, is a draw from it.
+    It adds Gumbel noise to the logits of the nucleus; the token with the largest sum is then a sample.
     """
 
     def __init__(self, top_p: float, seeds: Sequence[int]) -> None:
         import torch
 
         self._top_p = top_p
-        self._sources = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def __call__(self, input_ids: Any, scores: torch.Tensor) -> torch.Tensor:
         import torch
 
         size = scores.shape[1]
-        numbers = torch.stack([torch.rand(size, dtype=torch.float64, generator=one) for one in self._sources])
+        numbers = torch.stack(
+            [torch.rand(size, dtype=torch.float64, generator=generator) for generator in self._generators]
+        )
         noise = -(-numbers.clamp_min_(1e-300).log()).log()
         return nucleus(scores.float(), self._top_p) + noise.to(scores.device, torch.float32)
 
 
 def nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The scores of the likeliest tokens that together have the probability `top_p`; minus infinity for the others."""
+    """The scores of the most probable tokens that together have the probability `top_p`, and minus infinity for the others."""
     ordered, order = scores.sort(dim=-1, descending=True)
-    chances = ordered.softmax(-1)
-    beyond = chances.cumsum(-1) - chances >= top_p
+    probabilities = ordered.softmax(-1)
+    beyond = probabilities.cumsum(-1) - probabilities >= top_p
     return scores.masked_fill(beyond.scatter(-1, order, beyond), float("-inf"))
 
 
-def _windows(row: Sequence[Piece], size: int) -> list[Piece]:
-    """`size` sentences as one. A window ends with its line, too: what stands between lines is layout and code, which stays."""
-    found: list[list[Piece]] = []
-    for piece in row:
-        if found and len(found[-1]) < size and not piece.lead.strip(" \t"):
-            found[-1].append(piece)
+def _windows(sentences: Sequence[Piece], size: int) -> list[Piece]:
+    """The text in windows of `size` sentences. A window also ends at the end of a line, so that layout and code stay."""
+    windows: list[list[Piece]] = []
+    for piece in sentences:
+        if windows and len(windows[-1]) < size and not piece.lead.strip(" \t"):
+            windows[-1].append(piece)
         else:
-            found.append([piece])
-    return [Piece(window[0].lead, one_line(" ".join(piece.body for piece in window))) for window in found]
+            windows.append([piece])
+    return [Piece(window[0].lead, one_line(" ".join(piece.body for piece in window))) for window in windows]
 
 
 def _seed(seed: int, attempt: int, window: int) -> int:

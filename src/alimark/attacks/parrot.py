@@ -1,4 +1,4 @@
-"""Parrot: a T5 that paraphrases, and two models that judge what it says."""
+"""Parrot: a T5 that paraphrases, and two classifiers that filter its paraphrases."""
 
 from __future__ import annotations
 
@@ -10,120 +10,123 @@ from typing import ClassVar
 import numpy as np
 
 from alimark.attacks._beams import diverse_beams
-from alimark.attacks._seq2seq import Network, judge, one_line, writer
+from alimark.attacks._seq2seq import Network, load_classifier, load_seq2seq, one_line
 from alimark.attacks.base import SentenceAttack
 from alimark.attacks.settings import ParrotSettings
 from alimark.errors import AttackError
 
 _TASK = "paraphrase: "
-_FLUENCY_TASK = "Sentence: "  # as the fluency model was trained
+_FLUENCY_TASK = "Sentence: "  # the prefix in the training of the fluency model
 
-_JUDGED_TOGETHER = 32
+_CLASSIFIER_BATCH = 32
 
 
 @dataclass(frozen=True)
 class Parrot(ParrotSettings, SentenceAttack):
     """Have Parrot paraphrase the text, sentence by sentence.
 
-    Of a sentence's diverse beams that say the same and read well, the one that differs most is taken.
+    Diverse beam search writes several paraphrases of a sentence. Of those that keep
+    the meaning and are fluent, the one that differs most is used.
     """
 
     name: ClassVar[str] = "parrot"
 
     def __post_init__(self) -> None:
         if min(self.beams, self.groups, self.max_tokens, self.batch) < 1:
-            raise AttackError("beams, groups, max_tokens and batch are at least 1")
+            raise AttackError("beams, groups, max_tokens and batch must be at least 1")
         if self.beams % self.groups:
-            raise AttackError(f"{self.beams} beams cannot be divided into {self.groups} groups of one size")
+            raise AttackError(f"{self.beams} beams cannot be divided into {self.groups} groups of the same size")
         if not (0 <= self.adequacy <= 1 and 0 <= self.fluency <= 1):
-            raise AttackError("adequacy and fluency are probabilities, from 0 to 1")
+            raise AttackError("adequacy and fluency are probabilities and must lie between 0 and 1")
         if self.diversity_penalty < 0:
-            raise AttackError("a diversity penalty is not below 0")
+            raise AttackError(f"the diversity penalty must be at least 0, not {self.diversity_penalty}")
 
     @cached_property
-    def _writer(self) -> Network:
-        return writer(self.model, self.device)
+    def _paraphraser(self) -> Network:
+        return load_seq2seq(self.model, self.device)
 
     @cached_property
     def _adequacy(self) -> Network:
-        return judge(self.adequacy_model, self.device)
+        return load_classifier(self.adequacy_model, self.device)
 
     @cached_property
     def _fluency(self) -> Network:
-        return judge(self.fluency_model, self.device)
+        return load_classifier(self.fluency_model, self.device)
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
         texts = [one_line(sentence) for sentence in sentences]
-        pairs = [(i, said) for i, row in enumerate(self._beams(texts)) for said in _new(row, texts[i])]
+        pairs = [(i, text) for i, beams in enumerate(self._beams(texts)) for text in _different(beams, texts[i])]
         pairs = self._adequate(texts, pairs)
         pairs = self._fluent(pairs)
-        pairs.sort(key=lambda pair: -difference(texts[pair[0]], pair[1]))
-        return [[said for of, said in pairs if of == i] for i in range(len(texts))]
+        pairs.sort(key=lambda pair: -edit_distance(texts[pair[0]], pair[1]))
+        return [[text for index, text in pairs if index == i] for i in range(len(texts))]
 
     def _beams(self, texts: Sequence[str]) -> list[list[str]]:
-        network = self._writer
-        read = network.encode([_TASK + text for text in texts], self.max_tokens)
-        found = diverse_beams(
+        network = self._paraphraser
+        batch = network.encode([_TASK + text for text in texts], self.max_tokens)
+        beams = diverse_beams(
             network.model,
-            read["input_ids"],
-            read["attention_mask"],
+            batch["input_ids"],
+            batch["attention_mask"],
             beams=self.beams,
             groups=self.groups,
             penalty=self.diversity_penalty,
             max_tokens=self.max_tokens,
         )
-        return [network.decode([list(beam.tokens) for beam in row]) for row in found]
+        return [network.decode([list(beam.tokens) for beam in row]) for row in beams]
 
     def _adequate(self, texts: Sequence[str], pairs: list[tuple[int, str]]) -> list[tuple[int, str]]:
         network = self._adequacy
-        first, second = [texts[i] for i, _ in pairs], [said for _, said in pairs]
-        chances = _chances(network, _entailment(network), first, second)
-        return [pair for pair, chance in zip(pairs, chances, strict=True) if chance >= self.adequacy]
+        originals, paraphrases = [texts[i] for i, _ in pairs], [text for _, text in pairs]
+        probabilities = _probabilities(network, _entailment(network), originals, paraphrases)
+        return [pair for pair, probability in zip(pairs, probabilities, strict=True) if probability >= self.adequacy]
 
     def _fluent(self, pairs: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        chances = _chances(self._fluency, 1, [_FLUENCY_TASK + said for _, said in pairs])
-        return [pair for pair, chance in zip(pairs, chances, strict=True) if chance >= self.fluency]
+        probabilities = _probabilities(self._fluency, 1, [_FLUENCY_TASK + text for _, text in pairs])
+        return [pair for pair, probability in zip(pairs, probabilities, strict=True) if probability >= self.fluency]
 
 
-def difference(text: str, other: str) -> float:
-    """The Levenshtein distance of two texts, small letters and capitals alike, as a share of the longer one's length."""
-    a, b = (np.array([ord(c) for c in one.casefold()], dtype=np.int64) for one in (text, other))
+def edit_distance(text: str, other: str) -> float:
+    """The Levenshtein distance of two texts without regard to case, as a share of the length of the longer one."""
+    a, b = (np.array([ord(c) for c in side.casefold()], dtype=np.int64) for side in (text, other))
     if not len(a) or not len(b):
         return float(len(a) != len(b))
     columns = np.arange(len(b) + 1)
     row = columns.copy()
-    for sign in a:
-        above = row + 1
-        above[1:] = np.minimum(above[1:], row[:-1] + (b != sign))
-        # A run of insertions costs one a column: the least of all its beginnings, with the columns taken off.
-        row = np.minimum.accumulate(above - columns) + columns
+    for character in a:
+        costs = row + 1
+        costs[1:] = np.minimum(costs[1:], row[:-1] + (b != character))
+        # Insertions cost 1 for each column: the minimum over the column where a run of them begins.
+        row = np.minimum.accumulate(costs - columns) + columns
     return float(row[-1]) / max(len(a), len(b))
 
 
-def _new(row: Sequence[str], sentence: str) -> list[str]:
-    """Each once, and none that is the sentence."""
-    found: dict[str, str] = {}
-    for said in row:
-        found.setdefault(said.casefold(), said)
-    return [said for known, said in found.items() if known not in {"", sentence.casefold()}]
+def _different(paraphrases: Sequence[str], sentence: str) -> list[str]:
+    """The paraphrases without duplicates and without the sentence itself, without regard to case."""
+    texts: dict[str, str] = {}
+    for text in paraphrases:
+        texts.setdefault(text.casefold(), text)
+    return [text for folded, text in texts.items() if folded not in {"", sentence.casefold()}]
 
 
 def _entailment(network: Network) -> int:
-    """The label that means it, by its name; models without names have it last."""
+    """The index of the label for entailment; in models without names of labels it is the last one."""
     names: dict[int, str] = network.model.config.id2label
     return next((int(i) for i, name in names.items() if str(name).lower() == "entailment"), len(names) - 1)
 
 
-def _chances(network: Network, label: int, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[float]:
-    """The probability of a label for each text, or pair of texts."""
+def _probabilities(
+    network: Network, label: int, texts: Sequence[str], pairs: Sequence[str] | None = None
+) -> list[float]:
+    """The probability of a label for each text, or for each pair of texts."""
     import torch
 
-    room = getattr(network.model.config, "max_position_embeddings", 514) - 2  # RoBERTa counts its places from 2
-    limit = min(network.tokenizer.model_max_length, room)
-    found: list[float] = []
+    positions = getattr(network.model.config, "max_position_embeddings", 514) - 2  # RoBERTa counts positions from 2
+    limit = min(network.tokenizer.model_max_length, positions)
+    probabilities: list[float] = []
     with torch.inference_mode():
-        for start in range(0, len(texts), _JUDGED_TOGETHER):
-            part = slice(start, start + _JUDGED_TOGETHER)
-            read = network.encode(texts[part], limit, None if pairs is None else pairs[part])
-            found += network.model(**read).logits.float().softmax(-1)[:, label].tolist()
-    return found
+        for start in range(0, len(texts), _CLASSIFIER_BATCH):
+            part = slice(start, start + _CLASSIFIER_BATCH)
+            batch = network.encode(texts[part], limit, None if pairs is None else pairs[part])
+            probabilities += network.model(**batch).logits.float().softmax(-1)[:, label].tolist()
+    return probabilities

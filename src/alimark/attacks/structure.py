@@ -1,17 +1,18 @@
-"""Attacks on a text's sentences that need no model. Of N sentences at rate r, k = floor(r N + 0.5) are touched.
+"""Attacks on the sentences of a text, without a model. Of N sentences at rate r, k = floor(r N + 0.5) change.
 
-- insert: k sentences of other texts, drawn without repeats, each at a place of its own choice; the text's own stay, in order.
-- delete: k sentences go; where that would be all of them, the attack fails.
-- reorder: max(2, k) places exchange their sentences so that none of them keeps its own; layout stays where it was.
-- merge: k pairs of neighbours, no sentence in two of them, become one sentence each with a connective between them.
-- split: k sentences become two each, at a clause or, where there is none, before a phrase.
-- truncate: k sentences go at the end, the start, or both.
-- copy-paste: a text as long as the marked one, of which k sentences are marked, in order and in runs; the others are those
-  of one human text.
+- insert: k sentences of other texts are inserted, all different, each at a random position. The order does not change.
+- delete: k sentences are deleted. The attack fails where no sentence would remain.
+- reorder: max(2, k) sentences exchange positions so that none of them keeps its own. The layout does not move.
+- merge: k pairs of neighbouring sentences become one sentence each, with a connective between them. The pairs do not overlap.
+- split: k sentences become two each, between clauses or, where there is one clause only, before a phrase.
+- truncate: k sentences are deleted at the end, at the start, or at both.
+- copy-paste: a new text with as many sentences as the marked text. k of them are sentences of the marked text, in order and in
+  unbroken runs; the others come from one human text.
 
-Merging and splitting take what the text offers: a question is not merged with its answer, a sentence without a joint is not
-split. Where fewer than k offer themselves all of these are taken, and where none does the attack fails. What is merged or
-split is found as such by the splitter, so the count of sentences changes by exactly the number of merges or splits.
+Not all sentences can be merged or split: a question is not merged with its answer, and a sentence without a place to split
+stays whole. If fewer than k are possible, all of these change; if none is possible, the attack fails. A merge or split is only
+made where the splitter finds the new sentences again, so the number of sentences changes by exactly the number of merges or
+splits.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from alimark.attacks.base import TextAttack, setting
 from alimark.errors import AttackError
@@ -31,160 +33,167 @@ from alimark.text.language import WORDS
 from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 from alimark.text.units import with_full_stop
 
+if TYPE_CHECKING:
+    from alimark._util.jsonl import Record
 
-def touched(rate: float, count: int) -> int:
-    """k = floor(r N + 0.5)."""
+
+def number_to_change(rate: float, count: int) -> int:
+    """The share `rate` of `count`, rounded half up: floor(r N + 0.5)."""
     return math.floor(rate * count + 0.5)
 
 
-def digest(pool: Sequence[str]) -> str:
-    """Tells one pool from another in a record."""
+def pool_digest(pool: Sequence[str]) -> str:
+    """The number of texts in a pool and a hash of them, by which records identify the pool."""
     return f"{len(pool)} texts, " + hashlib.sha256("\0".join(pool).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def cut(text: str) -> tuple[list[Piece], str]:
-    found, tail = pieces(text, splitter(DEFAULT_SPLITTER))
-    if not found:
-        raise AttackError("the text holds no sentence")
-    return found, tail
-
-
 @dataclass(frozen=True)
-class _Rated(TextAttack):
-    rate: float = setting(0.3, "Share of the sentences.")
+class _StructureAttack(TextAttack):
+    """An attack that changes a share of the sentences."""
+
+    rate: float = setting(0.3, "The share of the sentences to change.")
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate <= 1:
-            raise AttackError(f"the rate is a share and lies between 0 and 1, not {self.rate}")
+            raise AttackError(f"the rate must lie between 0 and 1, not {self.rate}")
+
+    def rewrite(self, text: str, random: Random) -> str:
+        sentences, tail = pieces(text, splitter(DEFAULT_SPLITTER))
+        if not sentences:
+            raise AttackError("the text holds no sentence")
+        return self._change(sentences, tail, number_to_change(self.rate, len(sentences)), random)
+
+    @abstractmethod
+    def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        """The text with `count` of its sentences changed; `tail` is what follows the last sentence."""
 
 
 @dataclass(frozen=True)
-class Insert(_Rated):
-    """Put sentences of other texts between those of the text."""
+class Insert(_StructureAttack):
+    """Insert sentences of other texts."""
 
     name: ClassVar[str] = "insert"
     pool: Sequence[str] = field(default=(), repr=False)
-    """The texts that sentences come from. The attacked text itself, where it is among them, gives none."""
+    """The texts that sentences are taken from. Sentences that the attacked text has already are not taken."""
 
     @property
-    def settings(self) -> dict[str, Any]:
-        return super().settings | {"pool": digest(self.pool)}
+    def settings(self) -> Record:
+        return super().settings | {"pool": pool_digest(self.pool)}
 
     @cached_property
-    def _sentences(self) -> list[tuple[str, str]]:
-        """Every different sentence of the pool, and the text it is of."""
-        cutter = splitter(DEFAULT_SPLITTER)
-        found = {piece.body: text for text in self.pool for piece in pieces(text, cutter)[0]}
-        return [(body, text) for body, text in found.items() if _may_stand_alone(body)]
+    def _pool_sentences(self) -> list[str]:
+        """The different sentences of the pool that can stand in another text."""
+        sentence_splitter = splitter(DEFAULT_SPLITTER)
+        bodies = dict.fromkeys(piece.body for text in self.pool for piece in pieces(text, sentence_splitter)[0])
+        return [body for body in bodies if _can_stand_alone(body)]
 
-    def rewrite(self, text: str, random: Random) -> str:
-        found, tail = cut(text)
-        own = {piece.body for piece in found}
-        others = [body for body, source in self._sentences if source != text and body not in own]
-        count = touched(self.rate, len(found))
+    def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        present = {piece.body for piece in sentences}
+        others = [body for body in self._pool_sentences if body not in present]
         if len(others) < count:
             raise AttackError(
                 f"{count} sentences of other texts are to be inserted and there are {len(others)}; give a larger pool"
             )
-        gaps = sorted(random.randrange(len(found) + 1) for _ in range(count))
-        new = random.sample(others, count)
-        made: list[Piece] = []
-        for i in range(len(found) + 1):
-            for body in (body for gap, body in zip(gaps, new, strict=True) if gap == i):
-                made.append(Piece(_lead_after(made), body))
-            if i < len(found):
-                made.append(Piece(found[i].lead if i or not made else f" {found[0].lead}", found[i].body))
-        return join(made, tail)
+        gaps = sorted(random.randrange(len(sentences) + 1) for _ in range(count))
+        inserted = random.sample(others, count)
+        result: list[Piece] = []
+        for i in range(len(sentences) + 1):
+            for body in (body for gap, body in zip(gaps, inserted, strict=True) if gap == i):
+                result.append(Piece(_lead_after(result), body))
+            if i < len(sentences):
+                lead = sentences[i].lead
+                result.append(Piece(lead if i or not result else f" {lead}", sentences[i].body))
+        return join(result, tail)
 
 
-def _lead_after(made: Sequence[Piece]) -> str:
-    """A heading is followed by a line of its own."""
-    if not made:
+def _lead_after(sentences: Sequence[Piece]) -> str:
+    """What separates a new sentence from those before it: a space, or a blank line after a heading."""
+    if not sentences:
         return ""
-    return " " if with_full_stop(made[-1].body) == made[-1].body else "\n\n"
+    return " " if with_full_stop(sentences[-1].body) == sentences[-1].body else "\n\n"
+
+
+def _can_stand_alone(body: str) -> bool:
+    """Whether a sentence can stand in another text: it ends with a mark, and is no heading or short list item."""
+    return with_full_stop(body) == body and len(WORDS.findall(body)) >= 4
 
 
 @dataclass(frozen=True)
-class Delete(_Rated):
-    """Leave sentences out."""
+class Delete(_StructureAttack):
+    """Delete sentences."""
 
     name: ClassVar[str] = "delete"
 
-    def rewrite(self, text: str, random: Random) -> str:
-        found, tail = cut(text)
-        gone = set(random.sample(range(len(found)), touched(self.rate, len(found))))
-        return _without(found, tail, gone)
+    def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        return _without(sentences, tail, set(random.sample(range(len(sentences)), count)))
 
 
 @dataclass(frozen=True)
-class Truncate(_Rated):
+class Truncate(_StructureAttack):
     """Cut off the end of the text, its start, or both."""
 
     name: ClassVar[str] = "truncate"
-    side: Literal["end", "start", "both"] = setting("end", "Where sentences go: end, start or both (half and half).")
+    side: Literal["end", "start", "both"] = setting("end", "Where to delete sentences: end, start or both (half each).")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.side not in ("end", "start", "both"):
-            raise AttackError(f"the side is end, start or both, not {self.side!r}")
+            raise AttackError(f"the side must be end, start or both, not {self.side!r}")
 
-    def rewrite(self, text: str, random: Random) -> str:
-        found, tail = cut(text)
-        count = touched(self.rate, len(found))
+    def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
         at_start = {"end": 0, "start": count, "both": count // 2}[self.side]
-        at_end = len(found) - (count - at_start)
-        return _without(found, tail, {*range(at_start), *range(at_end, len(found))})
+        at_end = len(sentences) - (count - at_start)
+        return _without(sentences, tail, {*range(at_start), *range(at_end, len(sentences))})
 
 
-def _without(found: Sequence[Piece], tail: str, gone: set[int]) -> str:
-    """Code blocks and breaks between paragraphs stay, list signs go with their sentences."""
-    if len(gone) == len(found):
-        raise AttackError(f"nothing would be left of {len(found)} sentences")
-    made: list[Piece] = []
-    code = blank = ""  # what stood before sentences that are gone
-    for i, piece in enumerate(found):
-        own_code, own_blank, sign = _parts(piece.lead)
-        code += own_code
-        blank = own_blank if own_code or own_blank.count("\n") >= blank.count("\n") else blank
-        if i not in gone:
-            lead = code + blank + sign
-            made.append(Piece(lead if made else lead.lstrip(), piece.body))
+def _without(sentences: Sequence[Piece], tail: str, deleted: set[int]) -> str:
+    """The text without these sentences. Code blocks and paragraph breaks stay; list markers go with their sentences."""
+    if len(deleted) == len(sentences):
+        raise AttackError(f"nothing would be left of {len(sentences)} sentences")
+    result: list[Piece] = []
+    code = blank = ""  # what stood before deleted sentences and is not in the result yet
+    for i, piece in enumerate(sentences):
+        new_code, new_blank, marker = _lead_parts(piece.lead)
+        code += new_code
+        blank = new_blank if new_code or new_blank.count("\n") >= blank.count("\n") else blank
+        if i not in deleted:
+            lead = code + blank + marker
+            result.append(Piece(lead if result else lead.lstrip(), piece.body))
             code = blank = ""
-    return join(made, code + tail)
+    return join(result, code + tail)
 
 
-def _parts(lead: str) -> tuple[str, str, str]:
-    """Code blocks with all before them, white space, and a list's or heading's sign."""
+def _lead_parts(lead: str) -> tuple[str, str, str]:
+    """What precedes a sentence, in three parts: code blocks, white space, and the marker of a list item or heading."""
     fence = max(lead.rfind("```"), lead.rfind("~~~"))
     end = lead.find("\n", fence) if fence >= 0 else 0
     code, rest = lead[:end], lead[end:]
-    sign = rest.lstrip()
-    return code, rest[: len(rest) - len(sign)], sign
+    marker = rest.lstrip()
+    return code, rest[: len(rest) - len(marker)], marker
 
 
 @dataclass(frozen=True)
-class Reorder(_Rated):
-    """Exchange the places of sentences."""
+class Reorder(_StructureAttack):
+    """Exchange the positions of sentences."""
 
     name: ClassVar[str] = "reorder"
 
-    def rewrite(self, text: str, random: Random) -> str:
-        found, tail = cut(text)
-        if len(found) < 2:
+    def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        if len(sentences) < 2:
             raise AttackError("a text of one sentence cannot be reordered")
-        places = random.sample(range(len(found)), max(2, touched(self.rate, len(found))))
-        made = list(found)
-        for here, there in zip(places, _deranged(places, random), strict=True):
-            # What ended its text or its line without a mark would run into what follows it now.
-            made[here] = Piece(found[here].lead, with_full_stop(found[there].body))
-        return join(made, tail)
+        positions = random.sample(range(len(sentences)), max(2, count))
+        result = list(sentences)
+        for position, source in zip(positions, _derangement(positions, random), strict=True):
+            # A sentence that ended a line without a mark gets a full stop, or it would run into the next sentence.
+            result[position] = Piece(sentences[position].lead, with_full_stop(sentences[source].body))
+        return join(result, tail)
 
 
-def _deranged(places: Sequence[int], random: Random) -> list[int]:
-    """The places in an order in which none is where it was, all such orders equally likely."""
+def _derangement(positions: Sequence[int], random: Random) -> list[int]:
+    """A random order in which no position keeps its place, each such order with the same probability."""
     while True:
-        shuffled = random.sample(places, len(places))
-        if all(one != other for one, other in zip(places, shuffled, strict=True)):
+        shuffled = random.sample(positions, len(positions))
+        if all(before != after for before, after in zip(positions, shuffled, strict=True)):
             return shuffled
 
 
@@ -195,8 +204,8 @@ _LINKS_AT_START = re.compile(
     r"(?:and|but|so|or|yet|because|however|therefore|moreover|meanwhile|then|also|thus|still|instead|furthermore)\b,?\s+",
     re.IGNORECASE,
 )
-# What a sentence may begin with that is written small inside of one; a name is not.
-_SMALL_INSIDE = frozenset(
+# First words that get a small initial letter when they move into the middle of a sentence, unlike names.
+_LOWERCASE_INSIDE = frozenset(
     "a an the this that these those it its he she they we you his her their our your my there here one some many most all "
     "both each every no nobody nothing everyone someone people in on at by for from with without after before during since "
     "until when while as if although though because despite under over through between among into within across along "
@@ -206,76 +215,76 @@ _SMALL_INSIDE = frozenset(
 
 
 @dataclass(frozen=True)
-class Merge(_Rated):
+class Merge(_StructureAttack):
     """Join neighbouring sentences into one with a connective."""
 
     name: ClassVar[str] = "merge"
 
-    def rewrite(self, text: str, random: Random) -> str:
-        found, tail = cut(text)
-        count = touched(self.rate, len(found))
-        joined = {i: one for i in range(len(found) - 1) if (one := _merged(found, i, random))}
-        chosen = _disjoint(sorted(joined), count, random)
+    def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        merged = {i: body for i in range(len(sentences) - 1) if (body := _merged(sentences, i, random))}
+        chosen = _disjoint(sorted(merged), count, random)
         if count and not chosen:
             raise AttackError("no two neighbouring sentences can be merged")
-        made = [Piece(piece.lead, joined.get(i, piece.body) if i in chosen else piece.body)
-                for i, piece in enumerate(found) if i - 1 not in chosen]  # fmt: skip
-        return join(made, tail)
+        result = [
+            Piece(piece.lead, merged[i] if i in chosen else piece.body)
+            for i, piece in enumerate(sentences)
+            if i - 1 not in chosen
+        ]
+        return join(result, tail)
 
 
-def _merged(found: Sequence[Piece], i: int, random: Random) -> str | None:
-    """Sentence i and the next as one, or None where that would be none."""
-    first, (lead, second) = found[i].body, found[i + 1]
+def _merged(sentences: Sequence[Piece], i: int, random: Random) -> str | None:
+    """Sentence i and the next one as one sentence, or None where they cannot be merged."""
+    first, (lead, second) = sentences[i].body, sentences[i + 1]
     if not first.endswith(".") or first.endswith("..") or "\n" in lead or lead.strip():
         return None
     if any(text.count('"') % 2 or text.count("“") != text.count("”") for text in (first, second)):
         return None
     if second[-1:] in "?!":
         return None
-    tried = random.sample(_CONNECTIVES, len(_CONNECTIVES))
-    small = _small(second)
-    if link := _LINKS_AT_START.match(second):
-        # It brings its connective along.
-        tried, small = [", " if link[0].strip().lower() in ("and", "but", "so", "or", "yet") else "; "], _small(second)
-    for connective in tried:
-        made = first[:-1].rstrip() + connective + small
-        if (
-            len(splitter(DEFAULT_SPLITTER).spans(made))
-            == 1
-            == len(splitter(DEFAULT_SPLITTER).spans("So it was. " + made)) - 1
-        ):
-            return made
+    connectives: Sequence[str] = random.sample(_CONNECTIVES, len(_CONNECTIVES))
+    if link := _LINKS_AT_START.match(second):  # the second sentence has a connective already
+        connectives = [", " if link[0].strip().lower() in ("and", "but", "so", "or", "yet") else "; "]
+    spans = splitter(DEFAULT_SPLITTER).spans
+    for connective in connectives:
+        merged = first[:-1].rstrip() + connective + _lowercase_start(second)
+        if len(spans(merged)) == 1 and len(spans("So it was. " + merged)) == 2:
+            return merged
     return None
 
 
-def _small(sentence: str) -> str:
+def _lowercase_start(sentence: str) -> str:
+    """The sentence with a small initial letter, unless it may begin with a name."""
     word = WORDS.match(sentence)
-    if word and (word[0].lower() in _SMALL_INSIDE or _LINKS_AT_START.match(sentence)):
+    if word and (word[0].lower() in _LOWERCASE_INSIDE or _LINKS_AT_START.match(sentence)):
         return sentence[0].lower() + sentence[1:]
     return sentence
 
 
-def _disjoint(edges: Sequence[int], count: int, random: Random) -> set[int]:
-    """`count` of the pairs (i, i + 1) of which no two share a sentence, or as many as there can be; any such set may come."""
-    ways = {len(edges): [1]}  # how many sets of 0, 1, 2, ... pairs there are among the edges from here on
+def _disjoint(pairs: Sequence[int], count: int, random: Random) -> set[int]:
+    """Chooses `count` of the pairs (i, i + 1), given by i, so that no two share a sentence; fewer where that is not possible.
 
-    def behind(i: int) -> int:
-        """The next edge that may be taken after edge i was."""
-        return i + 2 if i + 1 < len(edges) and edges[i + 1] == edges[i] + 1 else i + 1
+    All such sets have the same probability: `ways` counts, for each suffix of `pairs`, the sets of each size.
+    """
+    ways = {len(pairs): [1]}
 
-    def at(i: int, size: int) -> int:
-        return ways[i][size] if 0 <= size < len(ways[i]) else 0
+    def next_free(k: int) -> int:
+        """The next pair that can be chosen after pair k."""
+        return k + 2 if k + 1 < len(pairs) and pairs[k + 1] == pairs[k] + 1 else k + 1
 
-    for i in reversed(range(len(edges))):
-        most = max(len(ways[i + 1]), len(ways[behind(i)]) + 1)
-        ways[i] = [at(i + 1, size) + at(behind(i), size - 1) for size in range(most)]
-    size, chosen, i = min(count, len(ways[0]) - 1), set(), 0
+    def sets(k: int, size: int) -> int:
+        return ways[k][size] if 0 <= size < len(ways[k]) else 0
+
+    for k in reversed(range(len(pairs))):
+        sizes = max(len(ways[k + 1]), len(ways[next_free(k)]) + 1)
+        ways[k] = [sets(k + 1, size) + sets(next_free(k), size - 1) for size in range(sizes)]
+    size, chosen, k = min(count, len(ways[0]) - 1), set(), 0
     while size:
-        if random.randrange(at(i, size)) < at(behind(i), size - 1):
-            chosen.add(edges[i])
-            size, i = size - 1, behind(i)
+        if random.randrange(sets(k, size)) < sets(next_free(k), size - 1):
+            chosen.add(pairs[k])
+            size, k = size - 1, next_free(k)
         else:
-            i += 1
+            k += 1
     return chosen
 
 
@@ -285,8 +294,8 @@ _SUBJECT = (
     r"(?:I|you|he|she|it|they|we|this|that|these|those|there|the|a|an|his|her|its|their|our|my|your|some|many|most|each|every|no"
     r"|people|everyone|nobody|[A-Z][a-z]+)\b"
 )
-# A joint, and what the sentence behind it begins with. The first that is found nearest the middle is taken.
-_JOINTS: tuple[tuple[re.Pattern[str], str], ...] = (
+# Places between clauses, and what the second sentence then begins with. The place nearest to the middle is used.
+_CLAUSE_BREAKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf";\s+(?:however,\s+|moreover,\s+|what is more,\s+)?(?={_SUBJECT})"), ""),
     (re.compile(rf",\s+and\s+(?={_SUBJECT}\s+\w+)"), ""),
     (re.compile(rf",?\s+but\s+(?={_SUBJECT}\s+\w+)"), "However, "),
@@ -297,14 +306,14 @@ _JOINTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r",\s+which\s+(?=(?:is|was|are|were|has|had|have|can|could|will|would|may|might|must|made|led)\b)"), "This "),
     (re.compile(r"\s+and\s+(?=(?:he|she|they|we|I|it)\s+\w+)"), ""),
 )  # fmt: skip
-# A clause that comes first, and what the main clause then begins with.
+# A subordinate clause at the start; `_LATER` says what the main clause then begins with.
 _FIRST_CLAUSE = re.compile(
     rf"(?P<word>As|When|While|Once|After|Although|Though|Because|Since|Despite the fact that)\s+(?={_SUBJECT}\s+\w+)"
     rf"(?P<clause>[^,;:]+),\s+(?={_SUBJECT}\s+\w+)"
 )
 _LATER = {"Although": "Nevertheless, ", "Though": "Nevertheless, ", "Despite the fact that": "Nevertheless, ",
           "Because": "Therefore, ", "Since": "Therefore, ", "After": "Afterwards, ", "Once": "Then "}  # fmt: skip
-# Phrases that tell circumstances, and those that may belong to the word before them.
+# Phrases that stand on their own, and phrases that may belong to the word before them.
 _FREE_PHRASE = re.compile(
     r",?\s+(?=(?:during|after|before|because of|despite|instead of|according to|as well as|such as|without|throughout)\s+\w+)"
     r"|,\s+(?=(?:in|on|at|with|for|by|from|through|under|over|near)\s+\w+)"
@@ -313,121 +322,112 @@ _PHRASE = re.compile(
     r"(?<!ed)(?<!ing)(?<!\bis)(?<!\bare)(?<!\bwas)(?<!\bwere)(?<!\bbe)(?<!\bup)(?<!\bout)\s+"
     r"(?=(?:in|on|at|with|for|by|from|near|through|under|over|between|among|within|across|along|against)\s+\w+)"
 )
-_LEAST_WORDS = 3  # of either half
+_MIN_WORDS = 3  # of each half
 
 
 @dataclass(frozen=True)
-class Split(_Rated):
-    """Break sentences in two."""
+class Split(_StructureAttack):
+    """Split sentences in two."""
 
     name: ClassVar[str] = "split"
 
-    def rewrite(self, text: str, random: Random) -> str:
-        found, tail = cut(text)
-        count = touched(self.rate, len(found))
-        halves = {i: two for i, piece in enumerate(found) if (two := _halves(piece.body))}
+    def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        halves = {i: pair for i, piece in enumerate(sentences) if (pair := _halves(piece.body))}
         chosen = set(random.sample(sorted(halves), min(count, len(halves))))
         if count and not chosen:
             raise AttackError("no sentence can be split")
-        made: list[Piece] = []
-        for i, piece in enumerate(found):
-            first, second = halves[i] if i in chosen else (piece.body, "")
-            made += [Piece(piece.lead, first), *([Piece(" ", second)] if second else [])]
-        return join(made, tail)
+        result: list[Piece] = []
+        for i, piece in enumerate(sentences):
+            if i in chosen:
+                first, second = halves[i]
+                result += [Piece(piece.lead, first), Piece(" ", second)]
+            else:
+                result.append(piece)
+        return join(result, tail)
 
 
 def _halves(sentence: str) -> tuple[str, str] | None:
-    """The sentence as two, or None where it has no joint."""
+    """The sentence as two sentences, or None where it cannot be split."""
     if sentence[-1:] not in ".!" or sentence.endswith("..") or re.search('["“”]', sentence):
         return None
     if first := _FIRST_CLAUSE.match(sentence):
         clause = first["clause"][0].upper() + first["clause"][1:]
         later = _LATER.get(first["word"], "At that time, ")
-        if two := _both(f"{clause}.", later + _small(sentence[first.end() :])):
-            return two
-    clauses = [(match, start) for joint, start in _JOINTS for match in joint.finditer(sentence)]
-    for cuts in (
-        clauses,
-        *([(match, "This was ") for match in kind.finditer(sentence)] for kind in (_FREE_PHRASE, _PHRASE)),
-    ):
-        for match, start in sorted(cuts, key=lambda one: abs(one[0].start() - len(sentence) / 2)):
-            if two := _two(sentence, match, start):
-                return two
+        if halves := _checked(f"{clause}.", later + _lowercase_start(sentence[first.end() :])):
+            return halves
+    breaks = [
+        [(match, start) for pattern, start in _CLAUSE_BREAKS for match in pattern.finditer(sentence)],
+        *([(match, "This was ") for match in pattern.finditer(sentence)] for pattern in (_FREE_PHRASE, _PHRASE)),
+    ]
+    for matches in breaks:
+        for match, start in sorted(matches, key=lambda pair: abs(pair[0].start() - len(sentence) / 2)):
+            if halves := _split_at(sentence, match, start):
+                return halves
     return None
 
 
-def _two(sentence: str, match: re.Match[str], start: str) -> tuple[str, str] | None:
-    second = sentence[match.end() :]
-    return _both(
-        sentence[: match.start()].rstrip(" ,;—–-&") + ".", start + second if start else second[0].upper() + second[1:]
-    )
+def _split_at(sentence: str, match: re.Match[str], start: str) -> tuple[str, str] | None:
+    first, second = sentence[: match.start()].rstrip(" ,;—–-&"), sentence[match.end() :]
+    return _checked(f"{first}.", start + second if start else second[0].upper() + second[1:])
 
 
-def _both(first: str, second: str) -> tuple[str, str] | None:
-    """Two sentences that are long enough and that the splitter finds again."""
-    if min(len(re.findall(r"\w+", half)) for half in (first, second)) < _LEAST_WORDS:
+def _checked(first: str, second: str) -> tuple[str, str] | None:
+    """Both sentences, or None where one is too short or the splitter would split them elsewhere."""
+    if min(len(re.findall(r"\w+", half)) for half in (first, second)) < _MIN_WORDS:
         return None
-    found = splitter(DEFAULT_SPLITTER).spans(f"{first} {second}")
-    return (first, second) if found == [(0, len(first)), (len(first) + 1, len(first) + 1 + len(second))] else None
+    spans = splitter(DEFAULT_SPLITTER).spans(f"{first} {second}")
+    return (first, second) if spans == [(0, len(first)), (len(first) + 1, len(first) + 1 + len(second))] else None
 
 
 # Copying
 
 
 @dataclass(frozen=True)
-class CopyPaste(_Rated):
+class CopyPaste(_StructureAttack):
     """Paste marked sentences into a human text."""
 
     name: ClassVar[str] = "copy-paste"
-    rate: float = setting(0.3, "Share of the new text's sentences that are marked; at least one is.")
-    runs: int = setting(1, "Unbroken runs of marked sentences.")
+    rate: float = setting(0.3, "The share of marked sentences in the new text, which has at least one.")
+    runs: int = setting(1, "The number of unbroken runs of marked sentences.")
     pool: Sequence[str] = field(default=(), repr=False)
-    """Human texts; one that is long enough is drawn for each marked text."""
+    """Human texts. For each marked text, one of those that are long enough is drawn."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.runs < 1:
-            raise AttackError("at least one run of sentences is pasted")
+            raise AttackError(f"the number of runs must be at least 1, not {self.runs}")
 
     @property
-    def settings(self) -> dict[str, Any]:
-        return super().settings | {"pool": digest(self.pool)}
+    def settings(self) -> Record:
+        return super().settings | {"pool": pool_digest(self.pool)}
 
     @cached_property
-    def _human(self) -> list[tuple[list[Piece], str]]:
-        cutter = splitter(DEFAULT_SPLITTER)
-        return [pieces(text, cutter) for text in self.pool]
+    def _human_texts(self) -> list[list[Piece]]:
+        sentence_splitter = splitter(DEFAULT_SPLITTER)
+        return [pieces(text, sentence_splitter)[0] for text in self.pool]
 
-    def rewrite(self, text: str, random: Random) -> str:
-        found, _ = cut(text)
-        count = max(1, touched(self.rate, len(found)))
-        rest = len(found) - count
-        long_enough = [human for human, _ in self._human if len(human) >= max(1, rest)]
+    def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        count = max(1, count)
+        rest = len(sentences) - count
+        long_enough = [human for human in self._human_texts if len(human) >= max(1, rest)]
         if not long_enough:
             raise AttackError(f"no human text of {max(1, rest)} sentences is in the pool; give longer ones")
         host = random.choice(long_enough)
         start = random.randrange(len(host) - rest + 1)
         host = host[start : start + rest]
-        runs = _runs(count, min(self.runs, count, rest + 1), random)
-        first = random.randrange(len(found) - count + 1)
+        runs = _run_lengths(count, min(self.runs, count, rest + 1), random)
+        first = random.randrange(len(sentences) - count + 1)
+        marked = iter(sentences[first : first + count])
         gaps = sorted(random.sample(range(rest + 1), len(runs)))
-        made: list[str] = []
-        at = first
+        lengths = dict(zip(gaps, runs, strict=True))
+        result: list[str] = []
         for i in range(rest + 1):
-            if i in gaps:
-                length = runs[gaps.index(i)]
-                made += [piece.body for piece in found[at : at + length]]
-                at += length
-            made += [host[i].body] if i < rest else []
-        return " ".join(with_full_stop(body) for body in made)
+            result += [next(marked).body for _ in range(lengths.get(i, 0))]
+            result += [host[i].body] if i < rest else []
+        return " ".join(with_full_stop(body) for body in result)
 
 
-def _runs(count: int, parts: int, random: Random) -> list[int]:
-    """`count` as `parts` lengths of at least one."""
-    cuts = sorted(random.sample(range(1, count), parts - 1))
-    return [b - a for a, b in zip([0, *cuts], [*cuts, count], strict=True)]
-
-
-def _may_stand_alone(body: str) -> bool:
-    """Whether a sentence is one in another text, too: it ends, and is no heading or list item."""
-    return with_full_stop(body) == body and len(WORDS.findall(body)) >= 4
+def _run_lengths(count: int, runs: int, random: Random) -> list[int]:
+    """Random lengths of at least 1 for `runs` runs of `count` sentences together."""
+    cuts = sorted(random.sample(range(1, count), runs - 1))
+    return [end - start for start, end in zip([0, *cuts], [*cuts, count], strict=True)]

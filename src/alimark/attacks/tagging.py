@@ -1,4 +1,7 @@
-"""Words in their text, and their part of speech, as far as counts and neighbours tell it: no tagger is light enough."""
+"""Finds the words of a text and estimates their part of speech from word counts and neighbouring words.
+
+It is hand-written because the taggers of libraries need models that are too large for this one attack.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from typing import NamedTuple
 from alimark.attacks.wordnet import wordnet
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
-# Words in their text.
+# Tokens.
 
-# What is no prose comes first: code, tags, links, addresses, and what signs join, such as names of files.
+# Everything that is not prose is matched first: code, tags, links, addresses, and names of files.
 _TOKEN = re.compile(
     r"""^[ \t]{0,3}(?P<fence>`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^[ \t]{0,3}(?P=fence)[`~]*[ \t\r]*$|\Z)
     | (?P<ticks>`+)(?:(?!(?P=ticks)|'')[^\n]){1,300}(?P=ticks)
@@ -26,7 +29,7 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A word, a number, or something that is no prose."""
+    """A word, a number, or something that is not prose, with its place in the text."""
 
     text: str
     start: int
@@ -35,31 +38,34 @@ class Token(NamedTuple):
 
     @property
     def lower(self) -> str:
+        """The token in small letters, with straight apostrophes."""
         return self.text.lower().replace("’", "'")
 
 
 def tokens_of(text: str) -> list[Token]:
+    """The tokens of a text, in order."""
     return [Token(m[0], m.start(), m.end(), m["word"] is not None) for m in _TOKEN.finditer(text)]
 
 
 class Run(NamedTuple):
-    """Tokens with nothing but white space between them."""
+    """A sequence of tokens of one sentence with only white space between them."""
 
     tokens: list[Token]
     opens: bool
-    """Whether a sentence starts here."""
+    """Whether a sentence starts with the first token."""
 
 
 def runs_of(text: str) -> list[Run]:
+    """The tokens of a text, in runs that end at punctuation and at the ends of sentences."""
     starts = {start for start, _ in splitter(DEFAULT_SPLITTER).spans(text)}
     runs: list[Run] = []
-    at = 0
+    end = 0
     for token in tokens_of(text):
-        opens = any(place in starts for place in range(at, token.start + 1))
-        if not runs or opens or text[at : token.start].strip():
+        opens = any(position in starts for position in range(end, token.start + 1))
+        if not runs or opens or text[end : token.start].strip():
             runs.append(Run([], opens))
         runs[-1].tokens.append(token)
-        at = token.end
+        end = token.end
     return runs
 
 
@@ -90,8 +96,8 @@ _FUNCTION = {
 CLASS = {word: kind for kind, words in _FUNCTION.items() for word in words.split()}
 _ENDINGS = {"'ll": "modal", "'d": "modal", "'re": "be", "'m": "be", "'ve": "have", "'s": "definite"}
 
-# Lemmas of which a synonym seldom fits: parts of fixed phrases, light verbs, units, forms of address. Then some that seldom
-# are a good synonym, whatever the tagged texts say, and some that no program should put into a text.
+# Lemmas whose synonyms seldom fit: parts of fixed phrases, light verbs, units, forms of address. Then lemmas that are seldom a
+# good synonym although WordNet's counts suggest it, and offensive words, which must not be put into a text.
 LEFT_ALONE = frozenset(
     "go get make take come give keep put let set do use tell ask help call lot kind sort order term number couple percent "
     "thing way case fact course example sake part respect mind place world ground subject quarter double time year day week "
@@ -111,10 +117,10 @@ _COLUMN = {
 _BASE = {"NOUN": "NN", "ADJ": "JJ", "ADV": "RB", "VERB": "VB"}
 _PART_OF = {tag[0]: part for part, tag in _BASE.items()}
 _SHARE = {"NN": 0.7, "NNS": 0.3, "VB": 0.45, "VBD": 0.25, "VBZ": 0.1, "VBG": 0.1, "VBN": 0.2}
-"""Of all the uses of a noun or a verb."""
+"""The share of each form among all uses of a noun or a verb."""
 
-# How well a noun, an adjective, an adverb, and a verb's base, past, -s, -ing and participle stand behind each class.
-_BEHIND = {
+# Weights of a noun, an adjective, an adverb, and a verb's base, past, -s, -ing and participle form after each class of words.
+_AFTER = {
     "indefinite": (1, 1, 0.1, 0.001, 0.001, 0.001, 0.2, 0.3),
     "definite": (1, 1, 0.1, 0.005, 0.005, 0.005, 0.2, 0.3),
     "quantity": (1, 1, 0.1, 0.02, 0.05, 0.05, 0.2, 0.2),
@@ -134,7 +140,7 @@ _BEHIND = {
     "VERB": (0.6, 0.5, 0.6, 0.02, 0.02, 0.02, 0.4, 0.2),
     "start": (1, 1, 1, 0.3, 0.05, 0.05, 0.4, 0.4),
 }
-# The same before each class.
+# The same weights before each class of words.
 _BEFORE = {
     "indefinite": (0.25, 0.03, 0.3, 1, 1, 1, 1, 0.5),
     "definite": (0.25, 0.03, 0.3, 1, 1, 1, 1, 0.5),
@@ -146,25 +152,25 @@ _BEFORE = {
     "NOUN": (0.3, 1, 0.1, 0.5, 0.5, 0.5, 0.5, 0.5),
     "ADJ": (0.1, 0.6, 1, 0.5, 0.5, 0.5, 0.5, 0.4),
 }
-_ALL_ALIKE = (1.0,) * 8
+_NO_PREFERENCE = (1.0,) * 8
 SURE, _LIKELY = 0.85, 0.7
-"""Shares of a word's readings: enough to replace it, and enough to judge its neighbours by it."""
+"""Minimum shares of a reading: to replace the word, and to use the reading when the neighbouring words are classified."""
 
 
 class Reading(NamedTuple):
-    """What a word is."""
+    """A possible part of speech and lemma of a word."""
 
     part: str
     lemma: str
     tags: tuple[str, ...]
-    """All forms of the lemma that it may be here."""
+    """The inflections of the lemma that the word may be here."""
     share: float
-    """Of all that it may be."""
+    """The weight of this reading as a share of the weights of all readings."""
 
 
 @cache
 def forms(lemma: str, part: str) -> dict[str, tuple[str, ...]]:
-    """A lemma's spellings in each form, the usual one first."""
+    """The spellings of a lemma in each inflection, the usual one first."""
     from lemminflect import getAllInflections
 
     forms: dict[str, tuple[str, ...]] = getAllInflections(lemma, part)
@@ -173,24 +179,26 @@ def forms(lemma: str, part: str) -> dict[str, tuple[str, ...]]:
 
 @cache
 def readings(word: str) -> list[tuple[str, str, float]]:
-    """The lemma, the form and a weight for all that a word may be."""
+    """The possible readings of a word: lemma, inflection and weight."""
     from lemminflect import getAllLemmas
 
-    known, found = getAllLemmas(word) if word.isascii() else {}, []
+    lemmas = getAllLemmas(word) if word.isascii() else {}
+    weighted: list[tuple[str, str, float]] = []
     for part, base in _BASE.items():
-        for lemma in known.get(part, (word,)):  # WordNet has words that lemminflect misses, as the adjective "complete"
+        # WordNet has words that lemminflect lacks, such as the adjective "complete"; they are their own lemma.
+        for lemma in lemmas.get(part, (word,)):
             senses = wordnet().senses(lemma, part)
             tags = [tag for tag, spellings in forms(lemma, part).items() if word in spellings and tag in _COLUMN]
-            if lemma == word and (senses or base in tags):  # and not its own plural, like "work"
+            if lemma == word and (senses or base in tags):  # without the plural of the same spelling, as of "work"
                 tags = [base, *(tag for tag in tags if tag[0] == "V" and tag != base)]
             weight = sum(sense.uses for sense in senses) + (0.5 if senses else 0.1)
-            found += [(lemma, tag, weight * _SHARE.get(tag, 1)) for tag in tags]
-    return found
+            weighted += [(lemma, tag, weight * _SHARE.get(tag, 1)) for tag in tags]
+    return weighted
 
 
-def _read(word: str, behind: str = "", before: str = "") -> Reading | None:
-    """What the word most probably is between words of these classes."""
-    left, right = _BEHIND.get(behind, _ALL_ALIKE), _BEFORE.get(before, _ALL_ALIKE)
+def _read(word: str, previous: str = "", following: str = "") -> Reading | None:
+    """The most probable reading of a word between words of these classes."""
+    left, right = _AFTER.get(previous, _NO_PREFERENCE), _BEFORE.get(following, _NO_PREFERENCE)
     weights: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for lemma, tag, weight in readings(word):
         weights[_PART_OF[tag[0]], lemma][tag] = weight * left[_COLUMN[tag]] * right[_COLUMN[tag]]
@@ -203,7 +211,7 @@ def _read(word: str, behind: str = "", before: str = "") -> Reading | None:
 
 
 def class_of(token: Token, opens: bool = False) -> str:
-    """What a word is to those beside it: a class of function words, a part of speech, or nothing certain."""
+    """The class of a word for its neighbours: a class of function words, or a part of speech; empty where it is not clear."""
     word = token.lower
     if not token.is_word:
         return "number"
@@ -221,31 +229,33 @@ def class_of(token: Token, opens: bool = False) -> str:
 
 
 class Spot(NamedTuple):
-    """A word that is no function word, and what is beside it in its run."""
+    """A content word with its reading, its run, and the classes of its neighbours."""
 
     tokens: list[Token]
     at: int
-    behind: str
-    """The class of what it stands behind."""
-    before: str
-    """The class of what it stands before."""
+    previous: str
+    """The class of the word before it."""
+    following: str
+    """The class of the word after it."""
     reading: Reading
 
     @property
     def next(self) -> str:
+        """The next word in small letters."""
         return self.tokens[self.at + 1].lower if self.at + 1 < len(self.tokens) else ""
 
 
 def spots(run: Run) -> Iterator[Spot]:
+    """The content words of a run that have a reading."""
     classes = [class_of(token, run.opens and i == 0) for i, token in enumerate(run.tokens)]
-    behind = "start" if run.opens else ""
+    previous = "start" if run.opens else ""
     for i, (token, kind) in enumerate(zip(run.tokens, classes)):
         here = kind
         if token.text.isalpha() and kind not in _FUNCTION:
-            before = classes[i + 1] if i + 1 < len(classes) else "end"
-            reading = _read(token.lower, behind, before)
+            following = classes[i + 1] if i + 1 < len(classes) else "end"
+            reading = _read(token.lower, previous, following)
             if reading is not None:
-                yield Spot(run.tokens, i, behind, before, reading)
+                yield Spot(run.tokens, i, previous, following, reading)
                 here = kind if kind == "name" else reading.part if reading.share >= _LIKELY else ""
-        if here not in ("adverb", "ADV") or behind not in ("to", "modal", "subject", "be", "have"):
-            behind = here  # an adverb stands between "has" and "gone" and parts them not
+        if here not in ("adverb", "ADV") or previous not in ("to", "modal", "subject", "be", "have"):
+            previous = here  # an adverb is skipped between "has" and "gone"

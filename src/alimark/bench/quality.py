@@ -38,7 +38,7 @@ class Oracle:
         except ImportError:
             raise MissingExtra("transformers", "transformers") from None
         from alimark.llm import known_llm
-        from alimark.llm._weights import load
+        from alimark.llm.torch.weights import load
 
         known = known_llm(str(name))
         self.name = Path(name).name

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from alimark.errors import ContextFull
-from alimark.llm.base import LLM, Draw, Request, Sampling, Turn
+from alimark.llm.base import LLM, Draw, Message, Request, Sampling
 from alimark.llm.chat import draw_all
 from alimark.text.splitting import Splitter
 
@@ -87,7 +87,7 @@ def _by_length(texts: Sequence[str]) -> dict[int, list[int]]:
 
 def _request(text: str, count: int) -> Request:
     seed = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:6], "big")
-    return Request("", count, seed, turns=(Turn("user", PROMPT.format(text=text)),))
+    return Request("", count, seed, messages=(Message("user", PROMPT.format(text=text)),))
 
 
 def _kept(text: str, answer: list[Draw] | ContextFull, llm: LLM, variants: int, cutter: Splitter) -> Restructured:

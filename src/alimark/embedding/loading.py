@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from alimark._util.files import write_whole
 from alimark._util.paths import cache_folder
 from alimark._util.registry import Registry
 from alimark.embedding import onnx_graph
@@ -109,6 +110,5 @@ def _hash_once(path: Path, records: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with suppress(OSError):  # a cache that cannot be written only costs time
         records.mkdir(parents=True, exist_ok=True)
-        with onnx_graph.replacing(record) as sink:
-            sink.write(json.dumps(identity | {"sha256": digest}).encode())
+        write_whole(record, json.dumps(identity | {"sha256": digest}).encode())
     return digest

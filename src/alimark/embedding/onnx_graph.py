@@ -1,8 +1,9 @@
 """Writes a sentence encoder as an ONNX graph, directly from its upstream safetensors.
 
-An exporter traces a program and may trace it wrongly; the two architectures here (BERT, and MPNet with its
-relative position bias) are small enough to write node by node. The graph uses onnxruntime's own fused
-operators, so that it needs no optimisation when it is loaded and gives the same vectors with and without it.
+The graph is hand-written, node by node, for two architectures: BERT, and MPNet with its relative position bias. The other way,
+an export from torch, would need torch in the core install, and exported files were seen to give other vectors than torch
+(docs/decisions/0002-detection-without-torch.md and 0005-hand-written-code.md). The graph uses the fused operators of
+onnxruntime, so that it needs no optimisation when it is loaded, and gives the same vectors with optimisation and without.
 """
 
 from __future__ import annotations
@@ -10,10 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -21,10 +18,11 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark._util.files import replacing, write_whole
 from alimark.errors import ModelError
 
 VERSION = 1
-"""Raise it whenever the graph written for the same weights changes: it names the cached file."""
+"""The version of the graph, which is part of the name of the cached file. Increase it whenever the graph changes."""
 
 GRAPH_FILE = "model.onnx"
 _WEIGHTS_FILE = "weights.bin"
@@ -73,7 +71,9 @@ def read_json(path: Path) -> Json:
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
     """The types of a model's modules, in order, each with its folder."""
     if not (folder / "modules.json").exists():
-        raise ModelError(f"{folder} is not a sentence-transformers model: it holds no modules.json")
+        raise ModelError(
+            f"{folder} is not a sentence-transformers model: it holds no modules.json; name another folder"
+        )
     try:
         return [
             (str(module["type"]).rpartition(".")[2], folder / module["path"])
@@ -95,7 +95,7 @@ def read_recipe(folder: Path) -> Recipe:
     try:
         return _recipe(config, _read_pooling(pooling), _read_max_tokens(transformer, config))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{transformer / 'config.json'} lacks what a model needs: {error}") from error
+        raise ModelError(f"{transformer / 'config.json'} lacks {error}; fetch the model again") from error
 
 
 def _recipe(config: dict[str, Any], pooling: Literal["mean", "cls"], max_tokens: int) -> Recipe:
@@ -122,7 +122,7 @@ def _recipe(config: dict[str, Any], pooling: Literal["mean", "cls"], max_tokens:
 
 
 def _refuse_text_rewrites(folder: Path, transformer: Path) -> None:
-    """Prompts and lowercasing come before the tokenizer; no store model has them: left to torch."""
+    """Raises UnknownArchitecture for models that change the text before the tokenizer; torch runs these."""
     settings = folder / "config_sentence_transformers.json"
     if settings.exists() and read_json(settings).get("default_prompt_name"):
         raise UnknownArchitecture("cannot write a model with a default prompt as a graph")
@@ -146,9 +146,9 @@ def _read_pooling(folder: Path) -> Literal["mean", "cls"]:
 
 
 def _read_max_tokens(transformer: Path, config: dict[str, Any]) -> int:
-    """Where texts are cut: the stated length, and never more positions than the model has."""
+    """The maximum number of tokens of a text: the number in the configuration, and at most the positions of the model."""
     positions = config.get("max_position_embeddings", 512)
-    if config.get("model_type") == "mpnet":  # its positions start after the padding's
+    if config.get("model_type") == "mpnet":  # its positions start after that of the padding token
         positions -= _MPNET_PADDING + 1
     stated = [positions]
     for name, field in (
@@ -162,11 +162,11 @@ def _read_max_tokens(transformer: Path, config: dict[str, Any]) -> int:
 
 
 def position_buckets(distances: NDArray[np.int64], buckets: int) -> NDArray[np.int64]:
-    """MPNet's bucket of a relative position (key minus query): near ones exact, far ones logarithmic."""
+    """MPNet's buckets of relative positions (key minus query): exact for small distances, logarithmic for large ones."""
     half = buckets // 2
     exact = half // 2
     far = np.abs(distances)
-    # In float32 as the model was trained: an exact power of two must fall on the same side of its boundary.
+    # In float32, as in training: exact powers of two must fall on the same side of the bucket boundary.
     ratio = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact))
     scaled = ratio / np.float32(math.log(_MPNET_POSITION_RANGE / exact)) * np.float32(half - exact)
     large = np.minimum(exact + scaled.astype(np.int64), half - 1)
@@ -174,7 +174,7 @@ def position_buckets(distances: NDArray[np.int64], buckets: int) -> NDArray[np.i
 
 
 class _Weights:
-    """The upstream tensors by the names of the bare encoder, as float32."""
+    """The upstream tensors as float32, by their names in the encoder without prefix."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -192,13 +192,13 @@ class _Weights:
         return np.ascontiguousarray(tensor, dtype=np.float32)
 
     def linear(self, *names: str) -> tuple[Floats, Floats]:
-        """Weights and biases of layers that read the same input, side by side, input dimension first."""
+        """The weights (input dimension first) and biases of layers with the same input, concatenated."""
         weight = np.concatenate([self[f"{name}.weight"] for name in names])
         return np.ascontiguousarray(weight.T), np.concatenate([self[f"{name}.bias"] for name in names])
 
 
 class _Graph:
-    """Collects nodes, and tensors whose bytes go straight to the file of weights."""
+    """Collects the nodes and tensors of the graph; the bytes of large tensors are written to the file of weights at once."""
 
     def __init__(self, recipe: Recipe, weights: _Weights, sink: IO[bytes]) -> None:
         from onnx import helper
@@ -211,6 +211,7 @@ class _Graph:
         self.tensors: list[Any] = []
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """Adds a node and returns the name of its output."""
         output = f"{kind}_{len(self.nodes)}"
         self.nodes.append(
             self._helper.make_node(kind, list(inputs), [output], name=output, domain=domain, **attributes)
@@ -218,10 +219,11 @@ class _Graph:
         return output
 
     def fused(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Adds a node with a fused operator of onnxruntime."""
         return self.op(kind, *inputs, domain="com.microsoft", **attributes)
 
     def constant(self, *values: int | float, scalar: bool = False) -> str:
-        """A small tensor in the graph itself; integers are int64 as shape operators ask."""
+        """Adds a small tensor to the graph itself; integers are int64, as the shape operators require."""
         from onnx import numpy_helper
 
         array = np.array(values[0] if scalar else values)
@@ -232,6 +234,7 @@ class _Graph:
         return name
 
     def weight(self, array: Floats) -> str:
+        """Adds a tensor whose bytes lie in the file of weights."""
         from onnx import TensorProto
 
         self._sink.write(b"\0" * (-self._sink.tell() % _PAGE))
@@ -247,35 +250,29 @@ class _Graph:
 
 
 def write_graph(recipe: Recipe, safetensors: Path, folder: Path) -> None:
-    """Write `model.onnx` and its weights into `folder`; a reader never sees half a file."""
+    """Writes `model.onnx` and its weights into `folder`. A file appears when it is complete.
+
+    Args:
+        recipe: The configuration of the model.
+        safetensors: Its weights.
+        folder: The folder to write to, which is created where necessary.
+
+    Raises:
+        UnknownArchitecture: The tensors are not those of the architecture.
+        ModelError: The weights cannot be read.
+    """
     import onnx
     from safetensors import safe_open
 
     folder.mkdir(parents=True, exist_ok=True)
     try:
         tensors = safe_open(safetensors, framework="numpy")
-    except Exception as error:  # the library's own type, which it does not promise to keep
+    except Exception as error:  # the exception type of the library is not part of its documented interface
         raise ModelError(f"{safetensors} cannot be read ({error}); fetch the model again") from error
     with tensors as file, replacing(folder / _WEIGHTS_FILE) as sink:
         model = _build(_Graph(recipe, _Weights(file), sink))
-    # The graph comes last: where it stands, its weights do. Writers of the same name write the same bytes.
-    with replacing(folder / GRAPH_FILE) as sink:
-        sink.write(onnx.ModelProto.SerializeToString(model))
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the name `path` only when it is complete."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    # The graph is written last, so that its weights exist wherever it exists. Two writers write the same bytes.
+    write_whole(folder / GRAPH_FILE, onnx.ModelProto.SerializeToString(model))
 
 
 def _build(graph: _Graph) -> Any:
@@ -294,7 +291,7 @@ def _build(graph: _Graph) -> Any:
     return helper.make_model(
         helper.make_graph(graph.nodes, graph.recipe.architecture, inputs, outputs, graph.tensors),
         opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)],
-        ir_version=8,  # the lowest that knows these operators, so that older onnxruntimes read it
+        ir_version=8,  # the lowest version with these operators, so that older releases of onnxruntime can read it
         producer_name="alimark",
     )
 
@@ -304,7 +301,7 @@ def _length(graph: _Graph) -> str:
 
 
 def _bert_embeddings(graph: _Graph) -> str:
-    # One text, one segment: the segment's vector is added to every position once and for all.
+    # A text is one segment, so the vector of the segment is added to all position vectors here.
     places = graph.weights["embeddings.position_embeddings.weight"][: graph.recipe.max_tokens]
     places = places + graph.weights["embeddings.token_type_embeddings.weight"][0]
     words = graph.op("Gather", graph.weight(graph.weights["embeddings.word_embeddings.weight"]), "ids")
@@ -314,7 +311,7 @@ def _bert_embeddings(graph: _Graph) -> str:
 
 
 def _mpnet_embeddings(graph: _Graph) -> str:
-    # A padding token written out in a text ("<pad>") takes no position of its own: count the others.
+    # A padding token that is written in a text ("<pad>") has no position: the other tokens are counted.
     padding = graph.op("Cast", graph.constant(_MPNET_PADDING), to=_INT32)
     real = graph.op("Cast", graph.op("Not", graph.op("Equal", "ids", padding)), to=_INT32)
     rank = graph.op("Mul", graph.op("CumSum", real, graph.constant(1, scalar=True)), real)
@@ -325,13 +322,13 @@ def _mpnet_embeddings(graph: _Graph) -> str:
 
 
 def _mpnet_bias(graph: _Graph) -> str:
-    """(1, heads, length, length), looked up in a table by distance that holds each bucket's value."""
+    """The bias of shape (1, heads, length, length), from a table with the value for each distance."""
     table = graph.weights["encoder.relative_attention_bias.weight"]
     reach = graph.recipe.max_tokens - 1
     buckets = position_buckets(np.arange(-reach, reach + 1), len(table))
-    one, zero = graph.constant(1, scalar=True), graph.constant(0, scalar=True)
+    step, zero = graph.constant(1, scalar=True), graph.constant(0, scalar=True)
     length = graph.op("Squeeze", _length(graph))
-    steps = graph.op("Range", zero, length, one)
+    steps = graph.op("Range", zero, length, step)
     across = graph.op("Unsqueeze", steps, graph.constant(0))
     down = graph.op("Unsqueeze", steps, graph.constant(1))
     rows = graph.op("Add", graph.op("Sub", across, down), graph.constant(reach))
@@ -345,7 +342,7 @@ def _norm(graph: _Graph, name: str, hidden: str) -> str:
 
 
 class _Names(NamedTuple):
-    """What the parts of a layer's attention are called upstream."""
+    """The upstream names of the parts of a layer's attention."""
 
     qkv: tuple[str, str, str]
     out: str

@@ -14,7 +14,7 @@ from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, ContextFull
 from alimark.generation.candidates import FirstSentence
 from alimark.generation.session import Session
-from alimark.llm.base import LLM, Draw, Over, Request
+from alimark.llm.base import LLM, Draw, Request, StopCondition
 
 Drawn = list[Draw] | ContextFull
 Parsed = tuple[Session, list[str]]
@@ -47,7 +47,7 @@ class Loop:
         over = text.code_over if text.in_code else FirstSentence(text.cutter)
         return self._draw(group, [session.request() for session in group], over)
 
-    def _draw(self, group: Sequence[Session], requests: Sequence[Request], over: Over) -> list[Drawn]:
+    def _draw(self, group: Sequence[Session], requests: Sequence[Request], over: StopCondition) -> list[Drawn]:
         try:
             draws = self.llm.draw(requests, group[0].settings.sampling, over)
         except ContextFull as full:

@@ -39,7 +39,7 @@ def check(key: Key | None, embedder: Embedder | None) -> None:
 
 def default_batch(llm: LLM) -> int:
     """How many texts in progress a model is fastest with."""
-    return max(1, llm.callers * llm.together)
+    return max(1, llm.max_concurrency * llm.preferred_batch)
 
 
 class Scheduler:
@@ -51,7 +51,7 @@ class Scheduler:
     def __init__(self, llm: LLM, embedder: Embedder | None, *, batch: int | None = None) -> None:
         self._loop = Loop(llm, embedder)
         self._batch = batch or default_batch(llm)
-        self._groups = max(1, min(self._batch, llm.callers))
+        self._groups = max(1, min(self._batch, llm.max_concurrency))
         self._group_size = -(-self._batch // self._groups)
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []

@@ -23,7 +23,7 @@ from alimark.generation.results import Ended, Generation, MarkedSentence, Progre
 from alimark.generation.selection import Rule, RuleFactory, Unmarked, Weight
 from alimark.generation.settings import GenerationSettings
 from alimark.keys.key import Key
-from alimark.llm.base import LLM, Draw, Request, Turn
+from alimark.llm.base import LLM, Draw, Message, Request
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.text.workers import First
 
@@ -43,11 +43,11 @@ class Session:
         rule: RuleFactory | None = None,
         seed: int | None = None,
         progress: Progress | None = None,
-        turns: tuple[Turn, ...] = (),
+        turns: tuple[Message, ...] = (),
     ) -> None:
         """`rule` makes the selection rule of the key's scheme. `turns`: a whole chat to answer, instead of the prompt."""
         self.prompt, self.key, self.settings = prompt, key, settings
-        self._turns = turns or ((Turn("user", prompt),) if settings.prompt_style == "chat" else ())
+        self._turns = turns or ((Message("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
         self.ended: Ended | None = None
@@ -90,10 +90,10 @@ class Session:
         seed = int.from_bytes(digest[:6], "big")
         if self.text.in_code:
             # A draw number that no candidate has, and another for each wave of the code block.
-            return Request(self.context, 1, seed, first=2**20 + self._code_waves, turns=self._turns)
+            return Request(self.context, 1, seed, first=2**20 + self._code_waves, messages=self._turns)
         left = self.settings.candidates - len(self._drawn)
         return Request(
-            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), turns=self._turns
+            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), messages=self._turns
         )
 
     def parse(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:

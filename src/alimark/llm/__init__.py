@@ -1,20 +1,32 @@
-"""Language models: one protocol (base) and one adapter an engine, each imported on first use."""
+"""Language models: one protocol (`base`), and an adapter for each engine, imported on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from alimark._util.registry import Registry
 from alimark.errors import LLMError, MissingExtra
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn
+from alimark.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition
+from alimark.llm.options import LLMOptions
 
 if TYPE_CHECKING:
     from alimark.models.manifest import Entry
 
-__all__ = ["DEFAULT_LLM", "LLM", "Draw", "Over", "Request", "Sampling", "Turn", "known_llm", "load_llm"]
+__all__ = [
+    "DEFAULT_LLM",
+    "LLM",
+    "Draw",
+    "LLMOptions",
+    "Message",
+    "Request",
+    "Sampling",
+    "StopCondition",
+    "known_llm",
+    "load_llm",
+]
 
 DEFAULT_LLM = "smollm2-135m"
 ENGINES: Registry[Callable[..., LLM]] = Registry(
@@ -32,18 +44,35 @@ ENGINES: Registry[Callable[..., LLM]] = Registry(
 """Functions that make a language model: of what follows the colon in "engine:model", if anything does, and of options."""
 
 
-def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Any) -> LLM:
-    """A language model by store name, path or hub id; `options` go to the adapter.
+def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Unpack[LLMOptions]) -> LLM:
+    """Load a language model.
 
-    A GGUF file runs on llama.cpp, or on transformers where that alone is installed; all else runs on
-    transformers. A prefix, "llama.cpp:", "transformers:" or "vllm:", chooses the engine, and
-    "openai:http://host:port/v1#model" a model on a server, where "#model" can be left out if that has only one.
+    A GGUF file runs on llama.cpp, or on transformers if only that is installed; everything else runs on transformers. A prefix
+    chooses the engine: "llama.cpp:", "transformers:" or "vllm:". "openai:http://host:port/v1#model" is a model on a server;
+    "#model" may be left out if the server has only one.
+
+    Args:
+        name: A name in the model store, a path, a hub id, or "stand-in" for a model that needs no weights.
+        options: Options of the engine, such as `device`; see `alimark.llm.options`.
+
+    Returns:
+        The model. It may be shared by threads.
+
+    Raises:
+        MissingExtra: The library of the engine is not installed.
+        ModelError: The weights cannot be found or fetched.
+        LLMError: The name is not that of a language model, or the engine cannot load it.
+
+    Example:
+        >>> import alimark
+        >>> alimark.load_llm("stand-in").name
+        'stand-in'
     """
     engine, colon, model = str(name).partition(":")
     if _registered(engine, bool(colon)):
         adapter = ENGINES.get(engine)
         return adapter(model, **options) if colon else adapter(**options)
-    return _from_files("", str(name), options)
+    return _from_files("", str(name), {**options})
 
 
 def known_llm(name: str) -> Entry | None:
@@ -79,7 +108,7 @@ def _from_files(engine: str, model: str, options: dict[str, Any]) -> LLM:
     from alimark.models import store
 
     known = known_llm(model)
-    _need(engine)  # said before gigabytes are fetched
+    _need(engine)  # before gigabytes are fetched
     path = store.resolve(model)
     if not engine:
         gguf = path.suffix == ".gguf"
@@ -99,7 +128,7 @@ def _adapter(engine: str) -> Callable[..., LLM]:
         from alimark.llm.vllm import VLLM
 
         return VLLM
-    from alimark.llm.transformers import Transformers
+    from alimark.llm.torch.adapter import Transformers
 
     return Transformers
 

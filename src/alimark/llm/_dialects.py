@@ -1,18 +1,18 @@
-"""How each kind of server behind an OpenAI-style address is spoken to.
+"""The requests that each kind of OpenAI-compatible server is sent ("dialects").
 
-What a server calls itself chooses the dialect it is spoken to in:
+The server's own name for itself (`owned_by` in its list of models) chooses the dialect:
 
-vllm, sglang: their own fields carry the repetition penalty, keep the model from ending its text and let it go on with
-    an unfinished turn. Draws stop at strings that may end a sentence. A draw stopped too early ("Dr. ") goes on from
-    its text without the blank at its end, for that blank belongs to a token that is drawn again. Kept from ending, these
-    servers sample an end token now and then all the same and write on behind it.
-llama.cpp: its own protocol at the root of the address, since its OpenAI endpoints tell neither which string stopped a
-    draw nor how many tokens each draw took. Draws go on from their exact tokens. They repeat only while the server
-    computes alike: what it keeps of earlier prompts, and what runs beside a draw, moves its logits a little. Behind a
-    proxy that lets only /v1 through, ask for dialect="openai".
-openai: everybody else. No server of this kind says which string stopped it, so none is sent. A continuation is asked
-    for in steps of some tokens until its sentence is over, each from the text so far, which the server cuts into tokens
-    anew. A chat cannot go on with an unfinished turn: it is asked for a whole answer, and in words to continue a text.
+vllm, sglang: extra fields carry the repetition penalty, keep the model from ending its text and continue an unfinished
+    assistant message. Draws stop at strings that may end a sentence. A draw that stopped too early ("Dr. ") continues from its
+    text without the trailing blank, since that blank belongs to a token that is sampled again. With `ignore_eos`, these servers
+    sometimes still sample an end token and write on behind it.
+llama.cpp: its own protocol at the root of the address, since its OpenAI endpoints return neither the string that stopped a draw
+    nor the number of tokens of each draw. Draws continue from their exact tokens. They are reproducible only while the server
+    computes the same way: prompts in its cache and other requests in its batch change its logits a little. Behind a proxy that
+    forwards only /v1, use dialect="openai".
+openai: all other servers. They do not return the string that stopped a draw, so no stop strings are sent. A continuation is
+    requested in steps of a few tokens until its sentence is over, each from the text so far, which the server tokenises again.
+    A chat cannot continue an unfinished message: it is asked for a whole answer, or instructed in words to continue a text.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from alimark.errors import ContextFull, LLMError
-from alimark.llm._http import Http, Misshapen, Refused, need
-from alimark.llm._rounds import BROKEN, COMMON_STOPS, SHORT_ROUNDS, WARY_STOPS
-from alimark.llm.base import Draw, Ended, Over, Request, Sampling
+from alimark.llm._http import Http, MalformedAnswer, Refused, required
+from alimark.llm._prompts import as_dicts
+from alimark.llm._rounds import COMMON_STOPS, PRECISE_STOPS, REPLACEMENT, SHORT_ROUNDS
+from alimark.llm.base import Draw, Ended, Request, Sampling, StopCondition
+from alimark.llm.options import Api, DialectName
 
-Api = Literal["auto", "completions", "chat"]
-DialectName = Literal["openai", "vllm", "sglang", "llama.cpp"]
+_STEP = 32  # tokens: enough for most English sentences
 
-# What most English sentences need.
-_STEP = 32
-
-_HALVES = re.compile("[\ud800-\udfff]")  # of a character that JSON writes in two parts
+_SURROGATES = re.compile("[\ud800-\udfff]")  # halves of a character that JSON writes as two escapes
 _CLOSING = ("", *".,;:!?…)]}”’")
 _WHOLE_CONTEXT = 65_536
 
@@ -46,15 +44,17 @@ _GO_ON = "Go on exactly where your last message stops. Write only what comes nex
 
 @dataclass(slots=True)
 class Job:
+    """A request to the model, its sampling, and the prompt as the dialect sends it."""
+
     request: Request
     sampling: Sampling
-    over: Over
+    stop: StopCondition
     prompt: str = ""
 
 
 @dataclass(slots=True)
-class Open:
-    """A draw in progress: its text, its tokens where the server tells them, and how often it was taken up again."""
+class PartialDraw:
+    """A draw in progress: its text, its tokens as far as the server returns them, and the number of further rounds."""
 
     number: int
     text: str = ""
@@ -63,14 +63,14 @@ class Open:
     rounds: int = 0
     ended: Ended | None = None
 
-    def draw(self) -> Draw:
+    def finished(self) -> Draw:
         assert self.ended is not None
         return Draw(self.text, self.tokens, self.ended)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one round adds to a draw; `stop` is the string it stopped at, which the server leaves out of the text."""
+    """The result of one round; `stop` is the string it stopped at, which is not part of the text."""
 
     text: str
     tokens: int
@@ -82,38 +82,46 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """An HTTP request of a round, and the function that parses its answer."""
+
     url: str
     body: dict[str, Any]
     read: Callable[[Any], list[Piece]]
 
 
 class Dialect(Protocol):
+    """How one kind of server is asked. `per_request`: the most draws of one request."""
+
     per_request: int
 
     @property
-    def limits(self) -> tuple[str, ...]: ...
+    def limits(self) -> tuple[str, ...]:
+        """What the server ignores, as `LLM.limits`."""
+        ...
 
     async def prompt(self, request: Request) -> str:
-        """What is to be found out about a request before its first round."""
+        """The prompt of a request, computed once before its first round."""
         ...
 
-    def call(self, job: Job, one: Open, n: int, seed: int) -> Call: ...
+    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
+        """The request that samples `n` continuations of a draw."""
+        ...
 
     def adapt(self, refusal: Refused, call: Call) -> bool:
-        """Whether a refused call shall be made again, in another way."""
+        """Adapt to the server after it refused a call; whether the call should be built and sent again."""
         ...
 
-    async def seam(self, one: Open, said: str, piece: Piece) -> str:
-        """The text that a draw goes on from."""
+    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
+        """The text from which the next round continues a draw."""
         ...
 
-    def goes_on(self, job: Job) -> bool:
-        """Whether a draw can be taken up again."""
+    def can_continue(self, job: Job) -> bool:
+        """Whether a draw can be continued in a further round."""
         ...
 
 
 class V1:
-    """OpenAI's endpoints, with the fields that vLLM and SGLang have in common where `extended`."""
+    """OpenAI's endpoints; for vLLM and SGLang also the extra fields that both of them have."""
 
     def __init__(self, http: Http, model: str, api: Api, name: DialectName) -> None:
         self._http = http
@@ -123,74 +131,74 @@ class V1:
         self._stop_field = {"vllm": "stop_reason", "sglang": "matched_stop"}.get(name, "")
         self._chat_only = api == "chat"
         self._limit_field = "max_tokens"
-        # vLLM adds a draw's place to the seed; SGLang heeds seeds only if told to, and then draws all alike.
+        # vLLM adds a draw's index to the seed; SGLang uses seeds only if configured to, and then all draws are the same.
         self._seeded = name == "vllm"
         self.per_request = 1 if name == "sglang" else 16
 
     @property
     def limits(self) -> tuple[str, ...]:
-        every = (
+        conditions = (
             (not self._extended, "no repetition penalty"),
             (not self._extended, "the model may end its text at any time"),
             (not self._extended, "an unfinished turn is continued on request, in words"),
             (self._chat_only, "a text is continued on request, in words"),
             (not self._seeded, "seeds count only as far as the server heeds them"),
         )
-        return tuple(limit for holds, limit in every if holds)
+        return tuple(limit for holds, limit in conditions if holds)
 
     async def prompt(self, request: Request) -> str:
         return request.context
 
-    def goes_on(self, job: Job) -> bool:
-        return self._extended or not self._chats(job.request)
+    def can_continue(self, job: Job) -> bool:
+        return self._extended or not self._uses_chat(job.request)
 
-    def _chats(self, request: Request) -> bool:
-        return bool(request.turns) or self._chat_only
+    def _uses_chat(self, request: Request) -> bool:
+        return bool(request.messages) or self._chat_only
 
-    def call(self, job: Job, one: Open, n: int, seed: int) -> Call:
-        sampling, chats = job.sampling, self._chats(job.request)
-        tokens = sampling.max_tokens - one.tokens
-        short = one.rounds < SHORT_ROUNDS
-        if short and self.goes_on(job) and not self._extended:
+    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
+        sampling, is_chat = job.sampling, self._uses_chat(job.request)
+        tokens = sampling.max_tokens - draw.tokens
+        short = draw.rounds < SHORT_ROUNDS
+        if short and self.can_continue(job) and not self._extended:
             tokens = min(tokens, _STEP)
         body = {
             "model": self._model,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": seed,
-            self._limit_field if chats else "max_tokens": tokens,
-            **({"n": n} if n > 1 else {}),  # some refuse the field, whatever its value
-            **(self._extras(sampling, one, short) if self._extended else {}),
-            **(self._messages(job.request, one) if chats else {"prompt": job.request.context + one.text}),
+            self._limit_field if is_chat else "max_tokens": tokens,
+            **({"n": n} if n > 1 else {}),  # some servers refuse the field, whatever its value
+            **(self._extras(sampling, draw, short) if self._extended else {}),
+            **(self._messages(job.request, draw) if is_chat else {"prompt": job.request.context + draw.text}),
         }
-        worded = chats and bool(job.request.context) and not (self._extended and job.request.turns)
-        before = job.request.context if worded and not one.text else None
+        instructed = is_chat and bool(job.request.context) and not (self._extended and job.request.messages)
+        before = job.request.context if instructed and not draw.text else None
 
         def read(answer: Any) -> list[Piece]:
             return self._read(answer, tokens, before)
 
-        return Call(f"{self._http.base}/{'chat/' if chats else ''}completions", body, read)
+        return Call(f"{self._http.base}/{'chat/' if is_chat else ''}completions", body, read)
 
-    def _extras(self, sampling: Sampling, one: Open, short: bool) -> dict[str, Any]:
+    def _extras(self, sampling: Sampling, draw: PartialDraw, short: bool) -> dict[str, Any]:
         return {
             "repetition_penalty": sampling.repetition_penalty,
-            # Said although they are the servers' own defaults: a model's configuration may have others.
+            # These are the servers' defaults, but a model's configuration may have others.
             "top_k": -1,
             "min_p": 0.0,
             "ignore_eos": not sampling.may_end,
-            # The token drawn again was no end; without this the model would have two chances to end its text there.
-            "min_tokens": 1 if one.rounds else 0,
+            # The token that is sampled again was not an end; otherwise the model could end its text there with two chances.
+            "min_tokens": 1 if draw.rounds else 0,
             "stop": list(COMMON_STOPS) if short else [],
         }
 
-    def _messages(self, request: Request, one: Open) -> dict[str, Any]:
+    def _messages(self, request: Request, draw: PartialDraw) -> dict[str, Any]:
         messages = _messages(request)
-        said = request.context + one.text if request.turns else one.text.lstrip()
+        answer = request.context + draw.text if request.messages else draw.text.lstrip()
         body: dict[str, Any] = {"messages": messages}
         if self._extended:
-            body["chat_template_kwargs"] = _NO_THOUGHTS
-        if said:
-            messages.append({"role": "assistant", "content": said})
+            body["chat_template_kwargs"] = _NO_THINKING
+        if answer:
+            messages.append({"role": "assistant", "content": answer})
             if self._extended:
                 body |= {"continue_final_message": True, "add_generation_prompt": False}
             else:
@@ -198,28 +206,28 @@ class V1:
         return body
 
     def adapt(self, refusal: Refused, call: Call) -> bool:
-        chats = "messages" in call.body
-        if not chats and self._api == "auto" and refusal.status in (404, 405):
+        is_chat = "messages" in call.body
+        if not is_chat and self._api == "auto" and refusal.status in (404, 405):
             self._chat_only = True
             return True
-        if chats and "max_tokens" in call.body and "max_completion_tokens" in str(refusal):
+        if is_chat and "max_tokens" in call.body and "max_completion_tokens" in str(refusal):
             self._limit_field = "max_completion_tokens"
             return True
         return False
 
-    async def seam(self, one: Open, said: str, piece: Piece) -> str:
-        return said.rstrip() if piece.stop else said.rstrip(BROKEN)
+    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
+        return text.rstrip() if piece.stop else text.rstrip(REPLACEMENT)
 
     def _read(self, answer: Any, asked: int, before: str | None) -> list[Piece]:
-        choices = sorted(need(answer, "choices", list), key=lambda choice: need(choice, "index", int))
+        choices = sorted(required(answer, "choices", list), key=lambda choice: required(choice, "index", int))
         if not choices:
-            raise Misshapen("it holds no choices")
+            raise MalformedAnswer("it holds no choices")
         texts = [_text_of(choice) for choice in choices]
         ends = [self._end_of(choice) for choice in choices]
         counts = _token_counts(answer, texts, [end == "length" for end, _ in ends], asked)
         return [
-            Piece(_joined(before, text), count, end, stop, estimated=guessed)
-            for text, (end, stop), (count, guessed) in zip(texts, ends, counts, strict=True)
+            Piece(_joined(before, text), count, end, stop, estimated=estimated)
+            for text, (end, stop), (count, estimated) in zip(texts, ends, counts, strict=True)
         ]
 
     def _end_of(self, choice: Any) -> tuple[Literal["stop", "model", "length"], str]:
@@ -230,7 +238,7 @@ class V1:
 
 
 class LlamaCpp:
-    """The protocol of llama.cpp's server."""
+    """The own protocol of llama.cpp's server."""
 
     per_request = 16
 
@@ -245,16 +253,16 @@ class LlamaCpp:
         return ("a text is continued on request, in words",) if self._chat_only else ()
 
     async def prompt(self, request: Request) -> str:
-        if not request.turns and not self._chat_only:
+        if not request.messages and not self._chat_only:
             return request.context
-        body = {"messages": _messages(request), "chat_template_kwargs": _NO_THOUGHTS}
-        opened = await self._ask("/apply-template", body, "prompt")
-        return opened + request.context if request.turns else opened
+        body = {"messages": _messages(request), "chat_template_kwargs": _NO_THINKING}
+        template = await self._ask("/apply-template", body, "prompt")
+        return template + request.context if request.messages else template
 
     async def _ask(self, path: str, body: dict[str, Any], key: str) -> str:
-        return await self._http.ask("POST", self._root + path, body, lambda answer: need(answer, key, str))
+        return await self._http.ask("POST", self._root + path, body, lambda answer: required(answer, key, str))
 
-    def goes_on(self, job: Job) -> bool:
+    def can_continue(self, job: Job) -> bool:
         return True
 
     def adapt(self, refusal: Refused, call: Call) -> bool:
@@ -264,14 +272,14 @@ class LlamaCpp:
             ) from None
         return False
 
-    def call(self, job: Job, one: Open, n: int, seed: int) -> Call:
+    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
         sampling = job.sampling
-        tokens = sampling.max_tokens - one.tokens
+        tokens = sampling.max_tokens - draw.tokens
         body = {
-            "prompt": [job.prompt, *one.ids] if one.ids else job.prompt,
+            "prompt": [job.prompt, *draw.ids] if draw.ids else job.prompt,
             "n_predict": tokens,
             "seed": seed,
-            # The whole chain, in this order; the server's other samplers are left out.
+            # All samplers, in this order; the server's other ones are not used.
             "samplers": ["penalties", "temperature", "top_p"],
             "repeat_penalty": sampling.repetition_penalty,
             "repeat_last_n": self._context,
@@ -280,91 +288,91 @@ class LlamaCpp:
             "top_k": 0,
             "min_p": 0.0,
             "ignore_eos": not sampling.may_end,
-            "stop": WARY_STOPS if one.rounds < SHORT_ROUNDS else [],
+            "stop": PRECISE_STOPS if draw.rounds < SHORT_ROUNDS else [],
             "return_tokens": True,
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "truncated"],
             **({"n": n} if n > 1 else {}),
         }
-        worded = self._chat_only and not job.request.turns and not one.text
-        before = job.request.context if worded else None
+        instructed = self._chat_only and not job.request.messages and not draw.text
+        before = job.request.context if instructed else None
 
         def read(answer: Any) -> list[Piece]:
             answers = answer if isinstance(answer, list) else [answer]
-            answers = sorted(answers, key=lambda each: need(each, "index", int))
+            answers = sorted(answers, key=lambda choice: required(choice, "index", int))
             if not answers:
-                raise Misshapen("it holds no draws")
-            return [self._piece(each, tokens, before) for each in answers]
+                raise MalformedAnswer("it holds no draws")
+            return [self._piece(choice, tokens, before) for choice in answers]
 
         return Call(f"{self._root}/completion", body, read)
 
     def _piece(self, answer: Any, asked: int, before: str | None) -> Piece:
-        text, ids = need(answer, "content", str), tuple(need(answer, "tokens", list))
+        text, ids = required(answer, "content", str), tuple(required(answer, "tokens", list))
         if not all(type(token) is int for token in ids):
-            raise Misshapen("its tokens are no numbers")
-        end, stop = need(answer, "stop_type", str), need(answer, "stopping_word", str)
+            raise MalformedAnswer("its tokens are not numbers")
+        end, stop = required(answer, "stop_type", str), required(answer, "stopping_word", str)
         if end == "limit" and len(ids) < asked and answer.get("truncated"):
             raise ContextFull("prompt and text have filled the server's context; write fewer sentences")
         kinds: dict[str, Literal["stop", "model", "length"]] = {"eos": "model", "word": "stop"}
         return Piece(_joined(before, text), max(1, len(ids)), kinds.get(end, "length"), stop, ids)
 
-    async def seam(self, one: Open, said: str, piece: Piece) -> str:
-        if not piece.stop and BROKEN not in said[-1:]:
-            return said
-        # The last token may reach beyond the stop, and a character cut in two is no part of the text yet.
-        whole = (await self._ask("/detokenize", {"tokens": one.ids}, "content")).rstrip(BROKEN)
-        said = said.rstrip(BROKEN)
-        lead = len(said) - len(said.lstrip())
-        # Control tokens, and the space that joins an answer in words to its text, are only in one of them.
-        return said[:lead] + whole.lstrip() if whole.lstrip().startswith(said.lstrip()) else said
+    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
+        if not piece.stop and REPLACEMENT not in text[-1:]:
+            return text
+        # The last token may reach beyond the stop string, and may hold only a part of a character.
+        whole = (await self._ask("/detokenize", {"tokens": draw.ids}, "content")).rstrip(REPLACEMENT)
+        text = text.rstrip(REPLACEMENT)
+        lead = len(text) - len(text.lstrip())
+        # Control tokens are only in `whole`, and the space that joins a chat's answer to the context is only in `text`.
+        return text[:lead] + whole.lstrip() if whole.lstrip().startswith(text.lstrip()) else text
 
 
-_NO_THOUGHTS = {"enable_thinking": False}
-"""What is marked is the answer itself. Templates that know no thoughts ignore it."""
+_NO_THINKING = {"enable_thinking": False}
+"""Only the answer itself is marked. Chat templates without a thinking mode ignore this."""
 
 
 def _messages(request: Request) -> list[dict[str, str]]:
-    """The turns; or, to a model that only chats, the wish to have a text continued."""
-    if request.turns:
-        return [{"role": turn.role, "content": turn.content} for turn in request.turns]
+    """The messages of the request, or an instruction to continue its context, for a model that only chats."""
+    if request.messages:
+        return as_dicts(request.messages)
     return [{"role": "user", "content": _CONTINUE + request.context}]
 
 
 def _joined(before: str | None, text: str) -> str:
-    """What a model that was asked in words wrote, fit to stand behind the text it was given."""
+    """The answer of a model that was instructed to continue `before`, without a repetition of it and with a joining space."""
     if before is None:
         return text
-    said = before.strip()
-    text = text.lstrip().removeprefix(said).lstrip() if said else text
+    repeated = before.strip()
+    text = text.lstrip().removeprefix(repeated).lstrip() if repeated else text
     return text if before[-1:].isspace() or text[:1] in _CLOSING else f" {text}"
 
 
 def _text_of(choice: Any) -> str:
     if "message" in choice:
-        message = need(choice, "message", dict)
-        # Nothing but thoughts, or a refusal: said without content.
-        text = "" if message.get("content", "") is None else need(message, "content", str)
+        message = required(choice, "message", dict)
+        # An answer that is only thinking, or a refusal, has no content.
+        text = "" if message.get("content", "") is None else required(message, "content", str)
     else:
-        text = need(choice, "text", str)
-    return _HALVES.sub(BROKEN, text)
+        text = required(choice, "text", str)
+    return _SURROGATES.sub(REPLACEMENT, text)
 
 
 def _token_counts(answer: Any, texts: list[str], cut: list[bool], asked: int) -> list[tuple[int, bool]]:
-    """Each choice's tokens, and whether they are a guess.
+    """The number of tokens of each choice, and whether it is an estimate.
 
-    Servers tell the sum alone: a choice that was cut off has all that was asked for, the others share the rest by length.
+    Servers return only the sum: a choice that was cut off has as many as were asked for, the others share the rest by length.
     """
     usage = answer.get("usage")
-    said = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    total = said if isinstance(said, int) else 0
+    reported = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    total = reported if isinstance(reported, int) else 0
     if total > 0 and len(texts) == 1:
         return [(min(asked, total), False)]
     rest = total - asked * sum(cut)
     shared = sum(len(text) + 1 for text, whole in zip(texts, cut, strict=True) if not whole)
     size = sum(len(text.encode()) for text, whole in zip(texts, cut, strict=True) if not whole)
-    # Eight letters a token are too many for a sum: llama.cpp tells the first choice's tokens only.
-    guessed = rest < len(texts) - sum(cut) or 8 * rest < size
+    # More than eight letters a token cannot be right: llama.cpp returns only the first choice's tokens.
+    estimated = rest < len(texts) - sum(cut) or 8 * rest < size
     counts = []
     for text, whole in zip(texts, cut, strict=True):
-        count = asked if whole else round(len(text.encode()) / 4 if guessed else rest * (len(text) + 1) / shared)
-        counts.append((max(1, min(asked, count)), guessed))
+        count = asked if whole else round(len(text.encode()) / 4 if estimated else rest * (len(text) + 1) / shared)
+        counts.append((max(1, min(asked, count)), estimated))
     return counts

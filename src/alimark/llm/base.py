@@ -1,4 +1,4 @@
-"""What generation asks of a language model: continuations of a context, each stopped at its first sentence's end."""
+"""The protocol of language models: requests for continuations, and the draws that answer them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-Over = Callable[[str], bool]
-"""Tells from a continuation so far whether its first sentence is certainly over.
+StopCondition = Callable[[str], bool]
+"""Tells from a continuation so far whether its first sentence is certainly over, so that sampling can stop.
 
-One that also has `ends(texts)`, which gives for each text where its sentence ends, or 0 while it is not over, is asked for
-many at a time by engines that sample many."""
+A stop condition may also have a method `ends(texts)`, which returns for each text the position where its sentence ends, or 0
+while it is not over. Engines that sample many sequences at a time call it once for all of them."""
 
 
 def never(text: str) -> bool:
-    """An `Over` for whole texts: an engine that is given this very function need not look for a sentence's end."""
+    """A stop condition for whole texts. Engines recognise this very function and then do not look for sentence ends."""
     return False
 
 
 Ended = Literal["sentence", "model", "length"]
-"""Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were spent."""
+"""Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. The defaults are the paper's; the penalty spans prompt and text alike."""
+    """How tokens are sampled. The defaults are those of the paper.
+
+    Args:
+        temperature: Divides the logits; greater than 0, at most 10.
+        top_p: Tokens are sampled from the likeliest ones that together have this probability; greater than 0, at most 1.
+        repetition_penalty: Applies to tokens of the prompt and of the text; 1 switches it off.
+        max_tokens: The most tokens of one draw.
+        may_end: Whether the model may end its text before it has written the sentences that were asked for, which chat
+            models often do.
+
+    Raises:
+        ValueError: A value is out of range.
+
+    Example:
+        >>> Sampling(temperature=1.0, max_tokens=64)
+        Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.15, max_tokens=64, may_end=False)
+        >>> Sampling(top_p=0)
+        Traceback (most recent call last):
+        ValueError: top_p must lie in (0, 1], not 0
+    """
 
     temperature: float = 0.7
     top_p: float = 0.95
     repetition_penalty: float = 1.15
     max_tokens: int = 128
     may_end: bool = False
-    """Whether the model may end its text before it has written the sentences asked for, as chat models like to."""
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature <= 10:
@@ -45,8 +63,8 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """Something said in a chat."""
+class Message:
+    """A message of a chat."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -54,25 +72,25 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`count` draws of what follows `context`.
+    """A request for `count` draws, each a continuation of `context`.
 
-    With `turns` the model's chat template is laid around them, and `context` is what the assistant has said so far
-    in the turn that it is about to go on with: nothing, or a text to be continued.
+    With `messages`, the model's chat template is applied to them, and `context` is the beginning of the assistant's answer:
+    empty, or a text that is to be continued.
 
-    Draw number `first + i` is a function of (turns, context, sampling, seed, first + i) as far as the engine is
-    deterministic, so that waves of any size give the same draws in the same order.
+    Draw number `first + i` is a function of (messages, context, sampling, seed, first + i) as far as the engine is
+    deterministic. So the same draws come in the same order, however they are divided into requests.
     """
 
     context: str
     count: int
     seed: int
     first: int = 0
-    turns: tuple[Turn, ...] = ()
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One continuation: raw text, possibly a little longer than its first sentence, and the tokens sampled for it."""
+    """One sampled continuation: its raw text, which may reach a little beyond the first sentence, and its token count."""
 
     text: str
     tokens: int
@@ -80,48 +98,74 @@ class Draw:
 
 
 class LLM(Protocol):
-    """A language model. Every method may be called by several threads at a time."""
+    """A language model that samples continuations. Every method may be called by several threads at a time.
+
+    An adapter inherits from this class, or only has the same attributes. It must implement `name` and `draw`.
+
+    Example:
+        >>> from alimark import LLM, Sampling, load_llm
+        >>> from alimark.llm.base import Request, never
+        >>> llm: LLM = load_llm("stand-in")
+        >>> [draws] = llm.draw([Request("The old map was wrong.", 3, seed=1)], Sampling(max_tokens=5), never)
+        >>> [draw.tokens for draw in draws]
+        [5, 5, 5]
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the model, as records hold it."""
+        ...
 
     @property
-    def callers(self) -> int:
-        """How many threads may usefully call `draw` at a time."""
+    def max_concurrency(self) -> int:
+        """How many threads should call `draw` at a time, at most."""
         return 1
 
     @property
-    def together(self) -> int:
-        """How many requests one call should hold, where there are so many."""
+    def preferred_batch(self) -> int:
+        """How many requests one call of `draw` should hold, if there are as many."""
         return 1
 
     @property
-    def singles(self) -> tuple[int, int]:
-        """`callers` and `together` where every request is for one draw, as a chat model's are."""
-        return self.callers, self.together
+    def single_draw_batching(self) -> tuple[int, int]:
+        """`max_concurrency` and `preferred_batch` for requests of a single draw each, as requests to chat models are."""
+        return self.max_concurrency, self.preferred_batch
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What of `Sampling` and `Request` this engine cannot honour, in words for the record of a text."""
+        """What this engine ignores of `Sampling` and `Request`, in the words that go into the record of a text."""
         return ()
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
-        """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition, /) -> list[list[Draw]]:
+        """Sample the draws of each request.
+
+        Args:
+            requests: What is to be continued, and how often.
+            sampling: How tokens are sampled.
+            stop: Tells when a continuation may be cut off.
+
+        Returns:
+            For each request its draws, in the order of their numbers.
+
+        Raises:
+            ContextFull: A context leaves no room for `sampling.max_tokens` more tokens.
+            LLMError: The model cannot be asked, or cannot answer.
+        """
         ...
 
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """A language model that has its tokenizer here."""
+    """A language model whose tokenizer runs in this process."""
 
     def count_tokens(self, request: Request) -> int:
-        """Tokens that the request is read as, chat template included."""
+        """Count the tokens of the request as the model reads it, chat template included."""
         ...
 
 
 def count_tokens(llm: LLM, request: Request) -> int:
-    """As the model reads the request, or, where only a server far away could tell, a guess: four bytes a token."""
+    """Count the tokens of a request; estimated at four bytes a token if the tokenizer is on a server."""
     if isinstance(llm, CountsTokens):
         return llm.count_tokens(request)
-    said = "".join(turn.content for turn in request.turns) + request.context
-    return -(-len(said.encode("utf-8", "replace")) // 4)
+    text = "".join(message.content for message in request.messages) + request.context
+    return -(-len(text.encode("utf-8", "replace")) // 4)

@@ -1,4 +1,4 @@
-"""Requests to a language model that need not wait for each other, as many at a time as it takes."""
+"""Independent requests to a language model, sent in batches by as many threads as it accepts."""
 
 from __future__ import annotations
 
@@ -7,61 +7,71 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 
 from alimark.errors import ContextFull, LLMError
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling
+from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
 
 Answer = list[Draw] | LLMError
 
 
 def draw_all(
-    llm: LLM, requests: Iterable[Request], sampling: Sampling, over: Over, *, least: int = 1, singles: bool = False
+    llm: LLM,
+    requests: Iterable[Request],
+    sampling: Sampling,
+    stop: StopCondition,
+    *,
+    min_batch: int = 1,
+    single_draws: bool = False,
 ) -> Iterator[tuple[int, Request, Answer]]:
-    """Each request with its place and its draws, or what kept the model from it, as the answers come.
+    """Yield (index, request, draws or error) for each request, in the order in which the answers arrive.
 
-    Requests are taken from `requests` no sooner than they are needed, and at least `least` of them go in one call: an engine
-    that keeps what it read last reads the common start of neighbours once. `singles`: each request is for one draw.
+    `requests` is consumed lazily. At least `min_batch` requests go in one call, so that an engine with a prefix cache reads the
+    common prefix of neighbours once. `single_draws` says that each request asks for a single draw.
     """
-    callers, together = llm.singles if singles else (llm.callers, llm.together)
-    chunks = _chunks(enumerate(requests), max(least, together))
-    if callers <= 1:
-        for chunk in chunks:  # in this thread, so that an interruption reaches the model at once
-            yield from _answers(chunk, _draw(llm, chunk, sampling, over))
+    batching = llm.single_draw_batching if single_draws else (llm.max_concurrency, llm.preferred_batch)
+    max_concurrency, preferred_batch = batching
+    batches = _batches(enumerate(requests), max(min_batch, preferred_batch))
+    if max_concurrency <= 1:
+        for batch in batches:  # in this thread, so that an interruption reaches the model at once
+            yield from _with_answers(batch, _draw(llm, batch, sampling, stop))
         return
-    pool = ThreadPoolExecutor(callers, thread_name_prefix="alimark-asker")
-    under_way: dict[Future[list[Answer]], list[tuple[int, Request]]] = {}
+    pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="alimark-asker")
+    pending: dict[Future[list[Answer]], list[tuple[int, Request]]] = {}
     try:
         while True:
-            # One more in hand for each caller, so that none waits while an answer is looked at.
-            for chunk in islice(chunks, max(0, 2 * callers - len(under_way))):
-                under_way[pool.submit(_draw, llm, chunk, sampling, over)] = chunk
-            if not under_way:
+            # Twice as many batches as threads, so that no thread is idle while the caller works on an answer.
+            for batch in islice(batches, max(0, 2 * max_concurrency - len(pending))):
+                pending[pool.submit(_draw, llm, batch, sampling, stop)] = batch
+            if not pending:
                 return
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                yield from _answers(under_way.pop(future), future.result())
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                yield from _with_answers(pending.pop(future), future.result())
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _chunks(requests: Iterator[tuple[int, Request]], size: int) -> Iterator[list[tuple[int, Request]]]:
-    while chunk := list(islice(requests, size)):
-        yield chunk
+def _batches(requests: Iterator[tuple[int, Request]], size: int) -> Iterator[list[tuple[int, Request]]]:
+    while batch := list(islice(requests, size)):
+        yield batch
 
 
-def _answers(chunk: Sequence[tuple[int, Request]], found: Sequence[Answer]) -> Iterator[tuple[int, Request, Answer]]:
-    return ((place, request, answer) for (place, request), answer in zip(chunk, found, strict=True))
+def _with_answers(
+    batch: Sequence[tuple[int, Request]], answers: Sequence[Answer]
+) -> Iterator[tuple[int, Request, Answer]]:
+    return ((index, request, answer) for (index, request), answer in zip(batch, answers, strict=True))
 
 
-def _draw(llm: LLM, chunk: Sequence[tuple[int, Request]], sampling: Sampling, over: Over) -> list[Answer]:
-    requests = [request for _, request in chunk]
+def _draw(llm: LLM, batch: Sequence[tuple[int, Request]], sampling: Sampling, stop: StopCondition) -> list[Answer]:
+    """One call of the model; a batch in which some context is too long is bisected until the request is isolated."""
+    requests = [request for _, request in batch]
     try:
-        draws = llm.draw(requests, sampling, over)
+        answers = llm.draw(requests, sampling, stop)
     except ContextFull as full:
-        if len(chunk) == 1:
+        if len(batch) == 1:
             return [full]
-        half = len(chunk) // 2  # who it was is found out by asking for fewer
-        return [*_draw(llm, chunk[:half], sampling, over), *_draw(llm, chunk[half:], sampling, over)]
+        half = len(batch) // 2
+        return [*_draw(llm, batch[:half], sampling, stop), *_draw(llm, batch[half:], sampling, stop)]
     except LLMError as error:
-        return [error for _ in chunk]
-    for request, found in zip(requests, draws, strict=True):
-        if len(found) != request.count:
-            return [LLMError(f"{llm.name} gave {len(found)} answers where {request.count} were asked for")] * len(chunk)
-    return list(draws)
+        return [error for _ in batch]
+    for request, draws in zip(requests, answers, strict=True):
+        if len(draws) != request.count:
+            return [LLMError(f"{llm.name} gave {len(draws)} answers where {request.count} were asked for")] * len(batch)
+    return list(answers)

@@ -1,18 +1,17 @@
-"""GGUF weights on llama.cpp, through xllamacpp.
+"""The adapter for GGUF weights on llama.cpp, through xllamacpp.
 
-xllamacpp runs llama.cpp's server inside this process, on a loopback port behind a random key. The adapter
-speaks the server's own protocol there, which tells the sampled tokens, the stop that was hit and why sampling
-ended; a call into the extension would tell none of it and could not be interrupted.
+xllamacpp runs llama.cpp's server inside this process, on a loopback port that requires a random API key. The adapter uses the
+server's own protocol, which returns the sampled tokens, the stop string that was hit and why sampling ended; a direct call into
+the extension returns none of these and cannot be interrupted.
 
-One request asks for `n` draws: the prompt is evaluated once, its cache cells are shared, and draw i samples
-with seed + i. Every draw stops by itself at a string that may end a sentence. Where the sentence is not over
-there ("Dr. "), that draw goes on from its exact tokens with fresh randomness, so stopping never changes the
-distribution of what is sampled.
+One request asks for `n` draws: the prompt is prefilled once, its cache cells are shared, and draw i is sampled with seed + i.
+Every draw stops at a string that may end a sentence. If the sentence is not over there ("Dr. "), the draw continues from its
+exact tokens with new random numbers, so stopping does not change the distribution of what is sampled.
 
-Draws repeat within limits. llama.cpp rounds differently with the shape of a batch and the place of a cache
-cell, and quantised weights magnify that to about a tenth of a logit, enough to move a draw now and then. A
-process that makes the same calls in the same order gets the same draws. With `repeatable=True` every request
-starts from an empty cache: its draws then do not depend on what was asked before, though still on `count`.
+Draws are reproducible within limits. llama.cpp rounds differently with the shape of a batch and the position of a cache cell,
+and quantised weights magnify that to about a tenth of a logit, which now and then changes a draw. A process that makes the same
+calls in the same order gets the same draws. With `repeatable=True` every request starts from an empty cache: its draws then do
+not depend on earlier requests, but still on `count`.
 """
 
 from __future__ import annotations
@@ -31,27 +30,38 @@ from urllib.parse import urlsplit
 
 from alimark._util.cpu import available_cpus
 from alimark.errors import ContextFull, LLMError, MissingExtra
-from alimark.llm._rounds import BROKEN, WARY_STOPS, OpenDraw, seed_of
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling, Turn, never
+from alimark.llm._prompts import as_dicts, check_prompt, with_bos
+from alimark.llm._rounds import PRECISE_STOPS, REPLACEMENT, PartialDraw, seed_of
+from alimark.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition, never
 
-TOKENS_A_DRAW = 128
-"""Cache cells set aside for each parallel draw; longer draws run fewer at a time."""
+CELLS_PER_DRAW = 128
+"""KV cache cells reserved for each parallel draw; of longer draws fewer run at a time."""
 
-# A draw that stopped at "Dr. " is asked again this soon, and then after twice as many tokens each time.
+# Tokens of the first further round of a draw that stopped at "Dr. "; each round after it samples twice as many.
 _FIRST_STEP = 4
 
-# Texts written at a time: enough to fill the slots that one text's last, long draws leave empty.
-_CALLERS = 4
-_SINGLES = 16  # a draw each: as many as decode together at little more than the cost of one
+# Enough calls at a time to fill the slots that the last, long draws of one call leave empty.
+_MAX_CONCURRENCY = 4
+# With one draw a request: as many as can be decoded in one batch at little more than the cost of one.
+_SINGLE_DRAW_CONCURRENCY = 16
 
 
 class LlamaCpp(LLM):
-    """A GGUF model. Calls from several threads share the slots; with `repeatable` they run one after the other.
+    """A GGUF model. Calls from several threads share its slots; with `repeatable` they run one after the other.
 
-    context_tokens: the most tokens that prompt and text may have together.
-    parallel: draws sampled at a time; more are sampled in turns.
-    threads: default, the cores that are free when the model is loaded.
-    add_bos: a token id that the GGUF's own tokenizer forgets to put first.
+    Args:
+        path: The GGUF file.
+        name: The model's name in records; default, the name of the file.
+        context_tokens: The most tokens of prompt and text together.
+        threads: CPU threads; default, the number of cores that are idle when the model is loaded.
+        parallel: The most draws that are sampled at a time.
+        gpu_layers: Layers that run on the GPU; default, llama.cpp decides.
+        add_bos: A token id to put in front of prompts if the GGUF's tokenizer does not do so itself.
+        repeatable: Start every request from an empty cache, so that draws do not depend on earlier requests.
+
+    Raises:
+        MissingExtra: xllamacpp is not installed.
+        LLMError: An option is out of range, or llama.cpp cannot load the file.
     """
 
     def __init__(
@@ -71,11 +81,11 @@ class LlamaCpp(LLM):
         self._name = name or Path(path).stem
         self._context_tokens = context_tokens
         self._parallel = parallel
-        self._cells = context_tokens + parallel * TOKENS_A_DRAW
+        self._cells = context_tokens + parallel * CELLS_PER_DRAW
         self._add_bos = add_bos
         self._repeatable = repeatable
-        self._turns = threading.Semaphore(1 if repeatable else parallel)
-        self._room = _Room(self._cells, parallel)
+        self._calls = threading.Semaphore(1 if repeatable else parallel)
+        self._capacity = _Capacity(self._cells, parallel)
         self._server = _Server(
             Path(path),
             context=context_tokens,
@@ -90,90 +100,82 @@ class LlamaCpp(LLM):
         return self._name
 
     @property
-    def callers(self) -> int:
-        return 1 if self._repeatable else min(_CALLERS, self._parallel)
+    def max_concurrency(self) -> int:
+        return 1 if self._repeatable else min(_MAX_CONCURRENCY, self._parallel)
 
     @property
-    def singles(self) -> tuple[int, int]:
-        return 1 if self._repeatable else min(_SINGLES, self._parallel), 1
+    def single_draw_batching(self) -> tuple[int, int]:
+        return 1 if self._repeatable else min(_SINGLE_DRAW_CONCURRENCY, self._parallel), 1
 
     def __repr__(self) -> str:
         return f"<LlamaCpp {self.name}>"
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
-        """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
-        with self._turns, self._room.caller():
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        """Sample the draws of each request; see `LLM.draw`."""
+        with self._calls, self._capacity.call():
             prompts = [self._prompt(request, sampling) for request in requests]
             return [
-                self._draw(request, prompt, sampling, over) for request, prompt in zip(requests, prompts, strict=True)
+                self._draw(request, prompt, sampling, stop) for request, prompt in zip(requests, prompts, strict=True)
             ]
 
     def count_tokens(self, request: Request) -> int:
-        """Tokens that the request is read as, chat template included."""
+        """Count the tokens of the request as the model reads it, chat template included."""
         return len(self._ids(request))
 
     def _ids(self, request: Request) -> list[int]:
-        text = self._chat(request.turns) + request.context
+        text = self._chat(request.messages) + request.context
         ids: list[int] = self._server.post("/tokenize", {"content": text, "add_special": True})["tokens"]
-        if self._add_bos is not None and ids[:1] != [self._add_bos]:
-            ids.insert(0, self._add_bos)
-        return ids
+        return with_bos(ids, self._add_bos)
 
     def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
         ids = self._ids(request)
-        if not ids:
-            raise LLMError("the context is empty; give the model a prompt to continue")
-        if len(ids) + sampling.max_tokens > self._context_tokens:
-            raise ContextFull(
-                f"{len(ids)} tokens of context leave no room for {sampling.max_tokens} more in "
-                f"{self._context_tokens}; write fewer sentences, or load the model with a larger context_tokens"
-            )
+        advice = "load the model with a larger context_tokens"
+        check_prompt(ids, sampling.max_tokens, self._context_tokens, advice)
         return ids
 
-    def _chat(self, turns: Sequence[Turn]) -> str:
-        if not turns:
+    def _chat(self, messages: Sequence[Message]) -> str:
+        if not messages:
             return ""
-        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-        text: str = self._server.post("/apply-template", {"messages": messages})["prompt"]
+        text: str = self._server.post("/apply-template", {"messages": as_dicts(messages)})["prompt"]
         return text
 
-    def _draw(self, request: Request, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
+    def _draw(self, request: Request, prompt: list[int], sampling: Sampling, stop: StopCondition) -> list[Draw]:
         draws: list[Draw] = []
         while len(draws) < request.count:
-            with self._room.take(len(prompt), sampling.max_tokens, request.count - len(draws)) as n:
+            with self._capacity.reserve(len(prompt), sampling.max_tokens, request.count - len(draws)) as n:
                 part = replace(request, count=n, first=request.first + len(draws))
-                draws += self._wave(part, prompt, sampling, over)
+                draws += self._draw_part(part, prompt, sampling, stop)
         return draws
 
-    def _wave(self, request: Request, prompt: list[int], sampling: Sampling, over: Over) -> list[Draw]:
-        """All draws of a request that needs no more than the slots and cells there are."""
+    def _draw_part(self, request: Request, prompt: list[int], sampling: Sampling, stop: StopCondition) -> list[Draw]:
+        """The draws of a request for which slots and cells are reserved."""
         if self._repeatable:
-            self._server.forget()
-        opened = [OpenDraw(prompt, request.seed, request.first + i) for i in range(request.count)]
+            self._server.clear_caches()
+        draws = [PartialDraw(prompt, request.seed, request.first + i) for i in range(request.count)]
         seed = (seed_of(request.seed) + request.first) % 2**31
         body = self._body(prompt, sampling, sampling.max_tokens, seed)
-        if over is never:
+        if stop is never:
             body["stop"] = []
         answers = self._server.post("/completion", {**body, "n": request.count})
         answers = sorted(answers, key=lambda answer: answer["index"]) if request.count > 1 else [answers]
-        for one, answer in zip(opened, answers, strict=True):
-            self._take(one, answer, sampling, over)
-        # Of all slots, the first draw's alone keeps the prompt's cache, so the others go on there, one by one:
-        # anywhere else the prompt would be evaluated again.
+        for draw, answer in zip(draws, answers, strict=True):
+            self._extend(draw, answer, sampling, stop)
+        # Only the slot of the first draw keeps the prompt's cache. So further rounds run there, one after the other: in any
+        # other slot the prompt would be prefilled again.
         slot = answers[0]["id_slot"]
-        for one in opened:
-            while one.ended is None:
-                body = self._next_body(one, sampling)
+        for draw in draws:
+            while draw.ended is None:
+                body = self._next_body(draw, sampling)
                 body |= {"id_slot": slot, "cache_prompt": True}
-                self._take(one, self._server.post("/completion", body), sampling, over)
-        return [one.draw() for one in opened]
+                self._extend(draw, self._server.post("/completion", body), sampling, stop)
+        return [draw.finished() for draw in draws]
 
     def _body(self, prompt: list[int], sampling: Sampling, tokens: int, seed: int) -> dict[str, Any]:
         return {
             "prompt": prompt,
             "n_predict": tokens,
             "seed": seed,
-            # The whole chain, in this order; the server's other samplers are left out.
+            # All samplers, in this order; the server's other ones are not used.
             "samplers": ["penalties", "temperature", "top_p"],
             "repeat_penalty": sampling.repetition_penalty,
             "repeat_last_n": self._cells,  # more than any context: the penalty spans prompt and text
@@ -182,67 +184,68 @@ class LlamaCpp(LLM):
             "top_k": 0,
             "min_p": 0.0,
             "ignore_eos": not sampling.may_end,
-            "stop": WARY_STOPS,
+            "stop": PRECISE_STOPS,
             "cache_prompt": not self._repeatable,
             "return_tokens": True,
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "id_slot"],
         }
 
-    def _next_body(self, one: OpenDraw, sampling: Sampling) -> dict[str, Any]:
-        one.rounds += 1
-        left = sampling.max_tokens - len(one.ids)
-        # The first sentence may be over a word later; before its first word it is not.
-        step = min(left, _FIRST_STEP << one.rounds - 1) if one.text.strip() else left
-        return self._body(one.prompt + one.ids, sampling, step, seed_of(one.seed, one.number, one.rounds))
+    def _next_body(self, draw: PartialDraw, sampling: Sampling) -> dict[str, Any]:
+        draw.rounds += 1
+        left = sampling.max_tokens - len(draw.ids)
+        # The first sentence may be over a word later, but not before it has a word.
+        step = min(left, _FIRST_STEP << draw.rounds - 1) if draw.text.strip() else left
+        return self._body(draw.prompt + draw.ids, sampling, step, seed_of(draw.seed, draw.number, draw.rounds))
 
-    def _take(self, one: OpenDraw, answer: dict[str, Any], sampling: Sampling, over: Over) -> None:
-        """Add what was sampled to the draw and see whether it has ended."""
-        one.ids += answer["tokens"]
-        said = one.text + answer["content"]
+    def _extend(self, draw: PartialDraw, answer: dict[str, Any], sampling: Sampling, stop: StopCondition) -> None:
+        """Add the answer of a round to the draw and set `ended` if it has ended."""
+        draw.ids += answer["tokens"]
+        text = draw.text + answer["content"]
         if answer["stop_type"] == "eos":
-            one.text, one.ended = self._text(one.ids[:-1], said), "model"
+            draw.text, draw.ended = self._text(draw.ids[:-1], text), "model"
             return
         if answer["stop_type"] == "word":
-            said += answer["stopping_word"]
-            if over(said):
-                one.text, one.ended = said, "sentence"
+            text += answer["stopping_word"]
+            if stop(text):
+                draw.text, draw.ended = text, "sentence"
                 return
-        one.text = self._text(one.ids, said)  # its last token may reach beyond the stop
-        if over(one.text):
-            one.ended = "sentence"
-        elif len(one.ids) >= sampling.max_tokens:
-            one.ended = "length"
+        draw.text = self._text(draw.ids, text)  # the last token may reach beyond the stop string
+        if stop(draw.text):
+            draw.ended = "sentence"
+        elif len(draw.ids) >= sampling.max_tokens:
+            draw.ended = "length"
 
-    def _text(self, ids: list[int], said: str) -> str:
-        """The text of sampled tokens, of which `said` is what the server made of them piece by piece."""
+    def _text(self, ids: list[int], pieces: str) -> str:
+        """The text of sampled tokens. `pieces`: their text as the server returned it, piece by piece."""
         whole: str = self._server.post("/detokenize", {"tokens": ids})["content"]
-        # A character cut in two by the last token is no part of the text yet.
-        whole, said = whole.rstrip(BROKEN), said.rstrip(BROKEN)
-        # A control token shows in `whole` only; then the server's word is the better one.
-        return whole if BROKEN in said or whole.startswith(said) else said
+        # A character of which the last token holds only a part is not text yet.
+        whole, pieces = whole.rstrip(REPLACEMENT), pieces.rstrip(REPLACEMENT)
+        # Control tokens appear in `whole` only; in that case `pieces` is right.
+        return whole if REPLACEMENT in pieces or whole.startswith(pieces) else pieces
 
 
-class _Room:
-    """Slots and cache cells, shared by those who call at the same time."""
+class _Capacity:
+    """The slots and KV cache cells that concurrent calls share."""
 
     def __init__(self, cells: int, slots: int) -> None:
         self._all_cells, self._all_slots = cells, slots
-        self._cells, self._slots, self._callers = cells, slots, 0
+        self._cells, self._slots, self._calls = cells, slots, 0
         self._changed = threading.Condition()
 
     @contextmanager
-    def caller(self) -> Iterator[None]:
+    def call(self) -> Iterator[None]:
+        """Count a call while it runs; each call gets its share of the slots."""
         with self._changed:
-            self._callers += 1
+            self._calls += 1
         try:
             yield
         finally:
             with self._changed:
-                self._callers -= 1
+                self._calls -= 1
 
     @contextmanager
-    def take(self, prompt: int, tokens: int, most: int) -> Iterator[int]:
-        """Room for up to `most` draws of `tokens` behind a prompt, and for one at least as soon as there is."""
+    def reserve(self, prompt: int, tokens: int, most: int) -> Iterator[int]:
+        """Reserve slots and cells for up to `most` draws of `tokens` tokens each; wait until at least one fits."""
         with self._changed:
             while not (n := self._draws(prompt, tokens, most)):
                 self._changed.wait()
@@ -256,17 +259,17 @@ class _Room:
                 self._changed.notify_all()
 
     def _draws(self, prompt: int, tokens: int, most: int) -> int:
-        share = max(1, self._all_slots // max(1, self._callers))
+        share = max(1, self._all_slots // max(1, self._calls))
         fit = min(most, share, self._slots, (self._cells - prompt) // tokens)
-        alone = self._cells == self._all_cells  # then one draw always fits, since a context does
-        return max(0, fit) or int(alone)
+        unused = self._cells == self._all_cells  # then one draw always fits, since a whole context does
+        return max(0, fit) or int(unused)
 
 
 def free_cores(seconds: float = 0.2) -> int:
-    """Cores that nobody is using now, at least one.
+    """The number of idle CPU cores, at least 1.
 
-    llama.cpp's threads wait for each other by spinning: one that shares its core holds up all the others, and two threads on
-    two busy cores were seen to sample three times slower than one.
+    llama.cpp's threads wait for each other by spinning: a thread that shares its core delays all others. Two threads on two
+    busy cores were seen to sample three times slower than one.
     """
     cores = available_cpus()
     try:
@@ -279,13 +282,13 @@ def free_cores(seconds: float = 0.2) -> int:
 
 
 def _ticks() -> tuple[int, int]:
-    """Idle and all ticks of the machine so far."""
+    """Idle clock ticks and all clock ticks of the machine so far."""
     numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return numbers[3] + numbers[4], sum(numbers)
 
 
 class _Server:
-    """llama.cpp's server in this process, and requests to it."""
+    """llama.cpp's server in this process, and HTTP requests to it."""
 
     def __init__(
         self, path: Path, *, context: int, cells: int, parallel: int, threads: int | None, gpu_layers: int | None
@@ -304,14 +307,14 @@ class _Server:
         params.warmup = False
         params.n_ctx = cells
         params.n_parallel = parallel
-        params.kv_unified = True  # draws of one prompt share its cells
+        params.kv_unified = True  # draws of one prompt share its cache cells
         params.kv_unified_per_slot = context
-        params.ctx_shift = False  # it would drop the start of the text without a word
-        params.cache_ram_mib = 0  # states of old draws are never asked for again
+        params.ctx_shift = False  # it would silently drop the beginning of the text
+        params.cache_ram_mib = 0  # states of earlier draws are not needed again
         params.n_threads_http = parallel + 4
         params.hostnames = ["127.0.0.1"]
         params.api_keys = [self._key]
-        params.slot_save_path = "unused"  # nothing is saved, but only with a path may slots be erased
+        params.slot_save_path = "unused"  # nothing is saved, but slots can only be erased if a path is set
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or free_cores()
         if gpu_layers is not None:
             params.n_gpu_layers = gpu_layers
@@ -329,15 +332,15 @@ class _Server:
             connection.request("POST", path, json.dumps(body), headers)
             answer = json.loads(connection.getresponse().read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise LLMError(f"llama.cpp broke off: {error!r}; load the model again") from error
+            raise LLMError(f"llama.cpp stopped answering: {error!r}; load the model again") from error
         finally:
-            connection.close()  # after an interrupt, too: the server stops sampling for whoever hangs up
+            connection.close()  # also after an interrupt: the server stops sampling when the connection is closed
         if isinstance(answer, dict) and (problem := answer.get("error")):
             full = problem.get("type") == "exceed_context_size_error"
-            raise (ContextFull if full else LLMError)(f"llama.cpp refused: {problem.get('message')}")
+            raise (ContextFull if full else LLMError)(f"llama.cpp refused the request: {problem.get('message')}")
         return answer
 
-    def forget(self) -> None:
-        """Empty every slot's cache."""
+    def clear_caches(self) -> None:
+        """Empty the KV cache of every slot."""
         for slot in range(self._slots):
             self.post(f"/slots/{slot}?action=erase", {})

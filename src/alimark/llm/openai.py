@@ -1,7 +1,7 @@
-"""A language model behind an OpenAI-style address: vLLM, SGLang, llama.cpp's server, OpenAI itself and their like.
+"""The adapter for models on OpenAI-compatible servers: vLLM, SGLang, llama.cpp's server, OpenAI and others.
 
-What a server calls itself chooses the dialect (see _dialects.py) that it is spoken to in. A draw takes rounds: each asks for
-what follows the text so far, until its sentence is over.
+The kind of server chooses the dialect of its requests (see `_dialects`). A draw takes one or more rounds: each requests what
+follows the text so far, until the sentence is over.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 
 from alimark.errors import LLMError
-from alimark.llm._dialects import V1, Api, Dialect, DialectName, Job, LlamaCpp, Open, Piece
-from alimark.llm._http import Http, Refused, all_of, checked, key_for, need, short
+from alimark.llm._dialects import V1, Dialect, Job, LlamaCpp, PartialDraw, Piece
+from alimark.llm._http import Http, Refused, all_of, api_key, parse_address, required, short
 from alimark.llm._rounds import seed_of, stop_ends
-from alimark.llm.base import LLM, Draw, Over, Request, Sampling
+from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
+from alimark.llm.options import Api, DialectName
 
 _OWNERS: dict[str, DialectName] = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
@@ -23,11 +24,23 @@ _OWNERS: dict[str, DialectName] = {"vllm": "vllm", "sglang": "sglang", "llamacpp
 class OpenAI(LLM):
     """A model on a server. Threads share its connections; requests beyond `concurrency` wait.
 
-    model: needed only where the server has several.
-    api: "auto" asks for completions, or for chat where a request has turns or the server knows nothing else.
-    dialect: default, found out from the server's list of models.
-    timeout: seconds for one whole answer. retries: further tries after a fault, `backoff` seconds apart at first.
-    per_request: the most draws asked for at a time; less where the server turns out to give less.
+    The API key is read from the environment variable ALIMARK_API_KEY, or else OPENAI_API_KEY.
+
+    Args:
+        base_url: The server's address, such as http://localhost:8000/v1.
+        model: The model's name on the server; required only if the server has several models.
+        name: The model's name in records; default, the last part of `model`.
+        api: "completions", "chat", or "auto": chat if a request has messages or the server has no completions.
+        dialect: The kind of server; default, as its list of models says.
+        concurrency: The most HTTP requests at a time.
+        timeout: Seconds until a whole answer must have arrived.
+        retries: Further tries after a temporary fault.
+        backoff: Seconds before the first further try; the wait doubles with each try.
+        per_request: The most draws in one HTTP request; reduced if the server returns fewer.
+
+    Raises:
+        MissingExtra: httpx is not installed.
+        LLMError: An option or the address is invalid, or the server cannot be reached or does not know the model.
     """
 
     def __init__(
@@ -48,9 +61,9 @@ class OpenAI(LLM):
             raise LLMError("concurrency, per_request and timeout must be positive, retries and backoff not negative")
         if api not in ("auto", "completions", "chat") or dialect not in (None, "openai", *_OWNERS.values()):
             raise LLMError(f"api={api!r} or dialect={dialect!r} is unknown")
-        address = checked(base_url)
-        self._callers = concurrency
-        self._http = Http(address, key_for(address), concurrency, timeout, retries, backoff)
+        address = parse_address(base_url)
+        self._concurrency = concurrency
+        self._http = Http(address, api_key(address), concurrency, timeout, retries, backoff)
         try:
             served = None if model and dialect else self._http.run(self._find(model))
         except BaseException:
@@ -72,14 +85,14 @@ class OpenAI(LLM):
         return self._name
 
     @property
-    def callers(self) -> int:
-        return self._callers
+    def max_concurrency(self) -> int:
+        return self._concurrency
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What this server cannot do, as far as its answers have shown by now."""
-        guessed = ("the server does not tell how many tokens it sampled; they are estimated from the text",)
-        return (*self._dialect.limits, *(guessed if self._estimated else ()))
+        """What this server ignores, as far as its answers have shown by now."""
+        estimated = ("the server does not tell how many tokens it sampled; they are estimated from the text",)
+        return (*self._dialect.limits, *(estimated if self._estimated else ()))
 
     def __repr__(self) -> str:
         return f"<OpenAI {self.name} at {self._http.base}>"
@@ -91,76 +104,79 @@ class OpenAI(LLM):
         self.close()
 
     def close(self) -> None:
-        """Hang up. Draws under way in other threads fail."""
+        """Close all connections. Draws under way in other threads fail."""
         self._http.close()
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: Over) -> list[list[Draw]]:
-        """The draws of each request, in draw order. Raises ContextFull where a context leaves no room."""
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        """Sample the draws of each request; see `LLM.draw`."""
         for request in requests:
-            if request.turns and self._api == "completions":
-                raise LLMError("a request has turns, which completions cannot express; load the model with api='auto'")
-            if not request.turns and not request.context:
+            if request.messages and self._api == "completions":
+                raise LLMError(
+                    "a request has chat messages, which completions cannot express; load the model with api='auto'"
+                )
+            if not request.messages and not request.context:
                 raise LLMError("the context is empty; give the model a prompt to continue")
-        return self._http.run(all_of(self._draw(Job(request, sampling, over)) for request in requests))
+        return self._http.run(all_of(self._draw(Job(request, sampling, stop)) for request in requests))
 
     async def _find(self, model: str | None) -> _Served:
+        """The model and its dialect from the server's list of models."""
         url = f"{self._http.base}/models"
         try:
             served = await self._http.ask("GET", url, None, _read_models, tries=2)
         except Refused:
-            served = []  # a server may keep no list
+            served = []  # the server may have no list
         if model:
-            # A name that is not on the list may be an alias; whoever serves it serves the others, too.
-            known = next((one for one in served if one.model == model), served[0] if served else None)
+            # A name that is not on the list may be an alias; all models of a server have the same dialect.
+            known = next((entry for entry in served if entry.model == model), served[0] if served else None)
             return _Served(model, known.dialect, known.context) if known else _Served(model)
         if len(served) == 1:
             return served[0]
         if not served:
             raise LLMError(f"{url} names no model; check the address (most end in /v1), or add #model to it")
-        names = ", ".join(one.model for one in served)
+        names = ", ".join(entry.model for entry in served)
         raise LLMError(f"{self._http.base} has several models; add one to the address behind a #: {short(names)}")
 
     async def _draw(self, job: Job) -> list[Draw]:
-        opened = [Open(job.request.first + i) for i in range(job.request.count)]
-        if opened:
+        draws = [PartialDraw(job.request.first + i) for i in range(job.request.count)]
+        if draws:
             job.prompt = await self._dialect.prompt(job.request)
-            await self._begin(job, opened)
-        return [one.draw() for one in opened]
+            await self._sample(job, draws)
+        return [draw.finished() for draw in draws]
 
-    async def _begin(self, job: Job, opened: list[Open], most: int | None = None) -> None:
-        """Draws with neighbouring numbers, from their first token to their end, `most` in a request."""
+    async def _sample(self, job: Job, draws: list[PartialDraw], most: int | None = None) -> None:
+        """Sample draws with consecutive numbers from beginning to end, at most `most` in one HTTP request."""
         size = min(most or self._per_request, self._per_request)
-        if len(opened) > size:
-            await all_of(self._begin(job, opened[at : at + size], most) for at in range(0, len(opened), size))
+        if len(draws) > size:
+            await all_of(self._sample(job, draws[at : at + size], most) for at in range(0, len(draws), size))
             return
         try:
-            pieces = await self._round(job, opened[0], len(opened))
+            pieces = await self._round(job, draws[0], len(draws))
         except Refused:
-            if len(opened) == 1:
+            if len(draws) == 1:
                 raise
             pieces = []
-        if not pieces:  # perhaps for asking so many at a time; if so, a success will show
-            await self._begin(job, opened, len(opened) // 2)
+        if not pieces:  # the server may accept fewer draws in one request
+            await self._sample(job, draws, len(draws) // 2)
             return
-        given = len(pieces) if len(pieces) < len(opened) else size
-        self._per_request = min(self._per_request, given)
-        begun, others = opened[: len(pieces)], opened[len(pieces) :]
-        rest = [self._begin(job, others)] if others else []
-        await all_of([*(self._finish(job, one, piece) for one, piece in zip(begun, pieces, strict=True)), *rest])
+        accepted = len(pieces) if len(pieces) < len(draws) else size
+        self._per_request = min(self._per_request, accepted)
+        begun, others = draws[: len(pieces)], draws[len(pieces) :]
+        rest = [self._sample(job, others)] if others else []
+        await all_of([*(self._finish(job, draw, piece) for draw, piece in zip(begun, pieces, strict=True)), *rest])
 
-    async def _finish(self, job: Job, one: Open, piece: Piece) -> None:
-        await self._take(job, one, piece)
-        while one.ended is None:
-            one.rounds += 1
-            [piece] = await self._round(job, one, 1)
-            await self._take(job, one, piece)
+    async def _finish(self, job: Job, draw: PartialDraw, piece: Piece) -> None:
+        await self._extend(job, draw, piece)
+        while draw.ended is None:
+            draw.rounds += 1
+            [piece] = await self._round(job, draw, 1)
+            await self._extend(job, draw, piece)
 
-    async def _round(self, job: Job, one: Open, n: int) -> list[Piece]:
-        """What follows `one` as it stands, drawn n times, or less often if the server thinks so."""
-        base = (seed_of(job.request.seed) + one.number) % 2**31  # servers add a draw's place among the n
-        seed = seed_of(job.request.seed, one.number, one.rounds) if one.rounds else base
+    async def _round(self, job: Job, draw: PartialDraw, n: int) -> list[Piece]:
+        """Sample `n` continuations of the draw as it is; the server may return fewer."""
+        base = (seed_of(job.request.seed) + draw.number) % 2**31  # servers add a draw's index among the n
+        seed = seed_of(job.request.seed, draw.number, draw.rounds) if draw.rounds else base
         while True:
-            call = self._dialect.call(job, one, n, seed)
+            call = self._dialect.call(job, draw, n, seed)
             try:
                 pieces = await self._http.ask("POST", call.url, call.body, call.read)
                 break
@@ -170,26 +186,26 @@ class OpenAI(LLM):
         self._estimated = self._estimated or any(piece.estimated for piece in pieces)
         return pieces[:n]
 
-    async def _take(self, job: Job, one: Open, piece: Piece) -> None:
-        """Add what was sampled to the draw and see whether it has ended."""
-        known, said = len(one.text), one.text + piece.text + piece.stop
-        one.tokens += piece.tokens
-        one.ids += piece.ids
-        for end in (*stop_ends(said, known), len(said)):
-            if job.over(said[:end]):
-                one.text, one.ended = said[:end], "sentence"
+    async def _extend(self, job: Job, draw: PartialDraw, piece: Piece) -> None:
+        """Add the result of a round to the draw and set `ended` if it has ended."""
+        known, text = len(draw.text), draw.text + piece.text + piece.stop
+        draw.tokens += piece.tokens
+        draw.ids += piece.ids
+        for end in (*stop_ends(text, known), len(text)):
+            if job.stop(text[:end]):
+                draw.text, draw.ended = text[:end], "sentence"
                 return
         if piece.ended == "model":
-            one.text, one.ended = said, "model"
+            draw.text, draw.ended = text, "model"
             return
-        one.text = await self._dialect.seam(one, said, piece)
-        if one.tokens >= job.sampling.max_tokens or not self._dialect.goes_on(job):
-            one.ended = "length"
+        draw.text = await self._dialect.text_to_continue(draw, text, piece)
+        if draw.tokens >= job.sampling.max_tokens or not self._dialect.can_continue(job):
+            draw.ended = "length"
 
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A model on the server's list."""
+    """A model in the server's list of models."""
 
     model: str
     dialect: DialectName = "openai"
@@ -198,11 +214,11 @@ class _Served:
 
 def _read_models(answer: Any) -> list[_Served]:
     served = []
-    for entry in need(answer, "data", list):
+    for entry in required(answer, "data", list):
         owner, meta = entry.get("owned_by") if isinstance(entry, dict) else None, {}
         if isinstance(entry, dict) and isinstance(entry.get("meta"), dict):
             meta = entry["meta"]
         context = meta.get("n_ctx")
         dialect = _OWNERS.get(owner, "openai") if isinstance(owner, str) else "openai"
-        served.append(_Served(need(entry, "id", str), dialect, context if type(context) is int else None))
+        served.append(_Served(required(entry, "id", str), dialect, context if type(context) is int else None))
     return served

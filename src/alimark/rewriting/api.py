@@ -80,7 +80,7 @@ class _Run:
         while True:  # a round ends when no request is left; its last answers may lead to another wave
             asked: dict[int, tuple[Session, int]] = {}
             for place, request, answer in draw_all(
-                self._llm, self._requests(asked), self._settings.sampling, over, least=least
+                self._llm, self._requests(asked), self._settings.sampling, over, min_batch=least
             ):
                 self._parse(*asked.pop(place), request, answer)
                 yield from self._finished()

@@ -114,8 +114,8 @@ class Session:
         fixed = fixed_parts(keep_on_one_line(place.body), self._known)
         for way, count in ways:
             digest = hashlib.sha256(f"alimark/rewrite/{self.seed}/{number}/{way}".encode()).digest()
-            turns = turns_for(keep_on_one_line(body), WAYS[way], fixed, before, after)
-            yield number, Request("", count, int.from_bytes(digest[:6], "big"), turns=turns)
+            messages = turns_for(keep_on_one_line(body), WAYS[way], fixed, before, after)
+            yield number, Request("", count, int.from_bytes(digest[:6], "big"), messages=messages)
 
     def _around(self, number: int) -> tuple[str, str]:
         before = " ".join(place.unit for place in self.places[max(0, number - 2) : number])

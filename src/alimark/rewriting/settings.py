@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
-from alimark.llm.base import Sampling, Turn
+from alimark.llm.base import Message, Sampling
 
 WAYS = (
     "Rewrite this sentence in completely different words.",
@@ -25,14 +25,14 @@ _CONTEXT = "Here is a passage of a text, for your information only:\n{before} {s
 
 def turns_for(
     sentence: str, way: str, fixed: Sequence[str] = (), before: str = "", after: str = ""
-) -> tuple[Turn, ...]:
+) -> tuple[Message, ...]:
     """The question to a chat model; the sentence is its last paragraph.
 
     `fixed`: words that must not change. `before` and `after`: the text around the sentence, where the model is shown it.
     """
     context = _CONTEXT.format(before=before, sentence=sentence, after=after) if before or after else ""
     parts = (context, f"{way} {_RULES}{_FIXED.format(', '.join(fixed)) if fixed else ''}", sentence)
-    return (Turn("user", "\n\n".join(part for part in parts if part)),)
+    return (Message("user", "\n\n".join(part for part in parts if part)),)
 
 
 def _chat_sampling() -> Sampling:

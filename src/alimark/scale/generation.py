@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+from alimark._util.json_types import JsonObject
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
 from alimark.errors import LLMError
@@ -18,9 +19,6 @@ from alimark.keys.key import Key, Sealed
 from alimark.llm import load_llm
 from alimark.scale.pool import Builder, Cluster, Died, Ended, RayPool
 from alimark.schemes.api import generate_many, load
-
-Options = Mapping[str, object]
-"""Keyword arguments of `load_llm`."""
 
 _DEATHS = 3
 _SHARES = 4
@@ -40,7 +38,7 @@ class Share:
 class Writer:
     """The worker of a replica: it holds the model, and the embedders of the keys that it has had so far."""
 
-    def __init__(self, llm: str, options: Options, *, threads: int | None, guarded: bool) -> None:
+    def __init__(self, llm: str, options: JsonObject, *, threads: int | None, guarded: bool) -> None:
         self._llm = load_llm(llm, **options)
         self._threads = threads
         self._embedders: dict[str, Embedder] = {}
@@ -62,7 +60,7 @@ class Writer:
 class Replicas:
     """Writes texts on a cluster. The replicas are kept from call to call as long as the model is the same."""
 
-    def __init__(self, cluster: Cluster, llms: Sequence[str] | None = None, options: Options | None = None) -> None:
+    def __init__(self, cluster: Cluster, llms: Sequence[str] | None = None, options: JsonObject | None = None) -> None:
         """`llms`: a model for each replica where they differ, such as HTTP addresses; otherwise `write` names the model."""
         self._cluster, self._llms, self._options = cluster, list(llms or ()), dict(options or {})
         self._pool: RayPool[Share] | None = None
@@ -77,7 +75,7 @@ class Replicas:
         settings: GenerationSettings,
         *,
         llm: str = "",
-        options: Options | None = None,
+        options: JsonObject | None = None,
         batch: int | None = None,
     ) -> Finished:
         """Yields each text with its prompt's number as soon as it is finished, or the error that ended it."""
@@ -112,7 +110,7 @@ class Replicas:
             else:
                 yield item[0], LLMError(f"{_DEATHS} replicas died while they wrote this text ({died.why})")
 
-    def _open(self, llm: str, options: Options) -> RayPool[Share]:
+    def _open(self, llm: str, options: JsonObject) -> RayPool[Share]:
         serves = json.dumps([self._llms or llm, options], sort_keys=True, default=str)
         if self._pool is None or serves != self._serves:
             self.close()

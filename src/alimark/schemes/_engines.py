@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 from alimark.errors import ContextFull, LLMError
-from alimark.llm.base import LLM, Request, Sampling, Turn
+from alimark.llm.base import LLM, Message, Request, Sampling
 from alimark.schemes.tokens import TextTokenizer, vocabulary_of
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class CausalLM:
         if chat:
             if not self.tokenizer.chat_template:
                 raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
-            turns = [{"role": "user", "content": text}]
-            laid_out = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            messages = [{"role": "user", "content": text}]
+            laid_out = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             ids: list[int] = self.tokenizer(laid_out, verbose=False, add_special_tokens=False)["input_ids"]
         else:
             # Tokens such as " The" begin with a blank; after a prompt that ends in one the model could not use them.
@@ -205,9 +205,9 @@ class LlamaEngine:
         self.most = llm._parallel
 
     def prompt(self, text: str, chat: bool) -> list[int]:
-        turns = (Turn("user", text),) if chat else ()
+        messages = (Message("user", text),) if chat else ()
         context = "" if chat else text.rstrip(" \t")
-        ids: list[int] = self._llm._prompt(Request(context, 1, 0, turns=turns), Sampling(max_tokens=1))
+        ids: list[int] = self._llm._prompt(Request(context, 1, 0, messages=messages), Sampling(max_tokens=1))
         return ids
 
     def check_room(self, ids: Sequence[int], tokens: int) -> None:
@@ -277,7 +277,7 @@ _engines = threading.Lock()
 def engine_of(llm: LLM) -> Engine:
     """The engine of a language model; raises LLMError where the model does not show its token probabilities."""
     from alimark.llm.llama_cpp import LlamaCpp
-    from alimark.llm.transformers import Transformers
+    from alimark.llm.torch.adapter import Transformers
 
     if isinstance(llm, LlamaCpp):
         return LlamaEngine(llm)

@@ -99,7 +99,7 @@ def _resolved(name: str) -> Path:
     file = store.resolve_tokenizer(name)
     if file.suffix != ".gguf":
         return file
-    from alimark.llm._weights import converted
+    from alimark.llm.torch.weights import converted
 
     return converted(file)
 

@@ -22,7 +22,7 @@ from alimark._util.json_types import JsonObject
 from alimark.errors import AlimarkError
 from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Session
 from alimark.keys.key import Key
-from alimark.llm.base import Request, Sampling, Turn, count_tokens
+from alimark.llm.base import Message, Request, Sampling, count_tokens
 from alimark.schemes.registry import rule_for
 from alimark.serve.auth import Token
 from alimark.serve.gate import ApiError, to_api_error
@@ -56,7 +56,7 @@ async def completions(body: Completion, service: ServiceOf, token: GenerateToken
 @router.post("/v1/chat/completions", summary="Answer a chat; the text is always watermarked")
 async def chat_completions(body: ChatCompletion, service: ServiceOf, token: GenerateToken) -> Response:
     turns = tuple(
-        Turn("system" if message.role == "developer" else message.role, message.text) for message in body.messages
+        Message("system" if message.role == "developer" else message.role, message.text) for message in body.messages
     )
     service.check_text(turns[-1].content, "last message")
     service.check_text("\n".join(turn.content for turn in turns), "chat")
@@ -79,7 +79,7 @@ class _TextRequest:
         body: ToWrite,
         service: Service,
         token: Token,
-        prompts: Sequence[tuple[str, tuple[Turn, ...]]],
+        prompts: Sequence[tuple[str, tuple[Message, ...]]],
         *,
         chat: bool,
     ) -> None:
@@ -182,10 +182,10 @@ class _TextRequest:
         """Returns the tokens of prompts and texts by the model's tokenizer; `tokens_sampled` also counts unused candidates."""
         read = written = 0
         for number, (prompt, turns) in enumerate(self._prompts):
-            prompt_tokens = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, turns=turns))
+            prompt_tokens = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, messages=turns))
             read += prompt_tokens
             for session in self._sessions[number * self.body.n : (number + 1) * self.body.n]:
-                all_tokens = count_tokens(self.service.llm, Request(session.context, 1, 0, turns=turns))
+                all_tokens = count_tokens(self.service.llm, Request(session.context, 1, 0, messages=turns))
                 written += max(0, all_tokens - prompt_tokens)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 

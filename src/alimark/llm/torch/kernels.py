@@ -1,26 +1,25 @@
-"""What a GPU does at every step in one kernel instead of a dozen: attention, a gated layer's product, the choice of a token.
+"""Triton kernels for a decode step: attention, the product in a gated layer, and the choice of a token.
 
-An attention program takes the queries of a few draws of one context, for one head. It turns queries and keys to their
-positions, goes over the context's keys, which the draws share, with matrix products, then over each draw's own, and keeps
-running sums, so that no score is ever written. How long context and draw are it reads from memory: one recorded graph
-serves all lengths.
+A program of the attention kernel takes the queries of a few sequences of one context, in one head. It applies RoPE to queries
+and keys, goes over the context's keys, which the sequences share, with matrix products, then over each sequence's own keys,
+with an online softmax, so that no score is written to memory. It reads the lengths of contexts and sequences from GPU memory:
+one CUDA graph serves all lengths.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-QUERIES = 16  # of a program: the fewest that a matrix product takes
-_OWN_NUMBERS = 8192  # of a block of own keys: as much as the registers of a program hold
+QUERIES = 16
+"""Queries of one program of the attention kernel: the fewest that `tl.dot` takes."""
+_OWN_NUMBERS = 8192  # in a block of a sequence's own keys: as many as the registers of a program hold
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turned(at, cos, sin, place, mask, d, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Vectors at `at`, turned to their positions by halves, as rotary embeddings are; in float32."""
+def _with_rope(at, cos, sin, place, mask, d, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Vectors at the address `at` with RoPE applied, in float32; the halves of a vector are rotated against each other."""
     straight = tl.load(at + d, mask=mask, other=0.0).to(tl.float32)
     other = tl.load(at + (d + WIDTH // 2) % WIDTH, mask=mask, other=0.0).to(tl.float32)
     other = tl.where(d < WIDTH // 2, -other, other)
@@ -31,10 +30,10 @@ def _turned(at, cos, sin, place, mask, d, WIDTH: tl.constexpr):  # type: ignore[
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attention(  # type: ignore[no-untyped-def]  # noqa: PLR0915
-    query, key, value, cos, sin, shared_keys, shared_values, own_keys, own_values, out, blocks, texts, lengths, steps,
-    query_row, query_head, key_row, key_head, value_row, value_head, turn_row, shared_context, shared_head, own_row, own_head,
+    query, key, value, cos, sin, shared_keys, shared_values, own_keys, own_values, out, blocks, context_of, lengths, steps,
+    query_row, query_head, key_row, key_head, value_row, value_head, rope_row, shared_context, shared_head, own_row, own_head,
     scale, window,
-    HEADS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr, TURN: tl.constexpr,
+    HEADS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr, ROPE: tl.constexpr,
     QUERIES: tl.constexpr, ROWS: tl.constexpr, SHARED: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
@@ -42,7 +41,7 @@ def _attention(  # type: ignore[no-untyped-def]  # noqa: PLR0915
     first_row = tl.load(blocks + block * ROWS)
     if first_row < 0:
         return
-    context = tl.load(texts + first_row)
+    context = tl.load(context_of + first_row)
     length = tl.load(lengths + context).to(tl.int32)
     number = tl.arange(0, QUERIES)
     group = number % GROUPS
@@ -55,24 +54,24 @@ def _attention(  # type: ignore[no-untyped-def]  # noqa: PLR0915
     mask = real[:, None]
     at = query + row[:, None] * query_row + (head * GROUPS + group)[:, None] * query_head
     key_at = key + row[:, None] * key_row + head * key_head
-    if TURN:
-        turn = row[:, None] * turn_row
-        q = _turned(at, cos, sin, turn, mask, d, WIDTH).to(query.dtype.element_ty)
-        k = _turned(key_at, cos, sin, turn, mask, d, WIDTH).to(query.dtype.element_ty)
+    if ROPE:
+        rope = row[:, None] * rope_row
+        q = _with_rope(at, cos, sin, rope, mask, d, WIDTH).to(query.dtype.element_ty)
+        k = _with_rope(key_at, cos, sin, rope, mask, d, WIDTH).to(query.dtype.element_ty)
     else:
         q = tl.load(at + d, mask=mask, other=0.0)
         k = tl.load(key_at + d, mask=mask, other=0.0)
     v = tl.load(value + row[:, None] * value_row + head * value_head + d, mask=mask, other=0.0)
-    own = row[:, None] * own_row + head * own_head + d
+    own_at = row[:, None] * own_row + head * own_head + d
     keep = mask & (group == 0)[:, None]
-    tl.store(own_keys + own + now[:, None] * WIDTH, k, mask=keep)
-    tl.store(own_values + own + now[:, None] * WIDTH, v, mask=keep)
+    tl.store(own_keys + own_at + now[:, None] * WIDTH, k, mask=keep)
+    tl.store(own_values + own_at + now[:, None] * WIDTH, v, mask=keep)
 
-    # The token itself is always seen, so the sums start with it and are never empty.
+    # A token always attends to itself, so the sums start with it and are never empty.
     wide = q.to(tl.float32)
     most = tl.sum(wide * k.to(tl.float32), axis=1) * scale
     total = tl.full([QUERIES], 1.0, tl.float32)
-    found = v.to(tl.float32)
+    attended = v.to(tl.float32)
 
     first = 0
     if WINDOW:
@@ -92,7 +91,7 @@ def _attention(  # type: ignore[no-untyped-def]  # noqa: PLR0915
         weights = tl.exp(scores - higher[:, None])
         fade = tl.exp(most - higher)
         total = total * fade + tl.sum(weights, axis=1)
-        found = found * fade[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        attended = attended * fade[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
         most = higher
 
     first = 0
@@ -113,45 +112,46 @@ def _attention(  # type: ignore[no-untyped-def]  # noqa: PLR0915
         fade = tl.exp(most - higher)
         total = total * fade + tl.sum(weights, axis=1)
         values = tl.load(own_values + place, mask=seen[:, :, None], other=0.0).to(tl.float32)
-        found = found * fade[:, None] + tl.sum(weights[:, :, None] * values, axis=1)
+        attended = attended * fade[:, None] + tl.sum(weights[:, :, None] * values, axis=1)
         most = higher
 
-    found = found / total[:, None]
+    attended = attended / total[:, None]
     to = (row[:, None] * HEADS * GROUPS + (head * GROUPS + group)[:, None]) * WIDTH + d
-    tl.store(out + to, found.to(out.dtype.element_ty), mask=mask)
+    tl.store(out + to, attended.to(out.dtype.element_ty), mask=mask)
 
 
 def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    turn: tuple[torch.Tensor, torch.Tensor] | None,
+    rope: tuple[torch.Tensor, torch.Tensor] | None,
     shared: torch.Tensor,
     own: torch.Tensor,
     blocks: torch.Tensor,
-    texts: torch.Tensor,
+    context_of: torch.Tensor,
     lengths: torch.Tensor,
     steps: torch.Tensor,
     scale: float,
     window: int | None,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """query: (rows, heads * groups, width); key, value: (rows, heads, width), which are added to `own`.
+    """Attention of one decode step; key and value are stored in `own`.
 
-    turn: cosines and sines of each row's position, (rows, width), where queries and keys are still to be turned to it. shared:
-    (2, contexts, heads, tokens, width); own: (2, rows, heads, steps, width). blocks: in each row draws of one context, filled
-    up with -1. texts: each draw's context. lengths: tokens of each context in `shared`. steps: own tokens of each draw before
-    this one. out: where the answer goes, (rows, heads * groups, width); rows in no block keep what they had.
+    query: (rows, heads * groups, width), a row for each sequence; key, value: (rows, heads, width). rope: cosines and sines of
+    each row's position, (rows, width), if RoPE is to be applied. shared: the contexts' KV cache, (2, contexts, heads, tokens,
+    width); own: the sequences' KV cache, (2, rows, heads, steps, width). blocks: in each row sequences of one context, filled
+    up with -1. context_of: each sequence's context. lengths: tokens of each context in `shared`. steps: each sequence's own
+    tokens before this one. out: the result, (rows, heads * groups, width); rows in no block are not written.
     """
     heads, width = shared.shape[2], shared.shape[4]
     groups = query.shape[1] // heads
-    cos, sin = turn or (query, query)
-    launch: Any = _attention[(len(blocks), heads)]
+    cos, sin = rope or (query, query)
+    launch = _attention[(len(blocks), heads)]
     launch(
-        query, key, value, cos, sin, shared[0], shared[1], own[0], own[1], out, blocks, texts, lengths, steps,
+        query, key, value, cos, sin, shared[0], shared[1], own[0], own[1], out, blocks, context_of, lengths, steps,
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1), cos.stride(0),
         shared.stride(1), shared.stride(2), own.stride(1), own.stride(2), scale, window or 0,
-        HEADS=heads, GROUPS=groups, WIDTH=width, WINDOW=window is not None, TURN=turn is not None, QUERIES=QUERIES,
+        HEADS=heads, GROUPS=groups, WIDTH=width, WINDOW=window is not None, ROPE=rope is not None, QUERIES=QUERIES,
         ROWS=blocks.shape[1], SHARED=max(16, min(64, 8192 // width)), OWN=max(2, min(8, _OWN_NUMBERS // (QUERIES * width))),
     )  # fmt: skip
     return out
@@ -170,11 +170,11 @@ def _gated(both, out, size, GELU: tl.constexpr, BLOCK: tl.constexpr):  # type: i
 
 
 def gated(both: torch.Tensor, *, gelu: bool) -> torch.Tensor:
-    """The first half of each row through SiLU, or GELU by its tanh form, times the second half."""
+    """SiLU, or GELU in its tanh form, of the first half of each row, times the second half."""
     size = both.shape[-1] // 2
     out = torch.empty((*both.shape[:-1], size), dtype=both.dtype, device=both.device)
     rows = both.numel() // (2 * size)
-    launch: Any = _gated[(rows, triton.cdiv(size, 1024))]
+    launch = _gated[(rows, triton.cdiv(size, 1024))]
     launch(both, out, size, GELU=gelu, BLOCK=1024)
     return out
 
@@ -200,9 +200,9 @@ def _choice(  # type: ignore[no-untyped-def]
             tl.exp(tl.load(scores + start + at, mask=start + at < size, other=-float("inf")) - most), axis=0
         )
     settled = 0
-    turn = 0
-    while (turn < TRIES) & (settled == 0):
-        target = tl.load(numbers + row * TRIES + turn) * total
+    number = 0
+    while (number < TRIES) & (settled == 0):
+        target = tl.load(numbers + row * TRIES + number) * total
         start = 0
         before = 0.0
         token = -1
@@ -224,14 +224,14 @@ def _choice(  # type: ignore[no-untyped-def]
         if (weight > 0) & (likelier < top_p * total):
             answer = token
             settled = 1
-        turn += 1
+        number += 1
     tl.store(out + row, answer)
 
 
 def choose(scores: torch.Tensor, top_p: float, numbers: torch.Tensor) -> torch.Tensor:
-    """As `_sampling.choose`, of scores before their softmax."""
+    """Like `sampling.choose`, from scores before their softmax."""
     out = torch.empty(len(scores), dtype=torch.long, device=scores.device)
-    launch: Any = _choice[(len(scores),)]
+    launch = _choice[(len(scores),)]
     tries = numbers.float().contiguous()
     launch(
         scores, tries, out, scores.shape[1], scores.stride(0), top_p, TRIES=tries.shape[1], BLOCK=4096, num_warps=8

@@ -1,4 +1,4 @@
-"""Weights for transformers: safetensors, or GGUF turned into safetensors once."""
+"""Loading of weights with transformers: safetensors, or GGUF, which is converted to safetensors once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from alimark.errors import LLMError
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _PROBE = "It was the end of the day and there had been no time for all that they had to do"
-"""Words so common that every tokenizer of English which has them as tokens reads them as such."""
+"""Words so common that every English tokenizer whose vocabulary holds them must read them as single tokens."""
 
 
-def load(source: str | Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The tokenizer and the model, on the CPU, of a safetensors folder, a hub id or a GGUF file."""
+def load(source: str | Path, dtype: torch.dtype) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Load the tokenizer and the model, on the CPU, from a safetensors folder, a hub id or a GGUF file."""
     if not str(source).endswith(".gguf"):
         return _load(source, {"dtype": dtype})
     folder = converted(Path(source))
     tokenizer, model = _load(folder, {"dtype": dtype})
-    if fault := misread(tokenizer):  # a folder of another version's making
-        raise LLMError(f"the tokenizer in {folder} is broken: {fault}; delete the folder, and it is made anew")
+    if fault := tokenizer_fault(tokenizer):  # converted by another version of transformers
+        raise LLMError(f"the tokenizer in {folder} is broken: {fault}; delete the folder, and it is converted again")
     return tokenizer, model
 
 
-def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> tuple[Any, Any]:
+def _load(
+    source: str | Path, model_options: dict[str, Any], **options: Any
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     safe = {"trust_remote_code": False, **options}
@@ -46,7 +49,7 @@ def _load(source: str | Path, model_options: dict[str, Any], **options: Any) -> 
 
 
 def converted(path: Path) -> Path:
-    """The folder of safetensors made from a GGUF file; transformers takes minutes to read one, so it is done once."""
+    """The folder of safetensors converted from a GGUF file. Reading GGUF takes transformers minutes, so it is done once."""
     from alimark.models.fetching import install, locked, staged
 
     if not path.is_file():
@@ -70,16 +73,16 @@ def _convert(path: Path, folder: Path) -> None:
     import transformers
     from transformers import AutoModelForCausalLM
 
-    with redirect_stderr(io.StringIO()):  # its progress bar heeds no setting
-        # Half precision holds what was made of a few bits a weight, in half the space.
+    with redirect_stderr(io.StringIO()):  # its progress bar ignores every setting
+        # Half precision is enough for weights of a few bits each.
         tokenizer, read = _load(path.parent, {"dtype": torch.float16}, gguf_file=path.name)
-    if fault := misread(tokenizer):
+    if fault := tokenizer_fault(tokenizer):
         raise LLMError(
             f"transformers {transformers.__version__} misreads the tokenizer of {path.name}: {fault}; install another version "
             "of transformers, or let llama.cpp, which reads such files itself, run the model"
         )
     config = copy.deepcopy(read.config)
-    if hasattr(config, "quantization_config"):  # the numbers are plain by now, yet it would not be saved with that
+    if hasattr(config, "quantization_config"):  # the weights are no longer quantised, and could not be saved with it
         del config.quantization_config
     with quiet():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float16)
@@ -89,24 +92,24 @@ def _convert(path: Path, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
 
 
-def misread(tokenizer: Any) -> str:
-    """How an English sentence shows that words were learned whole but are not read so; empty where nothing is wrong.
+def tokenizer_fault(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What is wrong with a tokenizer that splits common words of its own vocabulary; empty if it does not.
 
-    Some versions of transformers take the merges of a GGUF's tokenizer for flat scores. The model then sees its prompt in
-    pieces that it never learned, and writes nonsense without any error.
+    Some versions of transformers misread the merges of a GGUF's tokenizer. The model then gets its prompt in tokens that it
+    was not trained on, and writes nonsense without any error.
     """
     known = tokenizer.get_vocab()
-    found = tokenizer.tokenize(_PROBE)
+    tokens = tokenizer.tokenize(_PROBE)
     for word in _PROBE.split()[1:]:
         whole = {mark + word for mark in ("\u2581", "\u0120")} & known.keys()
-        if whole and not whole.intersection(found):
-            return f"it knows {word!r} as one token, yet cuts the sentence into {' '.join(found[:12])} ..."
+        if whole and not whole.intersection(tokens):
+            return f"it knows {word!r} as one token, yet cuts the sentence into {' '.join(tokens[:12])} ..."
     return ""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no advice on stderr."""
+    """Switch off the progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -1,0 +1,1 @@
+"""Causal language models on PyTorch: the adapter for transformers weights and the batching engine behind it."""

@@ -1,0 +1,200 @@
+"""Attention over alimark's KV caches, in place of a transformers model's own attention, and the prefill of contexts.
+
+A context is prefilled once. Its keys and values are shared by all sequences that continue it; each sequence has a cache of its
+own for the tokens that it has sampled. Attention goes over the context's part and the sequence's own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ATTENTION = "alimark"
+"""The name under which `attention_forward` is registered with transformers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """The arguments of attention in one layer.
+
+    query: (sequences, query heads, tokens, width); key, value: (sequences, heads, tokens, width), of the new tokens. window:
+    the tokens that a sliding window spans. softcap: the bound of the scores. rope: cosines and sines of each sequence's
+    position, (sequences, width), if RoPE is still to be applied to query and key.
+    """
+
+    layer: int
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    rope: tuple[torch.Tensor, torch.Tensor] | None = None
+
+
+class KVCache(Protocol):
+    """What a model's layers are given as `kv_cache`: it stores new keys and values and attends over all of them."""
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """The output of attention: (sequences, tokens, query heads, width)."""
+        ...
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    kv_cache: KVCache,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """The function that a transformers model calls in place of its own attention."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return kv_cache.attend(AttentionCall(layer, query, key, value, scale, sliding_window, softcap)), None
+
+
+def install(model: PreTrainedModel) -> None:
+    """Make the model call `attention_forward`; from then on it must be given `kv_cache`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, attention_forward)
+    model.set_attn_implementation(ATTENTION)
+
+
+class LayoutProbe:
+    """A KV cache that stores nothing and records the heads and width of each layer's keys."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, int]] = []
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        self.shapes.append((call.key.shape[1], call.key.shape[3]))
+        return call.query.transpose(1, 2)
+
+
+class PrefillCache:
+    """A KV cache for the prefill: new tokens of contexts go to given positions of `kv`, behind those that are there already.
+
+    contexts: the sequences of `kv` that are prefilled; default, all of them in order.
+    """
+
+    def __init__(self, kv: torch.Tensor, positions: torch.Tensor, contexts: torch.Tensor | None = None) -> None:
+        self._kv, self._positions, self._contexts = kv, positions, contexts
+        sequences = torch.arange(len(positions), device=kv.device) if contexts is None else contexts
+        self._sequences = sequences[:, None]
+        self._all_positions = torch.arange(kv.shape[4], device=kv.device)
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        keys, values = self._kv[call.layer]
+        keys[self._sequences, :, self._positions] = call.key.transpose(1, 2)
+        values[self._sequences, :, self._positions] = call.value.transpose(1, 2)
+        if self._contexts is not None:
+            keys, values = keys[self._contexts], values[self._contexts]
+        visible = self._all_positions <= self._positions[:, :, None]
+        if call.window is not None:
+            visible &= self._all_positions > self._positions[:, :, None] - call.window
+        query = call.query
+        if call.softcap is None:
+            output: torch.Tensor = F.scaled_dot_product_attention(
+                query,
+                keys,
+                values,
+                attn_mask=visible[:, None],
+                scale=call.scale,
+                enable_gqa=query.shape[1] != keys.shape[1],
+            )
+            return output.transpose(1, 2)
+        groups = query.shape[1] // keys.shape[1]
+        keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
+        scores = torch.tanh(query @ keys.transpose(2, 3) * (call.scale / call.softcap)) * call.softcap
+        weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(dim=3, dtype=torch.float32)
+        output = weights.to(values.dtype) @ values
+        return output.transpose(1, 2)
+
+
+def prefill(
+    model: PreTrainedModel,
+    kv: torch.Tensor,
+    ids: torch.Tensor,
+    positions: torch.Tensor,
+    contexts: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Run tokens through the model and store their keys and values at `positions` of `kv`; the logits of each last token.
+
+    The last position of `kv` belongs to no context: padding goes there.
+    """
+    cache = PrefillCache(kv, positions, contexts)
+    at = positions.masked_fill(positions == kv.shape[4] - 1, 0)
+    output = model(ids, position_ids=at, use_cache=False, logits_to_keep=1, kv_cache=cache)
+    logits: torch.Tensor = output.logits[:, -1]
+    return logits
+
+
+def prefill_contexts(
+    model: PreTrainedModel, kv: torch.Tensor, tokens: Sequence[Sequence[int]], starts: Sequence[int]
+) -> torch.Tensor:
+    """Prefill the tokens of each context, which begin at `starts`; the logits of each context's last token."""
+    ids, positions = pad_left(tokens, starts, max(map(len, tokens)), kv.shape[4] - 1)
+    return prefill(model, kv, torch.tensor(ids, device=kv.device), torch.tensor(positions, device=kv.device))
+
+
+def pad_left(
+    tokens: Sequence[Sequence[int]], starts: Sequence[int], width: int, padding_position: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Token ids and positions, padded on the left to `width`, so that all contexts end in the last column."""
+    ids = [[part[0]] * (width - len(part)) + list(part) for part in tokens]
+    positions = [
+        [padding_position] * (width - len(part)) + list(range(start, start + len(part)))
+        for part, start in zip(tokens, starts, strict=True)
+    ]
+    return ids, positions
+
+
+def pad_right(contexts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Token ids padded with the first token, for the repetition penalty, which counts a token of the context once."""
+    width = max(map(len, contexts))
+    return [[*ids, *[ids[0]] * (width - len(ids))] for ids in contexts]
+
+
+def decode_logits(
+    model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tensor, kv_cache: KVCache
+) -> torch.Tensor:
+    """The logits of one decode step: each sequence's last token, at its position."""
+    output = model(tokens[:, None], position_ids=positions[:, None], use_cache=False, kv_cache=kv_cache)
+    logits: torch.Tensor = output.logits[:, -1]
+    return logits
+
+
+def capped(scores: torch.Tensor, softcap: float | None) -> torch.Tensor:
+    return scores if softcap is None else torch.tanh(scores / softcap) * softcap
+
+
+def hidden_positions(
+    context_positions: torch.Tensor,
+    own_positions: torch.Tensor,
+    lengths: torch.Tensor,
+    steps: torch.Tensor,
+    window: int | None,
+) -> torch.Tensor:
+    """The positions that a sequence does not see: (sequences, context positions + own positions).
+
+    lengths: tokens of each sequence's context, (sequences, 1). steps: position of its last token among its own, (sequences, 1).
+    """
+    context, own = context_positions >= lengths, own_positions > steps
+    if window is not None:
+        context = context | (context_positions <= lengths + steps - window)
+        own = own | (own_positions <= steps - window)
+    return torch.cat([context, own], dim=1)

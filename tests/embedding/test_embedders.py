@@ -139,8 +139,8 @@ def onnx(folder: Path) -> LoadedEmbedder:
 
 
 def cached(home: Path, name: str) -> Path:
-    (found,) = (home / "onnx").glob(f"*/{name}")
-    return found
+    (path,) = (home / "onnx").glob(f"*/{name}")
+    return path
 
 
 def gap(left: embed.Vectors, right: embed.Vectors) -> float:

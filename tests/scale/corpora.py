@@ -46,5 +46,5 @@ def task(source: Path, output: Path, *keys: alimark.Key, **options: Any) -> Task
 def rows(output: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet
 
-    found: list[dict[str, Any]] = pyarrow.parquet.read_table(output / "results").to_pylist()
-    return sorted(found, key=lambda row: (row["file"], row["place"]))
+    records: list[dict[str, Any]] = pyarrow.parquet.read_table(output / "results").to_pylist()
+    return sorted(records, key=lambda row: (row["file"], row["place"]))

@@ -122,8 +122,8 @@ class TestTprAt:
         steps = np.floor(2 * rng.normal(0, 1, (120, 200)))
         at = next(t for t in range(20) if stats.norm.sf(t / 2) <= 0.01)
         marked = np.floor(2 * rng.normal(at / 2, 1, (120, 300)))
-        heavy, estimate = rng.standard_t(3, (120, 200)), rng.normal(stats.t.isf(0.01, 3), 1, (120, 300))
-        for scores, null in ((marked, steps), (estimate, heavy)):
+        heavy, shifted = rng.standard_t(3, (120, 200)), rng.normal(stats.t.isf(0.01, 3), 1, (120, 300))
+        for scores, null in ((marked, steps), (shifted, heavy)):
             pairs = zip(scores, null, strict=True)
             share, _ = coverage(0.5, (metrics.tpr_at(x, y, 0.01, draws=300) for x, y in pairs))
             assert share >= 0.92
@@ -166,8 +166,8 @@ class TestTprAt:
         assert each is not None
         assert copied is not None
         assert naive is not None
-        for groups in (each, copied):
-            assert (groups.low, groups.high) == pytest.approx((once.low, once.high), abs=0.06)
+        for interval in (each, copied):
+            assert (interval.low, interval.high) == pytest.approx((once.low, once.high), abs=0.06)
         assert naive.high - naive.low < 0.75 * (copied.high - copied.low)
 
     @pytest.mark.parametrize("alike", [0.0, 0.6])

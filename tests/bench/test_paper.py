@@ -144,7 +144,8 @@ class TestWhole:
                 # The paper's own slip: one row of another LLM.
                 llm = "qwen3-1.7b" if (figure["method"], figure["data"]) == ("SemStamp", "c4") else figure["llm"]
                 assert (
-                    printed_value("main", figure["method"], llm, figure["data"], figure["attack"], figure["metric"]) == figure["value"]
+                    printed_value("main", figure["method"], llm, figure["data"], figure["attack"], figure["metric"])
+                    == figure["value"]
                 )
 
 

@@ -85,7 +85,7 @@ def test_links_and_ids_lead_somewhere(page: Page, written: Written) -> None:
     assert len(ids) == len(set(ids))
     targets = {attributes["href"] for _, attributes in page.tags if attributes.get("href")}
     targets |= {f"#{name}" for name in re.findall(r"url\(#([^)]*)\)", written.html)}
-    assert targets <= {f"#{one}" for one in ids}
+    assert targets <= {f"#{anchor}" for anchor in ids}
     assert {"#main", "#block-size", "#lone", "#main-quality"} <= targets
     for slug in ("main", "block-size", "lone"):
         assert f"(#{slug})" in written.markdown
@@ -96,8 +96,8 @@ def test_links_and_ids_lead_somewhere(page: Page, written: Written) -> None:
 
 
 def find(results: Results, **wanted: Any) -> Row:
-    (found,) = [row for row in results["rows"] if wanted.items() <= row.items()]
-    return found
+    (match,) = [row for row in results["rows"] if wanted.items() <= row.items()]
+    return match
 
 
 def test_a_figure_its_interval_and_the_papers(page: Page) -> None:
@@ -150,11 +150,11 @@ def test_one_method_is_ranked_over_the_grid_and_several_within(page: Page) -> No
     table = page.named("AUROC")[1]
     assert [line[:2] for line in table.rows if line] == [["2", "AliMark"], ["8", "AliMark"]]
     assert any(cell.startswith("*") for line in table.rows for cell in line)
-    results = MadeUp()
+    made_up = MadeUp()
     for sentences in (4, 12):
         for method, strength in (("PMark", 2.0), ("AliMark", 6.0)):
-            results.watermark(method, strength * sentences / 12, {}, grid={"sentences": sentences})
-    several = rates.overview(results.results)[0]
+            made_up.watermark(method, strength * sentences / 12, {}, grid={"sentences": sentences})
+    several = rates.overview(made_up.results)[0]
     assert several.ranked == "methods at the same settings"
     marks = [(line.cells[0].text, line.cells[1].text, line.cells[2].mark) for line in several.lines]
     assert marks == [
@@ -217,13 +217,13 @@ def test_nothing_becomes_markdown(text: str) -> None:
 
 
 def test_names_are_no_markup_and_no_paths(tmp_path: Path) -> None:
-    results = MadeUp(name="../../x<y>", title=HOSTILE)
-    results.watermark("$a_1$ <b>", 4.0, {"chat 0.5": 0.5}, detection="_with & without", data='"><i>')
-    results.results["recipe"] = "```\n</pre><script>\n"
-    results.results["made"] = {"<i>": ["<u>", {"a": True}]}
+    made_up = MadeUp(name="../../x<y>", title=HOSTILE)
+    made_up.watermark("$a_1$ <b>", 4.0, {"chat 0.5": 0.5}, detection="_with & without", data='"><i>')
+    made_up.results["recipe"] = "```\n</pre><script>\n"
+    made_up.results["made"] = {"<i>": ["<u>", {"a": True}]}
     twin = MadeUp(name="X/Y").results
     twin["runtime"] = [{"method": "_a", "detection": "", "sentences": 4, "seconds": 0.1}]
-    got = write(tmp_path / "report", results.results, twin)
+    got = write(tmp_path / "report", made_up.results, twin)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["report"]
     assert [tag for tag, _ in got.page.tags if tag in ("i", "script")] == ["script"]
     assert "````toml\n```\n</pre><script>\n````" in got.markdown
@@ -233,11 +233,11 @@ def test_names_are_no_markup_and_no_paths(tmp_path: Path) -> None:
 
 def test_hostile_labels_stay_text_in_attributes_and_cells(tmp_path: Path) -> None:
     label = "\"'><script>alert(1)</script>{{ 7 * 7 }}"
-    results = MadeUp(title=label)
-    results.watermark(label, 4.0, {"chat": 0.5}, data=label, detection=label)
-    results.example(label, label, marked=f"{label}\x00")
-    results.results["made"], results.results["recipe"] = {"label": label}, label
-    got = write(tmp_path, results.results)
+    made_up = MadeUp(title=label)
+    made_up.watermark(label, 4.0, {"chat": 0.5}, data=label, detection=label)
+    made_up.example(label, label, marked=f"{label}\x00")
+    made_up.results["made"], made_up.results["recipe"] = {"label": label}, label
+    got = write(tmp_path, made_up.results)
     assert [tag for tag, _ in got.page.tags].count("script") == 1
     assert "<script>alert" not in got.html
     assert got.page.headings[0] == label
@@ -260,12 +260,12 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
 
 
 def test_one_recipe_has_no_contents_and_no_empty_parts(tmp_path: Path) -> None:
-    results = MadeUp(title="No attack")
-    results.watermark("AliMark", 5.0, {})
-    results.results["human"], results.results["cost"] = [], []
-    for row in results.results["rows"]:
+    made_up = MadeUp(title="No attack")
+    made_up.watermark("AliMark", 5.0, {})
+    made_up.results["human"], made_up.results["cost"] = [], []
+    for row in made_up.results["rows"]:
         row["cosine"], row["tpr"]["0.005"] = None, None
-    got = write(tmp_path, results.results)
+    got = write(tmp_path, made_up.results)
     assert got.page.headings == ["No attack", "Detection", "Settings and versions"]
     assert "Contents" not in got.html
     assert got.page.plots() == ["Scores of human, marked and attacked texts"]
@@ -284,9 +284,9 @@ def test_one_recipe_has_no_contents_and_no_empty_parts(tmp_path: Path) -> None:
 
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
-    made = MadeUp()
-    made.watermark("AliMark", 5.0, {"chat": 0.5}, grid={"block_size": 8})
-    results = made.results
+    made_up = MadeUp()
+    made_up.watermark("AliMark", 5.0, {"chat": 0.5}, grid={"block_size": 8})
+    results = made_up.results
     save(tmp_path / "results.json", results)
     first, second = write(tmp_path / "1", results), write(tmp_path / "2", load(tmp_path / "results.json"))
     for file in first.folder.rglob("*.*"):

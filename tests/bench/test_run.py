@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_recipes import STAND_INS, recipe, records, run
 
 from alimark.bench.data import DataSet, Item
 from alimark.bench.evaluate import evaluate
@@ -21,6 +20,7 @@ from alimark.bench.workspace import STAGES, Workspace, digest
 from alimark.errors import LLMError
 from alimark.keys.key import SOFT_VERSION
 from alimark.testing import StandInLLM
+from small_recipes import STAND_INS, recipe, records, run
 
 
 def without_time(results: Any) -> Any:
@@ -189,7 +189,7 @@ run(folder / "whole", wanted)
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork and no SIGKILL")
 def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_path: Path) -> None:
-    script = KILLED.format(tests=str(Path(__file__).parent))
+    script = KILLED.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) == 20

@@ -126,14 +126,14 @@ def test_old_versions_stay() -> None:
 def test_versions_mark_alike_and_are_searched_together(sentences: list[str]) -> None:
     key, old, text = soft_key(0), soft_key(0, version=1), " ".join(sentences)
     assert written(old) == sentences
-    alone = [AliMark(detection, embedder=EMBEDDER).detect(text) for detection in (key, old)]
+    alone = [AliMark(each, embedder=EMBEDDER).detect(text) for each in (key, old)]
     assert all(answer.verdict() == "found" for answer in alone)
     assert alone[0].score != alone[1].score
     best = {
         detection.key_id: detection.raw
         for detection in detect(text, [old, key, soft_key(1)], embedder=EMBEDDER, best=3)
     }
-    assert [best[key.id], best[old.id]] == pytest.approx([found.raw for found in alone])
+    assert [best[key.id], best[old.id]] == pytest.approx([answer.raw for answer in alone])
 
 
 @pytest.mark.parametrize(("version", "score"), [(1, -0.982312594038207), (2, -0.5054674264187592)])

@@ -39,7 +39,7 @@ def write(path: Path, texts: Sequence[str]) -> Path:
 
 
 def task(source: Path, output: Path, *keys: alimark.Key, **options: Any) -> Task:
-    sealed = tuple(Sealed(one) for one in keys or (key(),))
+    sealed = tuple(Sealed(single_key) for single_key in keys or (key(),))
     return Task(sealed, options.pop("settings", SETTINGS), str(source), str(output), **options)
 
 

@@ -139,12 +139,12 @@ def test_results_on_another_file_system(tmp_path: Path, texts: list[str]) -> Non
 def test_a_ring_of_keys(tmp_path: Path, texts: list[str]) -> None:
     """Hard, soft and another size in one run: every marked text under its own key, p-values paid for by the number of keys."""
     ring = [key(0), key(1), key(2, block_size=4), key(3, decision="soft", block_size=16)]
-    source = write(tmp_path / "docs.jsonl", [*(marked(one) for one in ring), *texts[1:5]])
+    source = write(tmp_path / "docs.jsonl", [*(marked(member) for member in ring), *texts[1:5]])
     summary, _ = corpus.run([str(source)], task(source, tmp_path / "out", *ring))
     best = rows(tmp_path / "out")
-    assert [row["key_id"] for row in best[:4]] == [one.id for one in ring]
+    assert [row["key_id"] for row in best[:4]] == [member.id for member in ring]
     assert {row["keys_tried"] for row in best} == {4}
-    assert summary["found_by_key"] == {one.id: 1 for one in ring}
+    assert summary["found_by_key"] == {member.id: 1 for member in ring}
     assert best[0]["p_value"] == pytest.approx(4 / (best[0]["draws"] + 1))
 
 

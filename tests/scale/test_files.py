@@ -37,13 +37,17 @@ def texts(documents: list[Document]) -> list[str]:
     st.booleans(),
     st.booleans(),
 )
-def test_every_line_belongs_to_one_block(tmp_path: Path, said: list[str], size: int, crlf: bool, ended: bool) -> None:
+def test_every_line_belongs_to_one_block(
+    tmp_path: Path, contents: list[str], size: int, crlf: bool, ended: bool
+) -> None:
     end = b"\r\n" if crlf else b"\n"
-    data = end.join(json.dumps({"text": document}, ensure_ascii=False).encode() for document in said) + (end if ended else b"")
+    data = end.join(json.dumps({"text": document}, ensure_ascii=False).encode() for document in contents) + (
+        end if ended else b""
+    )
     path = tmp_path / "docs.jsonl"
     path.write_bytes(data or b"\n")
     read_back = documents(path, block_bytes=size)
-    assert texts(read_back) == said
+    assert texts(read_back) == contents
     for document in read_back:  # the place leads back to the document
         line = data[document.place :].split(b"\n", 1)[0]
         assert not isinstance(document.record, RecordError)

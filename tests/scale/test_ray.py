@@ -191,7 +191,10 @@ def test_the_bench_on_replicas(cluster: Any, tmp_path: Path) -> None:
         assert again.missing("generate", again.generate_jobs()) == []
     BenchRun(wanted, Workspace(tmp_path / "plain")).run_stage("generate")
     ours, theirs = (
-        {record["id"]: (record["text"], record["key_id"], record["matches"], record["seed"]) for record in map(json.loads, lines)}
+        {
+            record["id"]: (record["text"], record["key_id"], record["matches"], record["seed"])
+            for record in map(json.loads, lines)
+        }
         for lines in (
             (tmp_path / name / "records" / "generate.jsonl").read_text().splitlines() for name in ("ray", "plain")
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_recipes import STAND_INS, recipe
 
 import elsewhere
 import paired
@@ -15,6 +14,7 @@ import quality
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
+from small_recipes import STAND_INS, recipe
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_what_is_read_first_is_paired(tmp_path: Path) -> None:
     wanted = recipe(quality={"oracle": "some", "texts": 3, "answers": 2, "prompts": 2})
     run = Run(wanted, Workspace(tmp_path))
     [cell] = run.cells
-    places = {one.reading.id: (one.place, one.kind) for one in quality.answers(run, cell)}
+    places = {answer.reading.id: (answer.place, answer.kind) for answer in quality.answers(run, cell)}
     order = [places.get(job.id) for job in quality.readings(run)]
     label = cell.watermark.label
     assert order[:10] == [

@@ -1,3 +1,5 @@
+"""Perplexities against a plain loop and the loss of transformers, repetition, overlap and diversity."""
+
 from __future__ import annotations
 
 import math
@@ -31,7 +33,7 @@ KINDS = ["gpt2", "llama"]
 
 
 @pytest.fixture(scope="module")
-def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
+def oracles(one_torch_thread: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
     """Random ones: a GPT-2 that has no begin-of-text token, and a Llama whose tokenizer puts one first."""
     pytest.importorskip("transformers")
     return {kind: Oracle(_saved(tmp_path_factory.mktemp(kind), kind), "cpu") for kind in KINDS}

@@ -181,6 +181,7 @@ def test_wrong_options(mark: AliMark) -> None:
         DetectionSettings("learnt")
 
 
+@pytest.mark.usefixtures("stand_in_models")
 def test_commands(
     mark: AliMark,
     sentences: list[str],
@@ -194,7 +195,6 @@ def test_commands(
         names.append(name)
         return llm
 
-    monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
     monkeypatch.setattr(alimark.llm, "load_llm", load_llm)
     key, text, many = tmp_path / "key.json", tmp_path / "text.txt", tmp_path / "many.jsonl"
     mark.key.save(key)

@@ -20,11 +20,9 @@ from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.pool import Ended, LocalPool
 from alimark.scale.summary import threshold
 from alimark.testing import StandInEmbedder
-from commands import Run, command
+from commands import Run
 
 pytest.importorskip("pyarrow")
-
-__all__ = ["command"]  # a fixture, used by name
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +30,8 @@ def texts() -> list[str]:
     return [marked(key()), *plain_texts(30), marked(key(), 2), ""]
 
 
-def test_the_answers_are_those_of_the_batch_audit(
-    tmp_path: Path,
-    texts: list[str],
-    command: Run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from alimark.cli import loading
-
-    monkeypatch.setattr(loading, "load_embedder", lambda _: EMBEDDER)
-    monkeypatch.setattr(loading, "fetch_models", lambda *_: None)
+@pytest.mark.usefixtures("stand_in_models")
+def test_the_answers_are_those_of_the_batch_audit(tmp_path: Path, texts: list[str], command: Run) -> None:
     source = write(tmp_path / "docs.jsonl", texts)
     key().save(tmp_path / "key.json")
     words = ("audit", "-k", tmp_path / "key.json", "--input", source, "--draws", 999)

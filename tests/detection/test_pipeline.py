@@ -165,3 +165,22 @@ def test_language_is_warned_of(mark: AliMark) -> None:
     german = "Der Hund lief über die Straße und die Katze sah ihm dabei zu, ohne sich zu rühren oder zu fürchten, den Tag lang."
     assert "does not look like English" in english.detect(german).warnings[0]
     assert mark.detect(german).warnings == ()
+
+
+class Languages(StandInEmbedder):
+    """A stand-in embedder that names the languages it knows."""
+
+    def __init__(self, *languages: str) -> None:
+        super().__init__()
+        self.languages = frozenset(languages)
+
+
+@pytest.mark.parametrize(("languages", "warned"), [(("en",), True), (("en", "de"), False), ((), False)])
+def test_only_an_embedder_of_english_alone_warns_of_other_languages(languages: tuple[str, ...], warned: bool) -> None:
+    """A warning for an embedder of several languages would be wrong: the embedder may know the language of the text."""
+    embedder = Languages(*languages)
+    text = (
+        "Der Hund lief durch den Wald. Dort fand er einen alten Knochen. Er trug ihn nach Hause und war zufrieden. " * 2
+    )
+    detection = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder).detect(text)
+    assert bool(detection.warnings) == warned

@@ -87,8 +87,8 @@ def test_layout_stays_between_sentences_and_out_of_the_units() -> None:
 
 def test_a_sentence_that_would_be_split_otherwise_is_seen() -> None:
     so_far = text_of("He met Dr. Brown. ")
-    assert so_far.splits_again(so_far.candidate(Draw(" Then he left. ", 1, "sentence")))
-    assert not so_far.splits_again(Candidate("3 of them left.", "3 of them left."))
+    assert so_far.kept_by_splitter(so_far.candidate(Draw(" Then he left. ", 1, "sentence")))
+    assert not so_far.kept_by_splitter(Candidate("3 of them left.", "3 of them left."))
 
 
 def test_the_sentence_behind_a_code_block_is_found_again() -> None:
@@ -96,7 +96,7 @@ def test_the_sentence_behind_a_code_block_is_found_again() -> None:
     so_far.add_code("```sh\nls\n```\n")
     assert not so_far.in_code
     candidate = so_far.candidate(Draw("It lists files. ", 1, "sentence"))
-    assert so_far.splits_again(candidate)
+    assert so_far.kept_by_splitter(candidate)
     so_far.add(candidate)
     assert str(so_far) == "Run this:\n\n```sh\nls\n```\n\nIt lists files."
 

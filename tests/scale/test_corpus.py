@@ -177,10 +177,10 @@ def test_a_first_pass(tmp_path: Path, texts: list[str]) -> None:
     first = FirstPass(0.1, 99)
     summary, outcome = corpus.run([str(source)], task(source, tmp_path / "out", first_pass=first))
     assert summary["found_at_fdr"] == 2
-    assert outcome.report.looks["first"] == len(texts)
-    assert 2 <= outcome.report.looks["full"] < len(texts) / 2
+    assert outcome.report.tested["first"] == len(texts)
+    assert 2 <= outcome.report.tested["full"] < len(texts) / 2
     full = [row for row in rows(tmp_path / "out") if row["full"]]
-    assert len(full) == outcome.report.looks["full"] == summary["tested_in_full"]
+    assert len(full) == outcome.report.tested["full"] == summary["tested_in_full"]
     corpus.run([str(source)], task(source, tmp_path / "whole"))
     exact = {row["id"]: row["p_value"] for row in rows(tmp_path / "whole")}
     assert all(row["p_value"] == exact[row["id"]] for row in full)

@@ -116,7 +116,7 @@ class Watched(StandInEmbedder):
 
 def test_texts_that_wait_share_one_batch() -> None:
     embedder, key = Watched(), Key.generate(embedder=EMBEDDER)
-    checker = Checker(lambda _: embedder, most=20)
+    checker = Checker(lambda _: embedder, max_waiting=20)
     checks = [Check(f"Text {i} was here. It said little.", (key,), DetectionSettings()) for i in range(20)]
     first = checker.submit(checks[:1])
     while not embedder.calls:
@@ -145,7 +145,7 @@ def test_an_error_of_the_embedder_is_reported_and_the_next_batch_works() -> None
             return super().embed(texts)
 
     embedder, key = Failing(), Key.generate(embedder=EMBEDDER)
-    checker = Checker(lambda _: embedder, most=4)
+    checker = Checker(lambda _: embedder, max_waiting=4)
     check = Check("One came. Two went.", (key,), DetectionSettings())
     with pytest.raises(RuntimeError):
         checker.submit([check])[0].result(10)

@@ -55,7 +55,7 @@ class FirstPass:
 
 
 class Auditor:
-    """Answers documents, each with the likeliest of the keys and a p-value corrected for the number of keys.
+    """Tests documents: finds for each the likeliest key, with a p-value corrected for the number of keys.
 
     `load_embedder` returns the embedder that a key names. `beat` is called before each step that may take long, so that a
     watchdog can tell a slow document from a hanging one.
@@ -78,7 +78,7 @@ class Auditor:
         self.llm = llm
         self.first_pass = first_pass
         self.times: Counter[str] = Counter()
-        self.looks: Counter[str] = Counter()
+        self.tested: Counter[str] = Counter()
         """Documents that the first pass saw ("first"), and those tested in full ("full")."""
         self._beat = beat
         self._unexpected = 0
@@ -101,7 +101,7 @@ class Auditor:
         passed = [i for i, answer in enumerate(answers) if isinstance(answer, Detection) and answer.p_value <= level]
         for i, answer in zip(passed, self._answer_safely([texts[i] for i in passed], settings), strict=True):
             answers[i] = answer
-        self.looks.update(first=len(texts), full=len(passed))
+        self.tested.update(first=len(texts), full=len(passed))
         return answers
 
     def _answer_safely(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:

@@ -51,7 +51,7 @@ CandidatesOption = Annotated[
     int | None,
     typer.Option(
         help="Candidates sampled for each sentence, at most. More candidates make a stronger mark and take longer.",
-        show_default="64; other schemes have their own",
+        show_default="the number of the scheme's paper",
     ),
 ]
 StyleOption = Annotated[
@@ -163,9 +163,9 @@ def _settings(
     tokens: int | None,
     mark: Watermark | None,
 ) -> GenerationSettings:
-    from alimark.generation.api import GenerationSettings
+    from alimark.generation.settings import DEFAULT_CANDIDATES, GenerationSettings
 
-    count = candidates if candidates is not None else mark.candidates if mark else 64
+    count = candidates if candidates is not None else mark.candidates if mark else DEFAULT_CANDIDATES
     return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
 
 

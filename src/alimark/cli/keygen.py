@@ -60,7 +60,7 @@ def keygen(
 ) -> None:
     """Make a secret key, and print its id.
 
-    Whoever holds the key file can detect the mark and can also forge it: keep
+    Anyone who holds the key file can detect the mark and can also forge it: keep
     it like a password. Marking and detection must use the same key, and the
     key fixes embedder, splitter and block size for both.
     """

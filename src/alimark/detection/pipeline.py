@@ -130,7 +130,7 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
 
 def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:
     """A warning where the embedder knows only English and the text does not look like English."""
-    if "en" not in embedder.languages or looks_english(text):
+    if embedder.languages != {"en"} or looks_english(text):
         return ()
     name = embedder.name
     return (f"the text does not look like English, the only language that {name} knows: a mark may not be found",)

@@ -39,7 +39,10 @@ class Score:
 
 
 class Scoring(Protocol):
-    """How texts are scored under keys of one block size. A job is a text, by its number, and a key, by its row of blocks."""
+    """How texts are scored under keys of one block size.
+
+    A job is a pair of a text and a key: an index into `signals` and a row of `blocks`.
+    """
 
     @property
     def limits(self) -> Limits:
@@ -99,7 +102,7 @@ class Hard:
     m: int
     settings: DetectionSettings
     offsets: int = 1
-    """The number of blocks that a text may begin with; the best score over them is taken, under random keys as well."""
+    """A text starts at one of the first `offsets` blocks; the best score over them is taken, under random keys as well."""
 
     @property
     def limits(self) -> Limits:
@@ -159,7 +162,7 @@ class Soft:
     version: SoftVersion
     restructure: bool
     offsets: int = 1
-    """The number of blocks that a text may begin with, each as likely."""
+    """A text starts at one of the first `offsets` blocks, each as likely."""
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Soft:
@@ -187,7 +190,10 @@ class Soft:
         return math.ceil(self.version.blocks * sentences) + self.offsets - 1
 
     def signals(self, units: Units, projections: Floats) -> Signals:
-        """Projections less the text's mean, which selection cannot change, each unit scaled to a mean square of 1."""
+        """The projections minus their mean over the text, each unit scaled to a mean square of 1.
+
+        The mean says what the text is about, which the choice of candidates hardly changes.
+        """
         sentences = projections[units.index[:, 0, WHOLE]]
         centred = projections - sentences.sum(axis=0) / (len(sentences) + self.version.shrink)
         scaled = centred / np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)

@@ -94,7 +94,7 @@ class Text:
         """Cuts the first sentence out of a draw and looks for flaws.
 
         `first` is the span of that sentence where it is known already. Whether the sentence keeps its boundaries in the text
-        is a question for `splits_again`, which takes longer.
+        is a question for `kept_by_splitter`, which takes longer.
         """
         if opens_code(draw.text):
             return Candidate("", self._break_before("\n\n") + draw.text.strip("\r\n"), "code")
@@ -125,7 +125,7 @@ class Text:
         breaks = blank.count("\n")
         return "\n" * min(breaks, 2) if breaks else " "
 
-    def splits_again(self, candidate: Candidate) -> bool:
+    def kept_by_splitter(self, candidate: Candidate) -> bool:
         """Whether the splitter finds this sentence again in the text, as a detector has to."""
         recent = self._unit_pieces[-_GUARD_SENTENCES:] or [len(self.pieces)]
         tail = "".join(self.pieces[recent[0] :]) + candidate.piece

@@ -59,7 +59,7 @@ class Session:
             if rule is None:
                 raise AlimarkError("a text under a key needs the selection rule of the key's scheme")
             self.rule = rule(key, settings, f"{self.seed}/{prompt}")
-        self._seen: dict[str, Floats] = {}  # of each embedded unit what the rule keeps
+        self._seen: dict[str, Floats] = {}  # for each embedded unit its features, such as its projections
         self._matches: list[int] = []
         self._unmet = 0
         self._cost: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class Session:
         return text if self.text.in_code else text.rstrip(" \t")
 
     def request(self) -> Request:
-        """The request for the next wave of draws."""
+        """The request for the next wave: the candidates that are sampled together."""
         if self._started is None:
             self._started = time.perf_counter()
         number = len(self.text.units)
@@ -134,7 +134,8 @@ class Session:
         the best is taken; a sentence that was drawn twice counts twice.
 
         Args:
-            seen: What the rule keeps of each unit that `parse` returned.
+            seen: The features of each unit that `parse` returned, as the rule computes them from its embedding (for AliMark,
+                its projections).
 
         Returns:
             The chosen candidate, or None where another wave is needed or the text has ended.
@@ -146,7 +147,7 @@ class Session:
         self._weigh()
         if self.rule.stops:
             meeting = [candidate for candidate in self._usable() if self._weights[candidate.unit].met]
-            if (chosen := self._first_that_splits_again(meeting)) is not None:
+            if (chosen := self._first_kept_by_splitter(meeting)) is not None:
                 return chosen
         if len(self._drawn) < self.settings.candidates:
             return None
@@ -172,23 +173,26 @@ class Session:
     def _usable(self) -> list[Candidate]:
         return [candidate for candidate in self._drawn if not candidate.flaw]
 
-    def _first_that_splits_again(self, candidates: Iterable[Candidate]) -> Candidate | None:
-        """The first candidate that a detector will find again. Splitting is slow, so only as many as needed are tested."""
+    def _first_kept_by_splitter(self, candidates: Iterable[Candidate]) -> Candidate | None:
+        """The first candidate that the splitter finds again once it stands in the text; a detector must find it, too.
+
+        Splitting is slow, so only as many candidates as needed are tested.
+        """
         for candidate in candidates:
-            if self.text.splits_again(candidate):
+            if self.text.kept_by_splitter(candidate):
                 return candidate
             self._drawn[self._drawn.index(candidate)] = replace(candidate, flaw="resplit")
             self._rejected["resplit"] += 1
         return None
 
     def _best(self) -> Candidate | None:
-        """A random one of the candidates with the highest worth that splits again."""
+        """The candidate with the highest worth that the splitter finds again; equal ones come in random order."""
         usable = self._usable()
         random.Random(f"{self.seed}/{len(self.text.units)}").shuffle(usable)
-        return self._first_that_splits_again(sorted(usable, key=self._worth, reverse=True))
+        return self._first_kept_by_splitter(sorted(usable, key=self._worth, reverse=True))
 
     def _flawed(self) -> Candidate | None:
-        """The best candidate that is split otherwise or cut off, so that the text goes on where there is no other."""
+        """The best candidate with another sentence boundary or cut off, so that the text goes on where there is no other."""
         for flaw in ("resplit", "unfinished"):
             if flawed := [candidate for candidate in self._drawn if candidate.flaw == flaw]:
                 return max(flawed, key=self._worth)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 PromptStyle = Literal["continue", "chat"]
 """`continue`: the text goes on where the prompt stops. `chat`: the text is a chat model's answer to the prompt."""
 
+DEFAULT_CANDIDATES = 64
+"""Candidates for each sentence of AliMark where no number is asked for, as in its paper."""
 _MAX_SENTENCES = 10_000
 _MAX_TOKENS = 1_000_000
 
@@ -34,7 +36,7 @@ class GenerationSettings:
     """How much is written and how many candidates each sentence gets. The defaults are those of the AliMark paper."""
 
     sentences: int = 12
-    candidates: int = 64
+    candidates: int = DEFAULT_CANDIDATES
     """The most candidates that are sampled for a sentence."""
     sampling: Sampling = field(default_factory=Sampling)
     wave: int | None = None

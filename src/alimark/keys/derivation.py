@@ -21,7 +21,7 @@ from alimark.parameters.alimark import AliMarkParameters
 
 Law = Literal["uniform", "shuffle"]
 
-_KEYS_A_CHUNK = 1024  # null keys drawn by one hash call
+_KEYS_A_CHUNK = 1024  # random keys drawn by one hash call
 
 
 def stream(secret: bytes, label: str, size: int, *index: int) -> bytes:
@@ -41,7 +41,7 @@ class GivenArrays(NamedTuple):
     bits: NDArray[np.uint8]
     vectors: Floats
     law: Law = "uniform"
-    """How such bits come about: fair coins, or a random order of just these blocks."""
+    """The distribution of the random keys for p-values: fair coins ("uniform"), or these blocks in random order ("shuffle")."""
 
     @classmethod
     def checked(cls, bits: ArrayLike, vectors: ArrayLike, law: Law) -> Self:
@@ -62,13 +62,13 @@ class GivenArrays(NamedTuple):
         return cls(rows.astype(np.uint8), axes, law)
 
     def secret(self) -> bytes:
-        """The secret that the null keys of a key with these arrays are drawn from."""
+        """The secret from which the random keys for p-values are drawn, where a key has these arrays."""
         content = self.bits.astype(np.uint8).tobytes() + self.vectors.astype("<f8").tobytes()
         return hashlib.shake_256(b"alimark/1/arrays" + content).digest(32)
 
 
 class Derivation:
-    """The secret blocks and vectors of one AliMark key, and the blocks of its null keys."""
+    """The secret blocks and vectors of one AliMark key, and the blocks of the random keys that it is compared with."""
 
     def __init__(
         self, secret: bytes, parameters: AliMarkParameters, fingerprint: str, arrays: GivenArrays | None

@@ -1,6 +1,6 @@
 """The key: a 256-bit secret and the public parameters of a scheme, which marking and detecting must share.
 
-Whoever can detect can forge: the detector needs the whole secret.
+Anyone who can detect the mark can also forge it, since the detector needs the whole secret.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ class Key:
             **parameters: Parameters of the scheme; those not given have the defaults of its paper. AliMark has `decision`
                 ("hard" or "soft"), `block_size`, `span` (the number of directions of the embedding space that the secret
                 vectors are taken from; soft keys take as many as fit them best, and 0 asks for the whole space), `offsets`
-                (the number of blocks that a text may begin with, in secret; docs/security.md), `centre` (a corpus mean of
-                the embedder, which is subtracted from every embedding) and `soft_version` (an older way to find soft
-                decisions, for experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
+                (a text starts at one of the first `offsets` blocks, and which one is secret; docs/security.md), `centre` (a
+                corpus mean of the embedder, which is subtracted from every embedding) and `soft_version` (an older way to
+                find soft decisions, for experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
 
         Returns:
             The key.
@@ -384,12 +384,12 @@ class Key:
 
     @property
     def offsets(self) -> int:
-        """AliMark's: the number of blocks that a text may begin with."""
+        """AliMark's: a text starts at one of so many blocks; which one is secret."""
         return self.derivation.parameters.offsets
 
     @property
     def law(self) -> Law:
-        """AliMark's: how the bits came about."""
+        """AliMark's: the distribution of the random keys for p-values."""
         return self.derivation.law
 
     @property

@@ -103,7 +103,7 @@ def convert(source: Path, target: Path) -> None:
 
     Args:
         source: The checkpoint.
-        target: The file to write. It appears when it is complete, so that nobody reads a part of it.
+        target: The file to write. It appears when it is complete, so that no reader sees a part of it.
 
     Raises:
         ModelError: The checkpoint is damaged, or it holds something other than named tensors.

@@ -18,7 +18,7 @@ from alimark.parameters.base import FittedData, SchemeParameters
 MAX_BLOCK_SIZE = 64
 MAX_OFFSETS = 1024
 SOFT_VERSION = 2
-"""The newest way to make and find soft decisions; alimark.detection.scoring keeps all of them."""
+"""The newest version of soft decisions, and the default; `alimark.detection.soft_versions` defines all of them."""
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 
 

@@ -104,8 +104,8 @@ def _rates(outcome: corpus.Outcome) -> Record:
         "workers_lost": outcome.deaths,
         "asked_again_with_more_random_keys": outcome.deepened,
     }
-    if report.looks:
-        rates["first_pass"] = {"documents": report.looks["first"], "suspicious": report.looks["full"]}
+    if report.tested:
+        rates["first_pass"] = {"documents": report.tested["first"], "suspicious": report.tested["full"]}
     return rates
 
 

@@ -83,7 +83,7 @@ class Report:
     documents: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
-    looks: Counter[str] = field(default_factory=Counter)
+    tested: Counter[str] = field(default_factory=Counter)
     """Documents in the first pass, and those that went on to the full test."""
     units: Counter[str] = field(default_factory=Counter)
     """Units that were asked for, and those that were embedded."""
@@ -94,7 +94,7 @@ class Report:
 
     def add(self, other: Report) -> None:
         self.documents += other.documents
-        for name in ("failed", "times", "looks", "units"):
+        for name in ("failed", "times", "tested", "units"):
             getattr(self, name).update(getattr(other, name))
 
 
@@ -221,13 +221,13 @@ class Worker:
 
     def _start_counting(self) -> None:
         self._auditor.times.clear()
-        self._auditor.looks.clear()
+        self._auditor.tested.clear()
         for embedder in self._embedders:
             embedder.counts.clear()
 
     def _counted(self, report: Report) -> Report:
         report.times.update(self._auditor.times)
-        report.looks.update(self._auditor.looks)
+        report.tested.update(self._auditor.tested)
         for embedder in self._embedders:
             report.units.update(embedder.counts)
         return report

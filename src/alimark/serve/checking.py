@@ -52,7 +52,7 @@ class Check:
     keys: tuple[Key, ...]
     settings: DetectionSettings
     tried: int = 1
-    """The number of keys that are tried on this text in all, including those of other checks."""
+    """The number of keys that the request tries on this text. A request has one check for each embedder."""
 
 
 Answer = list[AlignedDetection]
@@ -68,11 +68,11 @@ class Checker:
         self,
         embedder_of: Callable[[Key], Embedder],
         *,
-        most: int,
-        seen: Callable[[int, int], None] = lambda texts, units: None,
+        max_waiting: int,
+        on_batch: Callable[[int, int], None] = lambda texts, units: None,
     ) -> None:
-        """`most` texts may wait; `seen` is called with the numbers of texts and units of each batch."""
-        self._embedder_of, self._most, self._seen = embedder_of, most, seen
+        """`on_batch` is called with the numbers of texts and units of each batch."""
+        self._embedder_of, self._max_waiting, self._on_batch = embedder_of, max_waiting, on_batch
         self._waiting: deque[Asked] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -96,8 +96,8 @@ class Checker:
         with self._wake:
             if self._closed:
                 raise QueueFull("the service is shutting down")
-            if len(self._waiting) + len(checks) > self._most:
-                raise QueueFull(f"{len(self._waiting)} texts are waiting and {self._most} may; try again later")
+            if len(self._waiting) + len(checks) > self._max_waiting:
+                raise QueueFull(f"{len(self._waiting)} texts are waiting and {self._max_waiting} may; try again later")
             self._waiting.extend(zip(checks, futures, strict=True))
             self._wake.notify()
         return futures
@@ -151,7 +151,7 @@ class Checker:
                 except AlimarkError as error:
                     future.set_exception(error)
             units = deduplicate(kind.text.unit_texts for check in checks for kind in check.kinds)
-            self._seen(len(group), len(units.row))
+            self._on_batch(len(group), len(units.row))
             return _Batch(checks, embedder, units, embed(units, embedder))
         except Exception as error:  # any error must reach the requests that wait
             for _, future in group:

@@ -65,7 +65,7 @@ class Service:
         self.allowance = Allowance(settings.rate, settings.burst, settings.concurrency)
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
-        self.checker = Checker(self.embedder_of, most=settings.detect_queue, seen=self.metrics.seen_batch)
+        self.checker = Checker(self.embedder_of, max_waiting=settings.detect_queue, on_batch=self.metrics.seen_batch)
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)

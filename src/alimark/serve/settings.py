@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from alimark.errors import AlimarkError
+from alimark.generation.settings import DEFAULT_CANDIDATES
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.llm import DEFAULT_LLM
 
@@ -43,7 +44,7 @@ class Settings:
     """Records older than this many days are deleted; 0 keeps all records."""
     sentences: int = 12
     """Length of a text, in sentences, if the request does not set one."""
-    candidates: int = 64
+    candidates: int = DEFAULT_CANDIDATES
     """Candidates for each sentence. Clients cannot change it: with a single candidate a text would have no watermark."""
     least_temperature: float = 0.5
     least_top_p: float = 0.5

@@ -75,52 +75,54 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any)
     joined, jump, outside, leaving, staying, resumed = rule[9], rule[10], rule[11], rule[12], rule[13], rule[14]
     count, size = worths.shape[0], worths.shape[2]
     usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leaving
-    less = -gain * gain / 2
-    at, before, now = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
-    lost, left = np.zeros(size + 1), np.zeros(size + 1)
-    # at[j]: the probability that block j was the last one carried, or that none was yet and block j + 1 comes first;
-    # left[j]: the same inside a passage without blocks
+    log_norm = -gain * gain / 2
+    in_mark, before, now = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
+    after_gap, outside_mark = np.zeros(size + 1), np.zeros(size + 1)
+    # in_mark[j]: the probability that block j was the last one carried, or that none was yet and block j + 1 comes first;
+    # outside_mark[j]: the same inside a passage without blocks
     offsets = min(offsets, size)
     for j in range(offsets):
-        at[j] = (1 - outside) / offsets
-        left[j] = outside / offsets
-    total, last, without = 0.0, 1.0, outside
+        in_mark[j] = (1 - outside) / offsets
+        outside_mark[j] = outside / offsets
+    total, last, outside_share = 0.0, 1.0, outside
     for i in range(count):
         mean = 0.0
         for j in range(size):
             mean += likelier[i, j]
-        other = 1 - moved + moved * mean / size
+        unmarked_ratio = 1 - moved + moved * mean / size
         for j in range(2, size + 1):
-            lost[j] = further * lost[j - 1] + (1 - further) * at[j - 2]
-        anywhere = ((1 - without) * jump + without * (1 - staying) * (1 - resumed)) / size
-        now[0] = at[0] * foreign * other
+            after_gap[j] = further * after_gap[j - 1] + (1 - further) * in_mark[j - 2]
+        anywhere = ((1 - outside_share) * jump + outside_share * (1 - staying) * (1 - resumed)) / size
+        now[0] = in_mark[0] * foreign * unmarked_ratio
         whole = now[0]
         for j in range(1, size + 1):
-            here = at[j - 1] * usual + at[j] * repeated + lost[j] * skipped + anywhere
-            if without > 0:
-                here += left[j - 1] * (1 - staying) * resumed
-            value = (at[j] * foreign + at[j - 1] * replaced) * other + here * likelier[i, j - 1]
+            carries = in_mark[j - 1] * usual + in_mark[j] * repeated + after_gap[j] * skipped + anywhere
+            if outside_share > 0:
+                carries += outside_mark[j - 1] * (1 - staying) * resumed
+            value = (in_mark[j] * foreign + in_mark[j - 1] * replaced) * unmarked_ratio + carries * likelier[i, j - 1]
             if j > 1 and two > 0:
-                value += at[j - 2] * two * np.exp(gain * (worths[i, 0, j - 2] + worths[i, 0, j - 1]) * _TWO + less)
+                value += (
+                    in_mark[j - 2] * two * np.exp(gain * (worths[i, 0, j - 2] + worths[i, 0, j - 1]) * _TWO + log_norm)
+                )
             if j > 2 and three > 0:
-                both = worths[i, 0, j - 3] + worths[i, 0, j - 2] + worths[i, 0, j - 1]
-                value += at[j - 3] * three * np.exp(gain * both * _THREE + less)
+                three_worths = worths[i, 0, j - 3] + worths[i, 0, j - 2] + worths[i, 0, j - 1]
+                value += in_mark[j - 3] * three * np.exp(gain * three_worths * _THREE + log_norm)
             if i > 0 and joined > 0 and joinable[i]:
-                value += before[j - 1] / last * joined * np.exp(gain * worths[i, 1, j - 1] + less)
+                value += before[j - 1] / last * joined * np.exp(gain * worths[i, 1, j - 1] + log_norm)
             now[j] = value
             whole += value
         if outside + leaving > 0:
-            without = 0.0
+            outside_share = 0.0
             for j in range(size + 1):
-                left[j] = left[j] * staying + at[j] * leaving
-                without += left[j]
-            whole += without
-            without /= whole
+                outside_mark[j] = outside_mark[j] * staying + in_mark[j] * leaving
+                outside_share += outside_mark[j]
+            whole += outside_share
+            outside_share /= whole
             for j in range(size + 1):
-                left[j] /= whole
+                outside_mark[j] /= whole
         total += np.log(whole)
         for j in range(size + 1):
-            before[j], at[j] = at[j], now[j] / whole
+            before[j], in_mark[j] = in_mark[j], now[j] / whole
         last = whole
     return total
 
@@ -172,7 +174,11 @@ _FOREIGN, _REPLACED, _CARRIES, _HOLDS, _JOINED = range(5)
 
 @kernel()
 def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912, PLR0915
-    """Fills in the likeliest moves: moves[i, j] into sentence i with block j last, origins[i, j] the last block before it."""
+    """Fills in the likeliest moves of all alignments.
+
+    `moves[i, j]` is the last move of the likeliest alignment of the first i sentences that ends with block j, and
+    `origins[i, j]` is the block with which that alignment ended before this move.
+    """
     gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule
     count, size = worths.shape[0], worths.shape[2]
     usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump

@@ -113,7 +113,7 @@ class _LaunchedSteps:
 class Engine:
     """Draws for any number of threads.
 
-    control: tokens that are never sampled unless the model may end its text. max_slots: the most sequences at a time.
+    control: special tokens, which are masked while the model must not end its text. max_slots: the most sequences at a time.
     """
 
     def __init__(

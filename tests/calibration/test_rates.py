@@ -10,7 +10,7 @@ from scipy import stats
 
 from alimark import AliMark, DetectionSettings, Key
 from alimark.calibration.rates import Embedded, binomial_interval, fresh_keys, p_values
-from marked_texts import EMBEDDER, soft_key, written
+from fixed_texts import EMBEDDER, soft_key, written
 
 TEXTS = ["The lamp went out. Nobody saw it. A letter came.", "It rained. The lamp went out.", "A ship left. It rained."]
 

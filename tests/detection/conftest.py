@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alimark import AliMark
-from marked_texts import EMBEDDER, fixed_key, written
+from fixed_texts import EMBEDDER, fixed_key, written
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.text.splitting import splitter
 from commands import Run
-from marked_texts import EMBEDDER, fixed_key, unmarked
+from fixed_texts import EMBEDDER, fixed_key, unmarked
 
 
 class Restructurer(LLM):

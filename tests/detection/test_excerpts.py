@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alimark import AliMark
-from marked_texts import unmarked, written
+from fixed_texts import unmarked, written
 
 
 def test_a_marked_passage_in_other_text(mark: AliMark, sentences: list[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from alimark import AliMark, Key, detect
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder
-from marked_texts import EMBEDDER, fixed_key, unmarked
+from fixed_texts import EMBEDDER, fixed_key, unmarked
 
 
 def test_whose_key_it_was(mark: AliMark, sentences: list[str]) -> None:

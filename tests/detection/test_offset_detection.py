@@ -18,7 +18,7 @@ from alimark.generation.api import GenerationSettings
 from alimark.generation.session import Session
 from alimark.schemes.registry import rule_for
 from alimark.testing import StandInLLM
-from marked_texts import EMBEDDER
+from fixed_texts import EMBEDDER
 from single_text import generate
 
 

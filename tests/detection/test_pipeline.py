@@ -14,7 +14,7 @@ from alimark.detection.pipeline import detect_batch
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, TextError
 from alimark.testing import StandInEmbedder
 from alimark.text.units import halve
-from marked_texts import EMBEDDER, fixed_key, unmarked, written
+from fixed_texts import EMBEDDER, fixed_key, unmarked, written
 
 
 def test_finds_the_mark_and_not_without_the_key(mark: AliMark, sentences: list[str]) -> None:

@@ -15,7 +15,7 @@ from alimark.detection.settings import DetectionOptions
 from alimark.detection.stats import power
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
-from marked_texts import unmarked
+from fixed_texts import unmarked
 
 EMBEDDER = StandInEmbedder()
 MARK = AliMark(Key.generate(embedder=EMBEDDER, secret=bytes(32)), embedder=EMBEDDER)

@@ -17,7 +17,7 @@ from alimark.generation.api import GenerationSettings
 from alimark.keys.key import SOFT_VERSION
 from alimark.keys.projection import project, targets
 from alimark.testing import StandInEmbedder, StandInLLM
-from marked_texts import EMBEDDER, soft_key, written
+from fixed_texts import EMBEDDER, soft_key, written
 from single_text import generate
 
 

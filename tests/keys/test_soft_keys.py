@@ -14,7 +14,7 @@ from alimark.errors import KeyFileError
 from alimark.keys.key import SOFT_VERSION
 from alimark.keys.projection import carried, project, targets
 from alimark.models import store
-from marked_texts import EMBEDDER, soft_key
+from fixed_texts import EMBEDDER, soft_key
 
 
 def test_a_soft_key_is_as_it_was_saved(tmp_path: Path) -> None:

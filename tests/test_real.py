@@ -1,4 +1,4 @@
-"""The whole road with real weights: a small language model on llama.cpp and the default embedder."""
+"""Generation and detection with real weights: a small language model on llama.cpp and the default embedder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from alimark import AliMark, Generation, Key, load_embedder, load_llm
 from alimark.errors import LimitError
 
-pytestmark = pytest.mark.weights
+pytestmark = [pytest.mark.weights, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -50,11 +50,10 @@ def test_the_alignment_says_what_met_what(mark: AliMark, sentences: list[str]) -
 
 def test_a_split_is_shown_with_its_halves(mark: AliMark, sentences: list[str]) -> None:
     # Two marked sentences written as one whose middle is their boundary.
-    first, second = sentences[4], sentences[5]
-    joined = f"{first.rstrip('.!?')} {second}"
-    detection = mark.detect(" ".join([*sentences[:4], joined, *sentences[6:]]), restructure=(0, 1))
-    parts = [step.part for step in detection.alignment if step.kind == "split"]
-    assert parts in ([], ["left", "right"])  # the middle need not be the boundary
+    joined = f"{sentences[3].rstrip('.!?')} {sentences[4]}"
+    detection = mark.detect(" ".join([*sentences[:3], joined, *sentences[5:]]), restructure=(0, 1))
+    halves = [(step.part, step.block) for step in detection.alignment if step.kind == "split"]
+    assert halves == [("left", 4), ("right", 5)]
     assert detection.verdict() == "found"
 
 

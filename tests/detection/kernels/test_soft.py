@@ -1,4 +1,4 @@
-"""Soft decisions: kernels against the plain oracle, and marking and detecting with the stand-ins."""
+"""The kernels for soft decisions against the plain oracle."""
 
 from __future__ import annotations
 

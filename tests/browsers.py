@@ -1,4 +1,4 @@
-"""The machine's browser."""
+"""Finds a browser on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detection end to end with the stand-ins, and against the public code's scores."""
+"""Detection from end to end with the stand-ins: alignments, p-values, and texts and options that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results: the verdict's typed fields, that it is decided once, and that results and settings need no Numba."""
+"""Results: the verdict and its typed fields, decided once, and reports; results and settings need no Numba."""
 
 from __future__ import annotations
 

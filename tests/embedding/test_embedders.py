@@ -1,4 +1,4 @@
-"""The embedder: the graph written by hand against torch, and what holds for any model."""
+"""Embedders: the hand-written ONNX graph against torch, and properties that hold for any model."""
 
 from __future__ import annotations
 

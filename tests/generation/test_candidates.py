@@ -1,4 +1,4 @@
-"""What of a model's continuation may be added to a text, and what is wrong with the rest."""
+"""Candidates: which continuations of a model may be added to a text, and the flaws for which others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many prompts at once: the same texts whatever the batch, order kept, faults confined, and the async twin."""
+"""Many prompts at once: the same texts for any batch size, in order, failures kept to their texts, and async calls."""
 
 from __future__ import annotations
 

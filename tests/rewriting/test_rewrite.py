@@ -1,4 +1,4 @@
-"""Marking a text that exists, with a stand-in for the chat model: what may change, what may not, and what is reported."""
+"""Rewriting a text to mark it, with a stand-in for the chat model: what may change, what stays, and what is reported."""
 
 from __future__ import annotations
 

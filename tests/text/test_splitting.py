@@ -1,4 +1,4 @@
-"""Splitting, cleaning, merging and halving: any Unicode in, nothing lost."""
+"""Splitting, cleaning, merging and halving of any Unicode text, with no character lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kernel against the plain oracle, on random texts, secrets, block sizes and limits."""
+"""Every kernel for hard bits against the plain oracle, on random texts, secrets and limits, and the public code's scores."""
 
 from __future__ import annotations
 

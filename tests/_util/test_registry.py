@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import alimark.attacks
-import alimark.embedding.loading
-import alimark.llm
-import alimark.parameters
 import alimark.schemes.registry
-import alimark.text.splitting
 from alimark import AlimarkError, Key, load, load_embedder, load_llm
 from alimark._util.registry import Registry
 from alimark.attacks import load_attack
@@ -66,32 +61,6 @@ def engine(model, **options):
 def lines():
     return lambda text: [(0, len(text))]
 """
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Installs a package with entry points, as pip would, for one test."""
-    for registry in (
-        alimark.attacks.ATTACKS, alimark.embedding.loading.EMBEDDERS, alimark.llm.ENGINES,
-        alimark.parameters._REGISTRY, alimark.schemes.registry._REGISTRY, alimark.text.splitting.SPLITTERS,
-    ):  # fmt: skip
-        monkeypatch.setattr(registry, "_objects", dict(registry._objects))
-        monkeypatch.setattr(registry, "_entry_points", None)  # what was read before comes back after the test
-        monkeypatch.delattr(registry, "_entry_points")
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    def make(package: str, source: str, **groups: dict[str, str]) -> None:
-        (tmp_path / f"{package}.py").write_text(source)
-        information = tmp_path / f"{package}-1.0.dist-info"
-        information.mkdir()
-        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = []
-        for group, entries in groups.items():
-            lines += [f"[alimark.{group}]", *(f"{name} = {target}" for name, target in entries.items())]
-        (information / "entry_points.txt").write_text("\n".join(lines))
-        monkeypatch.delitem(sys.modules, package, raising=False)
-
-    return make
 
 
 def test_a_package_adds_a_scheme_an_attack_an_embedder_an_engine_and_a_splitter(

@@ -19,7 +19,7 @@ from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.llm import load_llm
 from alimark.llm.base import Request, Sampling
-from alimark.schemes import _engines, _writing, kgw, sir, synthid
+from alimark.schemes import _token_engines, _token_sampling, kgw, sir, synthid
 from alimark.schemes.sir import SIR
 from alimark.schemes.tokens import load_tokenizer
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -126,8 +126,8 @@ def test_temperature_is_honoured(folder: Path, llm: Any) -> None:
 
 
 def test_the_model_is_shared_and_its_logits_are_its_own(folder: Path, llm: Any) -> None:
-    engine: Any = _engines.engine_of(llm)
-    assert id(engine) == id(_engines.engine_of(llm))
+    engine: Any = _token_engines.engine_of(llm)
+    assert id(engine) == id(_token_engines.engine_of(llm))
     assert engine.model.lm_head.weight is llm._model.lm_head.weight
     _, plain = _load(folder)
     ids = torch.tensor([[5, 6, 7, 8]])
@@ -149,7 +149,7 @@ def test_what_alimark_does_to_a_model_for_a_gpu_is_undone_in_the_copy() -> None:
         expected = model(ids).logits
         attention.install(model)
         fused_layers.fuse(model, object())
-        assert torch.allclose(_engines._plain(model)(ids).logits, expected, atol=1e-5)
+        assert torch.allclose(_token_engines._plain(model)(ids).logits, expected, atol=1e-5)
     assert "forward" in vars(model.model.layers[0].self_attn)
 
 
@@ -162,7 +162,7 @@ def _load(folder: Path) -> Any:
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 1.0])
 def test_nucleus_is_that_of_transformers(top_p: float) -> None:
     logits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(1)) * 2
-    tokens, logs = _engines.nucleus(logits, top_p)
+    tokens, logs = _token_engines.nucleus(logits, top_p)
     warped = transformers.TopPLogitsWarper(top_p)(None, logits).log_softmax(dim=1)
     ours = torch.full_like(logits, -torch.inf).scatter(1, tokens, logs)
     assert (torch.isfinite(ours) == torch.isfinite(warped)).all()
@@ -170,8 +170,8 @@ def test_nucleus_is_that_of_transformers(top_p: float) -> None:
 
 
 def test_repetition_is_penalised_as_in_transformers(folder: Path, llm: Any) -> None:
-    engine: Any = _engines.engine_of(llm)
-    source = _engines.TorchSource(engine, [[5, 6, 7], [9]], Sampling())
+    engine: Any = _token_engines.engine_of(llm)
+    source = _token_engines.TorchSource(engine, [[5, 6, 7], [9]], Sampling())
     for tokens in ([11, 13], [12, 9]):
         source.take(torch.tensor(tokens))
     logits = torch.randn(2, 500, generator=torch.Generator().manual_seed(2))
@@ -185,14 +185,14 @@ def test_draws_follow_the_probabilities() -> None:
     chances = torch.tensor([0.5, 0.3, 0.2]).expand(20_000, 3)
     uniform = torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     tokens = torch.tensor([[7, 8, 9]]).expand(20_000, 3)
-    step = _writing.Step(tokens, chances.log(), tokens[:, :0], uniform)
+    step = _token_sampling.Step(tokens, chances.log(), tokens[:, :0], uniform)
     counts = torch.bincount(step.sampled(step.logs), minlength=10)[7:].numpy()
     assert stats.chisquare(counts, 20_000 * np.array([0.5, 0.3, 0.2])).pvalue > 0.001
 
 
-def _step(own: Any, logits: Any) -> _writing.Step:
-    tokens, logs = _engines.nucleus(logits, 1.0)
-    return _writing.Step(tokens, logs, own, torch.full((len(own),), 0.5, dtype=torch.float64))
+def _step(own: Any, logits: Any) -> _token_sampling.Step:
+    tokens, logs = _token_engines.nucleus(logits, 1.0)
+    return _token_sampling.Step(tokens, logs, own, torch.full((len(own),), 0.5, dtype=torch.float64))
 
 
 def test_kgw_is_transformers_processor_and_detector_with_a_hashed_list(folder: Path, llm: Any) -> None:
@@ -353,7 +353,7 @@ def test_a_network_is_saved_as_safetensors(tmp_path: Path) -> None:
     assert all((again.arrays[name] == array).all() for name, array in made.arrays.items())
     assert made.origin["texts"] == 40
     (tmp_path / "sir.safetensors").write_bytes(b"{}")
-    with pytest.raises(KeyFileError, match="nothing that"):
+    with pytest.raises(KeyFileError, match="not written by"):
         Fitted.load(tmp_path / "sir.safetensors")
 
 

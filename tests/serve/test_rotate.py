@@ -74,7 +74,7 @@ def test_a_key_that_ended_is_read_again_for_its_parameters(ring: Ring, tmp_path:
 
 def test_an_embedder_with_too_few_dimensions_is_refused(ring: Ring) -> None:
     label = ring.add(Key.generate(embedder=StandInEmbedder(), block_size=40))
-    with pytest.raises(KeyMismatch, match="do not fit"):
+    with pytest.raises(KeyMismatch, match="at least as many dimensions"):
         ring.rotate(label.id, SMALL)
     assert ring.all() == [label]
 

@@ -1,6 +1,6 @@
-"""Arithmetic that gives the same result to the last bit on every machine: packed bits, random numbers, orthonormal vectors.
+"""Arithmetic with bit-identical results on every machine: packed bits, random numbers, orthonormal vectors.
 
-BLAS and LAPACK sum in an order that differs between machines; what a key means may not depend on that.
+BLAS and LAPACK sum in an order that differs between machines, and what is derived from a key must not depend on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BYTES_A_NORMAL = 24
 
 
 def pack_bits(bits: NDArray[np.uint8]) -> Blocks:
-    """Rows of bits as integers, the first bit highest."""
+    """Packs each row of bits into an integer, the first bit highest."""
     packed = np.zeros(len(bits), np.uint64)
     for column in bits.T:
         packed = (packed << np.uint64(1)) | column.astype(np.uint64)
@@ -22,7 +22,7 @@ def pack_bits(bits: NDArray[np.uint8]) -> Blocks:
 
 
 def normals(data: bytes, rows: int, columns: int) -> NDArray[np.float64]:
-    """Random integers that are close to normal: sums of twelve uniform ones, exact in float64."""
+    """Approximately normal random integers: each the sum of twelve uniform ones, exact in float64."""
     numbers = np.frombuffer(data, ">u2").reshape(rows, columns, 12)
     return np.asarray(numbers.sum(axis=2, dtype=np.int64) - 6 * 65535, np.float64)
 
@@ -33,7 +33,7 @@ def uniforms(data: bytes) -> NDArray[np.float64]:
 
 
 def orthonormal(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Makes the rows of each table orthonormal: Gram-Schmidt, each row projected twice, in a fixed order of operations."""
+    """Makes the rows of each matrix orthonormal by Gram-Schmidt in a fixed order of operations, each row projected twice."""
     done = np.empty_like(rows)
     for m in range(rows.shape[1]):
         row = rows[:, m]

@@ -1,7 +1,7 @@
-"""What follows from a key's secret: secret bytes for every scheme, and the blocks and vectors of AliMark.
+"""Derives from a key's secret the secret bytes of every scheme, and the blocks and vectors of AliMark.
 
-Everything is drawn from SHAKE-256 under one label each and turned into numbers by operations that IEEE 754 fixes to the
-last bit, so that a key means the same on every machine and in every release.
+Everything comes from SHAKE-256, each use under its own label, and is turned into numbers by operations that IEEE 754 defines
+exactly. So a key gives the same numbers on every machine and in every release.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _KEYS_A_CHUNK = 1024  # random keys drawn by one hash call
 
 
 def stream(secret: bytes, label: str, size: int, *index: int) -> bytes:
-    """`size` secret bytes, the same on every machine; each use has a label of its own."""
+    """Derives `size` bytes from the secret. Each use has its own label."""
     numbers = b"".join(i.to_bytes(8, "big") for i in index)
     return hashlib.shake_256(secret + b"alimark/1/" + label.encode() + b"\0" + numbers).digest(size)
 
 
 def normal_rows(secret: bytes, label: str, rows: int, columns: int, *index: int) -> Floats:
-    """Secret random rows that are close to normal, not of unit length."""
+    """Secret random rows with approximately normal entries, not of unit length."""
     return normals(stream(secret, label, rows * columns * BYTES_A_NORMAL, *index), rows, columns)
 
 
 class GivenArrays(NamedTuple):
-    """Bits and vectors that were given instead of derived, for experiments. They are as secret as a secret."""
+    """Bits and vectors that were given instead of derived, for experiments. They must be kept secret."""
 
     bits: NDArray[np.uint8]
     vectors: Floats
@@ -45,14 +45,14 @@ class GivenArrays(NamedTuple):
 
     @classmethod
     def checked(cls, bits: ArrayLike, vectors: ArrayLike, law: Law) -> Self:
-        """The arrays, where they can be a key.
+        """Checks the arrays.
 
         Raises:
-            KeyFileError: The bits are no table of 0 and 1, or the vectors do not fit them.
+            KeyFileError: The bits are not a matrix of 0 and 1, or the vectors do not fit them.
         """
         rows, axes = np.asarray(bits), np.asarray(vectors, np.float64)
         if rows.ndim != 2 or not len(rows) or not np.isin(rows, (0, 1)).all():
-            raise KeyFileError("bits must be a table of 0 and 1, one row a block")
+            raise KeyFileError("bits must be a matrix of 0 and 1 with one row for each block")
         if axes.ndim != 2 or len(axes) != rows.shape[1]:
             raise KeyFileError("vectors must have one row for each bit of a block")
         if not np.allclose(axes @ axes.T, np.eye(len(axes)), atol=1e-6):
@@ -89,7 +89,7 @@ class Derivation:
         return pack_bits(np.unpackbits(data)[: count * m].reshape(count, m))
 
     def null_blocks(self, first: int, count: int, length: int) -> Blocks:
-        """The blocks of `count` random keys, from number `first` on: repeatable, and unknown without the secret."""
+        """The blocks of `count` random keys from number `first` on. They are repeatable, and secret like the key."""
         chunks = range(first // _KEYS_A_CHUNK, -(-(first + count) // _KEYS_A_CHUNK))
         draw = self._uniform_chunk if self.law == "uniform" else self._shuffled_chunk
         drawn = np.concatenate([draw(chunk, length) for chunk in chunks])
@@ -99,7 +99,7 @@ class Derivation:
     def _uniform_chunk(self, chunk: int, length: int) -> Blocks:
         # One call for each block index, so that longer texts extend the same keys.
         m = self.parameters.block_size
-        # Given bits repeat, and so must those of keys that are to follow the same law.
+        # Given bits repeat in longer texts, so those of random keys must repeat too.
         distinct = length if self.arrays is None else min(length, len(self.arrays.bits))
         columns = [stream(self._secret, "null", _KEYS_A_CHUNK * m // 8, chunk, j) for j in range(distinct)]
         data = np.frombuffer(b"".join(columns), np.uint8)
@@ -122,17 +122,23 @@ class Derivation:
         if self.arrays is not None:
             given = self.arrays.vectors
             if given.shape[1] != dimension:
-                raise KeyMismatch(f"the key's vectors have {given.shape[1]} dimensions, not {dimension}")
+                raise KeyMismatch(
+                    f"the key's vectors have {given.shape[1]} dimensions, but the embedder has {dimension}; use the embedder "
+                    "that the key names"
+                )
             return given
         if dimension not in self._vectors:
             self._vectors[dimension] = many_vectors([self], dimension)[0]
         return self._vectors[dimension]
 
     def rows(self, dimension: int) -> Floats:
-        """The rows that the secret vectors are made from, not yet orthonormal."""
+        """The random rows that become the secret vectors once they are made orthonormal."""
         m = self.parameters.block_size
         if m > dimension:
-            raise KeyMismatch(f"{m} orthonormal vectors do not fit into {dimension} dimensions")
+            raise KeyMismatch(
+                f"a block of {m} bits needs an embedder with at least as many dimensions, but it has {dimension}; use a "
+                "smaller block_size"
+            )
         return normal_rows(self._secret, "vectors", m, dimension, dimension)
 
 
@@ -144,7 +150,7 @@ def many_vectors(keys: Sequence[Derivation], dimension: int) -> Floats:
     if span is None:
         return orthonormal(np.stack([key.rows(dimension) for key in keys]))
     within = orthonormal(np.stack([key.rows(span) for key in keys]))
-    # The directions are stored with few digits, and so are made orthonormal again.
+    # The directions are stored with reduced precision, so they are made orthonormal again.
     basis = orthonormal(directions(keys[0].fingerprint, span)[None])[0]
     rotated = np.zeros((len(keys), within.shape[1], dimension))
     for k in range(span):  # a fixed order of summation gives the same bits on every machine

@@ -1,4 +1,4 @@
-"""The key file: JSON, readable by its owner alone, written whole or not at all, checked when it is read."""
+"""Reads and writes key files: JSON that only its owner can read, written atomically and checked when it is read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, repr=False)  # nothing that is printed shows the secret
 class KeyContent:
-    """What a key consists of."""
+    """The content of a key."""
 
     secret: bytes
     parameters: SchemeParameters
@@ -39,12 +39,12 @@ class KeyContent:
     arrays: GivenArrays | None
 
     def public(self) -> JsonObject:
-        """The fields that may be shown. The id of a key is a hash of them, so that they never change."""
+        """The fields that are not secret. The id of a key is a hash of them, so they must never change."""
         scheme, parameters = self.parameters.scheme, self.parameters.to_json()
         public: JsonObject = {"version": VERSION, "scheme": scheme}
         embedder = {"embedder": self.embedder, "fingerprint": self.fingerprint}
         if scheme == "alimark":
-            # The format is older than the other schemes: here the parameters stand beside the scheme, two of them first.
+            # This format is older than the other schemes: AliMark's parameters are top-level fields, two of them at the start.
             first = {name: parameters.pop(name) for name in ("decision", "block_size")}
             public |= first | embedder | {"splitter": self.splitter}
             offsets = {"offsets": parameters.pop("offsets")} if "offsets" in parameters else {}
@@ -80,7 +80,7 @@ def write(path: Path | str, data: bytes, *, overwrite: bool = False) -> None:
 
 
 def read(path: Path | str) -> bytes:
-    """The bytes of a key file; warns the caller's caller where others than its owner can read it.
+    """Reads the bytes of a key file. Issues a warning if other users can read it.
 
     Raises:
         KeyFileError: The file does not exist, is too large, or cannot be read.
@@ -106,7 +106,7 @@ def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
     """The content of a key file and the id that it states. `where` names the file in messages.
 
     Raises:
-        KeyFileError: The data are no key file, or a field is missing or malformed.
+        KeyFileError: The data are not a key file, or a field is missing or malformed.
     """
     if not data.strip():
         raise KeyFileError(f"{where} is empty; restore it from a copy or make a new key")
@@ -116,7 +116,7 @@ def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
         fields = None
     # The causes of the errors below are not chained: the message of a parser may quote the file.
     if not isinstance(fields, dict):
-        raise KeyFileError(f"{where} is no key file, or only part of one; restore it from a copy")
+        raise KeyFileError(f"{where} is not a key file, or only part of one; restore it from a copy")
     version = fields.get("version")
     if isinstance(version, int) and version > VERSION:
         raise KeyFileError(f"{where} has version {version}, newer than this release knows ({VERSION}); upgrade alimark")
@@ -127,7 +127,9 @@ def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
     except KeyFileError as error:
         raise KeyFileError(f"{where}: {error}") from None
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, binascii.Error):
-        raise KeyFileError(f"{where} is no valid key file: a field is missing or malformed") from None
+        raise KeyFileError(
+            f"{where} is not a valid key file: a field is missing or malformed; restore it from a copy"
+        ) from None
 
 
 def _content(fields: JsonObject) -> KeyContent:
@@ -158,7 +160,7 @@ def _arrays(fields: JsonObject, parameters: AliMarkParameters, secret: bytes) ->
     law: Law = fields.get("law", "uniform")
     if "bits" not in fields:
         if law != "uniform":
-            raise KeyFileError("a key without given bits has the law 'uniform'")
+            raise KeyFileError("a key without given bits must have the law 'uniform'")
         return None
     bits = np.array(fields["bits"], np.uint8)
     vectors = np.frombuffer(base64.b64decode(fields["vectors"], validate=True), "<f8").reshape(len(bits[0]), -1)

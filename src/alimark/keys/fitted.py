@@ -1,4 +1,4 @@
-"""What a scheme learned from text: plain arrays and where they come from, in a file of their own and inside key files."""
+"""Data that a scheme learned from text: arrays and a record of their origin, stored in files and inside key files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Array = NDArray[np.floating]
 _KINDS = ("<f4", "<f8")
 _MOST_BYTES = 32 * 2**20
 _BAYESIAN = {"beta", "delta", "prior"}
-"""What the file of a Bayesian detector of SynthID-Text holds, as transformers saves it."""
+"""The arrays in the file of a Bayesian detector of SynthID-Text, as transformers saves it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """Arrays that a scheme learned from text.
 
-    `origin` says what they were learned from: scheme, embedder and its fingerprint, number and hash of the texts.
+    `origin` records what they were learned from: the embedder and its fingerprint, the number and hash of the texts.
     """
 
     scheme: str
@@ -47,7 +47,7 @@ class Fitted:
         object.__setattr__(self, "origin", MappingProxyType(dict(self.origin)))
 
     def save(self, path: Path | str) -> None:
-        """Writes the arrays and, as JSON, their origin: as safetensors where the name ends so, else as .npz without pickle."""
+        """Writes the arrays and, as JSON, their origin: to safetensors if the file is named so, else to .npz without pickle."""
         if Path(path).suffix == ".safetensors":
             from safetensors.numpy import save
 
@@ -63,12 +63,12 @@ class Fitted:
 
     @classmethod
     def load(cls, path: Path | str) -> Fitted:
-        """Reads a file that `save` or, for SynthID-Text, transformers wrote; raises KeyFileError where it is none."""
+        """Reads a file that `save` or, for SynthID-Text, transformers wrote; raises KeyFileError for any other file."""
         path = Path(path)
         if not path.exists():
             raise KeyFileError(f"there is no file {path}; make one: alimark fit SCHEME -o {path}")
         if path.stat().st_size > _MOST_BYTES:
-            raise KeyFileError(f"{path} is too large for what a scheme learns")
+            raise KeyFileError(f"{path} is too large to be a file of learned data")
         if path.suffix == ".safetensors":
             return _safetensors(path)
         try:
@@ -77,7 +77,7 @@ class Fitted:
                 arrays = {name: content[name] for name in content.files if name != "about"}
             return cls(str(about["scheme"]), arrays, dict(about["origin"]))
         except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile):
-            raise KeyFileError(f"{path} is nothing that `alimark fit` wrote, or only part of it") from None
+            raise KeyFileError(f"{path} was not written by `alimark fit`, or is only part of a file") from None
 
     # Inside a key file
 
@@ -95,12 +95,12 @@ class Fitted:
 
     @classmethod
     def parse(cls, content: JsonObject) -> Fitted:
-        """Reads what `public` gave; raises KeyFileError where a part is missing or malformed."""
+        """Reads the content that `public` returned; raises KeyFileError if a part is missing or malformed."""
         try:
             arrays = {str(name): _array(array) for name, array in content["arrays"].items()}
             return cls(str(content["scheme"]), arrays, dict(content["origin"]))
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
-            raise KeyFileError("what it learned from text is malformed; restore it from a copy") from None
+            raise KeyFileError("its learned data are malformed; restore it from a copy") from None
 
 
 def _safetensors(path: Path) -> Fitted:
@@ -114,7 +114,7 @@ def _safetensors(path: Path) -> Fitted:
             about = {"scheme": "synthid", "origin": {"file": path.name}}
         return Fitted(str(about["scheme"]), arrays, dict(about["origin"]))
     except (SafetensorError, ValueError, KeyError, TypeError, OSError):
-        raise KeyFileError(f"{path} is nothing that `alimark fit` wrote, or only part of it") from None
+        raise KeyFileError(f"{path} was not written by `alimark fit`, or is only part of a file") from None
 
 
 def _array(content: JsonObject) -> Array:

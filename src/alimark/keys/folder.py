@@ -10,11 +10,11 @@ from alimark.keys.key import Key
 
 
 def load_keys(paths: Sequence[Path | str]) -> list[Key]:
-    """Loads each key file, and of each folder all key files (*.json) in the order of their names.
+    """Loads key files, and all key files (*.json) of folders in the order of their names.
 
     Raises:
         AlimarkError: There is no key file at all.
-        KeyFileError: A file cannot be read, or holds no key.
+        KeyFileError: A file cannot be read, or is not a key file.
     """
     files: list[Path] = []
     for path in map(Path, paths):

@@ -1,4 +1,4 @@
-"""The key: a 256-bit secret and the public parameters of a scheme, which marking and detecting must share.
+"""The key: a 256-bit secret and the public parameters of a scheme, which generation and detection must share.
 
 Anyone who can detect the mark can also forge it, since the detector needs the whole secret.
 """
@@ -37,7 +37,7 @@ Parameters = TypeVar("Parameters", bound=SchemeParameters)
 
 
 class Named(Protocol):
-    """What a key checks of an embedder."""
+    """The attributes of an embedder that a key checks."""
 
     @property
     def name(self) -> str: ...
@@ -48,12 +48,12 @@ class Named(Protocol):
 
 
 class Key:
-    """A secret, and the public parameters that marking and detecting must share.
+    """A secret and the public parameters that generation and detection must share.
 
     Keys are made by `Key.generate`, `Key.like`, `Key.from_arrays` and `Key.load`; two keys are equal where their ids are.
     The properties `block_size`, `decision`, `soft`, `soft_version`, `span`, `centre`, `law` and `offsets` and the methods
     `blocks`, `null_blocks`, `vectors` and `start` belong to AliMark and raise KeyMismatch for a key of another scheme, whose
-    values are in `parameters`.
+    parameters are in `parameters`.
 
     Args:
         secret: 32 secret bytes.
@@ -61,7 +61,7 @@ class Key:
         embedder: The name of the sentence embedder, empty for schemes that need none.
         fingerprint: The hash of the embedder's weights.
         splitter: The name of the sentence splitter.
-        fitted: What the scheme learned from text, where it learns.
+        fitted: The data that the scheme learned from text, for schemes that learn.
         arrays: Given bits and vectors of AliMark, as `Key.from_arrays` makes them.
 
     Raises:
@@ -88,7 +88,7 @@ class Key:
         arrays: GivenArrays | None = None,
     ) -> None:
         if len(secret) != 32:
-            raise KeyFileError("a secret has 32 bytes")
+            raise KeyFileError(f"a secret must have 32 bytes, not {len(secret)}")
         chosen = AliMarkParameters() if parameters is None else parameters
         chosen.check(embedder, fingerprint, fitted)
         self._content = KeyContent(secret, chosen, embedder, fingerprint, splitter, fitted, arrays)
@@ -122,15 +122,15 @@ class Key:
         secret: bytes | None = None,
         **parameters: object,
     ) -> Key:
-        """Makes a key with a fresh secret.
+        """Makes a key with a new random secret.
 
         Args:
             scheme: The name of the watermark.
             embedder: The sentence embedder or its name, for schemes that need one.
             splitter: The name of the sentence splitter.
             preset: A named set of parameters; "paper" is what the AliMark paper ran a rival with.
-            fitted: What the scheme learned from text, where it learns.
-            secret: 32 bytes, for experiments that are to be repeated; elsewhere the secret is drawn.
+            fitted: The data that the scheme learned from text, for schemes that learn.
+            secret: 32 bytes, for repeatable experiments; by default a random secret is drawn.
             **parameters: Parameters of the scheme; those not given have the defaults of its paper. AliMark has `decision`
                 ("hard" or "soft"), `block_size`, `span` (the number of directions of the embedding space that the secret
                 vectors are taken from; soft keys take as many as fit them best, and 0 asks for the whole space), `offsets`
@@ -213,14 +213,14 @@ class Key:
             vectors: Orthonormal rows, one for each bit of a block.
             embedder: The sentence embedder or its name.
             splitter: The name of the sentence splitter.
-            law: How such bits come about, since p-values compare with keys of the same law: "uniform" for fair coins,
-                "shuffle" for a random order of just these blocks.
+            law: The distribution that random keys are drawn from for p-values: "uniform" for fair coins, "shuffle" for a
+                random order of these blocks.
 
         Returns:
             The key.
 
         Raises:
-            KeyFileError: The arrays cannot be a key.
+            KeyFileError: The arrays have the wrong shape or values.
 
         Example:
             >>> from alimark.testing import StandInEmbedder
@@ -252,7 +252,7 @@ class Key:
         return self._content.parameters
 
     def parameters_as(self, kind: type[Parameters]) -> Parameters:
-        """The parameters as those of a scheme that the caller knows; raises KeyMismatch for a key of another scheme."""
+        """The parameters, typed as those of a given scheme; raises KeyMismatch for a key of another scheme."""
         parameters = self.parameters
         if not isinstance(parameters, kind):
             raise KeyMismatch(f"key {self.id} is of the scheme {self.scheme}, not {kind.scheme}")
@@ -275,16 +275,16 @@ class Key:
 
     @property
     def fitted(self) -> Fitted | None:
-        """What the scheme learned from text."""
+        """The data that the scheme learned from text."""
         return self._content.fitted
 
     def public(self) -> JsonObject:
-        """The parts that may be shown, as the key file holds them."""
+        """The parts that are not secret, as the key file holds them."""
         return self._content.public()
 
     @property
     def id(self) -> str:
-        """A name for the key that tells nothing of the secret."""
+        """The public name of the key, from which the secret cannot be derived."""
         commitment = self.stream("commitment", 32)
         public = json.dumps(self.public(), sort_keys=True).encode()
         return "ak" + hashlib.sha256(public + commitment).hexdigest()[:18]
@@ -300,7 +300,7 @@ class Key:
         return hash(self.id)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Key is not pickled, since that would write its secret; use Key.save")
+        raise TypeError("a Key cannot be pickled, since that would write its secret; use Key.save")
 
     def check(self, embedder: Named) -> None:
         """Checks that an embedder is the one this key was made for.
@@ -315,18 +315,18 @@ class Key:
             )
         self.parameters.check_dimension(embedder.dimension)
 
-    # What follows from the secret, for every scheme
+    # Numbers derived from the secret, for every scheme
 
     @property
     def _secret(self) -> bytes:
         return self._content.secret
 
     def stream(self, label: str, size: int, *index: int) -> bytes:
-        """`size` secret bytes, the same on every machine; each use has a label of its own."""
+        """Derives `size` bytes from the secret. Each use has its own label."""
         return derivation.stream(self._secret, label, size, *index)
 
     def normals(self, label: str, rows: int, columns: int, *index: int) -> Floats:
-        """Secret random rows that are close to normal, not of unit length."""
+        """Secret random rows with approximately normal entries, not of unit length."""
         return derivation.normal_rows(self._secret, label, rows, columns, *index)
 
     def uniforms(self, label: str, count: int, *index: int) -> Floats:
@@ -334,12 +334,12 @@ class Key:
         return uniforms(self.stream(label, 8 * count, *index))
 
     def uniform(self, label: str, text: str) -> float:
-        """A number in [0, 1) that depends on the secret and the text alone, for breaking ties."""
+        """A number in [0, 1) that depends only on the secret and the text, for breaking ties."""
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         number = int.from_bytes(self.stream(label, 8, int.from_bytes(digest[:8], "big")), "big")
         return (number >> 11) / 2**53
 
-    # AliMark's alone
+    # For AliMark only
 
     @property
     def derivation(self) -> Derivation:
@@ -349,7 +349,9 @@ class Key:
             KeyMismatch: The key is of another scheme.
         """
         if self._derivation is None:
-            raise KeyMismatch(f"key {self.id} is of {self.scheme} and has no blocks, vectors or parameters of AliMark")
+            raise KeyMismatch(
+                f"key {self.id} is of the scheme {self.scheme}, not alimark, and has no blocks or vectors"
+            )
         return self._derivation
 
     @property
@@ -359,7 +361,7 @@ class Key:
 
     @property
     def soft(self) -> bool:
-        """AliMark's: whether sentences are chosen and found by their projections, not by bits."""
+        """AliMark's: whether sentences are chosen and detected by their projections, not by bits."""
         return self.derivation.parameters.soft
 
     @property
@@ -369,7 +371,7 @@ class Key:
 
     @property
     def soft_version(self) -> int:
-        """AliMark's: how soft decisions are found."""
+        """AliMark's: the version of soft decisions."""
         return self.derivation.parameters.soft_version
 
     @property
@@ -410,17 +412,17 @@ class Key:
         return self.derivation.vectors(dimension)
 
     def start(self, text: str) -> int:
-        """AliMark's: the block, from 0, that a text begins with; `text` tells it from the other texts under the key."""
+        """AliMark's: the number of the block, from 0, that a text starts with. `text` is an id of the text."""
         return int(self.offsets * self.uniform("start", text))
 
     # The key file
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> None:
-        """Writes the key file, whole or not at all, readable by its owner alone.
+        """Writes the key file atomically, readable only by its owner.
 
         Args:
             path: The file.
-            overwrite: Whether a file that exists is replaced.
+            overwrite: Whether to replace an existing file.
 
         Raises:
             KeyFileError: The file exists, or cannot be written.
@@ -437,7 +439,7 @@ class Key:
 
     @classmethod
     def load(cls, path: Path | str) -> Key:
-        """Reads a key file, and warns where others than its owner can read it.
+        """Reads a key file. Issues a warning if other users can read it.
 
         Args:
             path: The file, written by this or an earlier release.
@@ -446,7 +448,7 @@ class Key:
             The key.
 
         Raises:
-            KeyFileError: The file cannot be read, is no key file, or was changed.
+            KeyFileError: The file cannot be read, is not a key file, or was changed.
 
         Example:
             >>> from alimark.testing import StandInEmbedder
@@ -468,12 +470,12 @@ class Key:
         except KeyFileError as error:
             raise KeyFileError(f"{where}: {error}") from None
         if stated is not None and stated != key.id:
-            raise KeyFileError(f"{where} was changed: its id does not belong to its content; restore it from a copy")
+            raise KeyFileError(f"{where} was changed: its id does not match its content; restore it from a copy")
         return key
 
 
 class Sealed:
-    """A key on its way to another process of the same operator: it can be pickled, and printing it shows no secret."""
+    """A key that can be pickled, to send it to another process of the same operator. Its repr does not show the secret."""
 
     def __init__(self, key: Key) -> None:
         self.id = key.id
@@ -488,7 +490,7 @@ class Sealed:
 
 
 def _identify(embedder: str | Embedder) -> tuple[str, str]:
-    """Name and fingerprint; for a model of the store from its manifest, without loading or fetching it."""
+    """The name and fingerprint of an embedder. For a model of the store they come from the manifest, without loading it."""
     if not isinstance(embedder, str):
         return embedder.name, embedder.fingerprint
     from alimark.models import store

@@ -1,4 +1,4 @@
-"""Projections of embeddings on a key's secret vectors, and how well they agree with its blocks."""
+"""Projects embeddings on the secret vectors of a key, and measures how well projections agree with its blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
 def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
     wide = embeddings.astype(np.float64)
     if not np.isfinite(wide).all():
-        raise ModelError("the embedder gave vectors with values that are not numbers; its weights may be damaged")
+        raise ModelError(
+            "the embedder returned vectors with infinite or NaN values; its weights may be damaged, so download them again"
+        )
     centre: NDArray[np.floating] | None = key.centre
     if centre is None and key.soft:
         centre = mean(key.fingerprint)
@@ -31,7 +33,7 @@ def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
 
 
 def targets(key: Key, count: int, start: int = 0) -> Floats:
-    """`count` blocks from number `start` on as directions: +1 for a bit 1 and -1 for a bit 0, each row of length 1."""
+    """The unit directions of `count` blocks from number `start` on, one a row: +1 for a bit 1 and -1 for a bit 0, scaled."""
     m = np.uint64(key.block_size)
     shifts = np.arange(m, dtype=np.uint64)[::-1]
     signs = (key.blocks(start + count)[start:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
@@ -44,7 +46,7 @@ class Carried(NamedTuple):
 
     bits: int
     worth: float
-    """What selection compares: the bits that agree, or for a soft decision the projection on the block's direction."""
+    """The value that selection compares: the bits that agree, or for soft keys the projection on the block's direction."""
 
 
 def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
@@ -55,7 +57,7 @@ def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
 
 
 def to_bits(projections: NDArray[np.float64]) -> Packed:
-    """The bits of each row of projections, packed; a projection of zero gives a 1."""
+    """The packed bits of each row of projections: 1 for a projection of at least zero."""
     flat = (projections >= 0).reshape(-1, projections.shape[-1])
     return pack_bits(flat.astype(np.uint8)).reshape(projections.shape[:-1])
 

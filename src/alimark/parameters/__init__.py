@@ -1,8 +1,8 @@
-"""Parameter specifications of the schemes: what a key of each holds, with defaults, presets and validation.
+"""The parameter classes of all schemes: the public fields of their keys, with defaults, presets and validation.
 
-They lie below `alimark.keys`, so that a key can be read and checked without the code that marks and detects
-(`alimark.schemes`). A package that adds a scheme names its watermark class as an entry point of the group `alimark.schemes`;
-the specification is the attribute `Parameters` of that class.
+They are below `alimark.keys` in the layers, so that a key can be read and checked without importing `alimark.schemes`.
+A package that adds a scheme names its watermark class as an entry point of the group `alimark.schemes`;
+the parameter class is the attribute `Parameters` of that class.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def known_schemes() -> tuple[str, ...]:
 
 
 def parameters_class(scheme: str) -> type[SchemeParameters]:
-    """The parameter specification of a scheme.
+    """The parameter class of a scheme.
 
     Args:
         scheme: The scheme's name.
@@ -55,7 +55,9 @@ def parameters_class(scheme: str) -> type[SchemeParameters]:
     if scheme not in _REGISTRY:
         raise KeyFileError(f"scheme {scheme!r} is not known to this release; known: {', '.join(known_schemes())}")
     entry = _REGISTRY.get(scheme)
-    specification = getattr(entry, "Parameters", entry)  # a built-in specification, or the class that a package adds
+    specification = getattr(
+        entry, "Parameters", entry
+    )  # a built-in parameter class, or the watermark class of a package
     if not (isinstance(specification, type) and issubclass(specification, SchemeParameters)):
         raise KeyFileError(
             f"the scheme {scheme!r} cannot be used: the class of its package needs an attribute `Parameters`, a subclass of "

@@ -24,17 +24,18 @@ SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value
 class AliMarkParameters(SchemeParameters):
-    """How AliMark marks sentences and finds them again."""
+    """The parameters of an AliMark key."""
 
     scheme: ClassVar[str] = "alimark"
     embeds: ClassVar[bool] = True
 
     decision: str = "hard"
-    """hard: a sentence carries the bits of its block. soft: it lies along the direction of its block."""
+    """"hard": the signs of a sentence's projections match the bits of its block. "soft": its projection on the direction of
+    its block is large."""
     block_size: int = 8
     """Secret bits for each sentence, which is also the number of secret vectors."""
     soft_version: int = SOFT_VERSION
-    """How soft decisions are found. Always 1 for hard keys, which have one version only."""
+    """The version of soft decisions. Always 1 for hard keys, which have only one version."""
     span: int | None = None
     """The number of directions of the embedding space that the vectors are taken from; None: the whole space."""
     centre: NDArray[np.float32] | None = None
@@ -63,14 +64,14 @@ class AliMarkParameters(SchemeParameters):
 
     @property
     def soft(self) -> bool:
-        """Whether sentences are chosen and found by how far they lie along a block's direction, not by bits."""
+        """Whether sentences are chosen and detected by their projections on a block's direction, not by bits."""
         return self.decision == "soft"
 
     @classmethod
     def of(cls, given: Mapping[str, object], *, preset: str | None = None, fingerprint: str = "") -> Self:
-        """All parameters: those given, then the defaults that fit the decision and the embedder.
+        """Makes the parameters from those given and the defaults for the decision and the embedder.
 
-        Where block_size or span is None it is chosen here. A span of 0 asks for the whole space.
+        A block_size or span of None means the default. A span of 0 means the whole space.
         """
         wanted: JsonObject = {**cls._preset(preset), **given}
         cls.check_names(wanted)
@@ -79,7 +80,7 @@ class AliMarkParameters(SchemeParameters):
         return cls(block_size=block_size, span=span, **wanted)
 
     def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
-        """Raises KeyFileError where the span is more than the known directions of the embedder."""
+        """Checks that the span is at most the number of known directions of the embedder; raises KeyFileError if not."""
         super().check(embedder, fingerprint, fitted)
         if self.span is None:
             return
@@ -91,12 +92,12 @@ class AliMarkParameters(SchemeParameters):
             )
 
     def check_dimension(self, dimension: int) -> None:
-        """Raises KeyMismatch where the centre has another number of dimensions."""
+        """Checks that the centre has the embedder's dimension; raises KeyMismatch if not."""
         if self.centre is not None and len(self.centre) != dimension:
-            raise KeyMismatch(f"the key's centre has {len(self.centre)} dimensions, not {dimension}")
+            raise KeyMismatch(f"the key's centre has {len(self.centre)} dimensions, but the embedder has {dimension}")
 
     def to_json(self) -> JsonObject:
-        """The parameters as a key file holds them, without those added later that have their old value."""
+        """The parameters as a key file holds them. Parameters that were added later are left out at their default."""
         content: JsonObject = {"decision": self.decision, "block_size": self.block_size}
         if self.soft:
             content["soft_version"] = self.soft_version
@@ -110,7 +111,7 @@ class AliMarkParameters(SchemeParameters):
 
     @classmethod
     def parse(cls, content: JsonObject) -> Self:
-        """The parameters from the fields of a key file. Soft keys without a version are of the first."""
+        """Reads the parameters from the fields of a key file. A soft key without a version has version 1."""
         stored = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         if stored.get("centre") is not None:
             stored["centre"] = np.frombuffer(base64.b64decode(stored["centre"], validate=True), "<f4")
@@ -120,7 +121,7 @@ class AliMarkParameters(SchemeParameters):
 
 
 def _shape(decision: str, fingerprint: str, block_size: int | None, span: int | None) -> tuple[int, int | None]:
-    """The block size and the span, where they are not given those that fit the decision and the embedder."""
+    """The block size and the span; by default those for the decision and the embedder."""
     if decision != "soft" or span == 0:
         default = SOFT_BLOCK_SIZE if decision == "soft" else 8
         return default if block_size is None else block_size, span or None

@@ -1,4 +1,4 @@
-"""What the parameter specifications of all schemes have in common."""
+"""The base class of the parameter classes of all schemes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from alimark._util.json_types import JsonObject
 from alimark.errors import KeyFileError
 
 DEFAULT_TOKENIZER = "smollm2-135m"
-"""The model whose tokens the keys of token-level schemes mark where nothing else is asked for."""
+"""The model whose tokenizer the keys of token-level schemes use by default."""
 
 
 class FittedData(Protocol):
-    """What a scheme learned from text, as `alimark.keys.fitted.Fitted` holds it."""
+    """Data that a scheme learned from text; `alimark.keys.fitted.Fitted` is the implementation."""
 
     @property
     def scheme(self) -> str: ...
@@ -33,28 +33,28 @@ class FittedData(Protocol):
 class SchemeParameters:
     """The public parameters of a scheme's keys.
 
-    A scheme adds its fields, whose defaults are those of its paper, and raises KeyFileError in `__post_init__` for values
-    that make no sense. `dict(parameters)` and `parameters["name"]` work, too.
+    A scheme is a frozen dataclass that adds its fields, with the defaults of its paper, and raises KeyFileError in
+    `__post_init__` for invalid values. `dict(parameters)` and `parameters["name"]` also work.
     """
 
     scheme: ClassVar[str]
     """The scheme's name in key files and records."""
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = MappingProxyType({})
-    """Parameters under a name, in place of the defaults; "paper" is what the AliMark paper ran the scheme with."""
+    """Named sets of parameters that replace the defaults; "paper" has those of the experiments in the AliMark paper."""
     embeds: ClassVar[bool] = False
     """Whether a key names a sentence embedder."""
 
     @classmethod
     def of(cls, given: Mapping[str, object], *, preset: str | None = None, fingerprint: str = "") -> Self:
-        """All parameters: those given, then those of the preset, then the defaults.
+        """Makes the parameters from those given, those of a preset and the defaults, in this order of precedence.
 
         Args:
-            given: Values by name, as Python, JSON or TOML has them.
+            given: Values by name, from Python, JSON or TOML.
             preset: The name of a preset.
             fingerprint: The fingerprint of the key's embedder, which some defaults depend on.
 
         Raises:
-            KeyFileError: A name is not known, or a value makes no sense.
+            KeyFileError: A name is unknown, or a value is invalid.
         """
         defaults = {field.name: field.default for field in fields(cls)}
         wanted = {**cls._preset(preset), **given}
@@ -71,7 +71,7 @@ class SchemeParameters:
 
     @classmethod
     def check_names(cls, names: Iterable[str]) -> None:
-        """Raises KeyFileError where a name is none of the scheme's parameters."""
+        """Checks that all names are parameters of the scheme; raises KeyFileError if not."""
         known = [field.name for field in fields(cls)]
         if unknown := sorted(set(names) - set(known)):
             raise KeyFileError(
@@ -79,24 +79,25 @@ class SchemeParameters:
             )
 
     def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
-        """Raises KeyFileError where a key with these parameters cannot have this embedder or this learned data."""
+        """Checks that a key with these parameters can have this embedder and this learned data; raises KeyFileError if not."""
         if self.embeds != bool(embedder):
-            raise KeyFileError(f"a {self.scheme} key names {'an' if self.embeds else 'no'} embedder")
+            raise KeyFileError(f"a {self.scheme} key must name {'an' if self.embeds else 'no'} embedder")
         if fitted is not None and fitted.scheme != self.scheme:
-            raise KeyFileError(f"what was learned for {fitted.scheme} cannot be used for {self.scheme}")
+            raise KeyFileError(f"data learned for {fitted.scheme} cannot be used for {self.scheme}")
         if fitted is not None and embedder and fitted.origin.get("fingerprint") != fingerprint:
             raise KeyFileError(
-                f"what was learned from text was learned with the embedder {fitted.origin.get('embedder')}, not {embedder}"
+                f"the learned data were learned with the embedder {fitted.origin.get('embedder')}, not {embedder}; learn them "
+                "with the embedder of the key: alimark fit"
             )
         self.check_fitted(fitted)
 
     def check_fitted(self, fitted: FittedData | None) -> None:
-        """Raises KeyFileError where a key with these parameters needs other learned data."""
+        """Checks the data that the scheme learned from text; raises KeyFileError if they are missing or do not fit."""
         if fitted is not None:
-            raise KeyFileError(f"{self.scheme} learns nothing from text")
+            raise KeyFileError(f"{self.scheme} does not learn from text; leave the learned data out")
 
     def check_dimension(self, dimension: int) -> None:
-        """Raises KeyMismatch where the parameters belong to an embedder of another dimension."""
+        """Checks the dimension of the embedder; raises KeyMismatch if the parameters need another."""
 
     def to_json(self) -> JsonObject:
         """The parameters as a key file holds them."""
@@ -113,7 +114,7 @@ class SchemeParameters:
 
 
 def _converted(default: Any, value: Any, name: str) -> Any:
-    """The value in the type of the default: JSON and TOML have lists and no tuples, and 1 may stand for 1.0."""
+    """Converts a value to the type of the default: JSON and TOML have no tuples, and 1 may stand for 1.0."""
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         return tuple(_converted(default[0], item, name) if default else item for item in value)
     if type(value) in (int, float) and math.isfinite(value) and isinstance(default, float):

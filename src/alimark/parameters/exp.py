@@ -18,14 +18,14 @@ class EXPParameters(SchemeParameters):
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}}
 
     length: int = 256
-    """Of the key sequence."""
+    """The length of the key sequence."""
     gap: float = 0.0
-    """What skipping a token, or a place of the sequence, costs."""
+    """The cost of skipping a token or a place of the sequence."""
     tokenizer: str = DEFAULT_TOKENIZER
     vocabulary: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.length <= 4096:
-            raise KeyFileError(f"length must be 1 to 4096 places, not {self.length}")
+            raise KeyFileError(f"length must be from 1 to 4096, not {self.length}")
         if not 0 <= self.gap <= 100:
-            raise KeyFileError(f"gap must lie between 0 and 100, not {self.gap}")
+            raise KeyFileError(f"gap must be from 0 to 100, not {self.gap}")

@@ -13,7 +13,7 @@ from alimark.parameters.semstamp import valid_count
 
 @dataclass(frozen=True)
 class KSemStampParameters(SchemeParameters):
-    """The paper's; as many regions as were learned, eight by default."""
+    """The parameters of a k-SemStamp key, with the defaults of its paper. There are as many regions as learned centres."""
 
     scheme: ClassVar[str] = "k-semstamp"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}}
@@ -24,12 +24,12 @@ class KSemStampParameters(SchemeParameters):
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio < 1:
-            raise KeyFileError(f"ratio lies between 0 and 1, not at {self.ratio:g}")
+            raise KeyFileError(f"ratio must be between 0 and 1, not {self.ratio:g}")
         if not 0 <= self.margin < 1:
-            raise KeyFileError(f"margin is a difference of cosines and lies between 0 and 1, not at {self.margin:g}")
+            raise KeyFileError(f"margin, a difference of cosines, must be at least 0 and below 1, not {self.margin:g}")
 
     def check_fitted(self, fitted: FittedData | None) -> None:
-        """Raises KeyFileError where there are no learned centres, or too few for the ratio."""
+        """Checks that there are learned centres, enough for the ratio; raises KeyFileError if not."""
         if fitted is None:
             raise KeyFileError(
                 "k-semstamp needs regions learned from text of the domain; make them: "
@@ -37,5 +37,7 @@ class KSemStampParameters(SchemeParameters):
             )
         centres = fitted.arrays.get("centres")
         if centres is None or centres.ndim != 2 or len(centres) < 2:
-            raise KeyFileError("the learned regions are not a table of centres, one a row")
+            raise KeyFileError(
+                "the learned data are not a matrix of centres, one a row; learn them again: alimark fit k-semstamp"
+            )
         valid_count(self.ratio, len(centres))

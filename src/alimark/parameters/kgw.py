@@ -12,7 +12,7 @@ from alimark.parameters.base import DEFAULT_TOKENIZER, SchemeParameters
 
 @dataclass(frozen=True)
 class KGWParameters(SchemeParameters):
-    """How KGW divides the vocabulary and by how much it prefers the green part."""
+    """The parameters of a KGW key."""
 
     scheme: ClassVar[str] = "kgw"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}, "transformers": {"gamma": 0.25}}
@@ -20,16 +20,16 @@ class KGWParameters(SchemeParameters):
     gamma: float = 0.5
     """The share of the vocabulary that is green."""
     delta: float = 2.0
-    """What is added to the logits of green tokens, behind temperature and top-p as in transformers."""
+    """The number added to the logits of green tokens, after temperature and top-p as in transformers."""
     context: int = 1
-    """Tokens that decide what is green behind them."""
+    """The number of previous tokens that decide which tokens are green."""
     tokenizer: str = DEFAULT_TOKENIZER
     vocabulary: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma < 1:
-            raise KeyFileError(f"gamma must lie between 0 and 1, not {self.gamma}")
+            raise KeyFileError(f"gamma must be between 0 and 1, not {self.gamma}")
         if not 0 < self.delta <= 100:
             raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
         if not 1 <= self.context <= 16:
-            raise KeyFileError(f"context must be 1 to 16 tokens, not {self.context}")
+            raise KeyFileError(f"context must be from 1 to 16 tokens, not {self.context}")

@@ -12,7 +12,10 @@ from alimark.parameters.base import SchemeParameters
 
 @dataclass(frozen=True)
 class SemStampParameters(SchemeParameters):
-    """The paper's: three hyperplanes, a quarter of the regions valid, a cosine of 0.02 between a sentence and any plane."""
+    """The parameters of a SemStamp key, with the defaults of its paper.
+
+    `ratio` is the share of valid regions, `margin` the least absolute cosine of a sentence with any normal.
+    """
 
     scheme: ClassVar[str] = "semstamp"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"margin": 0.01}}
@@ -24,9 +27,9 @@ class SemStampParameters(SchemeParameters):
 
     def __post_init__(self) -> None:
         if not 1 <= self.hyperplanes <= 12:
-            raise KeyFileError(f"hyperplanes must lie between 1 and 12, not at {self.hyperplanes}")
+            raise KeyFileError(f"hyperplanes must be from 1 to 12, not {self.hyperplanes}")
         if not 0 <= self.margin < 1:
-            raise KeyFileError(f"margin is a cosine and lies between 0 and 1, not at {self.margin:g}")
+            raise KeyFileError(f"margin, a cosine, must be at least 0 and below 1, not {self.margin:g}")
         valid_count(self.ratio, 2**self.hyperplanes)
 
 
@@ -34,7 +37,7 @@ def valid_count(ratio: float, regions: int) -> int:
     """The number of valid regions among all.
 
     Raises:
-        KeyFileError: None or all would be valid.
+        KeyFileError: No region or all regions would be valid.
     """
     count = round(ratio * regions)
     if not 1 <= count < regions:

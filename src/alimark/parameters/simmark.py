@@ -14,10 +14,14 @@ DISTANCES = ("cosine", "euclidean")
 
 @dataclass(frozen=True)
 class SimMarkParameters(SchemeParameters):
-    """The interval is the learned one unless it is given. `decay`: how fast the count falls off outside of it."""
+    """The parameters of a SimMark key.
+
+    `lower` and `upper` are the interval, by default the learned one. `decay` is the rate at which the soft count decays outside
+    the interval.
+    """
 
     scheme: ClassVar[str] = "simmark"
-    # The repository's for news; they fit instructor-large and hardly any other embedder.
+    # From the public code, for news; they suit the embedder instructor-large and few others.
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"lower": 0.68, "upper": 0.76}}
     embeds: ClassVar[bool] = True
 
@@ -31,14 +35,14 @@ class SimMarkParameters(SchemeParameters):
             if value is not None and (type(value) not in (int, float) or not -1 <= value <= 2):
                 raise KeyFileError(f"{name} must be a similarity or a distance, not {value!r}")
         if (self.lower is None) != (self.upper is None):
-            raise KeyFileError("lower and upper go together")
+            raise KeyFileError("lower and upper must be given together, or not at all")
         if self.lower is not None and self.upper is not None and self.lower >= self.upper:
             raise KeyFileError(f"an interval from {self.lower:g} to {self.upper:g} is empty")
         if not 0 < self.decay <= 1e6:
-            raise KeyFileError(f"decay must lie between 0 and a million, not at {self.decay:g}")
+            raise KeyFileError(f"decay must be between 0 and a million, not {self.decay:g}")
 
     def check_fitted(self, fitted: FittedData | None) -> None:
-        """Raises KeyFileError where there is no learned interval with the similarities of human sentences."""
+        """Checks that there are a learned interval and similarities of human sentences; raises KeyFileError if not."""
         if fitted is None:
             raise KeyFileError(
                 "simmark needs the similarities of human sentences under its embedder; measure them: "
@@ -46,8 +50,10 @@ class SimMarkParameters(SchemeParameters):
             )
         arrays = fitted.arrays
         if fitted.origin.get("distance") not in DISTANCES or {"interval", "similarities"} - set(arrays):
-            raise KeyFileError("what was learned is no interval and similarities of human sentences")
+            raise KeyFileError(
+                "the learned data have no interval or no similarities of human sentences; learn them again: alimark fit simmark"
+            )
         if arrays["interval"].shape != (2,) or arrays["similarities"].ndim != 1 or not len(arrays["similarities"]):
-            raise KeyFileError("the learned interval is malformed; restore the file, or learn it anew")
+            raise KeyFileError("the learned interval is malformed; restore the file, or learn it again")
         if "components" in arrays and ("mean" not in arrays or arrays["components"].ndim != 2):
-            raise KeyFileError("the learned components are malformed; restore the file, or learn them anew")
+            raise KeyFileError("the learned components are malformed; restore the file, or learn them again")

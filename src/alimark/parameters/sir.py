@@ -1,4 +1,4 @@
-"""The parameters of SIR's keys, and the trained network that each of them holds."""
+"""The parameters of SIR's keys, and checks of the trained network in each key."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from alimark.errors import KeyFileError
 from alimark.parameters.base import DEFAULT_TOKENIZER, FittedData, SchemeParameters
 
 BLOCKS = 2
-"""Residual blocks of the network."""
+"""The number of residual blocks of the network."""
 
 
 @dataclass(frozen=True)
 class SIRParameters(SchemeParameters):
-    """The bias of SIR and the text that decides it."""
+    """The parameters of a SIR key."""
 
     scheme: ClassVar[str] = "sir"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}}
     embeds: ClassVar[bool] = True
 
     delta: float = 1.0
-    """What is added to, or taken from, the logits."""
+    """The number added to or subtracted from the logits."""
     chunk: int = 10
-    """Tokens that share a bias: that of the text before them."""
+    """The number of tokens that share a bias, which the text before them decides."""
     window: int = 200
-    """Tokens of the text so far that are embedded, the last ones."""
+    """The number of last tokens of the text so far that are embedded."""
     dimension: int = 300
-    """Of the network's output."""
+    """The number of outputs of the network."""
     tokenizer: str = DEFAULT_TOKENIZER
     vocabulary: str = ""
 
@@ -41,12 +41,12 @@ class SIRParameters(SchemeParameters):
         if not 1 <= self.chunk <= self.window <= 4096:
             raise KeyFileError("chunk must be at least 1, and window at least chunk and at most 4096")
         if not 2 <= self.dimension <= 10_000:
-            raise KeyFileError(f"dimension must be 2 to 10000, not {self.dimension}")
+            raise KeyFileError(f"dimension must be from 2 to 10000, not {self.dimension}")
 
     def check_fitted(self, fitted: FittedData | None) -> None:
-        """Raises KeyFileError where there is no trained network with this number of outputs."""
+        """Checks that there is a trained network with this number of outputs; raises KeyFileError if not."""
         if fitted is None:
-            raise KeyFileError("SIR needs a trained network; make one: alimark fit sir")
+            raise KeyFileError("SIR needs a trained network; train one: alimark fit sir")
         network_layers(fitted, self.dimension)
 
 
@@ -54,10 +54,10 @@ Array = NDArray[np.float32]
 
 
 def network_layers(fitted: FittedData, dimension: int) -> tuple[tuple[Array, Array], ...]:
-    """Weight and bias of each layer of a trained network.
+    """The weight and bias of each layer of a trained network.
 
     Raises:
-        KeyFileError: The data are no such network, or it has another number of outputs.
+        KeyFileError: The data are not a SIR network, or it has another number of outputs.
     """
     names = ["in", *(f"block{i}" for i in range(BLOCKS)), "out"]
     try:
@@ -66,9 +66,9 @@ def network_layers(fitted: FittedData, dimension: int) -> tuple[tuple[Array, Arr
             for name in names
         )
     except KeyError:
-        raise KeyFileError("this is no SIR network; make one: alimark fit sir") from None
+        raise KeyFileError("the learned data are not a SIR network; train one: alimark fit sir") from None
     if fitted.scheme != SIRParameters.scheme or any(w.ndim != 2 or b.shape != w.shape[:1] for w, b in layers):
-        raise KeyFileError("this is no SIR network; make one: alimark fit sir")
+        raise KeyFileError("the learned data are not a SIR network; train one: alimark fit sir")
     if len(layers[-1][1]) != dimension:
-        raise KeyFileError(f"the network has {len(layers[-1][1])} outputs, the key wants {dimension}")
+        raise KeyFileError(f"the network has {len(layers[-1][1])} outputs, but the key needs {dimension}")
     return layers

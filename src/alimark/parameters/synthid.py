@@ -1,4 +1,4 @@
-"""The parameters of SynthID-Text's keys, and the trained detector that some of them hold."""
+"""The parameters of SynthID-Text's keys, and checks of the trained detector in some keys."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _SCORES = ("mean", "weighted", "bayesian")
 
 @dataclass(frozen=True)
 class SynthIDParameters(SchemeParameters):
-    """The tournament of SynthID-Text and how its g-values are scored."""
+    """The parameters of a SynthID-Text key."""
 
     scheme: ClassVar[str] = "synthid"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}}
 
     ngram: int = 5
-    """Tokens that the g-values of the last of them depend on."""
+    """The length of the n-grams that decide the g-values of their last token."""
     depth: int = 30
-    """Layers of the tournament, each with a key of its own; every match has two leaves."""
+    """The number of layers of the tournament. Each layer has its own key, and each match has two competitors."""
     history: int = 1024
-    """Contexts that are remembered: one that comes again is neither marked nor scored."""
+    """The number of recent contexts that are remembered. A repeated context is neither marked nor scored."""
     table: int = 65536
-    """Bits that g-values are taken from."""
+    """The number of bits in the table that g-values are read from."""
     score: str = "mean"
-    """Or weighted, early layers more; or bayesian, by a trained detector."""
+    """"mean"; "weighted", with more weight on early layers; or "bayesian", by a trained detector."""
     tokenizer: str = DEFAULT_TOKENIZER
     vocabulary: str = ""
 
@@ -44,12 +44,12 @@ class SynthIDParameters(SchemeParameters):
             raise KeyFileError(f"score must be one of {', '.join(_SCORES)}, not {self.score!r}")
 
     def check_fitted(self, fitted: FittedData | None) -> None:
-        """Raises KeyFileError where the bayesian score has no trained detector of this depth."""
+        """Checks that there is a trained detector of this depth for the bayesian score; raises KeyFileError if not."""
         if self.score != "bayesian":
             return
         if fitted is None:
             raise KeyFileError(
-                "the bayesian score needs a trained detector: a safetensors file, as transformers saves it"
+                "the bayesian score needs a trained detector; give its safetensors file, as transformers saves it"
             )
         detector_arrays(fitted, self.depth)
 
@@ -61,7 +61,7 @@ def detector_arrays(fitted: FittedData, depth: int) -> tuple[Array, Array, float
     """beta, delta and the prior probability of transformers' trained detector.
 
     Raises:
-        KeyFileError: The data are no such detector of that many layers.
+        KeyFileError: The data are not a detector of that depth.
     """
     parts = {name.rpartition(".")[2]: array for name, array in fitted.arrays.items()}
     try:
@@ -69,4 +69,4 @@ def detector_arrays(fitted: FittedData, depth: int) -> tuple[Array, Array, float
         chance = float(np.clip(prior.reshape(-1)[0], 1e-5, 1 - 1e-5))
         return beta.reshape(depth), delta.reshape(depth, depth), chance
     except (KeyError, ValueError, IndexError):
-        raise KeyFileError(f"this is no Bayesian detector of {depth} layers") from None
+        raise KeyFileError(f"the learned data are not a Bayesian detector of {depth} layers") from None

@@ -1,7 +1,7 @@
 """The alignment cost of EXP, compiled: a text against every shift of many key sequences.
 
-Shifts lie side by side in memory, so that one instruction advances several of them; a key's numbers are hashed where they are
-needed, for the text's own tokens only, where a table of the whole vocabulary would hold millions.
+Shifts are adjacent in memory, so that SIMD instructions process several of them at once. The numbers of a key are computed
+for the tokens of the text only, since a table for the whole vocabulary would have millions of entries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCALE = 2.0**-53
 def least_costs(
     distinct: NDArray[np.uint64], places: NDArray[np.int64], secrets: Words, length: int, gap: float
 ) -> NDArray[np.float32]:
-    """Of each key the least cost over all shifts; `distinct[places]` is the text."""
+    """The smallest cost over all shifts for each key; `distinct[places]` is the text."""
     keys, tokens = len(secrets), len(places)
     totals = np.empty(keys, np.float32)
     for key in prange(keys):
@@ -37,7 +37,7 @@ def least_costs(
 def _costs(
     distinct: NDArray[np.uint64], first: np.uint64, second: np.uint64, length: int, tokens: int
 ) -> NDArray[np.float32]:
-    """log(1 - xi) of each distinct token at each place of the key sequence, which then begins again."""
+    """log(1 - xi) of each distinct token at each place of the key sequence, which is repeated for `tokens` more places."""
     costs = np.empty((len(distinct), length + tokens), np.float32)
     for i in range(len(distinct)):
         for place in range(length):
@@ -50,7 +50,7 @@ def _costs(
 
 @kernel()
 def _least(costs: NDArray[np.float32], places: NDArray[np.int64], start: int, lanes: int, gap: np.float32) -> float:
-    """The least cost among the shifts from `start` on, `lanes` of them: edit distance, a row at a time."""
+    """The smallest cost among `lanes` shifts from `start` on: the dynamic programme of the edit distance, row by row."""
     tokens = len(places)
     above = np.empty((tokens + 1, lanes), np.float32)
     row = np.empty((tokens + 1, lanes), np.float32)

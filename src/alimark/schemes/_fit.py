@@ -1,34 +1,35 @@
-"""What learning from text has in common: the sentences of some texts, their embeddings, and a note of where they come from."""
+"""Helpers for schemes that learn from text: the sentences of texts, their embeddings, and a record of their origin."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark._util.json_types import JsonObject
 from alimark.errors import AlimarkError
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
 
-_TOGETHER = 8192
+_BATCH = 8192
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """The sentences of all texts in order, and the number of the text that each is from."""
+    """The sentences of all texts in order, the number of the text that each is from, and a hash of the texts."""
 
     sentences: list[str]
     texts: list[int]
     digest: str
 
-    def origin(self, embedder: Embedder) -> dict[str, Any]:
-        """So that a reader can tell whether what was learned saw the texts that it is tried on."""
+    def origin(self, embedder: Embedder) -> JsonObject:
+        """The record of the training data, which shows whether a test text was among it."""
         return {
             "embedder": embedder.name,
             "fingerprint": embedder.fingerprint,
@@ -40,7 +41,11 @@ class Sentences:
 
 
 def sentences_of(texts: Iterable[str]) -> Sentences:
-    """Of distinct texts: one that is there twice would count twice."""
+    """Splits texts into sentences. A text that is given twice is used once.
+
+    Raises:
+        AlimarkError: There is no sentence.
+    """
     cutter, digest = splitter(DEFAULT_SPLITTER), hashlib.sha256()
     sentences: list[str] = []
     numbers: list[int] = []
@@ -50,10 +55,11 @@ def sentences_of(texts: Iterable[str]) -> Sentences:
         numbers += [number] * len(units)
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
     if not sentences:
-        raise AlimarkError("there is no sentence to learn from")
+        raise AlimarkError("the texts have no sentence to learn from; give other texts")
     return Sentences(sentences, numbers, digest.hexdigest())
 
 
 def embedded(sentences: list[str], embedder: Embedder) -> NDArray[np.float32]:
-    parts = [embedder.embed(sentences[start : start + _TOGETHER]) for start in range(0, len(sentences), _TOGETHER)]
+    """The embeddings of the sentences, computed in batches."""
+    parts = [embedder.embed(sentences[start : start + _BATCH]) for start in range(0, len(sentences), _BATCH)]
     return np.concatenate(parts)

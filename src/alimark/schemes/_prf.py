@@ -1,15 +1,14 @@
-"""Pseudorandom numbers by hashing, the same on every device: integers go in, 64 bits come out.
+"""A keyed hash from integer coordinates to 64 bits, which gives the same numbers on every device.
 
-A generator of torch or NumPy gives other numbers on a GPU than on a CPU, and may give others in the next release. Here a
-number is a function of two secret words and some coordinates, by additions, multiplications and shifts modulo 2**64
-(the finaliser of splitmix64, once for each coordinate and once more), which every device computes alike. The words come
-from the key's SHAKE-256 stream. This is no cipher: it is for choosing among tokens, not for hiding the secret from who
-can ask for any number of them.
+The random generators of torch give other numbers on a GPU than on a CPU, and generators may change between releases. Here a
+number is computed from two secret words and some coordinates by additions, multiplications and shifts modulo 2**64: the
+finaliser of splitmix64, once for each coordinate and once more at the end. The words come from the key's SHAKE-256 stream.
+The hash is not cryptographically secure: an attacker who can query many of its values may recover the secret words.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 Words = NDArray[np.uint64]
-"""Two of them, or rows of two."""
+"""Two secret words, or rows of two."""
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _GOLDEN, _FIRST, _SECOND = (np.uint64(number) for number in (GOLDEN, FIRST, SECOND))
@@ -29,20 +28,21 @@ _11, _SCALE = np.uint64(11), 2.0**-53
 
 
 def words(data: bytes) -> Words:
-    """Pairs of secret words from a stream's bytes, sixteen each."""
+    """Rows of two secret words, each row from sixteen bytes."""
     return np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64."""
     x = (x ^ (x >> _30)) * _FIRST
     x = (x ^ (x >> _27)) * _SECOND
     return x ^ (x >> _31)
 
 
-def hashed(secret: Words, *coordinates: NDArray[Any]) -> NDArray[np.uint64]:
-    """64 bits for each place of the coordinates, which are whole numbers from 0 on and of shapes that go together.
+def hashed(secret: Words, *coordinates: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """The 64-bit hash of the coordinates, which are non-negative integers in arrays that broadcast together.
 
-    `secret` has the words in its last axis, the rest of its shape going together with theirs.
+    The last axis of `secret` has the two words; its other axes broadcast with the coordinates.
     """
     bits = secret[..., 0]
     with np.errstate(over="ignore"):
@@ -52,13 +52,13 @@ def hashed(secret: Words, *coordinates: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Numbers strictly between 0 and 1."""
+    """Converts hashes to numbers strictly between 0 and 1."""
     return np.asarray(((bits >> _11).astype(np.float64) + 0.5) * _SCALE)
 
 
 @kernel()
 def hashed_pair(first: np.uint64, second: np.uint64, a: np.uint64, b: np.uint64) -> np.uint64:
-    """`hashed` of two coordinates, for kernels."""
+    """`hashed` of two coordinates, for Numba kernels."""
     x = first + (a + np.uint64(1)) * _GOLDEN
     x = (x ^ (x >> _30)) * _FIRST
     x = (x ^ (x >> _27)) * _SECOND
@@ -71,10 +71,12 @@ def hashed_pair(first: np.uint64, second: np.uint64, a: np.uint64, b: np.uint64)
     return np.uint64(x ^ (x >> _31))
 
 
-# The same on torch, whose integers are signed: additions and multiplications wrap alike, shifts are made logical.
+# The same on torch, which has only signed 64-bit integers: additions and multiplications wrap in the same way, and shifts are
+# masked to be logical.
 
 
-def on(device: Any, secret: Words) -> torch.Tensor:
+def on(device: torch.device | str, secret: Words) -> torch.Tensor:
+    """The secret words as a tensor on a device."""
     import torch
 
     return torch.from_numpy(secret.view(np.int64).copy()).to(device)
@@ -89,6 +91,7 @@ def torch_hashed(secret: torch.Tensor, *coordinates: torch.Tensor) -> torch.Tens
 
 
 def torch_unit(bits: torch.Tensor) -> torch.Tensor:
+    """`unit` on torch."""
     import torch
 
     return (_shifted(bits, 11).to(torch.float64) + 0.5) * _SCALE

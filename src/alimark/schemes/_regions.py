@@ -1,10 +1,10 @@
-"""Regions of the embedding space of which some are valid, by the key and by the region of the sentence before."""
+"""Watermarks by regions of the embedding space: the key and the region of the previous sentence decide which are valid."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,22 +27,22 @@ _KEYS_A_CHUNK = 1024
 
 
 class Located(NamedTuple):
-    """Where sentences lie: their regions, and by how much each would have to move to leave it."""
+    """The region of each sentence, and its distance from the border of that region."""
 
     regions: Ints
     margins: Floats
 
 
 def smallest(numbers: Floats, count: int) -> Mask:
-    """Of each row the `count` smallest: a random choice, where the numbers are random."""
+    """Marks the `count` smallest numbers of each row. For random numbers this is a random choice."""
     ranks = np.argsort(np.argsort(numbers, axis=-1, kind="stable"), axis=-1)
     return np.asarray(ranks < count)
 
 
 class RegionRule(ABC):
-    """Accept a sentence that lies in a valid region, further from its border than the margin.
+    """Accepts a sentence that lies in a valid region, further from its border than the margin.
 
-    Which regions are valid the key says, anew for each region that the sentence before may lie in. The first sentence is free.
+    The key decides which regions are valid, for each region of the previous sentence. Any first sentence is accepted.
     """
 
     embeds, stops, strict, size = True, True, True, 1
@@ -60,17 +60,17 @@ class RegionRule(ABC):
 
     @abstractmethod
     def shortfall(self, seen: Floats, valid: Mask) -> Floats:
-        """How far each is from the nearest valid region."""
+        """The distance of each sentence from the nearest valid region."""
 
     def wave(self, settings: GenerationSettings) -> int:
         return 1 if self._before is None else settings.wave or REJECTION_WAVE
 
     def valid(self, before: int) -> Mask:
-        """Of each region whether it is valid behind the region `before`."""
+        """Whether each region is valid after the region `before`."""
         return smallest(self.key.uniforms(f"{self.scheme}/valid", self.regions, before), self.valid_regions)
 
     def null_valid(self, before: int, chunk: int) -> Mask:
-        """The same under the random keys of a chunk, a row each."""
+        """The same for each random key of a chunk, one a row."""
         numbers = self.key.uniforms(f"{self.scheme}/null", _KEYS_A_CHUNK * self.regions, chunk, before)
         return smallest(numbers.reshape(_KEYS_A_CHUNK, self.regions), self.valid_regions)
 
@@ -91,7 +91,7 @@ class RegionRule(ABC):
 
 
 class RegionWatermark(SentenceRival):
-    """The z-test on the sentences that lie in a region valid behind the sentence before."""
+    """A z-test on the number of sentences that lie in a region valid after the previous sentence."""
 
     @classmethod
     @abstractmethod
@@ -109,14 +109,14 @@ class RegionWatermark(SentenceRival):
         valid = sum(int(row[rule.valid(before)].sum()) for before, row in met.items())
 
         def null(first: int, count: int) -> Floats:
-            """Random keys choose other regions; given where the sentences lie, no other part of the key matters."""
+            """The z-scores of random keys, which choose other valid regions; the regions themselves stay."""
             parts = []
-            for chunk, some in in_chunks(first, count, _KEYS_A_CHUNK):
-                parts.append(sum(rule.null_valid(before, chunk)[some] @ row for before, row in met.items()))
+            for chunk, keys in in_chunks(first, count, _KEYS_A_CHUNK):
+                parts.append(sum(rule.null_valid(before, chunk)[keys] @ row for before, row in met.items()))
             counts = np.concatenate(parts)
             return np.asarray((counts - share * steps) / np.sqrt(share * (1 - share) * steps))
 
-        evidence: dict[str, Any] = {"counted": steps, "valid": valid, "expected": round(share * steps, 2),
+        evidence: dict[str, object] = {"counted": steps, "valid": valid, "expected": round(share * steps, 2),
                                     "regions": regions.tolist()}  # fmt: skip
-        # A step that is taken twice is met twice or not at all.
+        # A pair of regions that occurs twice is valid twice or not at all, so only distinct pairs lower the p-value.
         return Statistic.of_z(count_z(valid, steps, share), null, share ** int((followed > 0).sum()), evidence)

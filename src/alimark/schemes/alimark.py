@@ -1,4 +1,4 @@
-"""AliMark: a sentence is chosen by how well its projections agree with a block of the key's bits."""
+"""AliMark: chooses each sentence by how well its projections agree with a block of the key's bits."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class BlockRule:
-    """AliMark's selection rule: the sentence whose projections agree best with its block.
+    """AliMark's selection rule: takes the sentence whose projections agree best with its block.
 
-    Hard keys: draws are independent, so the first full match in draw order is distributed like a random one of all full
-    matches; without a full match a random one of the best is taken. Soft keys: there is no full match, and the candidate that
-    lies furthest along the block's direction is taken.
+    Hard keys: the first candidate that matches all bits is taken, or else a random one of those that match the most. Since
+    draws are independent, the first full match is distributed like a random one of all full matches. Soft keys: all
+    candidates are sampled, and the one with the largest projection on the block's direction is taken.
     """
 
     embeds, strict = True, False
@@ -47,7 +47,7 @@ class BlockRule:
     def wave(self, settings: GenerationSettings) -> int:
         if self.key.soft:
             return settings.wave or settings.candidates
-        # One draw in 2**M is a full match by chance; a quarter of that many leaves most texts a wave to save.
+        # One draw in 2**M is a full match by chance. With waves of a quarter of that, sampling can stop early.
         return settings.wave or max(16, min(64, 2 ** min(self.size, 10) // 4))
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
@@ -62,14 +62,14 @@ class BlockRule:
 
 
 class AliMark(SentenceWatermark[AlignedDetection]):
-    """Marks and detects text under one key of AliMark.
+    """Generates and detects text marked under one AliMark key.
 
     Args:
         key: A key of the scheme `alimark`.
         embedder: The embedder that the key names; by default it is loaded on first use.
 
     Raises:
-        AlimarkError: Where the key is of another scheme, or names another embedder.
+        KeyMismatch: The key is of another scheme, or names another embedder.
 
     Example:
         >>> from alimark import AliMark, Key
@@ -103,7 +103,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
     def rewrite(
         self, text: str | list[str], llm: LLM, *, seed: int | None = None, **options: Unpack[RewriteOptions]
     ) -> Rewriting | list[Rewriting]:
-        """Marks a text that exists, or each of several: a chat model rewrites its sentences, and the key chooses.
+        """Marks an existing text, or each of several: a chat model rewrites its sentences, and the key chooses the rewrites.
 
         Args:
             text: The text to mark; a list for several texts.
@@ -115,7 +115,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
             The rewriting, or for a list of texts the list of rewritings in the same order.
 
         Raises:
-            AlimarkError: Where an option is unknown, a text holds no sentence, or the model fails.
+            AlimarkError: An option is unknown, a text has no sentence, or the model fails.
 
         Example:
             >>> from alimark import AliMark, Key

@@ -1,18 +1,18 @@
-"""The watermark of a key, and detection under many keys of any scheme."""
+"""Functions for keys of any scheme: load the watermark of a key, generate, and detect under many keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Unpack
 
-from alimark.detection.results import Detection
+from alimark.detection.results import Detection, best_first
 from alimark.detection.settings import DetectionSettings
-from alimark.detection.stats.p_values import MAX_DRAWS, RandomKeys
+from alimark.detection.stats.p_values import RandomKeys, draws_for_keys
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
-from alimark.schemes.base import Watermark, detection_settings
+from alimark.schemes.base import KeyedWatermark, Watermark, detection_settings
 from alimark.schemes.registry import aligns, scheme
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def load(key: Key, *, embedder: Embedder | None = None) -> Watermark:
         >>> load(Key.generate(scheme="pmark", embedder=embedder), embedder=embedder).scheme
         'pmark'
     """
-    kind: Any = scheme(key.scheme)
-    return cast(Watermark, kind(key, embedder=embedder))
+    return scheme(key.scheme)(key, embedder=embedder)
 
 
 def generate_many(
@@ -56,7 +55,7 @@ def generate_many(
     batch: int | None = None,
     progress: ManyProgress | None = None,
 ) -> Finished:
-    """Writes a text after each prompt, marked by `mark` or, without one, unmarked; yields them as they are finished."""
+    """Generates a text after each prompt, unmarked where `mark` is None, and yields the texts as they are finished."""
     from alimark.generation.api import generate_many
 
     if mark is None:
@@ -74,14 +73,14 @@ def detect(
     llm: LLM | None = None,
     **options: Unpack[DetectionOptions],
 ) -> list[Detection]:
-    """Tells which of several keys a text was written under.
+    """Finds out which of several keys a text was generated with.
 
     Args:
         text: The text.
         keys: The keys to try, of one scheme or several.
         embedder: The embedder that the keys name; it is loaded where it is not given.
-        best: How many answers are returned at most.
-        settings: The settings of the detection; those of the scheme by default.
+        best: The most detections that are returned.
+        settings: The settings of the detection; by default those of the scheme.
         llm: The chat model that AliMark's learned restructuring asks.
         **options: Fields of the settings that differ, such as `draws=10_000`.
 
@@ -102,28 +101,31 @@ def detect(
         (True, 'found')
     """
     if not keys:
-        raise AlimarkError("no keys were given; name at least one")
-    changes: dict[str, Any] = {**options}
-    if not all(aligns(key.scheme) for key in keys):
-        return _detect_each(text, keys, embedder, best, settings, changes)
+        raise AlimarkError("no keys were given; give at least one")
+    first = load(keys[0], embedder=embedder)
+    if not isinstance(first, KeyedWatermark) or not all(aligns(key.scheme) for key in keys):
+        return _detect_each(text, keys, embedder, settings, {**options})[:best]
     from alimark.detection.many_keys import detect_keys
 
-    first: Any = load(keys[0], embedder=embedder)
-    chosen = DetectionSettings.of(detection_settings(first, settings, changes))
+    chosen = DetectionSettings.of(detection_settings(first, settings, {**options}))
     return [*detect_keys(text, keys, first.embedder, chosen, best=best, llm=llm)]
 
 
 def _detect_each(
-    text: str, keys: Sequence[Key], embedder: Embedder | None, best: int, settings: Any, options: dict[str, Any]
+    text: str,
+    keys: Sequence[Key],
+    embedder: Embedder | None,
+    settings: RandomKeys | None,
+    options: Mapping[str, object],
 ) -> list[Detection]:
-    """Asks each key in turn, with as many random keys as it takes to tell the keys apart."""
+    """Detects under each key in turn, with enough random keys to resolve p-values corrected for the number of keys."""
     detections: list[Detection] = []
     for key in keys:
         mark = load(key, embedder=embedder)
         chosen = detection_settings(mark, settings, options)
-        chosen = replace(chosen, draws=min(MAX_DRAWS, max(chosen.draws, chosen.draws * len(keys) // 5)))
+        chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
         [answer] = mark.detect_batch([text], chosen)
         if isinstance(answer, AlimarkError):
             raise answer
         detections.append(answer.corrected(len(keys)))
-    return sorted(detections, key=lambda detection: (detection.p_value, -detection.score))[:best]
+    return best_first(detections)

@@ -1,4 +1,4 @@
-"""The Watermark protocol, and the base class of all sentence-level schemes."""
+"""The `Watermark` protocol, which every scheme follows, and the base classes of the built-in schemes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from alimark.detection.settings import DetectionOptions
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
-from alimark.errors import AlimarkError, KeyFileError
+from alimark.errors import AlimarkError, KeyMismatch
+from alimark.generation.settings import DEFAULT_CANDIDATES
 from alimark.keys.key import Key
 from alimark.parameters import SchemeParameters
 
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
-Found = TypeVar("Found", bound=Detection)
-Found_co = TypeVar("Found_co", bound=Detection, covariant=True)
+SomeDetection = TypeVar("SomeDetection", bound=Detection)
+SomeDetection_co = TypeVar("SomeDetection_co", bound=Detection, covariant=True)
 
 
 class Watermark(Protocol):
-    """What every scheme offers: writing marked text, and looking for the mark in a text.
+    """The interface of every scheme: it generates marked text and detects the mark in a text.
 
-    `alimark.load` gives the watermark of a key. Schemes that learn from text also have `fit`.
+    `alimark.load` returns the watermark of a key. Schemes that learn from text also have a class method `fit`.
 
     Example:
         >>> import alimark
@@ -59,14 +60,16 @@ class Watermark(Protocol):
     scheme: ClassVar[str]
     """The scheme's name in key files and records."""
     Parameters: ClassVar[type[SchemeParameters]]
-    """The specification of what its keys hold."""
+    """The parameters of its keys."""
     aligns: ClassVar[bool]
-    """Whether keys have blocks as AliMark's do and detection aligns sentences with them: it takes DetectionSettings, answers
-    with AlignedDetection and searches many keys at once."""
+    """Whether detection aligns sentences with the blocks of the key, as AliMark's does. Such a scheme has AliMark's key
+    parameters, takes DetectionSettings, returns AlignedDetection and can search many keys at once."""
     candidates: ClassVar[int]
-    """The most candidates that are sampled for a sentence, where no other number is asked for."""
+    """The default of the most candidates that are sampled for a sentence."""
     settings: ClassVar[type[RandomKeys]]
-    """The class of the settings of its detection."""
+    """The class of its detection settings."""
+
+    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None: ...
 
     @classmethod
     def asks_llm(cls, key: Key) -> bool:
@@ -74,7 +77,9 @@ class Watermark(Protocol):
         ...
 
     @property
-    def key(self) -> Key: ...
+    def key(self) -> Key:
+        """The key that the watermark was made with."""
+        ...
 
     @overload
     def generate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation: ...
@@ -91,7 +96,7 @@ class Watermark(Protocol):
         batch: int | None = None,
         progress: ManyProgress | None = None,
     ) -> Finished:
-        """Yields each text with its prompt's number as soon as it is finished. A prompt may have another key of the scheme."""
+        """Yields each text with its prompt's number as soon as it is finished. A prompt may name another key of the scheme."""
         ...
 
     @overload
@@ -122,7 +127,7 @@ class Watermark(Protocol):
         llm: LLM | None = None,
         **options: Unpack[DetectionOptions],
     ) -> Detection | Sequence[Detection]:
-        """Looks for the mark in a text, or in each of a list of texts."""
+        """Detects the mark in a text, or in each of a list of texts."""
         ...
 
     def detect_batch(
@@ -137,40 +142,39 @@ class Watermark(Protocol):
         ...
 
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        """The texts that detection will embed."""
+        """The texts that detection embeds, so that a caller can embed them beforehand."""
         ...
 
 
 @lru_cache(maxsize=4)
-def _embedder(name: str) -> Embedder:
+def _load_embedder(name: str) -> Embedder:
     return load_embedder(name)
 
 
 _loading = threading.Lock()
 
 
-class SentenceWatermark(ABC, Generic[Found]):
-    """The base class of all schemes that mark sentence by sentence. A scheme adds its selection rule and its detection.
+class KeyedWatermark(ABC, Generic[SomeDetection]):
+    """The part that all schemes share: the key, the embedder that it names, and `detect`.
 
-    The embedder that the key names is loaded on first use. Threads may share an instance.
+    The embedder is loaded on first use. Threads may share an instance.
     """
 
     scheme: ClassVar[str]
     Parameters: ClassVar[type[SchemeParameters]]
     aligns: ClassVar[bool] = False
-    candidates: ClassVar[int] = 64
+    candidates: ClassVar[int]
     settings: ClassVar[type[RandomKeys]] = RandomKeys
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         if key.scheme != self.scheme:
-            raise KeyFileError(
-                f"key {key.id} is of {key.scheme}, not of {self.scheme}; alimark.load gives its watermark"
+            raise KeyMismatch(
+                f"key {key.id} is of the scheme {key.scheme}, not {self.scheme}; alimark.load returns its watermark"
             )
         if embedder is not None:
             key.check(embedder)
         self.key = key
-        self._given = embedder
-        self._schedulers: dict[int, Scheduler] = {}
+        self._embedder = embedder
 
     @classmethod
     def asks_llm(cls, key: Key) -> bool:
@@ -179,36 +183,113 @@ class SentenceWatermark(ABC, Generic[Found]):
 
     @property
     def embedder(self) -> Embedder:
-        if self._given is None:
+        """The embedder that the key names."""
+        if self._embedder is None:
             with _loading:
-                loaded = _embedder(self.key.embedder)
+                loaded = _load_embedder(self.key.embedder)
             self.key.check(loaded)
-            self._given = loaded
-        return self._given
+            self._embedder = loaded
+        return self._embedder
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key!r})"
 
+    @overload
+    def detect(
+        self,
+        text: str,
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> SomeDetection: ...
+
+    @overload
+    def detect(
+        self,
+        text: list[str],
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> list[SomeDetection]: ...
+
+    def detect(
+        self,
+        text: str | list[str],
+        *,
+        settings: RandomKeys | None = None,
+        llm: LLM | None = None,
+        **options: Unpack[DetectionOptions],
+    ) -> SomeDetection | list[SomeDetection]:
+        """Detects the mark in a text, or in each of a list of texts.
+
+        Args:
+            text: The text; a list for several texts, whose units are embedded in one batch.
+            settings: How to search; by default the scheme's default settings.
+            llm: The model that detection asks: a chat model for AliMark's learned restructuring, and for PMark with sampled
+                medians the model that wrote the text.
+            options: Fields of the scheme's settings that replace those of `settings`.
+
+        Returns:
+            The detection, or for a list of texts the list of detections in the same order.
+
+        Raises:
+            AlimarkError: An option is unknown to the scheme, or a text is empty or too long.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
+            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=64, seed=1)
+            >>> detection = mark.detect(generation.text, draws=2000)
+            >>> detection.verdict() == "found", detection.draws
+            (True, 2000)
+        """
+        return detect_or_raise(self, text, settings, {**options}, llm)
+
+    @abstractmethod
+    def detect_batch(
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
+    ) -> list[SomeDetection | AlimarkError]:
+        """A result for each text, in order; for a text that cannot be searched, its error."""
+
+    @abstractmethod
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        """The texts that detection embeds, so that a caller can embed them beforehand."""
+
+
+class SentenceWatermark(KeyedWatermark[SomeDetection]):
+    """The base class of sentence-level schemes. A scheme adds its selection rule and its detection."""
+
+    candidates: ClassVar[int] = DEFAULT_CANDIDATES
+
+    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
+        super().__init__(key, embedder=embedder)
+        self._schedulers: dict[int, Scheduler] = {}
+
     @classmethod
     @abstractmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
-        """The selection rule of one text.
+        """Makes the selection rule of one text.
 
         Args:
             key: A key of this scheme.
-            settings: What the text is asked for.
-            text_id: Tells the text from all others under the key, as its seed and prompt do.
+            settings: The settings of the generation.
+            text_id: An id that no other text under the key has, made from its seed and prompt.
         """
 
     @overload
-    def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., candidates: int | None = ..., seed: int | None = ...,
-                 sampling: Sampling | None = ..., prompt_style: PromptStyle = ..., batch: int | None = ...,
-                 progress: Progress | None = ...) -> Generation: ...  # fmt: skip
+    def generate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation: ...
 
     @overload
-    def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., candidates: int | None = ...,
-                 seed: int | None = ..., sampling: Sampling | None = ..., prompt_style: PromptStyle = ...,
-                 batch: int | None = ..., progress: Progress | None = ...) -> list[Generation]: ...  # fmt: skip
+    def generate(self, prompt: list[str], llm: LLM, **options: Unpack[GenerateOptions]) -> list[Generation]: ...
 
     def generate(
         self,
@@ -223,24 +304,24 @@ class SentenceWatermark(ABC, Generic[Found]):
         batch: int | None = None,
         progress: Progress | None = None,
     ) -> Generation | list[Generation]:
-        """Writes marked text after a prompt, or after each of several prompts.
+        """Generates marked text after a prompt, or after each of several prompts.
 
         Args:
             prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
-            llm: The language model, as `alimark.load_llm` gives it.
+            llm: The language model, as `alimark.load_llm` returns it.
             sentences: How many sentences to write.
-            candidates: The most candidates that are sampled for a sentence; by default the scheme's usual number.
+            candidates: The most candidates that are sampled for a sentence; by default `candidates` of the scheme.
             seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
             sampling: Temperature, top-p and the like.
             prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
-            batch: Texts written at a time, for a list; by default as many as the model is fastest with.
+            batch: The number of texts generated at a time, for a list; by default the number that suits the model best.
             progress: Called with each sentence as it is chosen.
 
         Returns:
             The generation, or for a list of prompts the list of generations in the same order.
 
         Raises:
-            AlimarkError: Where the options make no sense, or the model or the embedder fails.
+            AlimarkError: The options are invalid, or the model or the embedder fails.
 
         Example:
             >>> from alimark import AliMark, Key
@@ -294,22 +375,22 @@ class SentenceWatermark(ABC, Generic[Found]):
         prompt_style: PromptStyle = "continue",
         progress: Progress | None = None,
     ) -> Generation:
-        """Writes a text like `generate`, for servers: texts that are awaited at the same time are written together.
+        """Generates a text like `generate`, for servers: texts that are awaited at the same time share batches.
 
-        Cancelling the task ends the work on the text.
+        Cancelling the task stops the generation.
 
         Args:
             prompt: What to continue or to answer.
             llm: The language model.
             sentences: How many sentences to write.
-            candidates: The most candidates that are sampled for a sentence; by default the scheme's usual number.
+            candidates: The most candidates that are sampled for a sentence; by default `candidates` of the scheme.
             seed: Makes the text repeatable.
             sampling: Temperature, top-p and the like.
             prompt_style: `continue` or `chat`, as in `generate`.
-            progress: Called with each sentence as it is chosen, in another thread than the event loop's.
+            progress: Called with each sentence as it is chosen, not in the thread of the event loop.
 
         Returns:
-            The generation, the same as `generate` gives for the same seed.
+            The generation, the same as that of `generate` with the same seed.
 
         Raises:
             AlimarkError: As in `generate`.
@@ -339,77 +420,8 @@ class SentenceWatermark(ABC, Generic[Found]):
 
         embedder = self.embedder
         with _loading:
-            # A scheduler holds its model, so the model's id stays its own.
+            # A scheduler refers to its model, so no other object can get the model's id.
             return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
-
-    @overload
-    def detect(
-        self,
-        text: str,
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> Found: ...
-
-    @overload
-    def detect(
-        self,
-        text: list[str],
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> list[Found]: ...
-
-    def detect(
-        self,
-        text: str | list[str],
-        *,
-        settings: RandomKeys | None = None,
-        llm: LLM | None = None,
-        **options: Unpack[DetectionOptions],
-    ) -> Found | list[Found]:
-        """Looks for the mark in a text, or in each of a list of texts.
-
-        Args:
-            text: The text; a list for several texts, whose units are embedded in one batch.
-            settings: How to search; by default the scheme's default settings.
-            llm: The chat model that AliMark's learned restructuring asks.
-            options: Fields of the scheme's settings that replace those of `settings`.
-
-        Returns:
-            The detection, or for a list of texts the list of detections in the same order.
-
-        Raises:
-            AlimarkError: An option is unknown to the scheme, or a text is empty or too long.
-
-        Example:
-            >>> from alimark import AliMark, Key
-            >>> from alimark.testing import StandInEmbedder, StandInLLM
-            >>> embedder = StandInEmbedder()
-            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
-            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=64, seed=1)
-            >>> detection = mark.detect(generation.text, draws=2000)
-            >>> detection.verdict() == "found", detection.draws
-            (True, 2000)
-        """
-        return detect_or_raise(self, text, settings, {**options}, llm)
-
-    @abstractmethod
-    def detect_batch(
-        self,
-        texts: Sequence[str],
-        settings: RandomKeys | None = None,
-        *,
-        llm: LLM | None = None,
-        times: Counter[str] | None = None,
-    ) -> list[Found | AlimarkError]:
-        """A result for each text, in order; for a text that cannot be searched, its error."""
-
-    @abstractmethod
-    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        """The texts that detection will embed."""
 
 
 def generate_in_order(
@@ -422,9 +434,9 @@ def generate_in_order(
     batch: int | None,
     progress: Progress | None,
 ) -> Generation | list[Generation]:
-    """`generate_many` for `generate`: results in the order of the prompts, and the first error is raised.
+    """Implements `generate` by `generate_many`: returns results in the order of the prompts and raises the first error.
 
-    A single prompt is a list of one; it is written in the calling thread.
+    A single prompt is generated in the calling thread.
     """
     from alimark.generation.settings import Prompt
 
@@ -437,7 +449,7 @@ def generate_in_order(
 
 
 def in_order(results: Iterable[tuple[int, Result | AlimarkError]]) -> list[Result]:
-    """All results by their numbers; the first error is raised."""
+    """The results in the order of their numbers; raises the first error."""
     by_number: dict[int, Result] = {}
     for number, result in results:
         if isinstance(result, AlimarkError):
@@ -446,7 +458,7 @@ def in_order(results: Iterable[tuple[int, Result | AlimarkError]]) -> list[Resul
     return [by_number[number] for number in sorted(by_number)]
 
 
-class Detector(Protocol[Found_co]):
+class Detector(Protocol[SomeDetection_co]):
     """The part of a watermark that detects."""
 
     scheme: ClassVar[str]
@@ -454,21 +466,21 @@ class Detector(Protocol[Found_co]):
 
     def detect_batch(
         self, texts: Sequence[str], settings: RandomKeys | None = None, *, llm: LLM | None = None
-    ) -> Sequence[Found_co | AlimarkError]:
+    ) -> Sequence[SomeDetection_co | AlimarkError]:
         """A result for each text, in order; for a text that cannot be searched, its error."""
         ...
 
 
 def detect_or_raise(
-    mark: Detector[Found],
+    mark: Detector[SomeDetection],
     text: str | list[str],
     settings: RandomKeys | None,
     options: Mapping[str, object],
     llm: LLM | None,
-) -> Found | list[Found]:
-    """`detect_batch` for `detect`: a single result for a single text, and the first error is raised."""
+) -> SomeDetection | list[SomeDetection]:
+    """Implements `detect` by `detect_batch`: returns one result for a single text and raises the first error."""
     chosen = detection_settings(mark, settings, options)
-    detections: list[Found] = []
+    detections: list[SomeDetection] = []
     for answer in mark.detect_batch([text] if isinstance(text, str) else text, chosen, llm=llm):
         if isinstance(answer, AlimarkError):
             raise answer
@@ -479,16 +491,18 @@ def detect_or_raise(
 def detection_settings(
     mark: Detector[Detection], settings: RandomKeys | None = None, options: Mapping[str, object] | None = None
 ) -> RandomKeys:
-    """The scheme's settings with some of their fields changed."""
+    """The scheme's detection settings with some of their fields changed."""
     kind, options = type(mark).settings, options or {}
     if settings is not None and not isinstance(settings, kind):
-        raise AlimarkError(f"{mark.scheme} takes {kind.__name__}, not {type(settings).__name__}")
+        raise AlimarkError(
+            f"detection of {mark.scheme} takes settings of the class {kind.__name__}, not {type(settings).__name__}"
+        )
     check_names("detection", options, kind)
     return replace(settings or kind(), **options)  # type: ignore[arg-type]
 
 
 def check_names(what: str, options: Mapping[str, object], settings: type) -> None:
-    """Raises AlimarkError where an option is no field of the settings' class."""
+    """Checks that every option is a field of the settings class; raises AlimarkError if not."""
     known = [field.name for field in fields(settings)]
     if unknown := set(options) - set(known):
         raise AlimarkError(f"unknown {what} option {', '.join(sorted(unknown))}; known: {', '.join(known)}")

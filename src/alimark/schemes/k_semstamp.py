@@ -1,4 +1,4 @@
-"""k-SemStamp (Hou et al., ACL 2024): SemStamp with the k-means regions of domain text in place of random ones."""
+"""k-SemStamp (Hou et al., ACL 2024): SemStamp with k-means clusters of domain text as regions, not random ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CentreRule(RegionRule):
-    """A sentence is seen as its cosines with the centres; its region is the nearest one's."""
+    """Reduces a sentence to its cosines with the centres; its region is that of the nearest centre."""
 
     def __init__(self, key: Key) -> None:
         parameters = key.parameters_as(KSemStampParameters)
@@ -31,11 +31,14 @@ class CentreRule(RegionRule):
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
         if vectors.shape[1] != self._centres.shape[1]:
-            raise KeyMismatch(f"the centres have {self._centres.shape[1]} dimensions, not {vectors.shape[1]}")
+            raise KeyMismatch(
+                f"the key's centres have {self._centres.shape[1]} dimensions, but the embedder has {vectors.shape[1]}; use the "
+                "embedder that the key names"
+            )
         return _unit(vectors.astype(np.float64)) @ _unit(self._centres).T
 
     def locate(self, seen: Floats) -> Located:
-        """The margin is by how much the nearest centre is nearer than the next."""
+        """The nearest centre; the margin is the difference between the cosines of the two nearest ones."""
         ordered = np.sort(seen, axis=1)
         return Located(np.argmax(seen, axis=1), ordered[:, -1] - ordered[:, -2])
 
@@ -48,6 +51,8 @@ def _unit(rows: Floats) -> Floats:
 
 
 class KSemStamp(RegionWatermark):
+    """Generates and detects text marked by k-SemStamp under one key."""
+
     scheme = "k-semstamp"
     Parameters = KSemStampParameters
 
@@ -57,13 +62,13 @@ class KSemStamp(RegionWatermark):
 
     @classmethod
     def fit(cls, texts: Iterable[str], embedder: Embedder, *, regions: int = 8, seed: int = 1) -> Fitted:
-        """The k-means centres of the sentences' directions, by scikit-learn."""
+        """Learns the regions: the k-means centres of normalised sentence embeddings, by scikit-learn."""
         try:
             from sklearn.cluster import KMeans
         except ImportError:
             raise MissingExtra("scikit-learn", "fit") from None
         if not 2 <= regions <= 4096:
-            raise AlimarkError(f"regions must lie between 2 and 4096, not at {regions}")
+            raise AlimarkError(f"regions must be from 2 to 4096, not {regions}")
         corpus = sentences_of(texts)
         if len(corpus.sentences) < 10 * regions:
             raise AlimarkError(

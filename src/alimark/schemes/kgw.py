@@ -1,17 +1,17 @@
-"""KGW (Kirchenbauer et al., "A Watermark for Large Language Models"): a bias on a green list of the vocabulary.
+"""KGW (Kirchenbauer et al., "A Watermark for Large Language Models"): adds a bias to a green list of the vocabulary.
 
-The tokens before a token decide which part of the vocabulary is green there, and green tokens are made likelier. Detection
-counts the green ones. Here a token is green where the hash of the secret, its context and itself lies in the lowest
-`gamma` of all hashes: every device agrees, a detector asks for the tokens it sees and not for whole lists, and colours
-are independent, so that the count of unmarked text is binomial, exactly. transformers draws a permutation of the vocabulary
-with a generator of the device instead, which differs between devices and, on the CPU, knows no more than 2**32 seeds;
-`logits_processor` is its processor with this list in place of that one.
+The tokens before a token decide which part of the vocabulary is green at its place, and green tokens are made more likely.
+Detection counts the green tokens. Here a token is green if the hash of the secret, its context and itself lies in the lowest
+`gamma` of all hashes. So every device computes the same list, detection computes only the colours of the tokens of the text,
+and colours are independent, so that the count in unmarked text is exactly binomial. transformers instead draws a permutation
+of the vocabulary with a random generator of the device, which differs between devices and has only 2**32 seeds on the CPU;
+`logits_processor` is the processor of transformers with the list of this module.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,23 +25,18 @@ from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
     import torch
+    from transformers import WatermarkLogitsProcessor
 
-    from alimark.keys.key import Key
-    from alimark.schemes._engines import Engine
-    from alimark.schemes._writing import Step
+    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_sampling import Step
 
 
 class KGW(TokenLevel):
-    """Marks and detects under one key."""
+    """Generates and detects text marked by KGW under one key."""
 
     scheme = "kgw"
     Parameters = KGWParameters
     parameters: KGWParameters
-
-    @property
-    def secret(self) -> _prf.Words:
-        secret: _prf.Words = _prf.words(self.key.stream("kgw", 16))[0]
-        return secret
 
     def marker(self, seeds: list[int], engine: Engine) -> GreenBias:
         return GreenBias(self.secret, self.parameters, engine.device)
@@ -58,7 +53,7 @@ class KGW(TokenLevel):
         )
 
         def null(first: int, count: int) -> Floats:
-            secrets = null_secrets(self.key, "null-kgw", first, count)
+            secrets = self.null_secrets(first, count)
             return np.asarray(green_tokens(secrets[:, None], grams, parameters.gamma).sum(axis=1), np.float64)
 
         evidence = {
@@ -69,35 +64,31 @@ class KGW(TokenLevel):
         }
         return Statistic(float(green), z, null, parameters.gamma**total, evidence)
 
-    def logits_processor(self, vocabulary: int, device: Any = "cpu") -> Any:
-        """For `generate` of transformers, and for its WatermarkDetector: put it there as `detector.processor`."""
+    def logits_processor(self, vocabulary: int, device: torch.device | str = "cpu") -> WatermarkLogitsProcessor:
+        """A logits processor for `generate` of transformers, and for `processor` of its WatermarkDetector."""
         return _processor(self.secret, self.parameters, vocabulary, device)
 
 
 def distinct_ngrams(ids: Ids, n: int) -> Ids:
-    """Each run of n tokens once, a row each: what repeats says nothing new."""
+    """The distinct n-grams of the tokens, one a row. A repeated n-gram is no further evidence, so it is counted once."""
     if len(ids) < n:
         return np.empty((0, n), np.int64)
     return np.unique(np.lib.stride_tricks.sliding_window_view(ids, n), axis=0)
 
 
 def green_tokens(secret: _prf.Words, grams: Ids, gamma: float) -> NDArray[np.bool_]:
-    """Whether the last token of each row is green behind the others. `secret`: one, or many, in front of the rows."""
+    """Whether the last token of each n-gram is green after the others. Several secrets stand in a first axis of `secret`."""
     bits = _prf.hashed(secret, *grams.T)
     return np.asarray(bits < np.uint64(gamma * 2**64))
 
 
-def null_secrets(key: Key, label: str, first: int, count: int) -> _prf.Words:
-    """The words of random keys, number `first` on: repeatable, and unknown without the secret."""
-    return np.concatenate([_prf.words(key.stream(label, 16, i)) for i in range(first, first + count)])
-
-
 def normal_tail(z: float) -> float:
+    """The probability that a standard normal number is at least z."""
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 def binomial_tail(green: int, total: int, gamma: float) -> float:
-    """The chance of so many green tokens or more."""
+    """The probability of at least `green` green tokens among `total` in unmarked text."""
     logs = [
         math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
         + k * math.log(gamma) + (total - k) * math.log1p(-gamma)
@@ -107,19 +98,19 @@ def binomial_tail(green: int, total: int, gamma: float) -> float:
 
 
 class GreenBias:
-    """Adds delta to the green tokens of the nucleus. The first tokens of a text, which have no context, stay as they are."""
+    """Adds delta to the logits of green tokens. The first tokens of a text, which have too little context, are not biased."""
 
-    def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: Any) -> None:
+    def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: torch.device | str) -> None:
         self._secret, self._parameters = _prf.on(device, secret), parameters
 
     def choose(self, step: Step) -> torch.Tensor:
         return step.sampled(self.biased(step))
 
     def biased(self, step: Step) -> torch.Tensor:
-        """The log-probabilities, not made to add up to one again."""
+        """The biased log-probabilities, not normalised."""
         if step.number < self._parameters.context:
             return step.logs
-        context = step.own[:, -self._parameters.context :]
+        context = step.text_ids[:, -self._parameters.context :]
         green = torch_green(self._secret, context, step.tokens, self._parameters.gamma)
         return step.logs + self._parameters.delta * green
 
@@ -128,14 +119,16 @@ class GreenBias:
 
 
 def torch_green(secret: torch.Tensor, context: torch.Tensor, tokens: torch.Tensor, gamma: float) -> torch.Tensor:
-    """`green_tokens` for many tokens behind each row's context."""
+    """`green_tokens` on torch, for many tokens after the context of each row."""
     bits = _prf.torch_hashed(secret, *(place[:, None] for place in context.T), tokens)
-    # Signed integers order as unsigned ones do once the highest bit is turned.
+    # With the highest bit flipped, signed integers have the order of unsigned ones.
     threshold = int(gamma * 2**64) - 2**63
     return (bits ^ -(2**63)) < threshold
 
 
-def _processor(secret: _prf.Words, parameters: KGWParameters, vocabulary: int, device: Any) -> Any:
+def _processor(
+    secret: _prf.Words, parameters: KGWParameters, vocabulary: int, device: torch.device | str
+) -> WatermarkLogitsProcessor:
     import torch
     from transformers import WatermarkLogitsProcessor
 

@@ -1,14 +1,14 @@
-"""PMark (Huo et al., 2025): a sentence lies above or below the median of each of several channels, as secret bits say.
+"""PMark (Huo et al., 2025): secret bits decide whether a sentence lies above or below the median of each channel.
 
-A channel is the cosine with a secret vector. Over random bits each half of what the model would say is as likely as the
-other, so nothing of the model's distribution is lost. Where the median lies is found out by sampling (online), which the
-detector then has to do as well and needs the model for, or taken to be 0 (offline).
+A channel is the cosine with a secret vector. Over random bits both halves of the model's distribution are equally likely, so
+the watermark does not change that distribution. The median is estimated by sampling from the model ("sampled"), which
+detection must then do too, or taken to be 0 ("prior").
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,21 +35,23 @@ _KEYS_A_CHUNK = 1024
 
 
 def unpack(data: bytes, *shape: int) -> Bits:
+    """The bits of the bytes as an array."""
     count = int(np.prod(shape))
     return np.unpackbits(np.frombuffer(data, np.uint8))[:count].reshape(shape).astype(bool)
 
 
 def soft_counts(cosines: Floats, medians: Floats, bits: Bits, decay: float, threshold: float) -> Floats:
-    """1 on the side of the median that the bit names and within `threshold` of it, and beyond that less the further away."""
+    """The soft count of each cosine: 1 on the side of the median that the bit names or within `threshold` of it, else less than
+    1 by exponential decay with the distance."""
     beyond = np.where(bits, medians - cosines, cosines - medians)
     return np.asarray(np.exp(-decay * np.maximum(beyond - threshold, 0.0)))
 
 
 class ChannelRule:
-    """Of the candidates keep those on the right side of each channel's median in turn; any of them may be taken.
+    """Keeps the candidates on the right side of each channel's median, channel by channel, and takes any that is left.
 
-    With the median known beforehand the first draw that is right in every channel is distributed like any other that is, so
-    sampling stops there.
+    Where the median is taken to be 0, sampling stops at the first candidate that is right in every channel: draws are
+    independent, so it is distributed like a random one of all that are right.
     """
 
     scheme, embeds, strict = "pmark", True, True
@@ -62,14 +64,14 @@ class ChannelRule:
         self._done = 0
 
     def bits(self, first: int, count: int) -> Bits:
-        """The secret bits of `count` sentences from number `first` on, a row each."""
+        """The secret bits of `count` sentences from number `first` on, one sentence a row."""
         rows = [
             unpack(self.key.stream("pmark/bits", -(-self.size // 8), t), self.size) for t in range(first, first + count)
         ]
         return np.array(rows).reshape(count, self.size)
 
     def null_bits(self, chunk: int, sentences: int) -> Bits:
-        """Those of the random keys of a chunk."""
+        """The bits of each random key of a chunk: (keys, sentences, channels)."""
         size = -(-_KEYS_A_CHUNK * self.size // 8)
         # One call for each sentence, so that longer texts extend the same keys.
         columns = [
@@ -78,8 +80,11 @@ class ChannelRule:
         return np.stack(columns, axis=1)
 
     def vectors(self, dimension: int) -> Floats:
+        """The orthonormal vectors of the channels, one a row."""
         if dimension < self.size:
-            raise KeyMismatch(f"{self.size} channels are more than the embedder has dimensions ({dimension})")
+            raise KeyMismatch(
+                f"{self.size} channels need an embedder with at least as many dimensions, but it has {dimension}"
+            )
         if dimension not in self._vectors:
             rows = self.key.normals("pmark/channels", self.size, dimension, dimension)
             self._vectors[dimension] = orthonormal(rows[None])[0]
@@ -103,7 +108,9 @@ class ChannelRule:
             right = (values >= median) == bit
             matches += right
             kept &= right
-        worths = matches + len(bits) * kept  # those kept first, then the most channels
+        worths = (
+            matches + len(bits) * kept
+        )  # candidates that are right in every channel come first, then those that are right in most
         return [
             Weight(*values)
             for values in zip(matches.tolist(), worths.astype(float).tolist(), kept.tolist(), strict=True)
@@ -114,6 +121,8 @@ class ChannelRule:
 
 
 class PMark(SentenceRival):
+    """Generates and detects text marked by PMark under one key."""
+
     scheme = "pmark"
     candidates = 64
     Parameters = PMarkParameters
@@ -138,7 +147,7 @@ class PMark(SentenceRival):
                 "the key's medians are sampled from the model that wrote the text; without it they are taken to be 0",
             )
         total = seen.size
-        # Of each sentence and channel what it counts if its bit is 0 and if it is 1.
+        # The soft count of each sentence and channel if its bit is 0, and if it is 1.
         either = np.stack([
             soft_counts(seen, medians, np.full(seen.shape, bit), parameters.decay, parameters.threshold)
             for bit in (False, True)
@@ -148,23 +157,23 @@ class PMark(SentenceRival):
             return np.asarray(np.where(bits, either[1], either[0]).sum(axis=(-2, -1)))
 
         def null(first: int, count: int) -> Floats:
-            """Random keys have other bits; given the cosines with the channels, no other part of the key matters."""
+            """The z-scores of random keys, which have other bits and the same channels."""
             parts = [
-                counts(rule.null_bits(chunk, len(seen))[some]) for chunk, some in in_chunks(first, count, _KEYS_A_CHUNK)
+                counts(rule.null_bits(chunk, len(seen))[keys]) for chunk, keys in in_chunks(first, count, _KEYS_A_CHUNK)
             ]
             return np.asarray((np.concatenate(parts) - total / 2) / np.sqrt(total / 4))
 
         bits = rule.bits(0, len(seen))
         soft = float(counts(bits))
         right = (seen >= medians) == bits
-        evidence: dict[str, Any] = {
+        evidence: dict[str, object] = {
             "counted": total, "right_side": int(right.sum()), "soft_count": round(soft, 3), "expected": total / 2,
             "channels_of_each": right.sum(axis=1).tolist(), "median": "sampled" if rule.sampled and llm else "prior",
         }  # fmt: skip
         return Statistic.of_z(count_z(soft, total, 0.5), null, 0.5**total, evidence, warnings)
 
     def _medians(self, sentences: Sequence[str], llm: LLM, samples: int) -> Floats:
-        """Of every channel among what the model says after each sentence; the first has nothing before it, so 0."""
+        """The median of each channel among samples of the model for each sentence. The first has no context and gets 0."""
         cutter = splitter(self.key.splitter)
         medians = np.zeros((len(sentences), self.rule(self.key).size))
         for t in range(1, len(sentences)):

@@ -1,19 +1,19 @@
-"""The registry of schemes: watermark classes by name, AliMark and its rivals alike.
+"""The registry of schemes: the watermark class of each scheme by its name.
 
-A class is imported when its name is asked for. A package adds a scheme by an entry point of the group `alimark.schemes` that
-names a class with the interface `alimark.Watermark`; its attribute `Parameters` says what its keys hold.
+A class is imported on first use. A package adds a scheme by an entry point of the group `alimark.schemes` that
+names a class with the interface `alimark.Watermark`; its attribute `Parameters` is the class of its key parameters.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alimark._util.registry import Registry
 from alimark.errors import KeyFileError
 from alimark.parameters import known_schemes, parameters_class
 
 if TYPE_CHECKING:
-    from alimark.generation.selection import Rule
+    from alimark.generation.selection import Rule, RuleFactory
     from alimark.generation.settings import GenerationSettings
     from alimark.keys.key import Key
     from alimark.schemes.base import Watermark
@@ -37,13 +37,13 @@ _REGISTRY: Registry[type[Watermark]] = Registry(
 
 
 def names() -> tuple[str, ...]:
-    """All schemes, AliMark first."""
+    """The names of all schemes, AliMark first."""
     return known_schemes()
 
 
 def scheme(name: str) -> type[Watermark]:
-    """The watermark class of a scheme; raises KeyFileError where the name is not known."""
-    parameters_class(name)  # its messages tell more
+    """The watermark class of a scheme; raises KeyFileError if there is no such scheme."""
+    parameters_class(name)  # its error messages are more specific
     return _REGISTRY.get(name)
 
 
@@ -53,14 +53,13 @@ def aligns(name: str) -> bool:
 
 
 def asks_llm(key: Key) -> bool:
-    """Whether detection is only complete with the model that wrote the text, as where PMark samples its medians."""
+    """Whether detection under a key asks the model that wrote the text, as PMark does for sampled medians."""
     return scheme(key.scheme).asks_llm(key)
 
 
 def rule_for(key: Key, settings: GenerationSettings, text_id: str) -> Rule:
-    """The selection rule of one text under a key of any sentence-level scheme (a `generation.selection.RuleFactory`)."""
-    watermark: Any = scheme(key.scheme)
-    if not hasattr(watermark, "sentence_rule"):
-        raise KeyFileError(f"{key.scheme} marks tokens, not sentences; write with alimark.load(key).generate")
-    rule: Rule = watermark.sentence_rule(key, settings, text_id)
-    return rule
+    """Makes the selection rule of one text under a key of any sentence-level scheme (a `generation.selection.RuleFactory`)."""
+    make_rule: RuleFactory | None = getattr(scheme(key.scheme), "sentence_rule", None)
+    if make_rule is None:
+        raise KeyFileError(f"{key.scheme} marks tokens, not sentences; generate text with alimark.load(key).generate")
+    return make_rule(key, settings, text_id)

@@ -1,4 +1,4 @@
-"""SemStamp (Hou et al., NAACL 2024): regions by random hyperplanes, valid by the signature of the sentence before."""
+"""SemStamp (Hou et al., NAACL 2024): random hyperplanes divide the embedding space into regions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alimark.schemes._regions import Located, Mask, RegionRule, RegionWatermark
 
 
 class HyperplaneRule(RegionRule):
-    """A sentence is seen as its cosines with the planes' normals; a region is the pattern of their signs."""
+    """Reduces a sentence to its cosines with the normals of the hyperplanes; its region is the pattern of their signs."""
 
     def __init__(self, key: Key) -> None:
         parameters = key.parameters_as(SemStampParameters)
@@ -24,9 +24,11 @@ class HyperplaneRule(RegionRule):
         self._normals: dict[int, Floats] = {}
 
     def normals(self, dimension: int) -> Floats:
-        """One a row, of length 1; independent, as the paper has them, and not orthogonal."""
+        """The unit normals of the hyperplanes, one a row. As in the paper they are independent, not orthogonal."""
         if dimension < self.hyperplanes:
-            raise KeyMismatch(f"{self.hyperplanes} hyperplanes are more than the embedder has dimensions ({dimension})")
+            raise KeyMismatch(
+                f"{self.hyperplanes} hyperplanes need an embedder with at least as many dimensions, but it has {dimension}"
+            )
         if dimension not in self._normals:
             rows = self.key.normals("semstamp/hyperplanes", self.hyperplanes, dimension, dimension)
             self._normals[dimension] = rows / np.sqrt(halving_sum(rows * rows))[:, None]
@@ -41,13 +43,15 @@ class HyperplaneRule(RegionRule):
         return Located((seen > 0) @ self._weights, np.abs(seen).min(axis=1))
 
     def shortfall(self, seen: Floats, valid: Mask) -> Floats:
-        """The cosines that would have to change their signs, added up."""
+        """The sum of the absolute cosines whose signs differ from those of the nearest valid region."""
         signs = (np.flatnonzero(valid)[:, None] // self._weights) % 2 == 1
         wrong = (seen > 0)[:, None, :] != signs[None]
         return np.asarray((wrong * np.abs(seen)[:, None, :]).sum(axis=2).min(axis=1))
 
 
 class SemStamp(RegionWatermark):
+    """Generates and detects text marked by SemStamp under one key."""
+
     scheme = "semstamp"
     Parameters = SemStampParameters
 

@@ -1,7 +1,7 @@
-"""What the sentence-level rivals share: the pipeline's stages for splitting and embedding, random keys, and the result.
+"""The base class of the sentence-level rivals of AliMark: splitting, embedding, significance and the result.
 
-None of them needs the prompt at detection. A rule that looks at the previous sentence cannot mark the first sentence of a
-text, and its test counts from the second sentence on.
+Detection never needs the prompt. A rule that compares a sentence with the previous one cannot mark the first sentence of a
+text, so its test counts from the second sentence on.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ if TYPE_CHECKING:
     from alimark.llm.base import LLM
 
 REJECTION_LIMIT = 100
+"""The most draws for a sentence under rejection sampling."""
 REJECTION_WAVE = 8
-"""Draws at a time: about one in five is accepted, so more would be thrown away and fewer would keep an engine waiting."""
+"""Draws in a batch. About one in five is accepted: larger batches waste draws, smaller ones leave the engine idle."""
 
 
 def count_z(count: float, total: int, share: float) -> float:
-    """The z-test of all these papers: a count of `total` against the share of them that chance would give."""
+    """The z-score of a count among `total`, where each is counted with probability `share` in unmarked text."""
     return (count - share * total) / math.sqrt(share * (1 - share) * total) if total else 0.0
 
 
 class SentenceRival(SentenceWatermark[Detection]):
-    """A scheme adds its parameters, its rule and its statistic."""
+    """The base class of the rivals. A scheme adds its parameters, its selection rule and its statistic."""
 
     candidates: ClassVar[int] = REJECTION_LIMIT
 
@@ -63,7 +64,7 @@ class SentenceRival(SentenceWatermark[Detection]):
     @classmethod
     @abstractmethod
     def rule(cls, key: Key) -> Rule:
-        """What is asked of a sentence while a text is written."""
+        """Makes the selection rule of one text."""
 
     @classmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
@@ -71,7 +72,7 @@ class SentenceRival(SentenceWatermark[Detection]):
 
     @abstractmethod
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
-        """The statistic of a text; `seen` holds a row for each sentence, what the rule sees of it."""
+        """The statistic of a text; `seen` has a row for each sentence, as the rule's `see` returns it."""
 
     def _split(self, text: str) -> SplitText:
         split_text = split(normalise(text), self.key)
@@ -132,12 +133,13 @@ class SentenceRival(SentenceWatermark[Detection]):
 
 
 def too_short() -> Statistic:
-    """The statistic of a text in which there is nothing to count."""
+    """The statistic of a text that is too short to count anything."""
     return Statistic.of_z(0.0, lambda first, count: np.zeros(count), 1.0, {"counted": 0})
 
 
 def in_chunks(first: int, count: int, size: int) -> Iterator[tuple[int, slice]]:
-    """The chunks of `size` random keys that hold the keys `first` to `first + count - 1`, and which of each."""
+    """Divides the random keys `first` to `first + count - 1` into chunks of `size`: yields each chunk's number and the slice of
+    it that is needed."""
     for chunk in range(first // size, -(-(first + count) // size)):
         start = chunk * size
         yield chunk, slice(max(first, start) - start, min(first + count, start + size) - start)

@@ -1,14 +1,14 @@
-"""SimMark (Dabiriaghdam and Wang, EMNLP 2025): the similarity of a sentence to the one before lies in an interval.
+"""SimMark (Dabiriaghdam and Wang, EMNLP 2025): the similarity of a sentence to the previous one lies in an interval.
 
-There is no secret in it: the interval is all there is to know, and every key with the same interval marks and finds the same
-texts. So there are no random keys either, and the p-value is of another kind: the share of random sequences of as many pairs
-of human sentences, of those that the interval was learned from, which count as much.
+The scheme has no secret: all keys with the same interval mark and detect the same texts. So a p-value cannot come from random
+keys. It is the share of random sequences of as many pairs of neighbouring human sentences, drawn from the text that the
+interval was learned from, with a count at least as high.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,32 +28,39 @@ if TYPE_CHECKING:
     from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
+Array = NDArray[np.floating]
+
 _SEQUENCES_A_CHUNK = 1024
 _QUANTILES = 2001
 MOST_COMPONENTS = 512
 
 
 class Measure:
-    """The similarity of two sentences: a cosine, or a Euclidean distance, of embeddings or of their principal components."""
+    """The similarity of two sentences: the cosine or the Euclidean distance of embeddings or of their principal components."""
 
-    def __init__(self, distance: str, mean: NDArray[Any] | None, components: NDArray[Any] | None) -> None:
+    def __init__(self, distance: str, mean: Array | None, components: Array | None) -> None:
         self.distance, self._mean, self._components = distance, mean, components
 
     @classmethod
     def of(cls, fitted: Fitted) -> Measure:
+        """The measure that was learned from text."""
         return cls(str(fitted.origin["distance"]), fitted.arrays.get("mean"), fitted.arrays.get("components"))
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
+        """Normalises embeddings and reduces them to principal components where these were learned."""
         wide: Floats = vectors.astype(np.float64)
         wide = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
         if self._components is None or self._mean is None:
             return wide
         if self._components.shape[1] != wide.shape[1]:
-            raise KeyMismatch(f"the components have {self._components.shape[1]} dimensions, not {wide.shape[1]}")
+            raise KeyMismatch(
+                f"the key's components have {self._components.shape[1]} dimensions, but the embedder has {wide.shape[1]}; use "
+                "the embedder that the key names"
+            )
         return np.asarray((wide - self._mean) @ self._components.T.astype(np.float64))
 
     def between(self, rows: Floats, others: Floats) -> Floats:
-        """Of rows with rows."""
+        """The similarity of each row to the row of `others` at the same place."""
         if self.distance == "euclidean":
             return np.asarray(np.linalg.norm(rows - others, axis=-1))
         lengths = np.linalg.norm(rows, axis=-1) * np.linalg.norm(others, axis=-1)
@@ -61,17 +68,17 @@ class Measure:
 
 
 def outside(values: Floats, lower: float, upper: float) -> Floats:
-    """How far values lie from the interval; 0 within it."""
+    """The distance of each value from the interval; 0 inside it."""
     return np.maximum(np.maximum(lower - values, values - upper), 0.0)
 
 
 def soft_counts(values: Floats, lower: float, upper: float, decay: float) -> Floats:
-    """The paper's: 1 within the interval, and outside of it less the further away."""
+    """The soft count of the paper: 1 inside the interval, outside it an exponential decay with the distance."""
     return np.asarray(np.exp(-decay * outside(values, lower, upper)))
 
 
 class IntervalRule:
-    """Accept a sentence whose similarity to the one before lies in the interval. The first sentence is free."""
+    """Accepts a sentence whose similarity to the previous one lies in the interval, and any first sentence."""
 
     scheme, embeds, stops, strict, size = "simmark", True, True, True, 1
 
@@ -87,7 +94,7 @@ class IntervalRule:
 
     @property
     def share(self) -> float:
-        """Of human pairs in the interval; never quite none or all, which would leave nothing to test."""
+        """The share of human pairs in the interval, kept away from 0 and 1 so that the variance of the count is not 0."""
         within = float(((self.human >= self.lower) & (self.human <= self.upper)).mean())
         return min(max(within, 1 / len(self.human)), 1 - 1 / len(self.human))
 
@@ -108,6 +115,8 @@ class IntervalRule:
 
 
 class SimMark(SentenceRival):
+    """Generates and detects text marked by SimMark under one key."""
+
     scheme = "simmark"
     Parameters = SimMarkParameters
 
@@ -126,13 +135,13 @@ class SimMark(SentenceRival):
 
         def null(first: int, count: int) -> Floats:
             parts = []
-            for chunk, some in in_chunks(first, count, _SEQUENCES_A_CHUNK):
+            for chunk, rows in in_chunks(first, count, _SEQUENCES_A_CHUNK):
                 drawn = self.key.uniforms("simmark/null", _SEQUENCES_A_CHUNK * steps, chunk, steps)
-                picked = (drawn * len(human)).astype(np.int64).reshape(_SEQUENCES_A_CHUNK, steps)[some]
+                picked = (drawn * len(human)).astype(np.int64).reshape(_SEQUENCES_A_CHUNK, steps)[rows]
                 parts.append(human[picked].sum(axis=1))
             return np.asarray((np.concatenate(parts) - share * steps) / np.sqrt(share * (1 - share) * steps))
 
-        evidence: dict[str, Any] = {
+        evidence: dict[str, object] = {
             "counted": steps, "in_interval": int((counts == 1).sum()), "soft_count": round(float(counts.sum()), 3),
             "expected": round(share * steps, 2), "interval": [round(rule.lower, 4), round(rule.upper, 4)],
             "similarities": [round(float(value), 4) for value in similarities],
@@ -150,16 +159,25 @@ class SimMark(SentenceRival):
         components: int = 0,
         closeness: tuple[float, float] = (0.5, 0.7),
     ) -> Fitted:
-        """The interval between two quantiles of the closeness of neighbours in human text.
+        """Learns the interval: between two quantiles of the similarity of neighbouring sentences in human text.
 
-        The paper picks an interval by eye, one that few human pairs fall into and that the model still gets to. Here a fifth of
-        human pairs do, the ones next above the middle, which a small model gets to behind most sentences.
+        The paper chooses an interval by eye that contains few human pairs and that the model can still reach. The default
+        here contains a fifth of the human pairs, just above the median, which a small model can reach after most sentences.
+
+        Args:
+            texts: Human texts with at least 100 pairs of neighbouring sentences.
+            embedder: The embedder of the keys.
+            distance: "cosine" or "euclidean".
+            components: The number of principal components that embeddings are reduced to; 0: no reduction.
+            closeness: The two quantiles, where 1 is the closest pair.
         """
         low, high = closeness
         if distance not in DISTANCES:
             raise AlimarkError(f"distance must be cosine or euclidean, not {distance!r}")
         if not 0 <= low < high <= 1:
-            raise AlimarkError(f"closeness takes two shares in order, such as 0.5 and 0.7, not {low:g} and {high:g}")
+            raise AlimarkError(
+                f"closeness must be two increasing numbers from 0 to 1, such as 0.5 and 0.7, not {low:g} and {high:g}"
+            )
         corpus = sentences_of(texts)
         vectors = embedded(corpus.sentences, embedder)
         mean, rows = _principal(vectors, components) if components else (None, None)
@@ -170,7 +188,7 @@ class SimMark(SentenceRival):
             raise AlimarkError(f"{len(neighbours)} pairs of sentences are too few to learn from; give at least 100")
         values = measure.between(seen[neighbours + 1], seen[neighbours])
         shares = (low, high) if distance == "cosine" else (1 - high, 1 - low)
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, Array] = {
             "interval": np.quantile(values, shares).astype("<f8"),
             "similarities": np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES).astype("<f8"),
         }
@@ -182,8 +200,8 @@ class SimMark(SentenceRival):
         return Fitted(cls.scheme, arrays, origin)
 
 
-def _principal(vectors: NDArray[np.float32], components: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The mean and the first principal components of the sentences' directions, by scikit-learn."""
+def _principal(vectors: NDArray[np.float32], components: int) -> tuple[Array, Array]:
+    """The mean and the first principal components of normalised sentence embeddings, by scikit-learn."""
     try:
         from sklearn.decomposition import PCA
     except ImportError:

@@ -1,12 +1,12 @@
-"""SIR (Liu et al., "A Semantic Invariant Robust Watermark for Large Language Models"): a bias by the meaning so far.
+"""SIR (Liu et al., "A Semantic Invariant Robust Watermark for Large Language Models"): a bias by the meaning of the text.
 
-A small network turns the embedding of the text so far into `dimension` numbers, about as many above zero as below; each
-token of the vocabulary belongs to one of them, by a hash of the secret and the token, and is made likelier or less likely by
-its sign. Like meanings give like biases, so that a paraphrase keeps part of the mark. The network is trained on embeddings of
-ordinary text (`alimark fit sir`) by the paper's two losses: the cosine of two outputs follows that of the two embeddings,
-stretched about its mean, and numbers are near +R or -R, balanced over each output and over each of the `dimension`.
+A small network maps the embedding of the text so far to `dimension` numbers, about half of them positive. A hash of the
+secret and the token assigns each token of the vocabulary to one of them, and its sign makes the token more or less likely.
+Similar meanings give similar biases, so a paraphrase keeps part of the mark. The network is trained on embeddings of ordinary
+text (`alimark fit sir`) with the two losses of the paper: the cosine of two outputs follows the cosine of the two embeddings,
+stretched about its mean; and the numbers are near +R or -R, balanced over each output and over each of the `dimension`.
 
-The network is no secret and a key holds it; what random keys draw anew is the assignment of tokens.
+The network is not secret and is stored in the key. Random keys differ in the assignment of tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from alimark.errors import AlimarkError, MissingExtra
 from alimark.keys.fitted import Fitted
 from alimark.parameters.sir import BLOCKS, SIRParameters, network_layers
 from alimark.schemes import _prf
-from alimark.schemes.kgw import null_secrets
 from alimark.schemes.token_level import TokenLevel
 from alimark.schemes.tokens import Ids, TextTokenizer
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
@@ -36,38 +35,35 @@ if TYPE_CHECKING:
     import torch
 
     from alimark.embedding.base import Embedder
-    from alimark.schemes._engines import Engine
-    from alimark.schemes._writing import Step
+    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_sampling import Step
 
 Array = NDArray[np.float32]
 
 _HIDDEN = 256
-_SHARPNESS = 1000.0  # the paper's k2: tanh of so much is a sign
-_STRETCH = 20.0  # k1
-# Lambda 1 and 2, of losses that are means where the paper has sums. Much more on the first, and all texts get one output.
+_SHARPNESS = 1000.0  # k2 of the paper: so large that tanh is nearly a sign
+_STRETCH = 20.0  # k1 of the paper
+# Lambda 1 and 2 of the paper, for losses that are means here and sums there. With a much larger first one the network gives
+# the same output for all texts.
 _FLATNESS, _SIMILARITY = 1.0, 1.0
 _LEAST_PASSAGES = 64
 
 
 class SIR(TokenLevel):
-    """Marks and detects under one key."""
+    """Generates and detects text marked by SIR under one key."""
 
     scheme = "sir"
     Parameters = SIRParameters
     parameters: SIRParameters
 
     @property
-    def secret(self) -> _prf.Words:
-        secret: _prf.Words = _prf.words(self.key.stream("sir", 16))[0]
-        return secret
-
-    @property
     def network(self) -> Network:
+        """The trained network that the key holds."""
         assert self.key.fitted is not None
         return Network.of(self.key.fitted, self.parameters.dimension)
 
     def biases(self, contexts: Sequence[str]) -> Array:
-        """A row of signs for each text so far."""
+        """The signs of the network's outputs for each context, one context a row."""
         return self.network.signs(self.embedder.embed(list(contexts)))
 
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
@@ -95,7 +91,7 @@ class SIR(TokenLevel):
             )
 
         def null(first: int, count: int) -> Floats:
-            return scores(null_secrets(self.key, "null-sir", first, count))
+            return scores(self.null_secrets(first, count))
 
         raw = float(scores(self.secret[None])[0])
         return Statistic(raw, None, null, 0.0, {"mean": raw, "scored": len(tokens), "contexts": len(contexts)})
@@ -105,7 +101,16 @@ class SIR(TokenLevel):
         cls, texts: Iterable[str], embedder: Embedder, *, dimension: int = 300, passages: int = 2000, epochs: int = 60,
         seed: int = 0,
     ) -> Fitted:  # fmt: skip
-        """Trains a network on the embeddings of passages of ordinary texts."""
+        """Trains the network on embeddings of passages of ordinary text.
+
+        Args:
+            texts: Ordinary texts.
+            embedder: The embedder of the keys.
+            dimension: The number of the network's outputs.
+            passages: The most passages that are used.
+            epochs: The number of training epochs.
+            seed: Makes the training repeatable.
+        """
         read = list(dict.fromkeys(texts))
         chosen = passages_of(read, passages, seed)
         if len(chosen) < _LEAST_PASSAGES:
@@ -121,24 +126,25 @@ class SIR(TokenLevel):
 
 
 def contexts_of(ids: Ids, chunk: int, window: int, tokenizer: TextTokenizer) -> list[str]:
-    """The text before each chunk but the first, which has none and is neither marked nor scored."""
+    """The text before each chunk. The first chunk has no context; it is neither marked nor scored, and left out here."""
     ends = range(chunk, len(ids), chunk)
     return [tokenizer.text(ids[max(0, end - window) : end]).strip() for end in ends]
 
 
 def assigned(secret: _prf.Words, tokens: Ids, dimension: int) -> NDArray[np.int64]:
-    """The number among the network's outputs that each token belongs to."""
+    """The index of the network's output that each token is assigned to."""
     return (_prf.hashed(secret, tokens) >> np.uint64(32)).astype(np.int64) * dimension >> 32
 
 
 @dataclass(frozen=True)
 class Network:
-    """A layer in, residual blocks, a layer out; as NumPy arrays, since it runs once in a chunk."""
+    """The network of SIR: an input layer, residual blocks and an output layer. It runs on NumPy, once for each chunk."""
 
     layers: tuple[tuple[Array, Array], ...]
 
     @classmethod
     def of(cls, fitted: Fitted, dimension: int) -> Network:
+        """The network from learned data; raises KeyFileError if these are not a network with that many outputs."""
         return cls(network_layers(fitted, dimension))
 
     def __call__(self, vectors: Array) -> Array:
@@ -149,16 +155,17 @@ class Network:
         return np.asarray(x @ last.T + shift)
 
     def signs(self, vectors: Array) -> Array:
+        """The outputs for some embeddings, each nearly +1 or -1."""
         return np.asarray(np.tanh(_SHARPNESS * self(vectors)))
 
 
 class MeaningBias:
-    """Adds delta times the sign of its number to every token of the nucleus; signs change from chunk to chunk."""
+    """Adds delta times the sign of its output to the logit of every token; the signs change from chunk to chunk."""
 
-    def __init__(self, mark: SIR, device: Any) -> None:
+    def __init__(self, mark: SIR, device: torch.device) -> None:
         self._mark, self._device = mark, device
         self._secret = _prf.on(device, mark.secret)
-        self._signs: Any = None
+        self._signs: torch.Tensor | None = None
 
     def choose(self, step: Step) -> torch.Tensor:
         import torch
@@ -168,9 +175,10 @@ class MeaningBias:
             return step.sampled(step.logs)
         if step.number % parameters.chunk == 0:
             read = self._mark.tokenizer.text
-            contexts = [read(ids).strip() for ids in step.own[:, -parameters.window :].tolist()]
+            contexts = [read(ids).strip() for ids in step.text_ids[:, -parameters.window :].tolist()]
             self._signs = torch.from_numpy(self._mark.biases(contexts)).to(self._device)
-        # The upper half of the bits, times the dimension, as `assigned` has it.
+        assert self._signs is not None  # set at the first multiple of `chunk`
+        # The same assignment as in `assigned`: the upper 32 bits, scaled to the dimension.
         upper = (_prf.torch_hashed(self._secret, step.tokens) >> 32) & 0xFFFFFFFF
         bias = self._signs.gather(1, upper * parameters.dimension >> 32)
         return step.sampled(step.logs + parameters.delta * bias)
@@ -183,7 +191,7 @@ class MeaningBias:
 
 
 def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
-    """Runs of one to eight sentences from all over the texts."""
+    """Random passages of one to eight sentences from all texts."""
     cut = splitter(DEFAULT_SPLITTER)
     random = np.random.default_rng(seed)
     each = math.ceil(count / max(1, len(texts)))
@@ -201,7 +209,7 @@ def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
 def train(
     vectors: Array, dimension: int, epochs: int, seed: int, *, batch: int = 256, rate: float = 1e-3
 ) -> tuple[dict[str, Array], dict[str, float]]:
-    """The network's arrays, and what the losses came to."""
+    """Trains the network; returns its arrays and its final losses."""
     try:
         import torch
     except ImportError:
@@ -253,19 +261,19 @@ def _cosines(rows: torch.Tensor) -> torch.Tensor:
 
 
 def mean_cosine(vectors: torch.Tensor) -> torch.Tensor:
-    """Over all pairs, each vector with itself included, as the paper's sum has it."""
+    """The mean cosine over all pairs, including each vector with itself, as in the paper."""
     return _cosines(vectors).mean()
 
 
 def similarity_loss(outputs: torch.Tensor, vectors: torch.Tensor, middle: torch.Tensor) -> torch.Tensor:
-    """How far the cosines of the outputs are from those of the embeddings, stretched about their mean."""
+    """The mean difference between the cosines of outputs and those of embeddings, stretched about their mean."""
     import torch
 
     return (_cosines(outputs) - torch.tanh(_STRETCH * (_cosines(vectors) - middle))).abs().mean()
 
 
 def normalisation_loss(outputs: torch.Tensor, size: float = 1.0) -> torch.Tensor:
-    """How far outputs are from being balanced, over each text and over each number, and from being of one size."""
+    """The imbalance of outputs over each text and over each number, plus their mean distance from +size or -size."""
     over_numbers = outputs.mean(dim=1).abs().mean()
     over_texts = outputs.mean(dim=0).abs().mean()
     return over_numbers + over_texts + _FLATNESS * (size - outputs.abs()).abs().mean()

@@ -1,17 +1,18 @@
-"""SynthID-Text (Dathathri et al., "Scalable watermarking for identifying large language model outputs"): tournaments.
+"""SynthID-Text (Dathathri et al., "Scalable watermarking for identifying large language model outputs"): tournament sampling.
 
-The tokens before a token, the token itself and the secret give `depth` bits, its g-values; where text is written, tokens
-with ones win a tournament of `depth` layers, and detection takes the mean of the g-values it sees. Hashing, g-values and
-tournament are those of transformers' processor, run over the nucleus instead of the whole vocabulary: a token of probability
-zero never wins. Its table of bits, which it draws with a generator of the device, is made from the secret instead, so that
-every device has the same. Detection is NumPy: it needs no torch.
+A hash of the secret, a token and the tokens before it gives the token `depth` bits, its g-values. In generation, tokens with
+ones win a tournament of `depth` layers; detection computes the mean of the g-values of the text. Hashing, g-values and
+tournament are those of the processor of transformers, run over the nucleus instead of the whole vocabulary, since a token of
+probability zero never wins. The processor draws its table of bits with a random generator of the device; here the table comes
+from the secret, so that every device has the same. Detection uses NumPy only, not torch.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,11 @@ from alimark.schemes.tokens import Ids
 
 if TYPE_CHECKING:
     import torch
+    from transformers import SynthIDTextWatermarkLogitsProcessor
 
     from alimark.keys.fitted import Fitted
-    from alimark.schemes._engines import Engine
-    from alimark.schemes._writing import Step
+    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_sampling import Step
 
 Bits = NDArray[np.uint8]
 
@@ -38,7 +40,7 @@ _KEYS_AT_A_TIME = 64
 
 
 class SynthID(TokenLevel):
-    """Marks and detects under one key."""
+    """Generates and detects text marked by SynthID-Text under one key."""
 
     scheme = "synthid"
     Parameters = SynthIDParameters
@@ -46,7 +48,7 @@ class SynthID(TokenLevel):
 
     @property
     def keys(self) -> NDArray[np.uint64]:
-        """Of each layer; half of the 64 bits, so that transformers can sum them."""
+        """The key of each layer; 32 bits each, so that transformers can sum them in 64 bits."""
         return self._words("synthid-keys", self.parameters.depth)
 
     def _words(self, label: str, count: int, *index: int) -> NDArray[np.uint64]:
@@ -54,13 +56,14 @@ class SynthID(TokenLevel):
 
     @property
     def table(self) -> Bits:
+        """The table of random bits that g-values are read from."""
         return np.unpackbits(np.frombuffer(self.key.stream("synthid-table", self.parameters.table // 8), np.uint8))
 
     def marker(self, seeds: list[int], engine: Engine) -> Tournament:
         return Tournament(self.logits_processor(engine.device), self.parameters.history)
 
-    def logits_processor(self, device: Any = "cpu") -> Any:
-        """transformers' own, with these keys and this table, for its `generate` and its detectors."""
+    def logits_processor(self, device: torch.device | str = "cpu") -> SynthIDTextWatermarkLogitsProcessor:
+        """The processor of transformers with the keys and the table of this key, for `generate` and detectors there."""
         import torch
         from transformers import SynthIDTextWatermarkLogitsProcessor
 
@@ -91,7 +94,7 @@ class SynthID(TokenLevel):
             return np.concatenate(scores)
 
         mean = float(values.mean()) if len(hashes) else 0.5
-        evidence: dict[str, Any] = {"mean": mean, "scored": len(hashes), "score": parameters.score}
+        evidence: dict[str, object] = {"mean": mean, "scored": len(hashes), "score": parameters.score}
         z = None
         if parameters.score != "bayesian":
             weights = layer_weights(parameters.depth, parameters.score)
@@ -99,8 +102,8 @@ class SynthID(TokenLevel):
             evidence["p_normal"] = normal_tail(z)
         return Statistic(raw, z, null, 0.5 ** (parameters.depth * len(hashes)), evidence)
 
-    def _score(self) -> Any:
-        """From g-values (keys, n-grams, layers) to a number for each key."""
+    def _score(self) -> Callable[[Bits], Floats]:
+        """The function from g-values (keys, n-grams, layers) to the score of each key."""
         parameters = self.parameters
         if parameters.score == "bayesian":
             assert self.key.fitted is not None
@@ -110,7 +113,7 @@ class SynthID(TokenLevel):
 
 
 def layer_weights(depth: int, score: str) -> Floats:
-    """Of the layers, adding up to one: all alike, or from ten to one, as in the paper."""
+    """The weights of the layers, with sum 1: equal, or for "weighted" falling from 10 to 1 as in the paper."""
     weights = np.linspace(10, 1, depth) if score == "weighted" else np.ones(depth)
     return np.asarray(weights / weights.sum())
 
@@ -121,7 +124,7 @@ def _accumulated(hashes: NDArray[np.uint64], data: NDArray[np.uint64]) -> NDArra
 
 
 def ngram_hashes(ids: Ids, n: int) -> NDArray[np.uint64]:
-    """Of each run of n tokens."""
+    """The hash of each n-gram."""
     if len(ids) < n:
         return np.empty(0, np.uint64)
     runs = np.lib.stride_tricks.sliding_window_view(ids.astype(np.uint64), n)
@@ -132,13 +135,13 @@ def ngram_hashes(ids: Ids, n: int) -> NDArray[np.uint64]:
 
 
 def g_values(hashes: NDArray[np.uint64], keys: NDArray[np.uint64], table: Bits) -> Bits:
-    """(n-grams, layers) of bits; keys with a first axis of their own give one such table each."""
+    """The g-values (n-grams, layers); with a first axis of several keys, (keys, n-grams, layers)."""
     places = _accumulated(hashes[:, None], keys)
     return np.asarray(table[places % np.uint64(len(table))])
 
 
 def fresh_contexts(ids: Ids, n: int, history: int) -> NDArray[np.bool_]:
-    """Of each run of n tokens whether its first n - 1 stood nowhere among the `history` contexts before."""
+    """Whether the context of each n-gram, its first n - 1 tokens, is not among the `history` contexts before it."""
     last: dict[tuple[int, ...], int] = {}
     fresh = np.ones(max(0, len(ids) - n + 1), bool)
     for i in range(len(fresh)):
@@ -150,7 +153,7 @@ def fresh_contexts(ids: Ids, n: int, history: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Bayesian:
-    """transformers' trained detector: the log-odds that a text is marked, from its g-values."""
+    """The trained detector of transformers: the log-odds that a text is marked, from its g-values."""
 
     beta: Floats
     delta: Floats
@@ -158,8 +161,9 @@ class Bayesian:
 
     @classmethod
     def of(cls, fitted: Fitted, depth: int) -> Bayesian:
+        """The detector from learned data; raises KeyFileError if these are not a detector of that depth."""
         beta, delta, chance = detector_arrays(fitted, depth)
-        # A layer's latent depends on the layers before it alone.
+        # The latent variable of a layer depends only on the layers before it.
         return cls(beta.astype(np.float64), np.tril(delta.astype(np.float64), -1), math.log(chance / (1 - chance)))
 
     def __call__(self, values: Bits) -> Floats:
@@ -170,33 +174,33 @@ class Bayesian:
 
 
 class Tournament:
-    """transformers' processor over the nucleus of each row; its state is this batch's own."""
+    """Runs the processor of transformers over the nucleus of each row. The contexts seen so far are kept here, not there."""
 
-    def __init__(self, processor: Any, history: int) -> None:
+    def __init__(self, processor: SynthIDTextWatermarkLogitsProcessor, history: int) -> None:
         self._processor, self._history = processor, history
-        self._context: Any = None
-        self._seen: Any = None
+        self._context: torch.Tensor | None = None
+        self._seen: torch.Tensor | None = None
 
     def choose(self, step: Step) -> torch.Tensor:
         return step.sampled(self.played(step))
 
     def played(self, step: Step) -> torch.Tensor:
-        """The log-probabilities behind the tournament; those before it where the context came before."""
+        """The log-probabilities after the tournament, or those before it where the context has occurred before."""
         import torch
 
-        ours = self._processor
-        if self._context is None:
+        processor = self._processor
+        if self._context is None or self._seen is None:
             rows = len(step.tokens)
-            self._context = torch.zeros((rows, ours.ngram_len - 1), dtype=torch.long, device=step.tokens.device)
+            self._context = torch.zeros((rows, processor.ngram_len - 1), dtype=torch.long, device=step.tokens.device)
             self._seen = torch.zeros((rows, self._history), dtype=torch.long, device=step.tokens.device)
         else:
-            self._context = torch.cat([self._context[:, 1:], step.own[:, -1:]], dim=1)
-        hashes, context = ours._compute_keys(self._context, step.tokens)
-        marked = ours.update_scores(step.logs, ours.sample_g_values(hashes).to(step.logs.dtype))
+            self._context = torch.cat([self._context[:, 1:], step.text_ids[:, -1:]], dim=1)
+        hashes, context = processor._compute_keys(self._context, step.tokens)
+        marked = processor.update_scores(step.logs, processor.sample_g_values(hashes).to(step.logs.dtype))
         again = (self._seen == context[:, None]).any(dim=1, keepdim=True)
         self._seen = torch.cat([context[:, None], self._seen[:, :-1]], dim=1)
         return torch.where(again, step.logs, marked)
 
     def keep(self, rows: torch.Tensor) -> None:
-        if self._context is not None:
+        if self._context is not None and self._seen is not None:
             self._context, self._seen = self._context[rows], self._seen[rows]

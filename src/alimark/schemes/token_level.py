@@ -1,112 +1,109 @@
-"""What the token-level watermarks have in common: they choose tokens as a text is written and score tokens where they look.
+"""The base class of token-level watermarks, which choose the tokens of a text and score its tokens in detection.
 
-Writing needs a model on transformers; detection the tokenizer and the key (SIR: the embedder, too) and never the model. A
-p-value is the share of random keys that score as high on the very same tokens, as AliMark's is: right for any text, whatever
-it repeats. Where the count has a law of its own, its tail stands beside it in the evidence.
+Generation needs a model whose token probabilities can be read (`_token_engines`). Detection needs the tokenizer and the key,
+SIR also its embedder, but never the model. A p-value is the share of random keys that score as high on the same tokens, as
+for AliMark, so that it holds for any text, including one that repeats itself. Where the count of unmarked text has a known
+distribution, the p-value by that distribution is in the evidence too.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
+from typing import TYPE_CHECKING, ClassVar, Protocol, Unpack, overload
+
+import numpy as np
 
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.detection.pipeline import Clock, normalise
 from alimark.detection.results import Detection
-from alimark.detection.settings import DetectionOptions
 from alimark.detection.stats.p_values import RandomKeys, significance_of
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generation.results import Generation, MarkedSentence
 from alimark.generation.settings import GenerationSettings
-from alimark.parameters import SchemeParameters
+from alimark.schemes import _prf
+from alimark.schemes.base import KeyedWatermark, generate_in_order
 from alimark.schemes.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
-    from alimark.generation.api import Finished, ManyProgress, Progress, Prompt, PromptStyle
+    from alimark.generation.api import Finished, GenerateOptions, ManyProgress, Progress, Prompt, PromptStyle
     from alimark.keys.key import Key
     from alimark.llm.base import LLM, Sampling
-    from alimark.schemes._engines import Engine
-    from alimark.schemes._writing import Length, Marker
+    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_sampling import Length, Marker
 
 _BATCH = 32
 
 
-class TokenLevel(ABC):
-    """Marks and detects under one key. Tokenizer and embedder are loaded on first use; safe to share by threads."""
+class TokenLevelParameters(Protocol):
+    """The parameters that all token-level schemes have."""
 
-    scheme: ClassVar[str]
-    Parameters: ClassVar[type[SchemeParameters]]
-    aligns: ClassVar[bool] = False
+    @property
+    def tokenizer(self) -> str: ...
+    @property
+    def vocabulary(self) -> str: ...
+
+
+class TokenLevel(KeyedWatermark[Detection]):
+    """The base class of token-level schemes. A scheme adds `marker`, which chooses tokens, and `find`, its statistic.
+
+    The tokenizer is loaded on first use. Threads may share an instance.
+    """
+
     candidates: ClassVar[int] = 1
-    settings: ClassVar[type[RandomKeys]] = RandomKeys
+    parameters: TokenLevelParameters
 
     def __init__(
         self, key: Key, *, embedder: Embedder | None = None, tokenizer: TextTokenizer | str | None = None
     ) -> None:
-        if key.scheme != self.scheme:
-            raise KeyMismatch(f"key {key.id} is of the scheme {key.scheme}, not {self.scheme}")
-        if embedder is not None:
-            key.check(embedder)
-        self.key = key
-        self.parameters: Any = key.parameters  # a scheme declares its type
-        self._embedder = embedder
+        super().__init__(key, embedder=embedder)
+        # A scheme declares the class of its parameters, which `key` has checked.
+        self.parameters = key.parameters  # type: ignore[assignment]
         self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-
-    @classmethod
-    def asks_llm(cls, key: Key) -> bool:
-        """Whether detection asks the model that wrote the text: never."""
-        return False
 
     @property
     def tokenizer(self) -> TextTokenizer:
+        """The tokenizer that the key names."""
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self.parameters.tokenizer)
         check_tokenizer(self._tokenizer, self.parameters.vocabulary, self.key.id)
         return self._tokenizer
 
     @property
-    def embedder(self) -> Embedder:
-        if self._embedder is None:
-            from alimark.embedding.loading import load_embedder
+    def secret(self) -> _prf.Words:
+        """The two secret words that the scheme's hashes depend on."""
+        secret: _prf.Words = _prf.words(self.key.stream(self.scheme, 16))[0]
+        return secret
 
-            loaded = load_embedder(self.key.embedder)
-            self.key.check(loaded)
-            self._embedder = loaded
-        return self._embedder
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.key!r})"
-
-    # What a scheme is
+    def null_secrets(self, first: int, count: int) -> _prf.Words:
+        """The secret words of `count` random keys from number `first` on, the same every time."""
+        label = f"null-{self.scheme}"
+        return np.concatenate([_prf.words(self.key.stream(label, 16, i)) for i in range(first, first + count)])
 
     @abstractmethod
-    def marker(self, seeds: list[int], llm: Engine) -> Marker:
-        """What chooses the tokens of one batch of texts, given the seed of each."""
+    def marker(self, seeds: list[int], engine: Engine) -> Marker:
+        """Makes the object that chooses the tokens of one batch of texts, given the seed of each."""
 
     @abstractmethod
     def find(self, ids: Ids) -> Statistic:
         """The statistic of a text's tokens under the key and under random keys."""
 
-    # Generation and detection
+    @overload
+    def generate(
+        self, prompt: str, llm: LLM, *, tokens: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> Generation: ...
 
     @overload
-    def generate(self, prompt: str, llm: LLM, *, sentences: int = ..., tokens: int | None = ..., seed: int | None = ...,
-                 sampling: Sampling | None = ..., prompt_style: PromptStyle = ..., batch: int | None = ...,
-                 progress: Progress | None = ..., candidates: int | None = ...) -> Generation: ...  # fmt: skip
-
-    @overload
-    def generate(self, prompt: list[str], llm: LLM, *, sentences: int = ..., tokens: int | None = ...,
-                 seed: int | None = ..., sampling: Sampling | None = ..., prompt_style: PromptStyle = ...,
-                 batch: int | None = ..., progress: Progress | None = ...,
-                 candidates: int | None = ...) -> list[Generation]: ...  # fmt: skip
+    def generate(
+        self, prompt: list[str], llm: LLM, *, tokens: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> list[Generation]: ...
 
     def generate(
         self,
@@ -122,11 +119,11 @@ class TokenLevel(ABC):
         progress: Progress | None = None,
         candidates: int | None = None,
     ) -> Generation | list[Generation]:
-        """Writes marked text after a prompt, or after each of several prompts.
+        """Generates marked text after a prompt, or after each of several prompts.
 
         Args:
             prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
-            llm: A language model that shows its token probabilities: one on transformers or llama.cpp.
+            llm: A language model whose token probabilities can be read: one on transformers or llama.cpp.
             sentences: How many sentences to write, where `tokens` is not given.
             tokens: How many tokens to write.
             seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
@@ -134,16 +131,15 @@ class TokenLevel(ABC):
             prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
             batch: Texts written at a time, for a list.
             progress: Called once for each text, with its last sentence.
-            candidates: Ignored; it is here because the sentence-level schemes have it. A token has no candidates.
+            candidates: Ignored. It exists so that all schemes have the same signature.
 
         Returns:
             The generation, or for a list of prompts the list of generations in the same order.
 
         Raises:
-            AlimarkError: Where the options make no sense, or the model fails or has another tokenizer than the key.
+            AlimarkError: The options are invalid, the model fails, or its tokenizer is not the one of the key.
         """
         from alimark.llm.base import Sampling
-        from alimark.schemes.base import generate_in_order
 
         settings = GenerationSettings(
             sentences, self.candidates, sampling or Sampling(), prompt_style=prompt_style, tokens=tokens
@@ -159,11 +155,11 @@ class TokenLevel(ABC):
         batch: int | None = None,
         progress: ManyProgress | None = None,
     ) -> Finished:
-        """Yields each text with its prompt's number, a batch at a time, or the error that kept it from being written.
+        """Yields each text, or the error that prevented it, with its prompt's number, a batch at a time.
 
-        What is written does not depend on the batch, up to the rounding of the model's logits.
+        A text does not depend on its batch, except for rounding errors of the model's logits.
         """
-        from alimark.schemes._engines import engine_of
+        from alimark.schemes._token_engines import engine_of
 
         engine = engine_of(llm)
         size = min(engine.most, _BATCH if batch is None else batch)
@@ -183,39 +179,6 @@ class TokenLevel(ABC):
             if jobs:
                 yield from _write(jobs, engine, settings, progress)
 
-    @overload
-    def detect(
-        self,
-        text: str,
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> Detection: ...
-
-    @overload
-    def detect(
-        self,
-        text: list[str],
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> list[Detection]: ...
-
-    def detect(
-        self,
-        text: str | list[str],
-        *,
-        settings: RandomKeys | None = None,
-        llm: LLM | None = None,
-        **options: Unpack[DetectionOptions],
-    ) -> Detection | list[Detection]:
-        """Looks for the mark in a text or in each of several. Options are the fields of the scheme's settings."""
-        from alimark.schemes.base import detect_or_raise
-
-        return detect_or_raise(self, text, settings, {**options}, llm)
-
     def detect_batch(
         self,
         texts: Sequence[str],
@@ -224,7 +187,6 @@ class TokenLevel(ABC):
         llm: LLM | None = None,
         times: Counter[str] | None = None,
     ) -> list[Detection | AlimarkError]:
-        """A result for each text, in order; for a text that cannot be searched, its error."""
         chosen = settings or self.settings()
         answers: list[Detection | AlimarkError] = []
         clock = Clock(Counter() if times is None else times)
@@ -237,14 +199,13 @@ class TokenLevel(ABC):
         return answers
 
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        """The texts that detection will embed: none, unless the scheme embeds."""
-        return iter(())
+        return iter(())  # only SIR embeds
 
     def _detection(self, text: str, settings: RandomKeys) -> Detection:
         sentences = splitter(self.key.splitter).units(normalise(text))
         ids = self.tokenizer.ids(normalise(text).strip())
         if not sentences or not len(ids):
-            raise TextError("the text is blank; there is nothing to detect in it")
+            raise TextError("the text is blank; detection needs a text with at least one word")
         statistic = self.find(ids)
         evidence = {**statistic.evidence, "tokens": len(ids), "tokenizer": self.tokenizer.fingerprint}
         backend = self.embedder.backend if self.Parameters.embeds else ""
@@ -263,7 +224,7 @@ class TokenLevel(ABC):
 
 @dataclass(frozen=True)
 class _Job:
-    """A prompt of a batch, with its number among all prompts and its tokens."""
+    """A prompt of a batch: its number among all prompts, its tokens, its seed and its watermark."""
 
     number: int
     prompt: str
@@ -281,16 +242,16 @@ def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: Engine, settings
 
 
 def _length(settings: GenerationSettings, key: Key) -> Length:
-    from alimark.schemes._writing import Length
+    from alimark.schemes._token_sampling import Length
 
     return Length(None if settings.tokens else settings.sentences, settings.tokens, key.splitter)
 
 
 def check_engine(mark: TokenLevel, engine: Engine) -> None:
-    """Raises KeyMismatch where the model's tokenizer is not the one that the key's detector uses."""
+    """Checks that the model has the tokenizer of the key, which detection uses; raises KeyMismatch if not."""
     if not engine.writes(mark.tokenizer):
         raise KeyMismatch(
-            f"key {mark.key.id} was made for the tokenizer of {mark.tokenizer.name}, and {engine.name} has another; make a key "
+            f"key {mark.key.id} was made for the tokenizer of {mark.tokenizer.name}, but {engine.name} has another; make a key "
             "for it: alimark keygen --scheme NAME --set tokenizer=MODEL"
         )
 
@@ -298,8 +259,8 @@ def check_engine(mark: TokenLevel, engine: Engine) -> None:
 def _write(
     jobs: Sequence[_Job], engine: Engine, settings: GenerationSettings, progress: ManyProgress | None
 ) -> Finished:
-    """Writes one batch of texts."""
-    from alimark.schemes._writing import PerKey, write
+    """Generates one batch of texts."""
+    from alimark.schemes._token_sampling import PerKey, write
 
     started = time.perf_counter()
     by_mark: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The tokenizer that a token-level key names: all that its detector needs of the language model."""
+"""Loads the tokenizer that a token-level key names, without the language model it belongs to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENGINES = ("transformers:", "llama.cpp:", "vllm:")
 
 
 class TextTokenizer:
-    """A model's tokenizer without the model. Safe to share by threads."""
+    """The tokenizer of a language model. Threads may share an instance."""
 
     def __init__(self, file: Path, name: str) -> None:
         from tokenizers import Tokenizer
@@ -33,7 +33,7 @@ class TextTokenizer:
             raise ModelError(f"cannot read the tokenizer {file}: {error.strerror}") from None
         except Exception as error:  # the library raises no narrower one
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ModelError(f"{file} is no tokenizer file: {reason}") from None
+            raise ModelError(f"{file} is not a tokenizer file ({reason}); give a tokenizer.json") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.name = name
@@ -41,13 +41,15 @@ class TextTokenizer:
 
     @property
     def size(self) -> int:
+        """The number of tokens in the vocabulary."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     def ids(self, text: str) -> Ids:
-        """The tokens of a text and nothing else: no sign that begins or ends one is added."""
+        """Encodes a text as tokens, without special tokens at its start or end."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
     def text(self, ids: Ids | list[int]) -> str:
+        """Decodes tokens, leaving out special ones."""
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True))
 
     def __repr__(self) -> str:
@@ -55,18 +57,25 @@ class TextTokenizer:
 
 
 def _fingerprint(content: dict[str, object]) -> str:
-    """Of what decides which tokens a text has; decoding and templates do not."""
+    """The hash of those parts that decide how text is encoded; decoding and chat templates are left out."""
     parts = json.dumps({part: content.get(part) for part in _PARTS}, sort_keys=True, ensure_ascii=True)
     return "sha256:" + hashlib.sha256(parts.encode()).hexdigest()
 
 
 def vocabulary_of(tokenizer_json: str) -> str:
-    """The fingerprint of a tokenizer that is loaded elsewhere."""
+    """The fingerprint of a tokenizer from the JSON text of its tokenizer.json."""
     return _fingerprint(json.loads(tokenizer_json))
 
 
 def load_tokenizer(name: str | Path) -> TextTokenizer:
-    """By the name of a language model of the store, a path (a tokenizer.json, its folder, a GGUF file) or a hub id."""
+    """Loads a tokenizer.
+
+    Args:
+        name: The name of a language model of the store, a path (a tokenizer.json, its folder or a GGUF file) or a hub id.
+
+    Raises:
+        ModelError: There is no such tokenizer.
+    """
     return _loaded(str(name))
 
 
@@ -77,12 +86,14 @@ def _loaded(name: str) -> TextTokenizer:
     if file.is_dir():
         file /= "tokenizer.json"
     if not file.is_file():
-        raise ModelError(f"{name} has no tokenizer.json; name a model with a fast tokenizer, or that file itself")
+        raise ModelError(
+            f"{name} has no tokenizer.json; name a model with a fast tokenizer, or the path of a tokenizer.json"
+        )
     return TextTokenizer(file, plain)
 
 
 def _in_store(name: str) -> Path | None:
-    """Where the store holds a model's tokenizer already: then its weights are not asked for."""
+    """The folder of a store model's converted tokenizer, if it exists, so that the weights need not be downloaded."""
     from alimark.models import store
 
     known = store.entries().get(name)
@@ -105,9 +116,9 @@ def _resolved(name: str) -> Path:
 
 
 def check_tokenizer(tokenizer: TextTokenizer, vocabulary: str, key_id: str) -> None:
-    """Raises KeyMismatch where a key was made for another tokenizer."""
+    """Checks that a key was made for this tokenizer; raises KeyMismatch if not."""
     if vocabulary and tokenizer.fingerprint != vocabulary:
         raise KeyMismatch(
             f"key {key_id} was made for another tokenizer ({vocabulary[:19]}...) than {tokenizer.name} "
-            f"({tokenizer.fingerprint[:19]}...); use the one of the model that wrote the text"
+            f"({tokenizer.fingerprint[:19]}...); use the tokenizer of the model that wrote the text"
         )

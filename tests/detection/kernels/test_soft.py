@@ -149,6 +149,3 @@ def test_one_sentence_that_holds_two_blocks_is_told_as_a_split() -> None:
     _, steps = trace_soft(case.tables, case.joinable, case.blocks[0], RULES[0])
     held = [step.block for step in steps if step.kind == MATCH and step.cut == SEVERAL]
     assert held == [1, 2]
-
-
-# Keys

@@ -34,7 +34,7 @@ export function inWords(detection, fpr) {
   const needed = detection.sentences_needed ? `about ${detection.sentences_needed}` : "more than 40";
   if (detection.verdict === "found")
     return [`The watermark of key ${detection.key_id} was found.`,
-      `A text without this watermark would score this high with a probability of at most p (${chance}${keys}).`];
+      `The p-value is ${number(detection.p_value)}${keys}: a text without this watermark scores this high with at most this probability.`];
   if (detection.verdict === "too short to tell")
     return ["The text is too short for a verdict.",
       `It has ${detection.sentences} sentences; ${needed} are needed (${chance}${keys}).`];

@@ -1,9 +1,9 @@
-"""The language models that a token-level watermark can write with: those that show which tokens may come next.
+"""Engines for token-level watermarks: access to the next-token probabilities of language models.
 
 On transformers the logits are used; prompts are padded on the left and the padding is masked. llama.cpp does not let a
 watermark change the logits, but it returns the probabilities of the likeliest tokens after its own penalties, temperature and
-top-p. That takes a request for each token, which is fast enough thanks to its KV cache. Other servers return a handful of
-probabilities at most and cannot be used.
+top-p. That takes a request for each token, which is fast enough thanks to its KV cache. Other servers return only a few
+probabilities and cannot be used.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class Engine(Protocol):
     """What a token-level watermark needs of a language model."""
 
     name: str
-    device: Any
+    device: torch.device
     ends: frozenset[int]
-    lock: Any
-    """Held while a batch is written."""
+    """The tokens with which the model ends a text."""
+    lock: threading.Lock
+    """Held while a batch is generated."""
     most: int
     """The most texts in a batch."""
 
@@ -133,10 +134,12 @@ class CausalLM:
         return TorchSource(self, prompts, sampling)
 
     def writes(self, tokenizer: TextTokenizer) -> bool:
-        beneath = getattr(self.tokenizer, "backend_tokenizer", None)
-        if beneath is None:
-            raise LLMError(f"{self.name} has no fast tokenizer, without which its text cannot be detected")
-        self._vocabulary = self._vocabulary or vocabulary_of(beneath.to_str())
+        fast = getattr(self.tokenizer, "backend_tokenizer", None)
+        if fast is None:
+            raise LLMError(
+                f"{self.name} has no fast tokenizer, which detection needs; use a model with a tokenizer.json"
+            )
+        self._vocabulary = self._vocabulary or vocabulary_of(fast.to_str())
         return self._vocabulary == tokenizer.fingerprint
 
 
@@ -200,7 +203,7 @@ class LlamaEngine:
 
         self._llm, self.name = llm, llm.name
         self.device = torch.device("cpu")
-        self.ends: frozenset[int] = frozenset()  # a text that the model may not end goes on, see `source`
+        self.ends: frozenset[int] = frozenset()  # llama.cpp never ends a text here, see `source`
         self.lock = threading.Lock()
         self.most = llm._parallel
 
@@ -220,7 +223,7 @@ class LlamaEngine:
     def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> LlamaSource:
         if sampling.may_end:
             raise LLMError(
-                "on llama.cpp a token-level watermark writes until the length asked for: leave `may_end` out"
+                "on llama.cpp a token-level watermark cannot let the model end the text; leave `may_end` out"
             )
         return LlamaSource(self._llm, prompts, sampling)
 
@@ -275,7 +278,7 @@ _engines = threading.Lock()
 
 
 def engine_of(llm: LLM) -> Engine:
-    """The engine of a language model; raises LLMError where the model does not show its token probabilities."""
+    """The engine of a language model; raises LLMError if its token probabilities cannot be read."""
     from alimark.llm.llama_cpp import LlamaCpp
     from alimark.llm.torch.adapter import Transformers
 
@@ -283,8 +286,8 @@ def engine_of(llm: LLM) -> Engine:
         return LlamaEngine(llm)
     if not isinstance(llm, Transformers):
         raise LLMError(
-            f"{llm.name} does not show which tokens may come next, which a token-level watermark chooses from; load the "
-            "model with transformers, e.g. `transformers:smollm2-135m`"
+            f"{llm.name} does not return token probabilities, which a token-level watermark needs; load the model with "
+            "transformers, e.g. `transformers:smollm2-135m`"
         )
     with _engines:
         engine: CausalLM | None = getattr(llm, "_causal", None)

@@ -1,8 +1,8 @@
-"""The loop of the token-level schemes: texts are written token by token in batches, and a marker chooses the tokens.
+"""The sampling loop of token-level schemes: texts are generated token by token in batches, and a marker chooses the tokens.
 
-An engine gives the tokens that may come next and their probabilities. A marker sees the tokens of the text and never those of
-the prompt. Every random number is a hash of the text's seed and the step, so that a text does not depend on the batch it is
-written in, up to the rounding of the model's logits.
+An engine returns the candidate tokens and their probabilities. A marker gets the tokens of the text, never those of the
+prompt. Every random number is a hash of the text's seed and the step, so that a text does not depend on its batch, except for
+rounding errors of the model's logits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from alimark.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 if TYPE_CHECKING:
     import torch
 
-    from alimark.schemes._engines import Engine
+    from alimark.schemes._token_engines import Engine
 
 Ended = Literal["complete", "model ended", "token limit"]
 
@@ -38,7 +38,7 @@ class Step:
     """The tokens of the nucleus, likeliest first."""
     logs: torch.Tensor
     """Their log-probabilities; -inf after the last token of a row."""
-    own: torch.Tensor
+    text_ids: torch.Tensor
     """The tokens that the text has so far."""
     uniform: torch.Tensor
     """A uniform random number for each row."""
@@ -46,7 +46,7 @@ class Step:
     @property
     def number(self) -> int:
         """The number of tokens that each text has so far."""
-        return self.own.shape[1]
+        return self.text_ids.shape[1]
 
     def sampled(self, logs: torch.Tensor) -> torch.Tensor:
         """Samples a token for each row by these log-probabilities, which need not be normalised."""
@@ -82,7 +82,7 @@ class Unmarked:
 class PerKey:
     """The marker of a batch with several keys: each row goes to the marker of its key."""
 
-    def __init__(self, parts: Sequence[tuple[list[int], Marker]], device: Any) -> None:
+    def __init__(self, parts: Sequence[tuple[list[int], Marker]], device: torch.device) -> None:
         import torch
 
         self._parts = [(torch.tensor(rows, device=device), marker) for rows, marker in parts]
@@ -90,7 +90,7 @@ class PerKey:
     def choose(self, step: Step) -> torch.Tensor:
         chosen = step.tokens[:, 0].clone()
         for rows, marker in self._parts:
-            part = Step(step.tokens[rows], step.logs[rows], step.own[rows], step.uniform[rows])
+            part = Step(step.tokens[rows], step.logs[rows], step.text_ids[rows], step.uniform[rows])
             chosen[rows] = marker.choose(part)
         return chosen
 
@@ -110,7 +110,7 @@ class PerKey:
 
 @dataclass(frozen=True)
 class Length:
-    """How much is written: a number of sentences, or of tokens."""
+    """The length of a text: a number of sentences, or of tokens."""
 
     sentences: int | None = 12
     tokens: int | None = None
@@ -130,7 +130,7 @@ class Written:
 
     text: str
     ids: tuple[int, ...]
-    """The sampled tokens; there may be more of them than the text has, which is cut after its last sentence."""
+    """The sampled tokens. Their end is missing from the text where it was cut after its last sentence."""
     ended: Ended
 
 
@@ -148,7 +148,7 @@ def write(
     length: Length,
     sampling: Sampling,
 ) -> list[Written]:
-    """Writes a text after each prompt, all in one batch. Prompts are lists of tokens."""
+    """Generates a text after each prompt, all in one batch. Prompts are lists of tokens."""
     import torch
 
     with engine.lock, torch.inference_mode():
@@ -170,7 +170,7 @@ class _Batch:
         self._cut: Splitter = splitter(length.splitter)
         self._written: dict[int, Written] = {}
         self._source = engine.source(prompts, sampling)
-        self._own = torch.zeros((len(prompts), 0), dtype=torch.long, device=engine.device)
+        self._text_ids = torch.zeros((len(prompts), 0), dtype=torch.long, device=engine.device)
         self._words = _prf.on(engine.device, np.stack([seeded(seed) for seed in seeds]))
         self.live = list(range(len(prompts)))
 
@@ -188,34 +188,34 @@ class _Batch:
         import torch
 
         tokens, logs = self._source.candidates()
-        number = torch.full((len(tokens),), self._own.shape[1], device=self._own.device)
-        return Step(tokens, logs, self._own, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
+        number = torch.full((len(tokens),), self._text_ids.shape[1], device=self._text_ids.device)
+        return Step(tokens, logs, self._text_ids, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
 
     def _append(self, chosen: torch.Tensor) -> None:
         import torch
 
-        self._own = torch.cat([self._own, chosen[:, None]], dim=1)
+        self._text_ids = torch.cat([self._text_ids, chosen[:, None]], dim=1)
         self._source.take(chosen)
 
     def _end_finished(self, tokens: list[int]) -> None:
         """Ends the texts that are long enough, and those that the model has ended."""
-        done = self._own.shape[1]
+        done = self._text_ids.shape[1]
         split = self._length.tokens is None and (done % _STEPS_BETWEEN_SPLITS == 0 or done == self._steps)
         for row, text in enumerate(self.live):
             if text in self._written:
                 continue
             if tokens[row] in self._engine.ends:
-                self._end(text, self._own[row, :-1].tolist(), "model ended")
+                self._end(text, self._text_ids[row, :-1].tolist(), "model ended")
             elif split:
                 self._end_if_complete(row, text)
             if done == self._steps and text not in self._written:
-                self._end(text, self._own[row].tolist(), "complete" if self._length.tokens else "token limit")
+                self._end(text, self._text_ids[row].tolist(), "complete" if self._length.tokens else "token limit")
 
     def _end_if_complete(self, row: int, text: int) -> None:
-        """Ends a text whose last sentence is certainly over, because another one has begun after it."""
+        """Ends a text that has enough sentences. The start of a further sentence shows that the last one is complete."""
         sentences = self._length.sentences
         assert sentences is not None
-        ids = self._own[row].tolist()
+        ids = self._text_ids[row].tolist()
         decoded = self._decoded(text, ids)
         spans = self._cut.spans(decoded)
         if len(spans) > sentences and spans[sentences][1] - spans[sentences][0] >= 2:
@@ -232,8 +232,8 @@ class _Batch:
         """Drops the rows of finished texts."""
         import torch
 
-        rows = torch.tensor(going, device=self._own.device)
+        rows = torch.tensor(going, device=self._text_ids.device)
         self._source.keep(rows)
         self._marker.keep(rows)
-        self._own, self._words = self._own[rows], self._words[rows]
+        self._text_ids, self._words = self._text_ids[rows], self._words[rows]
         self.live = [self.live[row] for row in going]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ from alimark.testing import StandInEmbedder, StandInLLM
 from commands import command
 
 __all__ = ["command"]  # a fixture, used by name
+
+
+@pytest.fixture(autouse=True)
+def fixed_secrets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and tokens that a test makes are the same in every run: under some keys a short text is not found."""
+    monkeypatch.setattr("secrets.token_bytes", random.Random(request.node.nodeid).randbytes)
 
 
 @pytest.fixture

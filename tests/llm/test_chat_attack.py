@@ -11,7 +11,7 @@ import pytest
 
 from alimark.attacks import Target, load_attack
 from alimark.attacks.checks import text_flaw
-from commands import Run, command
+from commands import Run
 from fake_server import FAULTS, KEY, Fake, Reply, Seen, fails_once, fake, waits
 
 __all__ = ["command", "fake", "waits"]  # fixtures, used by name

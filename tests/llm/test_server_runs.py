@@ -13,7 +13,7 @@ import alimark.embedding.loading
 from alimark import Key
 from alimark.llm.base import Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
-from commands import Run, command
+from commands import Run
 from fake_server import FAULTS, Fake, Reply, Seen, fails_once, fake, waits
 
 __all__ = ["command", "fake", "waits"]  # fixtures, used by name

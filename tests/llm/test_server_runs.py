@@ -16,7 +16,7 @@ from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
 from fake_server import FAULTS, Fake, Reply, Seen, fails_once, fake, waits
 
-__all__ = ["command", "fake", "waits"]  # fixtures, used by name
+__all__ = ["fake", "waits"]  # fixtures, used by name
 
 EMBEDDER = StandInEmbedder()
 PROMPTS = [f"Story {i} begins here." for i in range(6)]

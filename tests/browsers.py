@@ -1,4 +1,4 @@
-"""The machine's browser."""
+"""Finds a browser on this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 def browser() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     pytest.skip("no chromium, chromium-browser or google-chrome on this machine to open the page in")

@@ -1,4 +1,4 @@
-"""Runs the command line inside the test's own process."""
+"""Runs the command line inside the process of the test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """A command, given its words."""
+    """Runs a command, given its words, and returns its exit status and what it printed."""
 
     def call(*words: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["alimark", *map(str, words)])
@@ -32,7 +32,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[
             status = 0
         except SystemExit as done:
             status = int(done.code or 0)
-        said = capfdbinary.readouterr()
-        return Done(status, said.out.decode(), said.err.decode())
+        printed = capfdbinary.readouterr()
+        return Done(status, printed.out.decode(), printed.err.decode())
 
     return call

@@ -1,9 +1,10 @@
-"""Fixtures that tests of several packages share."""
+"""Fixtures that the tests of several folders share."""
 
 from __future__ import annotations
 
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,33 @@ import alimark.llm
 import alimark.parameters
 import alimark.schemes.registry
 import alimark.text.splitting
+from alimark.testing import StandInEmbedder, StandInLLM
+from commands import command
+
+__all__ = ["command"]  # a fixture, used by name
+
+
+@pytest.fixture(autouse=True)
+def fixed_secrets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and tokens that a test makes are the same in every run: under some keys a short text is not found."""
+    monkeypatch.setattr("secrets.token_bytes", random.Random(request.node.nodeid).randbytes)
+
+
+@pytest.fixture
+def stand_in_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands load the stand-in model and the stand-in embedder, whatever name they are given."""
+    monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda *_, **__: StandInEmbedder())
+    monkeypatch.setattr(alimark.llm, "load_llm", lambda *_, **__: StandInLLM())
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Runs PyTorch on one thread: on several, tiny models spend most of the time waiting where other processes are busy."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A server on loopback that answers as a test tells it, for the HTTP adapter and what is built on it."""
+"""A server on loopback with the answers that a test gives it, for the HTTP adapter and the commands that use it."""
 
 from __future__ import annotations
 

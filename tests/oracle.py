@@ -16,8 +16,8 @@ Bits = tuple[int, ...]
 Run = tuple[int, int, bool, bool]
 
 
-def hamming(one: Bits, other: Bits) -> int:
-    return sum(a != b for a, b in zip(one, other, strict=True))
+def hamming(left: Bits, right: Bits) -> int:
+    return sum(a != b for a, b in zip(left, right, strict=True))
 
 
 def block_edit_distance(sentences: Sequence[Bits], blocks: Sequence[Bits], m: int) -> int:

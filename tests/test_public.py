@@ -1,4 +1,4 @@
-"""What `import alimark` promises: these names, at once, and no torch."""
+"""The public names of `import alimark`, which loads neither NumPy nor torch."""
 
 from __future__ import annotations
 

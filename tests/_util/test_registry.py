@@ -1,4 +1,4 @@
-"""The registry: names that are built in, those of installed packages, and what is said of packages that are broken."""
+"""The registry: names that are built in, those of installed packages, and the errors for packages that are broken."""
 
 from __future__ import annotations
 

@@ -111,11 +111,11 @@ PROBES = {f"{name} {rate:g}": 1 - loss * rate for name, loss in (("delete", 1.6)
 
 
 def main_results() -> Results:
-    made = MadeUp()
+    made_up = MadeUp()
     for data in ("booksum", "c4"):
         for method, strength in (("SemStamp", 4.0), ("PMark", 4.5), ("AliMark", 5.5)):
             probes = PROBES if data == "booksum" else {}
-            made.watermark(method, strength, probes | {"pegasus": 0.8, "chat": 0.4}, data=data)
+            made_up.watermark(method, strength, probes | {"pegasus": 0.8, "chat": 0.4}, data=data)
         for method, level in (
             ("human", 22.0),
             ("unmarked", 12.0),
@@ -123,33 +123,33 @@ def main_results() -> Results:
             ("PMark", 12.5),
             ("AliMark", 13.2),
         ):
-            made.quality(method, level, data=data)
-        made.results["data"].append({"set": data, "texts": 80, "sentences": 12, "short": 1204, "repeats": 3})
+            made_up.quality(method, level, data=data)
+        made_up.results["data"].append({"set": data, "texts": 80, "sentences": 12, "short": 1204, "repeats": 3})
     for detection, slope in (("full", 1.1), ("no restructuring", 0.7)):
         for count in (4, 8, 16, 32, 64, 128):
-            made.results["runtime"].append(
+            made_up.results["runtime"].append(
                 {"method": "AliMark", "detection": detection, "sentences": count, "seconds": 0.004 * count**slope}
             )
     for size, spread in (("4", 0.06), ("8", 0.04), ("16", 0.03)):
-        made.results["null"][size] = made.chance.normal(0.4 + 0.02 * len(size), spread, 300).tolist()
-    made.example("AliMark", "chat")
-    made.example("PMark", "pegasus", marked=HOSTILE)
-    made.results["paper"] = paper.values("main")
-    return made.results
+        made_up.results["null"][size] = made_up.chance.normal(0.4 + 0.02 * len(size), spread, 300).tolist()
+    made_up.example("AliMark", "chat")
+    made_up.example("PMark", "pegasus", marked=HOSTILE)
+    made_up.results["paper"] = paper.values("main")
+    return made_up.results
 
 
 def grid_results() -> Results:
-    made = MadeUp(name="block size", title="Block size", seed=5)
+    made_up = MadeUp(name="block size", title="Block size", seed=5)
     for size, strength in ((2, 3.0), (8, 5.2)):
-        made.watermark("AliMark", strength, {"pegasus": 0.8, "chat": 0.5}, grid={"block_size": size})
-        made.quality("AliMark", 12 + size / 10, grid={"block_size": size})
-    made.results["paper"] = paper.values("perplexity")
-    return made.results
+        made_up.watermark("AliMark", strength, {"pegasus": 0.8, "chat": 0.5}, grid={"block_size": size})
+        made_up.quality("AliMark", 12 + size / 10, grid={"block_size": size})
+    made_up.results["paper"] = paper.values("perplexity")
+    return made_up.results
 
 
 def lone_results() -> Results:
     """Results of one method with rows only."""
-    made = MadeUp(name="lone", title="AliMark alone", seed=7)
-    made.watermark("AliMark", 5.0, PROBES)
-    made.results["human"], made.results["cost"], made.results["made"], made.results["recipe"] = [], [], {}, ""
-    return made.results
+    made_up = MadeUp(name="lone", title="AliMark alone", seed=7)
+    made_up.watermark("AliMark", 5.0, PROBES)
+    made_up.results |= {"human": [], "cost": [], "made": {}, "recipe": ""}
+    return made_up.results

@@ -30,8 +30,8 @@ class Shown:
     rows: list[list[str]] = field(default_factory=list)
 
     def row(self, *start: str) -> list[str]:
-        (found,) = [row for row in self.rows if row[: len(start)] == list(start)]
-        return found
+        (match,) = [row for row in self.rows if row[: len(start)] == list(start)]
+        return match
 
 
 class Page(HTMLParser):

@@ -1,3 +1,5 @@
+"""Data sets: prompts and human texts from files and from what is built in."""
+
 from __future__ import annotations
 
 import json
@@ -28,23 +30,23 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_prompts_and_human_texts(file: Path) -> None:
-    found = load(str(file), 6)
-    assert found.name == "some"
-    assert [item.prompt for item in found.items] == [
+    dataset = load(str(file), 6)
+    assert dataset.name == "some"
+    assert [item.prompt for item in dataset.items] == [
         "A first prompt.",
         "The mayor of town 2 painted the house number 0 in spring.",
         "The last prompt.",
     ]
-    assert [item.human.count(".") for item in found.items] == [6, 6, 6]
-    assert found.items[1].human.startswith("The mayor of town 2 painted the house number 1 ")
-    assert (found.repeats, found.short) == (2, 1)
+    assert [item.human.count(".") for item in dataset.items] == [6, 6, 6]
+    assert dataset.items[1].human.startswith("The mayor of town 2 painted the house number 1 ")
+    assert (dataset.repeats, dataset.short) == (2, 1)
 
 
 def test_shorter_ones_may_be_repeated(file: Path) -> None:
-    found = load(str(file), 6, human="repeat")
-    assert [item.human.count(".") for item in found.items] == [6, 6, 6, 6]
-    assert found.short == 0
-    assert found.items[2].human == f"{text(4, 3)} {text(4, 3)}"
+    dataset = load(str(file), 6, human="repeat")
+    assert [item.human.count(".") for item in dataset.items] == [6, 6, 6, 6]
+    assert dataset.short == 0
+    assert dataset.items[2].human == f"{text(4, 3)} {text(4, 3)}"
 
 
 def test_some_of_them(file: Path) -> None:
@@ -54,9 +56,9 @@ def test_some_of_them(file: Path) -> None:
 
 
 def test_what_there_is_without_a_file() -> None:
-    found = load("manual", 12, most=20)
-    assert len(found.items) == 20
-    assert len({item.prompt for item in found.items}) == 20
+    dataset = load("manual", 12, most=20)
+    assert len(dataset.items) == 20
+    assert len({item.prompt for item in dataset.items}) == 20
 
 
 def test_what_is_wrong(file: Path, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ ANY = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20)
 
 def coverage(truth: float, estimates: Iterable[Estimate | None]) -> tuple[float, float]:
     """The share of intervals that hold the truth, and their mean width."""
-    found = [(one.low, one.high) for one in estimates if one is not None]
-    low, high = np.array(found).T
+    intervals = [(estimate.low, estimate.high) for estimate in estimates if estimate is not None]
+    low, high = np.array(intervals).T
     return float(((low <= truth) & (truth <= high)).mean()), float((high - low).mean())
 
 
@@ -31,26 +31,26 @@ class TestRoc:
     @settings(deadline=None)
     def test_equals_scikit_learn(self, marked: list[float], human: list[float]) -> None:
         truth, scores = np.repeat([1, 0], [len(marked), len(human)]), np.array(marked + human)
-        found = metrics.roc(marked, human)
+        curve = metrics.roc(marked, human)
         for ours, theirs in zip(
-            (found.fpr, found.tpr, found.thresholds), roc_curve(truth, scores, drop_intermediate=False), strict=True
+            (curve.fpr, curve.tpr, curve.thresholds), roc_curve(truth, scores, drop_intermediate=False), strict=True
         ):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
         assert metrics.auroc(marked, human) == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
 
     def test_counts(self) -> None:
-        found = metrics.roc([3, 1], [2, 1, 0, 0])
-        assert found.thresholds.tolist() == [math.inf, 3, 2, 1, 0]
-        assert (found.fpr.tolist(), found.tpr.tolist()) == ([0, 0, 0.25, 0.5, 1], [0, 0.5, 0.5, 1, 1])
+        curve = metrics.roc([3, 1], [2, 1, 0, 0])
+        assert curve.thresholds.tolist() == [math.inf, 3, 2, 1, 0]
+        assert (curve.fpr.tolist(), curve.tpr.tolist()) == ([0, 0, 0.25, 0.5, 1], [0, 0.5, 0.5, 1, 1])
         assert metrics.auroc([3, 1], [2, 1, 0, 0]) == (4 + 2.5) / 8
 
 
 class TestAurocInterval:
     @pytest.mark.parametrize(("marked", "human"), [(40, 300), (300, 40)])
     def test_all_in_order(self, marked: int, human: int) -> None:
-        found = metrics.auroc_interval(np.arange(marked) + 1e6, np.arange(human), draws=20_000)
-        assert (found.value, found.high, found.count, found.negatives) == (1, 1, marked, human)
-        assert found.low == pytest.approx(metrics.share(40, 40).low, abs=0.005)
+        estimate = metrics.auroc_interval(np.arange(marked) + 1e6, np.arange(human), draws=20_000)
+        assert (estimate.value, estimate.high, estimate.count, estimate.negatives) == (1, 1, marked, human)
+        assert estimate.low == pytest.approx(metrics.share(40, 40).low, abs=0.005)
 
     @pytest.mark.parametrize("truth", [0.6, 0.9, 0.99, 0.9995])
     def test_covers(self, truth: float) -> None:
@@ -81,20 +81,20 @@ class TestTprAt:
     )
     @settings(deadline=None)
     def test_is_the_best_threshold(self, marked: list[float], human: list[float], fpr: float) -> None:
-        found = metrics.tpr_at(marked, human, fpr, draws=50)
-        assert found is not None
-        assert found.threshold is not None
+        estimate = metrics.tpr_at(marked, human, fpr, draws=50)
+        assert estimate is not None
+        assert estimate.threshold is not None
         x, y = np.array(marked), np.array(human)
         every = [t for t in {*marked, *human, math.inf} if (y >= t).sum() <= fpr * len(y) + 1e-9]
-        assert found.value == max((x >= t).mean() for t in every) == (x >= found.threshold).mean()
-        assert (y >= found.threshold).sum() <= fpr * len(y) + 1e-9
-        assert 0 <= found.low <= found.value <= found.high <= 1
+        assert estimate.value == max((x >= t).mean() for t in every) == (x >= estimate.threshold).mean()
+        assert (y >= estimate.threshold).sum() <= fpr * len(y) + 1e-9
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
 
     def test_counts(self) -> None:
-        found = metrics.tpr_at([97, 98, 98.5, 99, 99.5], np.arange(100), 0.01)
-        assert found is not None
-        assert (found.value, found.count, found.negatives, found.level) == (3 / 5, 5, 100, 0.95)
-        assert found.threshold == np.nextafter(98, np.inf)
+        estimate = metrics.tpr_at([97, 98, 98.5, 99, 99.5], np.arange(100), 0.01)
+        assert estimate is not None
+        assert (estimate.value, estimate.count, estimate.negatives, estimate.level) == (3 / 5, 5, 100, 0.95)
+        assert estimate.threshold == np.nextafter(98, np.inf)
 
     @pytest.mark.parametrize(
         ("fpr", "needed"), [(0.05, 20), (0.01, 100), (0.005, 200), (0.001, 5000), (0.0001, 50_000)]
@@ -122,8 +122,8 @@ class TestTprAt:
         steps = np.floor(2 * rng.normal(0, 1, (120, 200)))
         at = next(t for t in range(20) if stats.norm.sf(t / 2) <= 0.01)
         marked = np.floor(2 * rng.normal(at / 2, 1, (120, 300)))
-        heavy, found = rng.standard_t(3, (120, 200)), rng.normal(stats.t.isf(0.01, 3), 1, (120, 300))
-        for scores, null in ((marked, steps), (found, heavy)):
+        heavy, shifted = rng.standard_t(3, (120, 200)), rng.normal(stats.t.isf(0.01, 3), 1, (120, 300))
+        for scores, null in ((marked, steps), (shifted, heavy)):
             pairs = zip(scores, null, strict=True)
             share, _ = coverage(0.5, (metrics.tpr_at(x, y, 0.01, draws=300) for x, y in pairs))
             assert share >= 0.92
@@ -147,10 +147,10 @@ class TestTprAt:
     def test_is_clopper_pearson_where_the_threshold_is_known(self) -> None:
         human = np.linspace(0, 1, 200)
         for hits in (0, 3, 40):
-            found = metrics.tpr_at([2.0] * hits + [-2.0] * (40 - hits), human, 0.5, draws=5000)
+            estimate = metrics.tpr_at([2.0] * hits + [-2.0] * (40 - hits), human, 0.5, draws=5000)
             exact = metrics.share(hits, 40)
-            assert found is not None
-            assert (found.low, found.value, found.high) == pytest.approx(
+            assert estimate is not None
+            assert (estimate.low, estimate.value, estimate.high) == pytest.approx(
                 (exact.low, exact.value, exact.high), abs=0.012
             )
 
@@ -166,8 +166,8 @@ class TestTprAt:
         assert each is not None
         assert copied is not None
         assert naive is not None
-        for one in (each, copied):
-            assert (one.low, one.high) == pytest.approx((once.low, once.high), abs=0.06)
+        for interval in (each, copied):
+            assert (interval.low, interval.high) == pytest.approx((once.low, once.high), abs=0.06)
         assert naive.high - naive.low < 0.75 * (copied.high - copied.low)
 
     @pytest.mark.parametrize("alike", [0.0, 0.6])
@@ -191,10 +191,10 @@ class TestSharesAndMeans:
     )
     @settings(deadline=None)
     def test_share_is_clopper_pearson(self, trials: tuple[int, int], level: float) -> None:
-        found = metrics.share(*trials, level)
+        estimate = metrics.share(*trials, level)
         exact = stats.binomtest(*trials).proportion_ci(level, "exact")
-        assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-9)
-        assert (found.value, found.count, found.level) == (trials[0] / trials[1], trials[1], level)
+        assert (estimate.low, estimate.high) == pytest.approx((exact.low, exact.high), abs=1e-9)
+        assert (estimate.value, estimate.count, estimate.level) == (trials[0] / trials[1], trials[1], level)
 
     @pytest.mark.parametrize("count", [20, 100])
     def test_mean_covers(self, count: int) -> None:
@@ -205,14 +205,14 @@ class TestSharesAndMeans:
 
     def test_mean_is_bca(self) -> None:
         values = np.random.default_rng(12).exponential(size=500)
-        found = metrics.mean_interval(values, draws=9999)
+        estimate = metrics.mean_interval(values, draws=9999)
         theirs = stats.bootstrap((values,), np.mean, n_resamples=9999, rng=np.random.default_rng(0)).confidence_interval
-        assert found.value == values.mean()
-        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.006)
+        assert estimate.value == values.mean()
+        assert (estimate.low, estimate.high) == pytest.approx((theirs.low, theirs.high), abs=0.006)
 
     def test_one_value_and_equal_values(self) -> None:
-        one = metrics.mean_interval([3.0])
-        assert (one.low, one.value, one.high) == (-math.inf, 3, math.inf)
+        single = metrics.mean_interval([3.0])
+        assert (single.low, single.value, single.high) == (-math.inf, 3, math.inf)
         same = metrics.mean_interval([3.0] * 9)
         assert (same.low, same.value, same.high) == (3, 3, 3)
 

@@ -68,7 +68,7 @@ PLAIN: list[tuple[str, str, str, str, dict[str, Any], float]] = [
 def printed_value(table: str, method: str, llm: str, data: str, attack: str, metric: str, **grid: Any) -> float | None:
     """One figure of a table; None if the table has none for this."""
     wanted = {"method": method, "llm": llm, "data": data, "attack": attack, "metric": metric, "grid": grid}
-    return next((one["value"] for one in paper.values(table) if wanted.items() <= one.items()), None)
+    return next((figure["value"] for figure in paper.values(table) if wanted.items() <= figure.items()), None)
 
 
 class TestAsPrinted:
@@ -114,21 +114,22 @@ class TestWhole:
 
     @pytest.mark.parametrize("table", paper.tables())
     def test_each_figure_is_found_again(self, table: str) -> None:
-        for one in paper.values(table):
-            assert one["method"] in METHODS
-            assert one["attack"] in ATTACKS
-            if one["metric"] == "auroc" or one["metric"].startswith("tpr@"):
-                assert 0 <= one["value"] <= 1
-            where = one["method"], one["llm"], one["data"], one["attack"], one["metric"]
-            assert printed_value(table, *where, **one["grid"]) == one["value"]
+        for figure in paper.values(table):
+            assert figure["method"] in METHODS
+            assert figure["attack"] in ATTACKS
+            if figure["metric"] == "auroc" or figure["metric"].startswith("tpr@"):
+                assert 0 <= figure["value"] <= 1
+            where = figure["method"], figure["llm"], figure["data"], figure["attack"], figure["metric"]
+            assert printed_value(table, *where, **figure["grid"]) == figure["value"]
 
     def test_more_false_alarms_find_more(self) -> None:
-        for one in paper.values("main"):
-            if one["metric"] == "tpr@0.01":
-                where = one["method"], one["llm"], one["data"], one["attack"]
-                more = printed_value("main", *where, "tpr@0.05")
-                assert more is not None
-                assert one["value"] <= more
+        strict = [figure for figure in paper.values("main") if figure["metric"] == "tpr@0.01"]
+        assert strict
+        for figure in strict:
+            where = figure["method"], figure["llm"], figure["data"], figure["attack"]
+            more = printed_value("main", *where, "tpr@0.05")
+            assert more is not None
+            assert figure["value"] <= more
 
     def test_default_settings_agree_with_the_main_table(self) -> None:
         defaults: list[tuple[str, dict[str, Any]]] = [
@@ -138,13 +139,14 @@ class TestWhole:
             ("sentences", {"sentences": 12}),
         ]
         for table, grid in defaults:
-            for one in paper.values(table):
-                if one["grid"] != grid:
+            for figure in paper.values(table):
+                if figure["grid"] != grid:
                     continue
                 # The paper's own slip: one row of another LLM.
-                llm = "qwen3-1.7b" if (one["method"], one["data"]) == ("SemStamp", "c4") else one["llm"]
+                llm = "qwen3-1.7b" if (figure["method"], figure["data"]) == ("SemStamp", "c4") else figure["llm"]
                 assert (
-                    printed_value("main", one["method"], llm, one["data"], one["attack"], one["metric"]) == one["value"]
+                    printed_value("main", figure["method"], llm, figure["data"], figure["attack"], figure["metric"])
+                    == figure["value"]
                 )
 
 

@@ -1,3 +1,5 @@
+"""Perplexities against a plain loop and the loss of transformers, repetition, overlap and diversity."""
+
 from __future__ import annotations
 
 import math
@@ -31,7 +33,7 @@ KINDS = ["gpt2", "llama"]
 
 
 @pytest.fixture(scope="module")
-def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
+def oracles(one_torch_thread: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
     """Random ones: a GPT-2 that has no begin-of-text token, and a Llama whose tokenizer puts one first."""
     pytest.importorskip("transformers")
     return {kind: Oracle(_saved(tmp_path_factory.mktemp(kind), kind), "cpu") for kind in KINDS}
@@ -133,8 +135,8 @@ class TestPerplexity:
         for prompt in (PROMPT, " ".join([PROMPT] * 9)):
             before, after = bos + encode(oracle, prompt), encode(oracle, " " + text)
             assert len(after) > 1.5 * CONTEXT
-            found = oracle.perplexities([(prompt, text)])
-            assert found == pytest.approx([plain(oracle, before, after, CONTEXT)], rel=1e-4)
+            perplexities = oracle.perplexities([(prompt, text)])
+            assert perplexities == pytest.approx([plain(oracle, before, after, CONTEXT)], rel=1e-4)
 
     def test_logits_are_computed_in_parts_where_memory_is_short(
         self, oracles: dict[str, Oracle], kind: str, monkeypatch: pytest.MonkeyPatch
@@ -146,8 +148,8 @@ class TestPerplexity:
 
     def test_layout_around_a_text_does_not_count(self, oracles: dict[str, Oracle], kind: str) -> None:
         pairs = [(PROMPT, TEXT), (PROMPT + " ", TEXT), (PROMPT, f" {TEXT}\n\n")]
-        found = oracles[kind].perplexities(pairs)
-        assert found == pytest.approx([found[0]] * 3, rel=1e-4)
+        perplexities = oracles[kind].perplexities(pairs)
+        assert perplexities == pytest.approx([perplexities[0]] * 3, rel=1e-4)
 
     def test_nothing_to_score_is_nan(self, oracles: dict[str, Oracle], kind: str) -> None:
         empty, blank, word = oracles[kind].perplexities([(PROMPT, ""), ("", " \n"), ("", "i")])

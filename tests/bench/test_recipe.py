@@ -19,7 +19,7 @@ def test_what_is_left_out_has_the_papers_defaults() -> None:
     recipe = parse(SMALL)
     assert recipe.data.sentences == 12
     assert recipe.llm.sampling == {}
-    assert [one.label for one in recipe.watermark] == ["AliMark"]
+    assert [watermark.label for watermark in recipe.watermark] == ["AliMark"]
     assert recipe.fpr == [0.01, 0.05, 0.005, 0.001]
 
 
@@ -54,23 +54,23 @@ def test_lists_of_settings_are_several_attacks() -> None:
     recipe = parse(
         SMALL | {"attack": [{"name": "delete", "rate": [0.1, 0.2]}, {"name": "translate", "via": ["pt", "fr"]}]}
     )
-    found = attacks(recipe)
-    assert [one.label for one in found] == ["delete 0.1", "delete 0.2", "translate pt", "translate fr"]
-    assert [one.rate for one in found] == [0.1, 0.2, None, None]
-    assert found[3].settings == {"via": "fr"}
+    expanded = attacks(recipe)
+    assert [attack.label for attack in expanded] == ["delete 0.1", "delete 0.2", "translate pt", "translate fr"]
+    assert [attack.rate for attack in expanded] == [0.1, 0.2, None, None]
+    assert expanded[3].settings == {"via": "fr"}
 
 
 def test_a_grid_is_every_combination() -> None:
     recipe = parse(SMALL | {"grid": {"watermark.key.block_size": [4, 8], "data.sentences": [6, 12]}})
-    found = list(variants(recipe))
-    assert [one.grid for one in found] == [
+    expanded = list(variants(recipe))
+    assert [variant.grid for variant in expanded] == [
         {"block_size": 4, "sentences": 6},
         {"block_size": 4, "sentences": 12},
         {"block_size": 8, "sentences": 6},
         {"block_size": 8, "sentences": 12},
     ]
-    assert found[2].recipe.watermark[0].key == {"block_size": 8}
-    assert found[2].recipe.data.sentences == 6
+    assert expanded[2].recipe.watermark[0].key == {"block_size": 8}
+    assert expanded[2].recipe.data.sentences == 6
 
 
 def test_overrides(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_overrides(tmp_path: Path) -> None:
     )
     assert recipe.llm.name == "gemma-3-270m"
     assert recipe.data.texts == 7
-    assert [one.key for one in recipe.watermark] == [{}, {"block_size": 16}]
-    assert [one.generate for one in recipe.watermark] == [{"candidates": 8}] * 2
+    assert [watermark.key for watermark in recipe.watermark] == [{}, {"block_size": 16}]
+    assert [watermark.generate for watermark in recipe.watermark] == [{"candidates": 8}] * 2
     for wrong, why in (("llm", "PATH=VALUE"), ("watermark.5.label=x", "only 2"), ("data.nosuch=1", "nosuch")):
         with pytest.raises(AlimarkError, match=why):
             load(path, [wrong])

@@ -85,7 +85,7 @@ def test_links_and_ids_lead_somewhere(page: Page, written: Written) -> None:
     assert len(ids) == len(set(ids))
     targets = {attributes["href"] for _, attributes in page.tags if attributes.get("href")}
     targets |= {f"#{name}" for name in re.findall(r"url\(#([^)]*)\)", written.html)}
-    assert targets <= {f"#{one}" for one in ids}
+    assert targets <= {f"#{anchor}" for anchor in ids}
     assert {"#main", "#block-size", "#lone", "#main-quality"} <= targets
     for slug in ("main", "block-size", "lone"):
         assert f"(#{slug})" in written.markdown
@@ -96,14 +96,14 @@ def test_links_and_ids_lead_somewhere(page: Page, written: Written) -> None:
 
 
 def find(results: Results, **wanted: Any) -> Row:
-    (found,) = [row for row in results["rows"] if wanted.items() <= row.items()]
-    return found
+    (match,) = [row for row in results["rows"] if wanted.items() <= row.items()]
+    return match
 
 
 def test_a_figure_its_interval_and_the_papers(page: Page) -> None:
     table, row = page.named("TPR@1%")[0], find(main_results(), method="PMark", data="c4", attack="pegasus")
-    found = row["tpr"]["0.01"]
-    assert found is not None
+    rate = row["tpr"]["0.01"]
+    assert rate is not None
     line = [line for line in table.rows if line[:1] == ["PMark"]][1]  # booksum's, then c4's
     columns = [
         "method",
@@ -117,18 +117,18 @@ def test_a_figure_its_interval_and_the_papers(page: Page) -> None:
     ]
     assert table.headings == ["method", "no attack", "delete", "reorder", "pegasus", "chat", *columns[1:]]
     cell = line[columns.index("ours", 2)]
-    assert cell.lstrip("*_") == f"{100 * found['value']:.1f}|{100 * found['low']:.1f}–{100 * found['high']:.1f}"
+    assert cell.lstrip("*_") == f"{100 * rate['value']:.1f}|{100 * rate['low']:.1f}–{100 * rate['high']:.1f}"
     assert line[columns.index("ours", 2) + 1] == "*78.6"  # the paper's best of these three
     assert line[-1].lstrip("*_") == "26.4|gpt-3.5"  # the paper's name for it
 
 
 def test_the_same_figures_in_markdown(written: Written) -> None:
-    found = find(main_results(), method="PMark", data="c4", attack="pegasus")["tpr"]["0.01"]
-    assert found is not None
+    rate = find(main_results(), method="PMark", data="c4", attack="pegasus")["tpr"]["0.01"]
+    assert rate is not None
     lines = [line for line in written.markdown.splitlines() if line.startswith("| c4 | PMark |")]
-    assert f"{100 * found['value']:.1f}" in lines[0]
-    assert f"({100 * found['low']:.1f}–{100 * found['high']:.1f}) | **78.6** |" in lines[0]
-    assert "| _26.4_ (gpt-3.5) |" in lines[0] or "| 26.4 (gpt-3.5) |" in lines[0]
+    assert f"{100 * rate['value']:.1f}" in lines[0]
+    assert f"({100 * rate['low']:.1f}–{100 * rate['high']:.1f}) | **78.6** |" in lines[0]
+    assert "| _26.4_ (gpt-3.5) |" in lines[0]
 
 
 def test_texts_and_failures_are_counted(page: Page) -> None:
@@ -141,20 +141,20 @@ def test_texts_and_failures_are_counted(page: Page) -> None:
         "similarity of meaning",
         "sentences after / before",
     ]
-    found = [(line[0], *line[-5:-2]) for line in table.rows if line]
+    counts = [(line[0], *line[-5:-2]) for line in table.rows if line]
     counted = [(row["method"], str(row["texts"]), str(row["failed"]), str(row["negatives"])) for row in rows]
-    assert sorted(found) == sorted(counted)
+    assert sorted(counts) == sorted(counted)
 
 
 def test_one_method_is_ranked_over_the_grid_and_several_within(page: Page) -> None:
     table = page.named("AUROC")[1]
     assert [line[:2] for line in table.rows if line] == [["2", "AliMark"], ["8", "AliMark"]]
     assert any(cell.startswith("*") for line in table.rows for cell in line)
-    made = MadeUp()
+    made_up = MadeUp()
     for sentences in (4, 12):
         for method, strength in (("PMark", 2.0), ("AliMark", 6.0)):
-            made.watermark(method, strength * sentences / 12, {}, grid={"sentences": sentences})
-    several = rates.overview(made.results)[0]
+            made_up.watermark(method, strength * sentences / 12, {}, grid={"sentences": sentences})
+    several = rates.overview(made_up.results)[0]
     assert several.ranked == "methods at the same settings"
     marks = [(line.cells[0].text, line.cells[1].text, line.cells[2].mark) for line in several.lines]
     assert marks == [
@@ -174,9 +174,9 @@ def test_quality_cost_runtime_data(page: Page) -> None:
     runtime = page.named("Seconds to detect")[0]
     assert runtime.row("AliMark", "full")[2:4] == ["0.0184", "0.0394"]
     assert page.named("Texts used")[0].rows[-1] == ["c4", "80", "12", "1,204", "3"]
-    made = page.named("Versions, machine")[0]
-    assert made.row("versions") == ["versions", "alimark 0.1.0, python 3.11.7"]
-    assert made.row("seed") == ["seed", "3"]
+    versions = page.named("Versions, machine")[0]
+    assert versions.row("versions") == ["versions", "alimark 0.1.0, python 3.11.7"]
+    assert versions.row("seed") == ["seed", "3"]
 
 
 def test_the_papers_perplexity_of_the_same_setting(page: Page) -> None:
@@ -217,13 +217,13 @@ def test_nothing_becomes_markdown(text: str) -> None:
 
 
 def test_names_are_no_markup_and_no_paths(tmp_path: Path) -> None:
-    made = MadeUp(name="../../x<y>", title=HOSTILE)
-    made.watermark("$a_1$ <b>", 4.0, {"chat 0.5": 0.5}, detection="_with & without", data='"><i>')
-    made.results["recipe"] = "```\n</pre><script>\n"
-    made.results["made"] = {"<i>": ["<u>", {"a": True}]}
+    made_up = MadeUp(name="../../x<y>", title=HOSTILE)
+    made_up.watermark("$a_1$ <b>", 4.0, {"chat 0.5": 0.5}, detection="_with & without", data='"><i>')
+    made_up.results["recipe"] = "```\n</pre><script>\n"
+    made_up.results["made"] = {"<i>": ["<u>", {"a": True}]}
     twin = MadeUp(name="X/Y").results
     twin["runtime"] = [{"method": "_a", "detection": "", "sentences": 4, "seconds": 0.1}]
-    got = write(tmp_path / "report", made.results, twin)
+    got = write(tmp_path / "report", made_up.results, twin)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["report"]
     assert [tag for tag, _ in got.page.tags if tag in ("i", "script")] == ["script"]
     assert "````toml\n```\n</pre><script>\n````" in got.markdown
@@ -233,11 +233,11 @@ def test_names_are_no_markup_and_no_paths(tmp_path: Path) -> None:
 
 def test_hostile_labels_stay_text_in_attributes_and_cells(tmp_path: Path) -> None:
     label = "\"'><script>alert(1)</script>{{ 7 * 7 }}"
-    made = MadeUp(title=label)
-    made.watermark(label, 4.0, {"chat": 0.5}, data=label, detection=label)
-    made.example(label, label, marked=f"{label}\x00")
-    made.results["made"], made.results["recipe"] = {"label": label}, label
-    got = write(tmp_path, made.results)
+    made_up = MadeUp(title=label)
+    made_up.watermark(label, 4.0, {"chat": 0.5}, data=label, detection=label)
+    made_up.example(label, label, marked=f"{label}\x00")
+    made_up.results["made"], made_up.results["recipe"] = {"label": label}, label
+    got = write(tmp_path, made_up.results)
     assert [tag for tag, _ in got.page.tags].count("script") == 1
     assert "<script>alert" not in got.html
     assert got.page.headings[0] == label
@@ -260,12 +260,12 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
 
 
 def test_one_recipe_has_no_contents_and_no_empty_parts(tmp_path: Path) -> None:
-    made = MadeUp(title="No attack")
-    made.watermark("AliMark", 5.0, {})
-    made.results["human"], made.results["cost"] = [], []
-    for row in made.results["rows"]:
+    made_up = MadeUp(title="No attack")
+    made_up.watermark("AliMark", 5.0, {})
+    made_up.results["human"], made_up.results["cost"] = [], []
+    for row in made_up.results["rows"]:
         row["cosine"], row["tpr"]["0.005"] = None, None
-    got = write(tmp_path, made.results)
+    got = write(tmp_path, made_up.results)
     assert got.page.headings == ["No attack", "Detection", "Settings and versions"]
     assert "Contents" not in got.html
     assert got.page.plots() == ["Scores of human, marked and attacked texts"]
@@ -284,9 +284,9 @@ def test_one_recipe_has_no_contents_and_no_empty_parts(tmp_path: Path) -> None:
 
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
-    made = MadeUp()
-    made.watermark("AliMark", 5.0, {"chat": 0.5}, grid={"block_size": 8})
-    results = made.results
+    made_up = MadeUp()
+    made_up.watermark("AliMark", 5.0, {"chat": 0.5}, grid={"block_size": 8})
+    results = made_up.results
     save(tmp_path / "results.json", results)
     first, second = write(tmp_path / "1", results), write(tmp_path / "2", load(tmp_path / "results.json"))
     for file in first.folder.rglob("*.*"):
@@ -317,11 +317,11 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_method_has_one_colour_throughout(written: Written) -> None:
-    found = colours([lone_results(), main_results()])
-    assert found["AliMark"] == PALETTE[0]
-    assert found["SemStamp"] == PALETTE[1]
-    assert found["human"] not in PALETTE
-    assert len({found[method] for method in ("AliMark", "SemStamp", "PMark", "human", "unmarked")}) == 5
+    shades = colours([lone_results(), main_results()])
+    assert shades["AliMark"] == PALETTE[0]
+    assert shades["SemStamp"] == PALETTE[1]
+    assert shades["human"] not in PALETTE
+    assert len({shades[method] for method in ("AliMark", "SemStamp", "PMark", "human", "unmarked")}) == 5
     # On the written page AliMark comes third, and is the only method of the last two recipes.
     later = written.html[written.html.index('<article id="block-size"') :]
     assert PALETTE[2] in later
@@ -345,7 +345,7 @@ def test_roc_curve_against_a_count() -> None:
     assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
     assert np.all(np.diff(false) >= 0)
     assert np.all(np.diff(true) >= 0)
-    sure = [i for i, (x, _) in enumerate(points) if [one for one, _ in points].count(x) == 1]
+    sure = [i for i, (x, _) in enumerate(points) if [rate for rate, _ in points].count(x) == 1]
     assert np.allclose(expected[sure], [points[i][1] for i in sure])
     assert float(np.trapezoid(true, false)) == pytest.approx(
         np.mean([(a > b) + 0.5 * (a == b) for a in marked for b in human])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_recipes import STAND_INS, recipe, records, run
 
 from alimark.bench.data import DataSet, Item
 from alimark.bench.evaluate import evaluate
@@ -21,6 +20,7 @@ from alimark.bench.workspace import STAGES, Workspace, digest
 from alimark.errors import LLMError
 from alimark.keys.key import SOFT_VERSION
 from alimark.testing import StandInLLM
+from small_recipes import STAND_INS, recipe, records, run
 
 
 def without_time(results: Any) -> Any:
@@ -28,12 +28,12 @@ def without_time(results: Any) -> Any:
 
 
 def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
-    made = run(tmp_path)
-    found = records(tmp_path)
-    assert {stage: len(records) for stage, records in found.items()} == {
+    bench = run(tmp_path)
+    stages = records(tmp_path)
+    assert {stage: len(records) for stage, records in stages.items()} == {
         "generate": 4, "attack": 12, "detect": 4 + 12 + 110, "meaning": 12,
     }  # fmt: skip
-    results = evaluate(made, "stand-ins")
+    results = evaluate(bench, "stand-ins")
     assert [row["attack"] for row in results["rows"]] == ["none", "delete 0.25", "delete 0.5", "insert 0.5"]
     clean, deleted = results["rows"][0], results["rows"][2]
     assert clean["texts"] == 4
@@ -74,9 +74,9 @@ def test_a_resumed_run_gives_what_one_that_never_stopped_gives(tmp_path: Path) -
         path = tmp_path / "cut" / "records" / f"{stage}.jsonl"
         content = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join(content[:kept]) + content[kept][:20])  # killed while it wrote
-        made = run(tmp_path / "cut")
+        bench = run(tmp_path / "cut")
         assert records(tmp_path / "cut") == records(tmp_path / "whole")
-        assert without_time(evaluate(made, "x")) == without_time(whole)
+        assert without_time(evaluate(bench, "x")) == without_time(whole)
 
 
 def test_several_processes_share_the_work(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_one_bad_text_ends_nothing(tmp_path: Path) -> None:
         def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
             return StandInLLM(context_characters=150)  # some prompts leave no room
 
-    made = run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Short())
+    bench = run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Short())
     empty = [record for record in records(tmp_path)["generate"] if not record.get("text")]
     assert 0 < len(empty) < 12
-    [clean, *_] = evaluate(made, "x")["rows"]
+    [clean, *_] = evaluate(bench, "x")["rows"]
     assert clean["texts"] + clean["failed"] == 12
     assert clean["failed"] == len(empty)
 
@@ -117,9 +117,9 @@ def test_a_model_that_is_gone_ends_the_run_and_keeps_what_is_done(tmp_path: Path
     with pytest.raises(LLMError, match="gone"):
         run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Models2())
     run(tmp_path)
-    made = records(tmp_path)["generate"]
-    assert len(made) >= 4
-    assert not any(record.get("failed") for record in made)
+    texts = records(tmp_path)["generate"]
+    assert len(texts) >= 4
+    assert not any(record.get("failed") for record in texts)
 
 
 def test_a_grid_and_several_detections(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
     wanted = parse({"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"block_size": 8}}]})
     [variant] = variants(wanted)
     cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
-    made = Run(wanted, Workspace(tmp_path))
-    found = [made.generate_job(cell, cell.items[0], marked=marked).id for marked in (True, False)]
-    assert found == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]
+    bench = Run(wanted, Workspace(tmp_path))
+    ids = [bench.generate_job(cell, cell.items[0], marked=marked).id for marked in (True, False)]
+    assert ids == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]
 
 
 def test_an_id_is_what_made_it() -> None:
@@ -189,7 +189,7 @@ run(folder / "whole", wanted)
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork and no SIGKILL")
 def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_path: Path) -> None:
-    script = KILLED.format(tests=str(Path(__file__).parent))
+    script = KILLED.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) == 20
@@ -201,10 +201,10 @@ def test_versions_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -
 
     def ids(**version: int) -> tuple[str, str]:
         key = {"embedder": "stand-in", "decision": "soft", "block_size": 32, **version}
-        own = Run(recipe(watermark=[{"key": key, "generate": {"candidates": 8}}]), Workspace(tmp_path))
-        cell, [detection] = own.cells[0], own.recipe.detection
-        made = own.generate_job(cell, cell.items[0]).id
-        return made, own.detect_job(cell, detection, made, cell.items[0].prompt).id
+        bench = Run(recipe(watermark=[{"key": key, "generate": {"candidates": 8}}]), Workspace(tmp_path))
+        cell, [detection] = bench.cells[0], bench.recipe.detection
+        text_id = bench.generate_job(cell, cell.items[0]).id
+        return text_id, bench.detect_job(cell, detection, text_id, cell.items[0].prompt).id
 
     assert ids(soft_version=1) == FIRST_IDS
     assert ids() == ids(soft_version=SOFT_VERSION)

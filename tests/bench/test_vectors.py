@@ -42,21 +42,21 @@ def test_what_was_cut_off_is_computed_again(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     embedder = Counting()
     with KeptVectors(embedder, tmp_path) as kept:
-        found = kept.embed(["One.", "Two."])
+        vectors = kept.embed(["One.", "Two."])
     assert embedder.asked == ["Two."]
-    np.testing.assert_array_equal(found, StandInEmbedder().embed(["One.", "Two."]))
+    np.testing.assert_array_equal(vectors, StandInEmbedder().embed(["One.", "Two."]))
     with KeptVectors(embedder, tmp_path) as kept:
-        np.testing.assert_array_equal(kept.embed(["Two."])[0], found[1])
+        np.testing.assert_array_equal(kept.embed(["Two."])[0], vectors[1])
     assert embedder.asked == ["Two."]
 
 
 def test_processes_write_files_of_their_own_and_read_all(tmp_path: Path) -> None:
     with (
-        KeptVectors(StandInEmbedder(), tmp_path, part=1) as one,
-        KeptVectors(StandInEmbedder(), tmp_path, part=2) as two,
+        KeptVectors(StandInEmbedder(), tmp_path, part=1) as first,
+        KeptVectors(StandInEmbedder(), tmp_path, part=2) as second,
     ):
-        one.embed(["One."])
-        two.embed(["Two."])
+        first.embed(["One."])
+        second.embed(["Two."])
     embedder = Counting()
     with KeptVectors(embedder, tmp_path) as kept:
         kept.embed(["One.", "Two."])

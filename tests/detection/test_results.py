@@ -1,4 +1,4 @@
-"""Results: the verdict's typed fields, that it is decided once, and that results and settings need no Numba."""
+"""Results: the verdict and its typed fields, decided once, and reports; results and settings need no Numba."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from alimark.detection.settings import DetectionOptions
 from alimark.detection.stats import power
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
+from fixed_texts import unmarked
 
 EMBEDDER = StandInEmbedder()
 MARK = AliMark(Key.generate(embedder=EMBEDDER, secret=bytes(32)), embedder=EMBEDDER)
 
 
 @pytest.fixture(scope="module")
-def found() -> AlignedDetection:
+def marked() -> AlignedDetection:
     return MARK.detect(MARK.generate("A story.", StandInLLM(), seed=3).text)
 
 
@@ -30,9 +31,9 @@ def short() -> AlignedDetection:
     return MARK.detect("The lamp went out.")
 
 
-def test_a_verdict_is_its_word_with_typed_fields(found: AlignedDetection, short: AlignedDetection) -> None:
-    assert found.verdict() == "found"
-    assert (found.verdict().found, found.verdict().reason, found.verdict().needed) == (
+def test_a_verdict_is_its_word_with_typed_fields(marked: AlignedDetection, short: AlignedDetection) -> None:
+    assert marked.verdict() == "found"
+    assert (marked.verdict().found, marked.verdict().reason, marked.verdict().needed) == (
         True, "p_value_at_most_fpr", None,
     )  # fmt: skip
     verdict = short.verdict()
@@ -90,3 +91,51 @@ def test_settings_and_results_load_no_numba(module: str) -> None:
     code = f"import sys, alimark.detection.{module}; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_too_short_says_how_long(mark: AliMark) -> None:
+    verdict = mark.detect("One word.").verdict()
+    assert verdict == "too short to tell"
+    assert verdict.needed is not None
+    assert 3 <= verdict.needed <= 10
+
+
+def test_not_found_is_never_called_human(mark: AliMark) -> None:
+    for seed in range(20):
+        detection = mark.detect(" ".join(unmarked(12, seed)))
+        if detection.p_value > 0.01:
+            assert detection.verdict() == "not found"
+            return
+    pytest.fail("no unmarked text was left unfound")
+
+
+@pytest.mark.parametrize("fpr", [0, 1, 2, -1])
+def test_rates_lie_between_0_and_1(mark: AliMark, fpr: float) -> None:
+    with pytest.raises(AlimarkError, match="between 0 and 1"):
+        mark.detect("One text.").verdict(fpr)
+
+
+def test_stricter_rates(mark: AliMark, sentences: list[str]) -> None:
+    with pytest.raises(AlimarkError, match="draws=1000000"):
+        mark.detect(" ".join(sentences)).verdict(fpr=1e-5)
+    assert mark.detect(" ".join(sentences), draws=200_000).verdict(fpr=1e-5) == "found"
+
+
+def test_everything_goes_into_json(mark: AliMark, sentences: list[str]) -> None:
+    for search_kind in ("whole", "excerpt"):
+        detection = mark.detect(" ".join(sentences), search=search_kind)
+        report = json.loads(json.dumps(detection.report()))
+        assert report["verdict"] == "found"
+        assert report["text_sha256"] == detection.text_sha256
+        assert report["fingerprint"] == EMBEDDER.fingerprint
+        assert report["draws"] == 1000
+        assert len(report["alignment"]) >= 10
+        assert {"alimark", "numpy", "nupunkt"} <= set(report["versions"])
+        assert "near_flips" in report
+
+
+def test_notebook_view_is_escaped(mark: AliMark) -> None:
+    shown = mark.detect("A <script>alert(1)</script> here. And there.")._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+    assert shown.count("<tr") >= 2

@@ -1,4 +1,4 @@
-"""The embedder: the graph written by hand against torch, and what holds for any model."""
+"""Embedders: the hand-written ONNX graph against torch, and properties that hold for any model."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def onnx(folder: Path) -> LoadedEmbedder:
 
 
 def cached(home: Path, name: str) -> Path:
-    (found,) = (home / "onnx").glob(f"*/{name}")
-    return found
+    (path,) = (home / "onnx").glob(f"*/{name}")
+    return path
 
 
 def gap(left: embed.Vectors, right: embed.Vectors) -> float:

@@ -1,4 +1,4 @@
-"""What of a model's continuation may be added to a text, and what is wrong with the rest."""
+"""Candidates: which continuations of a model may be added to a text, and the flaws for which others are refused."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from alimark.llm.base import Draw
 from alimark.text.splitting import splitter
 
 
-def text(*pieces: str) -> Text:
+def text_of(*pieces: str) -> Text:
     """A text into which these continuations were taken, sentence by sentence."""
-    made = Text(splitter())
+    text = Text(splitter())
     for piece in pieces:
-        candidate = made.candidate(Draw(piece, 1, "sentence"))
+        candidate = text.candidate(Draw(piece, 1, "sentence"))
         assert not candidate.flaw, candidate
-        made.add(candidate)
-    return made
+        text.add(candidate)
+    return text
 
 
 def flaw(continuation: str, *before: str) -> str:
-    return text(*before).candidate(Draw(continuation, 1, "sentence")).flaw
+    return text_of(*before).candidate(Draw(continuation, 1, "sentence")).flaw
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_flaws(continuation: str, expected: str) -> None:
 
 
 def test_a_sentence_cut_off_is_unfinished_and_one_that_ended_is_not() -> None:
-    so_far = text()
+    so_far = text_of()
     assert so_far.candidate(Draw(" The dog went", 128, "length")).flaw == "unfinished"
     assert so_far.candidate(Draw(" The dog went. Then it came", 128, "length")).flaw == ""
     assert so_far.candidate(Draw(" The dog went", 3, "model")).flaw == ""
 
 
 def test_layout_stays_between_sentences_and_out_of_the_units() -> None:
-    made = text(
+    text = text_of(
         "## What to pack\n\nFirst",
         "Take these things:\n\n- a",
         "- a warm coat\n- a",
@@ -68,11 +68,11 @@ def test_layout_stays_between_sentences_and_out_of_the_units() -> None:
         "\n\nIt is\ncold there. ",
         " Mind the wind. ",
     )
-    assert str(made) == (
+    assert str(text) == (
         "## What to pack\n\nTake these things:\n\n- a warm coat\n- a map of the hills. 1. Then go.\n\n"
         "It is cold there. Mind the wind."
     )
-    assert made.units == [
+    assert text.units == [
         "What to pack.",
         "Take these things:.",
         "a warm coat.",
@@ -81,18 +81,18 @@ def test_layout_stays_between_sentences_and_out_of_the_units() -> None:
         "It is cold there.",
         "Mind the wind.",
     ]
-    assert splitter().units(str(made)) == made.units
-    assert made.surviving() == 7
+    assert splitter().units(str(text)) == text.units
+    assert text.surviving() == 7
 
 
 def test_a_sentence_that_would_be_split_otherwise_is_seen() -> None:
-    so_far = text("He met Dr. Brown. ")
+    so_far = text_of("He met Dr. Brown. ")
     assert so_far.kept_by_splitter(so_far.candidate(Draw(" Then he left. ", 1, "sentence")))
     assert not so_far.kept_by_splitter(Candidate("3 of them left.", "3 of them left."))
 
 
 def test_the_sentence_behind_a_code_block_is_found_again() -> None:
-    so_far = text("Run this:\n\n```")
+    so_far = text_of("Run this:\n\n```")
     so_far.add_code("```sh\nls\n```\n")
     assert not so_far.in_code
     candidate = so_far.candidate(Draw("It lists files. ", 1, "sentence"))

@@ -29,14 +29,14 @@ def write(llm: object = None, *, key: Key | None = None, seed: int = 1, **option
 
 def test_counts_of_matching_bits_are_true_and_high() -> None:
     key = KEYS[8]
-    made = write(key=key, candidates=64)
-    bits = to_bits(project(EMBEDDER.embed(made.sentences), key)).tolist()
+    generation = write(key=key, candidates=64)
+    bits = to_bits(project(EMBEDDER.embed(generation.sentences), key)).tolist()
     agreed = [8 - (a ^ b).bit_count() for a, b in zip(bits, key.blocks(6).tolist(), strict=True)]
-    assert list(made.matches) == agreed
+    assert list(generation.matches) == agreed
     assert sum(agreed) / len(agreed) > 5.5  # chance is 4
-    assert made.ended == "complete"
-    assert made.surviving == len(made.sentences) == 6
-    assert splitter().units(made.text) == list(made.sentences)
+    assert generation.ended == "complete"
+    assert generation.surviving == len(generation.sentences) == 6
+    assert splitter().units(generation.text) == list(generation.sentences)
 
 
 def test_same_seed_same_text_whatever_the_wave() -> None:
@@ -48,9 +48,9 @@ def test_same_seed_same_text_whatever_the_wave() -> None:
 
 def test_sampling_stops_at_the_first_full_match() -> None:
     key = KEYS[1]
-    made = write(key=key, candidates=64, wave=1)
-    assert set(made.matches) == {1}
-    assert made.candidates < 6 * 10
+    generation = write(key=key, candidates=64, wave=1)
+    assert set(generation.matches) == {1}
+    assert generation.candidates < 6 * 10
 
 
 class Fixed(LLM):
@@ -116,10 +116,15 @@ def test_layout_between_sentences_is_kept_and_never_inside_a_unit() -> None:
             done = requests[0].context.count(".") + requests[0].context.count("Heading") - 1
             return [[Draw(self.texts[done], 3, "sentence")] * requests[0].count]
 
-    made = write(Layout(), key=key, sentences=4)
-    assert made.text == "A Heading\n\nThe first line is broken here.\n\nA new paragraph starts “here.” End."
-    assert made.sentences == ("A Heading.", "The first line is broken here.", 'A new paragraph starts "here."', "End.")
-    assert made.surviving == 4
+    generation = write(Layout(), key=key, sentences=4)
+    assert generation.text == "A Heading\n\nThe first line is broken here.\n\nA new paragraph starts “here.” End."
+    assert generation.sentences == (
+        "A Heading.",
+        "The first line is broken here.",
+        'A new paragraph starts "here."',
+        "End.",
+    )
+    assert generation.surviving == 4
 
 
 @pytest.mark.parametrize(
@@ -134,17 +139,17 @@ def test_layout_between_sentences_is_kept_and_never_inside_a_unit() -> None:
     ],
 )
 def test_a_model_that_gives_no_more_ends_the_text(llm: object, ended: str, sentences: int) -> None:
-    made = write(llm)
-    assert made.ended == ended
-    assert abs(len(made.sentences) - sentences) <= 1 + sentences // 4
-    assert len(made.matches) == len(made.sentences)
+    generation = write(llm)
+    assert generation.ended == ended
+    assert abs(len(generation.sentences) - sentences) <= 1 + sentences // 4
+    assert len(generation.matches) == len(generation.sentences)
 
 
 def test_a_sentence_without_end_is_cut_and_closed() -> None:
-    made = write(StandInLLM(endless=True), sentences=2, candidates=4)
-    assert made.ended == "complete"
-    assert made.rejected["unfinished"] == 8
-    assert all(sentence.endswith(".") for sentence in made.sentences)
+    generation = write(StandInLLM(endless=True), sentences=2, candidates=4)
+    assert generation.ended == "complete"
+    assert generation.rejected["unfinished"] == 8
+    assert all(sentence.endswith(".") for sentence in generation.sentences)
 
 
 def test_flawed_candidates_are_counted_and_avoided() -> None:
@@ -164,10 +169,10 @@ def test_flawed_candidates_are_counted_and_avoided() -> None:
             first = "again" not in request.context
             return [[Draw(texts[1 if first else i % 4], 3, "sentence") for i in range(request.count)]]
 
-    made = write(Parrot(), candidates=16)
-    assert made.ended == "complete"
-    assert made.rejected == {"blank": 5 * 4, "repeat": 5 * 8}
-    assert len(set(made.sentences)) == 6
+    generation = write(Parrot(), candidates=16)
+    assert generation.ended == "complete"
+    assert generation.rejected == {"blank": 5 * 4, "repeat": 5 * 8}
+    assert len(set(generation.sentences)) == 6
 
 
 def test_too_few_draws_is_an_error() -> None:
@@ -182,18 +187,18 @@ def test_too_few_draws_is_an_error() -> None:
 def test_progress_streams_the_text() -> None:
     pieces: list[MarkedSentence] = []
     mark = AliMark(Key.generate(embedder=EMBEDDER), embedder=EMBEDDER)
-    made = mark.generate(PROMPT, StandInLLM(), sentences=5, candidates=8, seed=3, progress=pieces.append)
-    assert "".join(piece.piece for piece in pieces) == made.text
+    generation = mark.generate(PROMPT, StandInLLM(), sentences=5, candidates=8, seed=3, progress=pieces.append)
+    assert "".join(piece.piece for piece in pieces) == generation.text
     assert [piece.number for piece in pieces] == [1, 2, 3, 4, 5]
-    assert pieces[-1].tokens == made.tokens
+    assert pieces[-1].tokens == generation.tokens
 
 
 def test_a_list_of_prompts_gives_a_list() -> None:
     mark = AliMark(Key.generate(embedder=EMBEDDER), embedder=EMBEDDER)
-    made = mark.generate([PROMPT, "Another day began."], StandInLLM(), sentences=2, candidates=4, seed=3)
-    assert [one.prompt for one in made] == [PROMPT, "Another day began."]
+    generations = mark.generate([PROMPT, "Another day began."], StandInLLM(), sentences=2, candidates=4, seed=3)
+    assert [generation.prompt for generation in generations] == [PROMPT, "Another day began."]
     alone = mark.generate("Another day began.", StandInLLM(), sentences=2, candidates=4, seed=4)
-    assert alone.text == made[1].text
+    assert alone.text == generations[1].text
 
 
 @pytest.mark.parametrize("wrong", [{"sentences": 0}, {"candidates": 0}, {"sentences": 10**6}, {"wave": 0}])

@@ -1,4 +1,4 @@
-"""Many prompts at once: the same texts whatever the batch, order kept, faults confined, and the async twin."""
+"""Many prompts at once: the same texts for any batch size, in order, failures kept to their texts, and async calls."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PROMPTS = [Prompt(f"Day {i} began in the harbour.", seed=100 + i) for i in range
 
 
 def texts(llm: LLM, batch: int | None, prompts: Sequence[Prompt] = PROMPTS) -> dict[int, str]:
-    made = dict(generate_many(prompts, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=batch))
-    return {i: one.text for i, one in made.items() if isinstance(one, Generation)}
+    answers = dict(generate_many(prompts, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=batch))
+    return {i: answer.text for i, answer in answers.items() if isinstance(answer, Generation)}
 
 
 @pytest.mark.parametrize(("callers", "together"), [(1, 4), (2, 2), (4, 1)])
@@ -43,9 +43,9 @@ def test_the_batch_changes_no_text(callers: int, together: int) -> None:
 def test_a_list_of_prompts_comes_back_in_order() -> None:
     mark = AliMark(KEY, embedder=EMBEDDER)
     prompts = [prompt.text for prompt in PROMPTS]
-    made = mark.generate(prompts, StandInLLM(max_concurrency=3), sentences=3, candidates=8, seed=5, batch=4)
-    assert [one.prompt for one in made] == prompts
-    assert [one.seed for one in made] == [5 + i for i in range(9)]
+    generations = mark.generate(prompts, StandInLLM(max_concurrency=3), sentences=3, candidates=8, seed=5, batch=4)
+    assert [generation.prompt for generation in generations] == prompts
+    assert [generation.seed for generation in generations] == [5 + i for i in range(9)]
 
 
 class Counting(StandInLLM):
@@ -90,12 +90,12 @@ def test_each_candidate_is_embedded_once_and_the_cost_is_told() -> None:
 
     llm = StandInLLM(repeats=0.3)
     settings = GenerationSettings(5, 64, wave=8)
-    [(_, made)] = generate_many(PROMPTS[:1], KEY, Embedder(), llm, settings, rule=rule_for)  # type: ignore[arg-type]
-    assert isinstance(made, Generation)
-    assert len(asked) == len(set(asked)) == made.embedded < made.candidates
-    cost = made.record("x")["cost"]
+    [(_, generation)] = generate_many(PROMPTS[:1], KEY, Embedder(), llm, settings, rule=rule_for)  # type: ignore[arg-type]
+    assert isinstance(generation, Generation)
+    assert len(asked) == len(set(asked)) == generation.embedded < generation.candidates
+    cost = generation.record("x")["cost"]
     assert cost["waves"] == llm.calls
-    assert cost["tokens"] == made.tokens > made.candidates
+    assert cost["tokens"] == generation.tokens > generation.candidates
     assert cost["elapsed"] >= cost["seconds"] > 0
 
 
@@ -109,20 +109,20 @@ class Faulty(StandInLLM):
 
 
 def test_an_error_ends_the_texts_of_its_call_and_no_others() -> None:
-    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(max_concurrency=3), SETTINGS, rule=rule_for, batch=3))
-    assert [i for i, one in made.items() if isinstance(one, AlimarkError)] == [3]
-    made = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(), SETTINGS, rule=rule_for, batch=2))
-    failed = {i for i, one in made.items() if isinstance(one, AlimarkError)}
+    answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(max_concurrency=3), SETTINGS, rule=rule_for, batch=3))
+    assert [i for i, answer in answers.items() if isinstance(answer, AlimarkError)] == [3]
+    answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(), SETTINGS, rule=rule_for, batch=2))
+    failed = {i for i, answer in answers.items() if isinstance(answer, AlimarkError)}
     assert 3 in failed
     assert len(failed) <= 2
-    assert len(made) == 9
+    assert len(answers) == 9
 
 
 def test_a_full_context_ends_its_own_text_alone() -> None:
     long = [Prompt("word " * 100, 1), *PROMPTS[:3]]
     llm = StandInLLM(context_characters=600)
-    made = dict(generate_many(long, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=4))
-    ended = {i: one.ended for i, one in made.items() if isinstance(one, Generation)}
+    answers = dict(generate_many(long, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=4))
+    ended = {i: answer.ended for i, answer in answers.items() if isinstance(answer, Generation)}
     assert ended[0] == "context full"
     assert all(ended[i] == "complete" for i in (1, 2, 3))
 
@@ -130,25 +130,25 @@ def test_a_full_context_ends_its_own_text_alone() -> None:
 def test_texts_of_several_keys_may_be_written_together() -> None:
     other = Key.generate(secret=bytes(range(1, 33)), embedder=EMBEDDER, block_size=4)
     prompts = [PROMPTS[0], Prompt(PROMPTS[0].text, PROMPTS[0].seed, key=other)]
-    made = dict(generate_many(prompts, KEY, EMBEDDER, StandInLLM(), SETTINGS, rule=rule_for, batch=2))
-    found = [one.key_id for _, one in sorted(made.items()) if isinstance(one, Generation)]
-    assert found == [KEY.id, other.id]
+    answers = dict(generate_many(prompts, KEY, EMBEDDER, StandInLLM(), SETTINGS, rule=rule_for, batch=2))
+    key_ids = [answer.key_id for _, answer in sorted(answers.items()) if isinstance(answer, Generation)]
+    assert key_ids == [KEY.id, other.id]
 
 
 def test_unmarked_text_takes_the_first_good_draw_and_needs_no_key() -> None:
     llm = StandInLLM(blanks=0.3)
-    made = generate("It began.", None, None, llm, SETTINGS, seed=4)
-    assert len(made.sentences) == 5
-    assert not made.marked
-    assert made.candidates < 20
-    record = made.record("x")
+    generation = generate("It began.", None, None, llm, SETTINGS, seed=4)
+    assert len(generation.sentences) == 5
+    assert not generation.marked
+    assert generation.candidates < 20
+    record = generation.record("x")
     assert record["scheme"] == "unmarked"
     assert "key_id" not in record
     draws = StandInLLM(blanks=0.3)
     first = Session("It began.", None, SETTINGS, seed=4).request()
     [drawn] = draws.draw([Request(first.context, 24, first.seed)], Sampling(), splitter().first_sentence_over)
     good = next(draw.text for draw in drawn if draw.text.strip())
-    assert made.sentences[0] == splitter().units(good)[0] == clean(splitter().sentences(good)[0])
+    assert generation.sentences[0] == splitter().units(good)[0] == clean(splitter().sentences(good)[0])
 
 
 def test_chat_style_asks_for_an_answer_and_goes_on_with_it() -> None:
@@ -159,12 +159,12 @@ def test_chat_style_asks_for_an_answer_and_goes_on_with_it() -> None:
             seen.extend(requests)
             return super().draw(requests, sampling, over)
 
-    made = generate("Why?", KEY, EMBEDDER, Chat(), GenerationSettings(3, 8, prompt_style="chat"), seed=1)
+    generation = generate("Why?", KEY, EMBEDDER, Chat(), GenerationSettings(3, 8, prompt_style="chat"), seed=1)
     assert {turn.content for request in seen for turn in request.messages} == {"Why?"}
     assert seen[0].context == ""
     assert seen[-1].context
-    assert made.text.startswith(seen[-1].context)
-    assert made.record("x")["settings"]["prompt_style"] == "chat"
+    assert generation.text.startswith(seen[-1].context)
+    assert generation.record("x")["settings"]["prompt_style"] == "chat"
     with pytest.raises(AlimarkError, match="prompt style"):
         GenerationSettings(prompt_style="shout")  # type: ignore[arg-type]
 
@@ -176,9 +176,9 @@ def test_awaited_texts_are_written_together() -> None:
         jobs = [mark.agenerate(p.text, llm, sentences=5, candidates=24, seed=p.seed) for p in PROMPTS[:6]]
         return await asyncio.gather(*jobs)
 
-    made = asyncio.run(serve())
+    generations = asyncio.run(serve())
     expected = texts(StandInLLM(), 1)
-    assert [one.text for one in made] == [expected[i] for i in range(6)]
+    assert [generation.text for generation in generations] == [expected[i] for i in range(6)]
     assert max(llm.sizes) > 1
 
 
@@ -225,14 +225,14 @@ class Coder(LLM):
 
 
 def test_code_blocks_pass_unmarked_and_are_no_sentences() -> None:
-    made = generate("Show me.", KEY, EMBEDDER, Coder(), GenerationSettings(4, 8), seed=1)
-    assert made.ended == "complete"
-    assert made.text.startswith("Here is the code:\n\n```python\n")
-    assert Coder.block.strip() in made.text
-    assert len(made.sentences) == len(made.matches) == 4
-    assert not any("print(" in sentence for sentence in made.sentences)
-    assert splitter().units(made.text) == list(made.sentences)
-    assert made.surviving == 4
+    generation = generate("Show me.", KEY, EMBEDDER, Coder(), GenerationSettings(4, 8), seed=1)
+    assert generation.ended == "complete"
+    assert generation.text.startswith("Here is the code:\n\n```python\n")
+    assert Coder.block.strip() in generation.text
+    assert len(generation.sentences) == len(generation.matches) == 4
+    assert not any("print(" in sentence for sentence in generation.sentences)
+    assert splitter().units(generation.text) == list(generation.sentences)
+    assert generation.surviving == 4
 
 
 def test_a_single_prompt_is_written_in_the_calling_thread() -> None:

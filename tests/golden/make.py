@@ -222,8 +222,8 @@ def detections(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) -> 
         text = chosen[1]
         for name in ("learned", "learned+single"):
             if stem in ("hard-8", "soft-v2"):
-                found = mark.detect(text["text"], restructure=name, variants=2, draws=200, llm=GoldenChat())
-                yield f"{name}/{text['name']}", found
+                detection = mark.detect(text["text"], restructure=name, variants=2, draws=200, llm=GoldenChat())
+                yield f"{name}/{text['name']}", detection
     if key.scheme == "pmark":
         yield f"model/{chosen[1]['name']}", mark.detect(chosen[1]["text"], draws=200, llm=StandInLLM())
 
@@ -299,13 +299,13 @@ _TIED = re.compile(r"^/synthid[^/]*/detect/.*/(p_value|p_randomised|above|ties)$
 """SynthID's score is itself such a product, and many random keys score the same but for the last bit."""
 
 
-def differences(found: Values, wanted: Values, *, tolerance: float = 0.0) -> tuple[int, list[str]]:
+def differences(values: Values, wanted: Values, *, tolerance: float = 0.0) -> tuple[int, list[str]]:
     """How many values were compared, and a line for each that differs.
 
     `tolerance`: relative, of the floats that another machine may round otherwise. Where it is given, ties of SynthID's random
     keys may fall otherwise, too. All other values are compared bit for bit.
     """
-    left, right = dict(leaves(found)), dict(leaves(wanted))
+    left, right = dict(leaves(values)), dict(leaves(wanted))
     lines = []
     for path in [*right, *(path for path in left if path not in right)]:
         ours, theirs = left.get(path, "absent"), right.get(path, "absent")

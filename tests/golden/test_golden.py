@@ -38,6 +38,7 @@ def test_key_files_load_with_the_same_id_and_are_written_as_they_were(tmp_path: 
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_scores_p_values_alignments_records_and_texts_are_the_same(computed: dict[str, Any]) -> None:
     count, lines = make.differences(computed, make.committed(), tolerance=TOLERANCE)
     assert lines == []

@@ -1,4 +1,4 @@
-"""The key: the same on every machine and in every release, whole or not at all on disk, silent about its secret."""
+"""Keys: the same on every machine and in every release, written completely or not at all, and silent about their secret."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ import pytest
 
 from alimark.attacks import Target, load_attack
 from alimark.attacks.checks import text_flaw
-from commands import Run, command
+from commands import Run
 from fake_server import FAULTS, KEY, Fake, Reply, Seen, fails_once, fake, waits
 
-__all__ = ["command", "fake", "waits"]  # fixtures, used by name
+__all__ = ["fake", "waits"]  # fixtures, used by name
 
 TEXTS = [
     f"The old sailor number {i} sold his boat to a young doctor. Nobody in the village had expected such a thing. "

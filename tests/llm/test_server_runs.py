@@ -13,10 +13,10 @@ import alimark.embedding.loading
 from alimark import Key
 from alimark.llm.base import Request, Sampling
 from alimark.testing import StandInEmbedder, StandInLLM
-from commands import Run, command
+from commands import Run
 from fake_server import FAULTS, Fake, Reply, Seen, fails_once, fake, waits
 
-__all__ = ["command", "fake", "waits"]  # fixtures, used by name
+__all__ = ["fake", "waits"]  # fixtures, used by name
 
 EMBEDDER = StandInEmbedder()
 PROMPTS = [f"Story {i} begins here." for i in range(6)]

@@ -1,156 +1,60 @@
-"""Marking a text that exists, with a stand-in for the chat model: what may change, what may not, and what is reported."""
+"""Rewriting a text to mark it, with a stand-in for the chat model: what may change, what stays, and what is reported."""
 
 from __future__ import annotations
 
-import inspect
-import json
 import random
-import sys
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import alimark.embedding.loading
-import alimark.llm
-from alimark import AliMark, Key, Rewriting, Sampling
-from alimark.cli import loading
-from alimark.cli import rewrite as verb
+from alimark import AliMark, Rewriting, Sampling
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.keys.projection import project, to_bits
-from alimark.llm.base import LLM, Draw, Ended, Request, StopCondition
+from alimark.llm.base import Draw, Request, StopCondition
 from alimark.rewriting.api import rewrite_many
 from alimark.rewriting.candidates import Known, fixed_parts, judge
 from alimark.rewriting.settings import WAYS, Original, RewriteSettings
-from alimark.testing import StandInEmbedder
 from alimark.text.splitting import splitter
 from alimark.text.units import without_marker
-from commands import Run, command
+from rewriters import EMBEDDER, KEY, PAGE, STORY, WORDS, Rewriter, marked, reworded, shown_in
 from single_text import rewrite
-
-__all__ = ["command"]  # a fixture, used by name
-
-EMBEDDER = StandInEmbedder()
-KEY = Key(bytes(range(5, 37)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
-
-STORY = (
-    "The old sailor sold his boat to a young doctor from the city in the spring of 1987. Nobody in the village had expected "
-    "such a thing from a man who loved the water more than bread. He moved into a small house behind the church and planted "
-    "beans beside the garden. Every morning he walked down to the harbour and counted the ships that were coming home. "
-    "The doctor named the boat Maria and painted it green with a narrow white line around it. In the second winter a storm "
-    "tore the boat loose and carried it far beyond the northern rocks. The sailor found it there after three days of "
-    "searching with two of his neighbours. Not a single plank was broken, although the mast had disappeared for good. He "
-    "repaired what could be repaired and refused to take any money for the work. From that day the two men were often seen "
-    "together on the quiet evenings of the summer. They spoke about weather, engines, and the strange habits of fish in deep "
-    "water. When the sailor died at last, the doctor gave the boat back to the sea."
-)
-PAGE = """# A short guide to bread
-
-Bread needs little more than flour, water, salt and a fair amount of patience.  It also needs an oven that gets hot enough.
-
-- Mix the flour with the water and wait for half an hour before you go on
-- Add the salt only when the dough has become smooth and quiet
-  1. Message the dough over on itself every 30 minutes for two hours
-
-```python
-def bake(dough):  # This is a comment. It stays.
-    return dough.after(40, "minutes")
-```
-
-Then bake.
-
-> Let the loaf cool down on a rack, because hot bread cannot be cut well.
-"""
-WORDS = (
-    "harbour candle window forest engine letter silver mountain basket music garden winter paper stone lantern".split()
-)
-
-
-def reworded(sentence: str, chance: random.Random) -> str:
-    """Three words of it replaced."""
-    words = sentence.split()
-    free = [i for i, word in enumerate(words) if word.isalpha() and word.islower() and len(word) > 2]
-    for i in chance.sample(free, min(3, len(free))):
-        words[i] = chance.choice(WORDS)
-    return " ".join(words)
-
-
-def shown_in(request: Request) -> str:
-    """The sentence that a request is about."""
-    return request.messages[-1].content.rsplit("\n\n", 1)[1]
-
-
-class Rewriter(LLM):
-    """Answers with what `answer` makes of the sentence it is shown; `fails` makes it fail on some of them."""
-
-    name = "rewriter"
-    max_concurrency, preferred_batch = 1, 1
-
-    def __init__(
-        self,
-        answer: Callable[[str, random.Random], str] = reworded,
-        *,
-        fails: Callable[[str], Exception | None] = lambda _: None,
-        ended: Ended = "model",
-        max_concurrency: int = 1,
-        preferred_batch: int = 1,
-    ) -> None:
-        self.answer, self.fails, self.ended = answer, fails, ended
-        self.max_concurrency, self.preferred_batch = max_concurrency, preferred_batch
-        self.asked: list[Request] = []
-
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
-        self.asked += requests
-        found = []
-        for request in requests:
-            sentence = shown_in(request)
-            if error := self.fails(sentence):
-                raise error
-            draws = []
-            for number in range(request.first, request.first + request.count):
-                text = self.answer(sentence, random.Random(f"{request.seed} {number} {sentence}"))
-                draws.append(Draw(text, len(text.split()), "sentence" if over(text) else self.ended))
-            found.append(draws)
-        return found
-
-
-def marked(llm: LLM | None = None, text: str = STORY, *, seed: int = 1, **options: Any) -> Rewriting:
-    return rewrite(text, KEY, EMBEDDER, llm or Rewriter(), RewriteSettings(**options), seed=seed)
 
 
 def test_the_mark_is_found_and_was_not_there_before() -> None:
     mark = AliMark(KEY, embedder=EMBEDDER)
-    made = marked(candidates=32)
+    rewriting = marked(candidates=32)
     assert mark.detect(STORY).p_value > 0.05
-    assert mark.detect(made.text).verdict() == "found"
-    assert made.surviving == len(made.sentences) == 12
-    assert tuple(splitter().units(made.text)) == made.sentences
+    assert mark.detect(rewriting.text).verdict() == "found"
+    assert rewriting.surviving == len(rewriting.sentences) == 12
+    assert tuple(splitter().units(rewriting.text)) == rewriting.sentences
 
 
 def test_matches_and_cosines_are_those_of_the_text() -> None:
-    made = marked()
-    before, after = EMBEDDER.embed(splitter().units(STORY)), EMBEDDER.embed(splitter().units(made.text))
+    rewriting = marked()
+    before, after = EMBEDDER.embed(splitter().units(STORY)), EMBEDDER.embed(splitter().units(rewriting.text))
     blocks = KEY.blocks(12).tolist()
-    for vectors, matches in ((before, [one.matches_before for one in made.rewritten]), (after, list(made.matches))):
+    for vectors, matches in (
+        (before, [sentence.matches_before for sentence in rewriting.rewritten]),
+        (after, list(rewriting.matches)),
+    ):
         bits = to_bits(project(vectors, KEY)).tolist()
         assert matches == [8 - (a ^ b).bit_count() for a, b in zip(bits, blocks, strict=True)]
-    assert made.cosines == pytest.approx((before * after).sum(axis=1), abs=1e-5)
-    assert sum(made.matches) > sum(one.matches_before for one in made.rewritten)
-    assert [one.before for one in made.rewritten] == splitter().units(STORY)
+    assert rewriting.cosines == pytest.approx((before * after).sum(axis=1), abs=1e-5)
+    assert sum(rewriting.matches) > sum(sentence.matches_before for sentence in rewriting.rewritten)
+    assert [sentence.before for sentence in rewriting.rewritten] == splitter().units(STORY)
 
 
 def test_bits_are_given_up_where_the_text_would_move_too_far() -> None:
     bounds = [-1.0, 0.85, 0.9, 0.95, 1.0]
     texts = [marked(closeness=0.5, mean_closeness=bound) for bound in bounds]
-    assert all(np.mean(made.cosines) >= bound for made, bound in zip(texts, bounds, strict=True))
-    bits = [sum(made.matches) for made in texts]
+    assert all(np.mean(rewriting.cosines) >= bound for rewriting, bound in zip(texts, bounds, strict=True))
+    bits = [sum(rewriting.matches) for rewriting in texts]
     assert bits == sorted(bits, reverse=True)
     assert bits[0] > bits[2] > bits[-1]
     assert texts[-1].text == STORY
-    assert {one.outcome for one in texts[-1].rewritten} == {"best as it was"}
+    assert {sentence.outcome for sentence in texts[-1].rewritten} == {"best as it was"}
 
 
 def skeleton(text: str) -> str:
@@ -165,31 +69,31 @@ def skeleton(text: str) -> str:
     "text", [PAGE, PAGE.replace("\n", "\r\n"), f"\n\n  {STORY}\t\n\n", STORY[: STORY.index(" Nobody")]]
 )
 def test_layout_is_kept_to_the_letter(text: str) -> None:
-    made = marked(text=text, candidates=32, closeness=0.3, mean_closeness=0.3)
-    assert made.text != text
-    assert skeleton(made.text) == skeleton(text)
+    rewriting = marked(text=text, candidates=32, closeness=0.3, mean_closeness=0.3)
+    assert rewriting.text != text
+    assert skeleton(rewriting.text) == skeleton(text)
 
 
 def test_code_headings_and_short_sentences_stay() -> None:
     llm = Rewriter()
-    made = marked(llm, PAGE, candidates=32, closeness=0.3, mean_closeness=0.3)
-    assert PAGE[PAGE.index("```python") : PAGE.rindex("```")] in made.text
-    outcomes = {one.before: one.outcome for one in made.rewritten}
+    rewriting = marked(llm, PAGE, candidates=32, closeness=0.3, mean_closeness=0.3)
+    assert PAGE[PAGE.index("```python") : PAGE.rindex("```")] in rewriting.text
+    outcomes = {sentence.before: sentence.outcome for sentence in rewriting.rewritten}
     assert outcomes["A short guide to bread."] == "heading"
     assert outcomes["Then bake."] == "too short"
-    assert made.left_alone == (1, 7)
-    assert len(made.rewritten) == len(splitter().units(PAGE)) == 8  # a block each, also those that stay
+    assert rewriting.left_alone == (1, 7)
+    assert len(rewriting.rewritten) == len(splitter().units(PAGE)) == 8  # a block each, also those that stay
     shown = {shown_in(request) for request in llm.asked}
     assert "Let the loaf cool down on a rack, because hot bread cannot be cut well." in shown
     assert not any("bake(dough)" in turn.content for request in llm.asked for turn in request.messages)
-    item = next(line for line in made.text.splitlines() if line.startswith("- Mix"))
+    item = next(line for line in rewriting.text.splitlines() if line.startswith("- Mix"))
     assert not item.endswith(".")  # as it was
 
 
 def test_every_sentence_is_asked_for_in_several_ways_alone_or_in_context() -> None:
     llm = Rewriter()
-    made = marked(llm, candidates=10, waves=1)
-    assert made.candidates == 120
+    rewriting = marked(llm, candidates=10, waves=1)
+    assert rewriting.candidates == 120
     assert [request.count for request in llm.asked[: len(WAYS)]] == [3, 3, 2, 2]
     assert len({request.seed for request in llm.asked}) == 12 * len(WAYS)
     assert shown_in(llm.asked[0]) == STORY[: STORY.index(" Nobody")]
@@ -205,7 +109,7 @@ def test_every_sentence_is_asked_for_in_several_ways_alone_or_in_context() -> No
 
 def test_a_later_wave_rewrites_the_best_so_far_and_nothing_that_is_perfect() -> None:
     llm = Rewriter()
-    made = marked(llm, candidates=16, waves=2)
+    rewriting = marked(llm, candidates=16, waves=2)
     first = [request for request in llm.asked if any(way in request.messages[-1].content for way in WAYS[:2])]
     second = [request for request in llm.asked if any(way in request.messages[-1].content for way in WAYS[2:])]
     assert {shown_in(request) for request in first} == set(splitter().units(STORY))
@@ -214,10 +118,10 @@ def test_a_later_wave_rewrites_the_best_so_far_and_nothing_that_is_perfect() -> 
     assert shown - set(splitter().units(STORY))
     alone = marked(candidates=16, waves=1)
     perfect = 12 - len(second) // 2
-    assert made.candidates == 16 * 12 - 8 * perfect
-    assert made.embedded <= made.candidates + 12  # none twice
-    assert min(made.cosines) >= 0.62
-    assert made.text != alone.text
+    assert rewriting.candidates == 16 * 12 - 8 * perfect
+    assert rewriting.embedded <= rewriting.candidates + 12  # none twice
+    assert min(rewriting.cosines) >= 0.62
+    assert rewriting.text != alone.text
 
 
 @pytest.mark.parametrize("waves", [1, 2, 3, 4])
@@ -229,11 +133,11 @@ def test_waves_share_the_rewrites(waves: int) -> None:
 
 
 def test_same_seed_same_text_however_the_model_is_asked() -> None:
-    made = marked(seed=7)
+    rewriting = marked(seed=7)
     for callers, together in ((1, 5), (4, 1), (3, 7)):
-        assert marked(Rewriter(max_concurrency=callers, preferred_batch=together), seed=7).text == made.text
-    assert marked(seed=8).text != made.text
-    assert marked(seed=made.seed).text == made.text
+        assert marked(Rewriter(max_concurrency=callers, preferred_batch=together), seed=7).text == rewriting.text
+    assert marked(seed=8).text != rewriting.text
+    assert marked(seed=rewriting.seed).text == rewriting.text
 
 
 @pytest.mark.parametrize(
@@ -263,12 +167,12 @@ def test_same_seed_same_text_however_the_model_is_asked() -> None:
 def test_what_cannot_stand_for_a_sentence_is_counted_and_not_taken(
     answer: Callable[[str, random.Random], str], why: str
 ) -> None:
-    made = marked(Rewriter(answer), candidates=4)
-    assert made.text == STORY
-    assert made.rejected[why] >= 36  # of 48: some sentences have a flaw before it
-    assert made.left_alone == tuple(range(1, 13))
-    assert {one.outcome for one in made.rewritten} == {"no rewrite fits"}
-    assert set(made.cosines) == {1.0}
+    rewriting = marked(Rewriter(answer), candidates=4)
+    assert rewriting.text == STORY
+    assert rewriting.rejected[why] >= 36  # of 48: some sentences have a flaw before it
+    assert rewriting.left_alone == tuple(range(1, 13))
+    assert {sentence.outcome for sentence in rewriting.rewritten} == {"no rewrite fits"}
+    assert set(rewriting.cosines) == {1.0}
 
 
 def test_an_answer_cut_off_is_not_taken() -> None:
@@ -344,20 +248,20 @@ def test_a_sentence_stays_where_every_rewrite_moves_too_far() -> None:
         far = "Winter lanterns burn quietly in some forgotten mountain forests, candle by candle."
         return far if len(sentence) % 2 else reworded(sentence, chance)
 
-    made = marked(Rewriter(answer))
-    far = [len(one.before) % 2 == 1 for one in made.rewritten]
-    assert [one.outcome == "no rewrite fits" for one in made.rewritten] == far
-    assert made.rejected["too far"] >= 3  # the others lack a number that their sentence has
-    assert min(made.cosines) >= 0.62
+    rewriting = marked(Rewriter(answer))
+    far = [len(row.before) % 2 == 1 for row in rewriting.rewritten]
+    assert [row.outcome == "no rewrite fits" for row in rewriting.rewritten] == far
+    assert rewriting.rejected["too far"] >= 3  # the others lack a number that their sentence has
+    assert min(rewriting.cosines) >= 0.62
 
 
 def test_a_rewrite_that_would_be_split_otherwise_is_not_taken() -> None:
     text = "The keys were lost by the man in the long coat. Smith found them again behind Dr Young's large red door."
     llm = Rewriter(lambda s, c: s.replace("the man in the long coat", f"the man in {c.choice(WORDS)} coats, Dr"))
-    made = marked(llm, text, candidates=16, closeness=-1, mean_closeness=-1)
-    assert made.rejected["resplit"] >= 4
-    assert made.surviving == 2
-    assert made.rewritten[0].outcome == "best as it was"
+    rewriting = marked(llm, text, candidates=16, closeness=-1, mean_closeness=-1)
+    assert rewriting.rejected["resplit"] >= 4
+    assert rewriting.surviving == 2
+    assert rewriting.rewritten[0].outcome == "best as it was"
 
 
 def test_no_room_for_one_sentence() -> None:
@@ -365,10 +269,10 @@ def test_no_room_for_one_sentence() -> None:
         return ContextFull("too long") if "Maria" in sentence else None
 
     for together in (1, 9):
-        made = marked(Rewriter(fails=fails, preferred_batch=together))
-        assert made.rejected["context full"] == 16
-        assert made.left_alone == (5,)
-        assert sum(one.outcome == "rewritten" for one in made.rewritten) >= 8
+        rewriting = marked(Rewriter(fails=fails, preferred_batch=together))
+        assert rewriting.rejected["context full"] == 16
+        assert rewriting.left_alone == (5,)
+        assert sum(row.outcome == "rewritten" for row in rewriting.rewritten) >= 8
 
 
 def test_a_model_that_fails_is_said_to() -> None:
@@ -406,22 +310,22 @@ def test_many_texts_share_calls_and_are_yielded_as_they_are_finished() -> None:
             read += 1
             yield Original(part, 3)
 
-    found = rewrite_many(originals(), KEY, EMBEDDER, llm)
-    first, made = next(found)
+    finished = rewrite_many(originals(), KEY, EMBEDDER, llm)
+    first, rewriting = next(finished)
     assert (first, read) == (0, 2)  # a call holds 6 requests: 4 of the first text, 2 of the second
-    assert isinstance(made, Rewriting)
-    rest = dict(found)
+    assert isinstance(rewriting, Rewriting)
+    rest = dict(finished)
     assert set(rest) == {1, 2}
-    assert [made.text, *(rest[i].text for i in (1, 2))] == [marked(text=part, seed=3).text for part in parts]  # type: ignore[union-attr]
+    assert [rewriting.text, *(rest[i].text for i in (1, 2))] == [marked(text=part, seed=3).text for part in parts]  # type: ignore[union-attr]
 
 
 def test_through_the_watermark() -> None:
     mark = AliMark(KEY, embedder=EMBEDDER)
-    one = mark.rewrite(STORY, Rewriter(), seed=4, candidates=8)
-    assert one.text == marked(seed=4, candidates=8).text
+    single = mark.rewrite(STORY, Rewriter(), seed=4, candidates=8)
+    assert single.text == marked(seed=4, candidates=8).text
     two = mark.rewrite([STORY, PAGE], Rewriter(), seed=4, candidates=8)
-    assert [made.seed for made in two] == [4, 5]
-    assert two[0].text == one.text
+    assert [rewriting.seed for rewriting in two] == [4, 5]
+    assert two[0].text == single.text
     with pytest.raises(AlimarkError, match="unknown rewriting option closenes"):
         mark.rewrite(STORY, Rewriter(), closenes=0.5)  # type: ignore[call-overload]
 
@@ -439,111 +343,3 @@ def test_progress_counts_sentences() -> None:
     assert seen[0] == (3, 8)
     assert seen[-1] == (8, 8)
     assert seen == sorted(set(seen))
-
-
-class TestCommand:
-    llm: Rewriter
-
-    @pytest.fixture
-    def run(self, command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-        monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
-        monkeypatch.setattr(alimark.llm, "load_llm", lambda name, **_: self.llm)
-        monkeypatch.setattr(loading, "fetch_models", lambda *_: None)
-        KEY.save(tmp_path / "key.json")
-        (tmp_path / "story.txt").write_text(STORY + "\n", "utf-8")
-        self.llm = Rewriter()
-        return partial(command, "rewrite", "-k", tmp_path / "key.json")
-
-    def test_a_file(self, run: Run, tmp_path: Path) -> None:
-        status, out, err = run(tmp_path / "story.txt", "--seed", 1)
-        assert status == 0
-        assert out == marked().text + "\n"
-        assert err.startswith("12 sentences, ")
-        for word in ("of 8 bits each", "on average", "at least", "0 left alone", " rewrites, ", "tokens", "seed 1"):
-            assert word in err
-
-    def test_standard_input_and_json(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        with open(tmp_path / "story.txt") as file:
-            monkeypatch.setattr(sys, "stdin", file)
-            status, out, _ = run("-", "--seed", 1, "--json", "--candidates", 8, "--closeness", 0.7)
-        record = json.loads(out)
-        assert status == 0
-        assert record["original"] == STORY + "\n"
-        assert record["scheme"] == "alimark"
-        assert record["key_id"] == KEY.id
-        assert record["settings"]["candidates"] == 8
-        assert record["settings"]["closeness"] == 0.7
-        assert record["settings"]["llm"] == "rewriter"
-        assert len(record["matches"]) == len(record["cosines"]) == len(record["sentences"]) == 12
-        assert record["cost"]["candidates"] == 96
-
-    def test_many_texts_resume(self, run: Run, tmp_path: Path) -> None:
-        source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-        lines = [
-            {"id": "a", "text": STORY, "topic": "sea"},
-            {"id": "b", "text": PAGE},
-            {"id": "c", "prompt": "no text"},
-        ]
-        source.write_text("".join(json.dumps(line) + "\n" for line in lines) + "no json\n", "utf-8")
-        first = tmp_path / "first.jsonl"
-        first.write_text(json.dumps(lines[0]) + "\n", "utf-8")
-        assert run("--input", first, "--output", output, "--seed", 1)[0] == 0
-        asked = len(self.llm.asked)
-        status, out, err = run("--input", source, "--output", output, "--seed", 1, "--json")
-        assert status == 0
-        assert json.loads(out) == {"written": 1, "skipped": 1, "failed": 2}
-        assert err.count("passed over") == 2
-        assert len(self.llm.asked) - asked == 6 * len(WAYS)  # of the second text alone
-        records = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
-        assert [record["id"] for record in records] == ["a", "b"]
-        assert records[0]["topic"] == "sea"
-        assert records[0]["text"] == marked(seed=1).text
-        assert records[1]["text"] == marked(text=PAGE, seed=2).text
-
-    def test_a_run_ends_where_the_model_is_gone(self, run: Run, tmp_path: Path) -> None:
-        source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-        source.write_text("".join(json.dumps({"id": i, "text": STORY}) + "\n" for i in range(9)), "utf-8")
-        self.llm = Rewriter(fails=lambda _: LLMError("no route to host"))
-        status, _, err = run("--input", source, "--output", output)
-        assert status == 2
-        assert err.count("passed over") == 2
-        assert err.splitlines()[-1] == "error: no route to host"
-        self.llm = Rewriter()
-        assert run("--input", source, "--output", output)[0] == 0
-        assert len(output.read_text("utf-8").splitlines()) == 9
-
-    def test_says_when_most_stays(self, run: Run, tmp_path: Path) -> None:
-        self.llm = Rewriter(lambda s, _: "I'm sorry, but I can't help with that.")
-        status, out, err = run(tmp_path / "story.txt")
-        assert status == 0
-        assert out == STORY + "\n"
-        assert "12 left alone" in err
-        assert "refusal 192" in err
-
-    def test_errors(self, run: Run, tmp_path: Path) -> None:
-        (tmp_path / "empty.txt").write_text(" \n")
-        story = tmp_path / "story.txt"
-        for words, why in (
-            ((), "name a text file"),
-            ((story, "--input", story), "name a text file"),
-            (("--input", story), "go together"),
-            ((tmp_path / "empty.txt",), "empty"),
-            ((tmp_path / "none.txt",), "none.txt"),
-            ((story, "--temperature", 0), "temperature"),
-            ((story, "--closeness", 2), "closeness"),
-            ((story, "--candidates", 0), "candidates"),
-            (("--input", story, "--output", story), "another file"),
-        ):
-            status, out, err = run(*words)
-            assert (status, out) == (2, "")
-            assert err.startswith("error: ")
-            assert why in err
-            assert err.count("\n") == 1
-
-    def test_the_defaults_shown_are_those_of_the_library(self) -> None:
-        shown = inspect.signature(verb.rewrite).parameters
-        settings = RewriteSettings()
-        for name in ("candidates", "closeness", "mean_closeness"):
-            assert shown[name].default == getattr(settings, name)
-        for name in ("temperature", "top_p"):
-            assert shown[name].default == getattr(settings.sampling, name)

@@ -39,12 +39,12 @@ def write(path: Path, texts: Sequence[str]) -> Path:
 
 
 def task(source: Path, output: Path, *keys: alimark.Key, **options: Any) -> Task:
-    sealed = tuple(Sealed(one) for one in keys or (key(),))
+    sealed = tuple(Sealed(single_key) for single_key in keys or (key(),))
     return Task(sealed, options.pop("settings", SETTINGS), str(source), str(output), **options)
 
 
 def rows(output: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet
 
-    found: list[dict[str, Any]] = pyarrow.parquet.read_table(output / "results").to_pylist()
-    return sorted(found, key=lambda row: (row["file"], row["place"]))
+    records: list[dict[str, Any]] = pyarrow.parquet.read_table(output / "results").to_pylist()
+    return sorted(records, key=lambda row: (row["file"], row["place"]))

@@ -20,11 +20,9 @@ from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.pool import Ended, LocalPool
 from alimark.scale.summary import threshold
 from alimark.testing import StandInEmbedder
-from commands import Run, command
+from commands import Run
 
 pytest.importorskip("pyarrow")
-
-__all__ = ["command"]  # a fixture, used by name
 
 
 @pytest.fixture(scope="module")
@@ -32,26 +30,18 @@ def texts() -> list[str]:
     return [marked(key()), *plain_texts(30), marked(key(), 2), ""]
 
 
-def test_the_answers_are_those_of_the_batch_audit(
-    tmp_path: Path,
-    texts: list[str],
-    command: Run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from alimark.cli import loading
-
-    monkeypatch.setattr(loading, "load_embedder", lambda _: EMBEDDER)
-    monkeypatch.setattr(loading, "fetch_models", lambda *_: None)
+@pytest.mark.usefixtures("stand_in_models")
+def test_the_answers_are_those_of_the_batch_audit(tmp_path: Path, texts: list[str], command: Run) -> None:
     source = write(tmp_path / "docs.jsonl", texts)
     key().save(tmp_path / "key.json")
     words = ("audit", "-k", tmp_path / "key.json", "--input", source, "--draws", 999)
     assert command(*words, "--output", tmp_path / "found.jsonl").status == 0
     done = command(*words, "--output", tmp_path / "found", "--by", "site", "--block-size", 4, "--json")
     assert done.status == 0, done.err
-    lines = {one["id"]: one for one in map(json.loads, (tmp_path / "found.jsonl").read_text().splitlines())}
-    found = rows(tmp_path / "found")
-    assert len(found) == len(lines) == len(texts)
-    for row in found:
+    lines = {record["id"]: record for record in map(json.loads, (tmp_path / "found.jsonl").read_text().splitlines())}
+    answers = rows(tmp_path / "found")
+    assert len(answers) == len(lines) == len(texts)
+    for row in answers:
         line = lines[row["id"]]
         for name in ("score", "z", "p_value", "draws", "sentence_count", "near_flips", "key_id", "error"):
             assert row[name] == line.get(name) or row["failed"], name
@@ -59,14 +49,14 @@ def test_the_answers_are_those_of_the_batch_audit(
     summary = json.loads(done.out)
     assert (summary["found_at_fdr"], summary["failed"], summary["documents_now"]) == (2, 1, len(texts))
     assert summary["found_by_key"] == {key().id: 2}
-    assert sum(one["documents"] for one in summary["found_by_source"].values()) == len(texts)
+    assert sum(record["documents"] for record in summary["found_by_source"].values()) == len(texts)
     again = json.loads(command(*words, "--output", tmp_path / "found", "--by", "site", "--block-size", 4, "--json").out)
     assert again["documents_now"] == 0
     assert {name: again[name] for name in ("documents", "found_at_fdr")} == {"documents": len(texts), "found_at_fdr": 2}
     other = command(*words, "--output", tmp_path / "found", "--block-size", 4)
     assert (other.status, "other settings (by)" in other.err) == (2, True)
-    said = command(*words, "--output", tmp_path / "other", "--workers", 2)
-    assert (said.status, "--engine ray" in said.err) == (2, True)
+    refused = command(*words, "--output", tmp_path / "other", "--workers", 2)
+    assert (refused.status, "--engine ray" in refused.err) == (2, True)
 
 
 class Stops:
@@ -132,19 +122,19 @@ def test_results_on_another_file_system(tmp_path: Path, texts: list[str]) -> Non
     again, none = corpus.run([str(source)], asked, block_bytes=2000)
     assert (first, outcome.report.documents, none.report.documents) == (again, 6, 0)
     there = fsspec.filesystem("memory").find("/alimark-results")
-    assert {Path(one).name for one in there} >= {"manifest.json", "summary.json"}
-    assert not [one for one in there if one.endswith(".part")]
+    assert {Path(path).name for path in there} >= {"manifest.json", "summary.json"}
+    assert not [path for path in there if path.endswith(".part")]
 
 
 def test_a_ring_of_keys(tmp_path: Path, texts: list[str]) -> None:
     """Hard, soft and another size in one run: every marked text under its own key, p-values paid for by the number of keys."""
     ring = [key(0), key(1), key(2, block_size=4), key(3, decision="soft", block_size=16)]
-    source = write(tmp_path / "docs.jsonl", [*(marked(one) for one in ring), *texts[1:5]])
-    found, _ = corpus.run([str(source)], task(source, tmp_path / "out", *ring))
+    source = write(tmp_path / "docs.jsonl", [*(marked(member) for member in ring), *texts[1:5]])
+    summary, _ = corpus.run([str(source)], task(source, tmp_path / "out", *ring))
     best = rows(tmp_path / "out")
-    assert [row["key_id"] for row in best[:4]] == [one.id for one in ring]
+    assert [row["key_id"] for row in best[:4]] == [member.id for member in ring]
     assert {row["keys_tried"] for row in best} == {4}
-    assert found["found_by_key"] == {one.id: 1 for one in ring}
+    assert summary["found_by_key"] == {member.id: 1 for member in ring}
     assert best[0]["p_value"] == pytest.approx(4 / (best[0]["draws"] + 1))
 
 
@@ -152,12 +142,12 @@ def test_finer_p_values_where_they_decide(tmp_path: Path, texts: list[str]) -> N
     """One marked among 31: 20 random keys cannot tell at a rate of 5%, and only the documents at the floor are asked again."""
     coarse = type(SETTINGS)(draws=20, stop_after=10)
     source = write(tmp_path / "docs.jsonl", texts[:31])
-    found, outcome = corpus.run([str(source)], task(source, tmp_path / "out", settings=coarse), fdr=0.05)
+    summary, outcome = corpus.run([str(source)], task(source, tmp_path / "out", settings=coarse), fdr=0.05)
     best = rows(tmp_path / "out")
     floor = [row for row in best if row["draws"] > 20]
     assert 1 <= outcome.deepened <= 5
     assert best[0]["p_value"] <= 0.05 / 31
-    assert found["found_at_fdr"] == 1
+    assert summary["found_at_fdr"] == 1
     assert len(floor) <= outcome.deepened
     assert outcome.report.documents == 31
 
@@ -185,12 +175,12 @@ def test_the_threshold_is_benjamini_and_hochbergs() -> None:
 def test_a_first_pass(tmp_path: Path, texts: list[str]) -> None:
     source = write(tmp_path / "docs.jsonl", texts)
     first = FirstPass(0.1, 99)
-    found, outcome = corpus.run([str(source)], task(source, tmp_path / "out", first_pass=first))
-    assert found["found_at_fdr"] == 2
+    summary, outcome = corpus.run([str(source)], task(source, tmp_path / "out", first_pass=first))
+    assert summary["found_at_fdr"] == 2
     assert outcome.report.tested["first"] == len(texts)
     assert 2 <= outcome.report.tested["full"] < len(texts) / 2
     full = [row for row in rows(tmp_path / "out") if row["full"]]
-    assert len(full) == outcome.report.tested["full"] == found["tested_in_full"]
+    assert len(full) == outcome.report.tested["full"] == summary["tested_in_full"]
     corpus.run([str(source)], task(source, tmp_path / "whole"))
     exact = {row["id"]: row["p_value"] for row in rows(tmp_path / "whole")}
     assert all(row["p_value"] == exact[row["id"]] for row in full)
@@ -230,7 +220,7 @@ def test_an_unexpected_error_is_one_documents_own() -> None:
 
     auditor = Auditor([key()], SETTINGS, lambda _: Trap())
     answers = auditor.answer([marked(key()), "It is a TRAP.", *plain_texts(2)])
-    assert [isinstance(one, AlimarkError) for one in answers] == [False, True, False, False]
+    assert [isinstance(answer, AlimarkError) for answer in answers] == [False, True, False, False]
     assert "nobody thought of this" in str(answers[1])
     with pytest.raises(AlimarkError, match="20 documents in a row"):
         auditor.answer(["It is a TRAP."] * 20)

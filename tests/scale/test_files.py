@@ -20,14 +20,14 @@ fs_library = pytest.importorskip("pyarrow.fs")
 
 
 def documents(*locations: object, block_bytes: int = 100, limit: int = 1 << 20) -> list[Document]:
-    fs, sources, _ = find([str(one) for one in locations])
+    fs, sources, _ = find([str(place) for place in locations])
     blocks = list(plan(fs, sources, block_bytes))
     assert len({block.name for block in blocks}) == len(blocks)
-    return [one for block in blocks for one in read(fs, block, ["text", "id"], limit)]
+    return [place for block in blocks for place in read(fs, block, ["text", "id"], limit)]
 
 
-def texts(found: list[Document]) -> list[str]:
-    return [one.record["text"] for one in found if not isinstance(one.record, RecordError)]
+def texts(documents: list[Document]) -> list[str]:
+    return [document.record["text"] for document in documents if not isinstance(document.record, RecordError)]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -37,28 +37,32 @@ def texts(found: list[Document]) -> list[str]:
     st.booleans(),
     st.booleans(),
 )
-def test_every_line_belongs_to_one_block(tmp_path: Path, said: list[str], size: int, crlf: bool, ended: bool) -> None:
+def test_every_line_belongs_to_one_block(
+    tmp_path: Path, contents: list[str], size: int, crlf: bool, ended: bool
+) -> None:
     end = b"\r\n" if crlf else b"\n"
-    data = end.join(json.dumps({"text": one}, ensure_ascii=False).encode() for one in said) + (end if ended else b"")
+    data = end.join(json.dumps({"text": document}, ensure_ascii=False).encode() for document in contents) + (
+        end if ended else b""
+    )
     path = tmp_path / "docs.jsonl"
     path.write_bytes(data or b"\n")
-    found = documents(path, block_bytes=size)
-    assert texts(found) == said
-    for one in found:  # the place leads back to the document
-        line = data[one.place :].split(b"\n", 1)[0]
-        assert not isinstance(one.record, RecordError)
-        assert json.loads(line) == one.record
+    read_back = documents(path, block_bytes=size)
+    assert texts(read_back) == contents
+    for document in read_back:  # the place leads back to the document
+        line = data[document.place :].split(b"\n", 1)[0]
+        assert not isinstance(document.record, RecordError)
+        assert json.loads(line) == document.record
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 @given(st.integers(0, 200), st.integers(1, 90), st.integers(1, 3000))
 def test_every_row_belongs_to_one_block(tmp_path: Path, rows: int, group: int, size: int) -> None:
-    said = [f"Document {i}." for i in range(rows)]
-    table = pyarrow.table({"text": said, "other": list(range(rows))})
+    texts_written = [f"Document {i}." for i in range(rows)]
+    table = pyarrow.table({"text": texts_written, "other": list(range(rows))})
     parquet.write_table(table, tmp_path / "docs.parquet", row_group_size=group)
-    found = documents(tmp_path / "docs.parquet", block_bytes=size)
-    assert texts(found) == said
-    assert [one.place for one in found] == list(range(rows))
+    read_back = documents(tmp_path / "docs.parquet", block_bytes=size)
+    assert texts(read_back) == texts_written
+    assert [document.place for document in read_back] == list(range(rows))
 
 
 def test_folders_patterns_and_packed_files(tmp_path: Path) -> None:
@@ -104,13 +108,13 @@ def test_poisonous_documents_are_told_and_passed_over(tmp_path: Path) -> None:
             b'"}\n' + bytes(range(256)).replace(b"\n", b"") + b"\n[1]\n" + b"[" * 100_000 + b'\n{"text": "two"}\n'
         )
     tracemalloc.start()
-    found = documents(path, block_bytes=1 << 20)
+    read_back = documents(path, block_bytes=1 << 20)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert texts(found) == ["one", "two"]
-    said = [str(one.record) for one in found if isinstance(one.record, RecordError)]
-    assert len(said) == 4
-    assert "67,108,877 bytes" in said[0]
+    assert texts(read_back) == ["one", "two"]
+    errors = [str(place.record) for place in read_back if isinstance(place.record, RecordError)]
+    assert len(errors) == 4
+    assert "67,108,877 bytes" in errors[0]
     assert most < 20 << 20  # of 64 MB on one line
 
 
@@ -118,6 +122,6 @@ def test_files_that_are_not_what_their_names_say(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 it is not")
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "c.txt").write_text("long " * 100)
-    found = documents(tmp_path, limit=100)
-    assert [type(one.record) for one in found] == [RecordError] * 3
-    assert all(one.place == -1 for one in found)
+    read_back = documents(tmp_path, limit=100)
+    assert [type(document.record) for document in read_back] == [RecordError] * 3
+    assert all(document.place == -1 for document in read_back)

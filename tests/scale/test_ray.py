@@ -52,11 +52,11 @@ class Trapped(Worker):
     """A worker that hangs or dies with documents that contain HANG or DIE, and is slow with all others."""
 
     def _rows(self, batch: Sequence[Any], work: Any, *, poison: bool) -> Any:
-        said = "" if poison else str([one.record for one in batch])
+        content = "" if poison else str([document.record for document in batch])
         self._heartbeat()
-        if "HANG" in said:
+        if "HANG" in content:
             time.sleep(600)
-        if "DIE" in said:
+        if "DIE" in content:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0 if work.careful else PACE)
         return super()._rows(batch, work, poison=poison)
@@ -71,14 +71,14 @@ def cluster() -> Iterator[Any]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [before])])
     small = {"object_store_memory": 80 << 20, "num_cpus": 1, "include_dashboard": False}
     try:
-        made = utilities.Cluster(initialize_head=True, head_node_args=small)
-        made.add_node(object_store_memory=80 << 20, num_cpus=1)
-        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        nodes = utilities.Cluster(initialize_head=True, head_node_args=small)
+        nodes.add_node(object_store_memory=80 << 20, num_cpus=1)
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         pytest.skip(f"Ray starts no cluster on this machine: {error}")
-    yield made
+    yield nodes
     ray.shutdown()
-    made.shutdown()
+    nodes.shutdown()
     os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
 
 
@@ -96,23 +96,23 @@ def expected(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> list
     return without_file(rows(folder / "out"))
 
 
-def without_file(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in row if name not in ("file", "source")} for row in found]
+def without_file(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in row if name not in ("file", "source")} for row in records]
 
 
 def test_poison_is_recorded_and_everything_else_is_found(
     cluster: Any, tmp_path: Path, texts: list[str], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "Worker", Trapped)
-    said = [*texts[:20], "They HANG here. It ends.", *texts[20:40], "They DIE here. It ends.", *texts[40:]]
-    source = write(tmp_path / "docs.jsonl", said)
+    documents = [*texts[:20], "They HANG here. It ends.", *texts[20:40], "They DIE here. It ends.", *texts[40:]]
+    source = write(tmp_path / "docs.jsonl", documents)
     asked = task(source, tmp_path / "out", time_limit=6.0)
-    found, outcome = corpus.run([str(source)], asked, cluster=Cluster(cluster.address), block_bytes=40_000)
+    summary, outcome = corpus.run([str(source)], asked, cluster=Cluster(cluster.address), block_bytes=40_000)
     best = rows(tmp_path / "out")
-    assert len(best) == len(said) == len({row["place"] for row in best})
+    assert len(best) == len(documents) == len({row["place"] for row in best})
     assert [i for i, row in enumerate(best) if row["failed"]] == [20, 41]
     assert "two workers ended" in best[20]["error"]
-    assert max(best[0]["p_value"], best[-1]["p_value"]) <= found["fdr_threshold"]
+    assert max(best[0]["p_value"], best[-1]["p_value"]) <= summary["fdr_threshold"]
     assert 4 <= outcome.deaths <= 12
     sound = [row["p_value"] for i, row in enumerate(best) if i not in (20, 41)]
     assert sound == [row["p_value"] for row in expected]
@@ -149,14 +149,14 @@ def test_workers_and_driver_killed_ten_times(
 
 def workers() -> list[int]:
     """The process ids of the actors."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if b"ray::_Host" in path.read_bytes():
-                found.append(int(path.parent.name))
+                processes.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return processes
 
 
 def test_replicas_write_what_one_process_writes(cluster: Any) -> None:
@@ -165,18 +165,18 @@ def test_replicas_write_what_one_process_writes(cluster: Any) -> None:
     ]
     settings = GenerationSettings(4, 8)
     with Replicas(Cluster(cluster.address), ["stand-in", "stand-in"]) as replicas:
-        made = dict(replicas.write(prompts, key(), settings))
+        written = dict(replicas.write(prompts, key(), settings))
         plain = dict(replicas.write([Prompt("Rain fell.", 1)], None, settings))
     for i, prompt in enumerate(prompts):
         assert prompt.key is not None
         mark = alimark.AliMark(prompt.key, embedder=EMBEDDER)
         alone = mark.generate(prompt.text, StandInLLM(), sentences=4, candidates=8, seed=prompt.seed)
-        one = made[i]
-        assert not isinstance(one, AlimarkError)
-        assert (one.text, one.key_id, one.matches) == (alone.text, alone.key_id, alone.matches)
-    one = plain[0]
-    assert not isinstance(one, AlimarkError)
-    assert not one.marked
+        answer = written[i]
+        assert not isinstance(answer, AlimarkError)
+        assert (answer.text, answer.key_id, answer.matches) == (alone.text, alone.key_id, alone.matches)
+    answer = plain[0]
+    assert not isinstance(answer, AlimarkError)
+    assert not answer.marked
 
 
 def test_the_bench_on_replicas(cluster: Any, tmp_path: Path) -> None:
@@ -191,7 +191,10 @@ def test_the_bench_on_replicas(cluster: Any, tmp_path: Path) -> None:
         assert again.missing("generate", again.generate_jobs()) == []
     BenchRun(wanted, Workspace(tmp_path / "plain")).run_stage("generate")
     ours, theirs = (
-        {one["id"]: (one["text"], one["key_id"], one["matches"], one["seed"]) for one in map(json.loads, lines)}
+        {
+            record["id"]: (record["text"], record["key_id"], record["matches"], record["seed"])
+            for record in map(json.loads, lines)
+        }
         for lines in (
             (tmp_path / name / "records" / "generate.jsonl").read_text().splitlines() for name in ("ray", "plain")
         )

@@ -11,9 +11,7 @@ import pytest
 import alimark
 from alimark.attacks import load_attack
 from alimark.errors import KeyFileError, KeyMismatch
-from commands import Run, command
-
-__all__ = ["command"]  # a fixture, used by name
+from commands import Run
 
 PACKAGE = '''
 import re

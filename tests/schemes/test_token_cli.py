@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import token_models
 
 import alimark.embedding.loading
 from alimark.testing import StandInEmbedder
-from commands import Run, command  # noqa: F401 - a fixture
+from commands import Run
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -28,18 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def fixed_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`keygen` makes the same keys in every run: under some keys a text of 80 tokens is not found."""
-    monkeypatch.setattr("secrets.token_bytes", random.Random(1).randbytes)
-
-
-@pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
 
 
 @pytest.mark.parametrize("scheme", ["kgw", "exp", "synthid", "sir"])
-def test_a_text_is_marked_and_found(scheme: str, folder: Path, tmp_path: Path, command: Run) -> None:  # noqa: F811
+def test_a_text_is_marked_and_found(scheme: str, folder: Path, tmp_path: Path, command: Run) -> None:
     key, text = tmp_path / "key.json", tmp_path / "text.txt"
     options: list[object] = ["--set", f"tokenizer={folder}"]
     if scheme == "exp":
@@ -69,7 +62,7 @@ def test_a_text_is_marked_and_found(scheme: str, folder: Path, tmp_path: Path, c
     assert "scored" in shown.out
 
 
-def test_many_prompts_go_to_a_file_and_are_audited(folder: Path, tmp_path: Path, command: Run) -> None:  # noqa: F811
+def test_many_prompts_go_to_a_file_and_are_audited(folder: Path, tmp_path: Path, command: Run) -> None:
     key, prompts, texts, found = (tmp_path / name for name in ("key.json", "p.jsonl", "t.jsonl", "f.jsonl"))
     prompts.write_text(
         "".join(json.dumps({"id": str(i), "prompt": f"It was late on day {i}."}) + "\n" for i in range(3))
@@ -86,7 +79,7 @@ def test_many_prompts_go_to_a_file_and_are_audited(folder: Path, tmp_path: Path,
     assert [json.loads(line)["p_value"] < 0.01 for line in found.read_text().splitlines()] == [True] * 3
 
 
-def test_errors_say_what_to_do(folder: Path, tmp_path: Path, command: Run) -> None:  # noqa: F811
+def test_errors_say_what_to_do(folder: Path, tmp_path: Path, command: Run) -> None:
     key, plain = tmp_path / "key.json", tmp_path / "plain.json"
     refused = command("keygen", "-o", key, "--scheme", "kgw", "--set", "gama=0.5")
     assert refused.status == 2

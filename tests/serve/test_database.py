@@ -1,4 +1,4 @@
-"""Migrations, records with their export and deletion, settings, and the operator's commands."""
+"""Migrations, records with their export and deletion, and settings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from alimark.cli.main import app
 from alimark.errors import AlimarkError
-from alimark.keys.key import Key
 from alimark.serve import database
 from alimark.serve.database import Connection, DatabaseError, Store
 from alimark.serve.records import Record, RecordLog, sha256
 from alimark.serve.settings import Settings, read_settings
-from alimark.testing import StandInEmbedder
 
 
 def record(text: str, **changes: object) -> Record:
@@ -154,31 +150,3 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             read_settings(file, {}, default_data=tmp_path)
     assert Settings(data=tmp_path).keys == tmp_path / "keys"
     assert "hunter2" not in repr(Settings(data=tmp_path, database="postgresql://me:hunter2@somewhere/none"))
-
-
-def alimark(*words: str) -> Result:
-    return CliRunner().invoke(app, ["serve", *words])
-
-
-def test_the_operators_commands(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    key = Key.generate(embedder=StandInEmbedder())
-    key.save(tmp_path / "key.json")
-    assert isinstance(alimark("--data", str(data), "--llm", "nothing-of-the-kind").exception, AlimarkError)
-    token = alimark("token", "--role", "detect", "--role", "generate", "--data", str(data))
-    assert token.stdout.startswith("alm_"), token.stderr
-    assert token.stdout.strip() not in (data / "alimark.db").read_bytes().decode("latin-1")
-    assert isinstance(alimark("token", "--role", "king", "--data", str(data)).exception, AlimarkError)
-    taken = alimark("import", str(tmp_path / "key.json"), "--tenant", "acme", "--data", str(data))
-    assert taken.stdout.strip() == key.id
-    assert Key.load(data / "keys" / f"{key.id}.json") == key
-    assert "already" in str(alimark("import", str(tmp_path / "key.json"), "--data", str(data)).exception)
-    Key.generate(scheme="semstamp", embedder=StandInEmbedder()).save(tmp_path / "rival.json")
-    refused = alimark("import", str(tmp_path / "rival.json"), "--data", str(data)).exception
-    assert "alimark keys, not semstamp" in str(refused)
-    assert "options follow the command" in str(alimark("--port", "9", "export").exception)
-    store = Store(f"sqlite:///{data / 'alimark.db'}")
-    store.do(RecordLog(store).writing([record("Old.", at=1.0), record("New.")]))
-    store.close()
-    assert len(alimark("export", "--data", str(data)).stdout.splitlines()) == 2
-    assert alimark("prune", "--days", "1", "--data", str(data)).stdout == "1 records deleted\n"

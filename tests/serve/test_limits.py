@@ -149,6 +149,7 @@ def test_sigterm_finishes_the_accepted_requests(tmp_path: Path) -> None:
     assert process.running.wait(30) in (0, -signal.SIGTERM)
     assert [answer.status_code for answer in answers] == [200, 200]
     assert any("[DONE]" in answer.text for answer in answers)
+    assert not any("server" in answer.headers for answer in answers)  # attackers learn no name of the server
     log = process.log.read_text()
     assert "Traceback" not in log
     assert '"error"' not in log

@@ -1,4 +1,4 @@
-"""Splitting, cleaning, merging and halving: any Unicode in, nothing lost."""
+"""Splitting, cleaning, merging and halving of any Unicode text, with no character lost."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def test_language() -> None:
 def test_the_pattern_of_stops_finds_what_the_list_says(text: str) -> None:
     assert all(STOP.fullmatch(stop) for stop in STOPS)
     first = min((at for stop in STOPS if (at := text.find(stop)) >= 0), default=None)
-    found = STOP.search(text)
-    assert (found.start() if found else None) == first
+    match = STOP.search(text)
+    assert (match.start() if match else None) == first
 
 
 def test_code_blocks_hold_no_sentences_but_an_open_fence_hides_none() -> None:

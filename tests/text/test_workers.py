@@ -1,4 +1,4 @@
-"""Splitting in other processes gives what splitting here gives, and goes on here when they die."""
+"""Splitting in other processes gives the same sentences as in this one, also when those processes die."""
 
 from __future__ import annotations
 

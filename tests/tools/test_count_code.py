@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import count_code
 from count_code import Count, Module

@@ -1,8 +1,11 @@
-"""Every kernel against the plain oracle, on random texts, secrets, block sizes and limits."""
+"""Every kernel for hard bits against the plain oracle, on random texts, secrets and limits, and the public code's scores."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +14,20 @@ from hypothesis import strategies as st
 
 import oracle
 from alimark.detection.kernels import hard as alignment
+from alimark.detection.kernels.hard import search
 from alimark.detection.kernels.types import (
     LEFT,
     MATCH,
     RIGHT,
     SKIP_BLOCK,
     SKIP_SENTENCE,
+    WHOLE,
     Limits,
     LocalCosts,
     Rule,
     Step,
 )
+from alimark.detection.stats.null_tables import reference_rule
 
 CASES = 600
 
@@ -101,14 +107,14 @@ def test_search_is_the_oracle(
 ) -> None:
     case = Case(seed, count, m, limits, keys=4)
     rule = a_rule(seed, alpha, beta, by_longer)
-    found = alignment.search(case.units, case.valid, case.packed, m, limits, rule)
+    result = alignment.search(case.units, case.valid, case.packed, m, limits, rule)
     for key in range(4):
         expected = oracle.score(
             count, case.bits, case.splittable.tolist(), case.secret(key), m,
             mean=dict(enumerate(rule.mean)), std=dict(enumerate(rule.std)), alpha=alpha, beta=beta,
             merges=limits.merges, splits=limits.splits, total=limits.total, by_longer=by_longer,
         )  # fmt: skip
-        assert found.z[key] == expected
+        assert result.z[key] == expected
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,8 +135,8 @@ def test_longer_texts_by_the_papers_default(seed: int, count: int, m: int) -> No
 def test_edit_distance_is_algorithm_3(seed: int, m: int, count: int, length: int) -> None:
     case = Case(seed, count, m, Limits.of("none"), blocks=length)
     sentences = [case.bits[(i, i, False, False)] for i in range(count)]
-    found = alignment.edit_distances(case.units[None, :, 0, 0], case.packed[:1], m)
-    assert found[0] == oracle.block_edit_distance(sentences, case.secret(0), m)
+    distances = alignment.edit_distances(case.units[None, :, 0, 0], case.packed[:1], m)
+    assert distances[0] == oracle.block_edit_distance(sentences, case.secret(0), m)
 
 
 @settings(max_examples=150, deadline=None)
@@ -138,12 +144,12 @@ def test_edit_distance_is_algorithm_3(seed: int, m: int, count: int, length: int
 def test_local_search_is_the_oracle(seed: int, count: int, m: int, length: int) -> None:
     case = Case(seed, count, m, Limits.of("single"), blocks=length)
     costs = LocalCosts(0.25, 0.5, 0.75, 0.5)  # exact in binary, so that sums compare exactly
-    found, _, _ = alignment.search_local(case.units, case.valid, case.packed, m, costs)
+    scores, _, _ = alignment.search_local(case.units, case.valid, case.packed, m, costs)
     for key in range(2):
         expected = oracle.local_score(
             count, case.bits, case.splittable.tolist(), case.secret(key), m, **costs._asdict()
         )
-        assert found[key] == expected
+        assert scores[key] == expected
         assert alignment.trace_local(case.units, case.valid, case.packed[key], m, costs)[0] == expected
 
 
@@ -189,13 +195,13 @@ def replay(case: Case, steps: list[Step], key: int) -> tuple[int, int, int]:
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 7), m=st.integers(1, 16), limits=LIMITS)
 def test_traceback_costs_what_the_search_found(seed: int, count: int, m: int, limits: Limits) -> None:
     case, rule = Case(seed, count, m, limits, keys=1), a_rule(seed, 0.5, 1.5, False)
-    found = alignment.search(case.units, case.valid, case.packed, m, limits, rule)
-    u, v, length = int(found.merges[0]), int(found.splits[0]), int(found.length[0])
+    result = alignment.search(case.units, case.valid, case.packed, m, limits, rule)
+    u, v, length = int(result.merges[0]), int(result.splits[0]), int(result.length[0])
     steps = alignment.trace(case.units, case.valid, case.packed[0, :length], m, u, v)
     cost, merges, splits = replay(case, steps, 0)
     n = count - u + v
     assert (merges, splits) == (u, v)
-    assert found.z[0] == (rule.mean[n] - cost / (m * max(n, length))) / rule.std[n]
+    assert result.z[0] == (rule.mean[n] - cost / (m * max(n, length))) / rule.std[n]
 
 
 @settings(max_examples=100, deadline=None)
@@ -220,3 +226,40 @@ def test_limits_are_named_or_numbers() -> None:
     for wrong in ("both", (-1, 0), (0, 9)):
         with pytest.raises(ValueError, match="merges"):
             Limits.of(wrong)
+
+
+# Three cases that the public code scored, and the head of its table: (sentences, merged, left, right, splittable, secret),
+# with its score and its score without restructuring. tools/reference_cases.py runs all of a file.
+PUBLIC_CASES = [
+    (([38], [], [146], [63], True, [54, 225]), 2.1500548490376077, 2.1500548490376077),
+    (([145], [], [122], [163], False, [121, 74]), 0.007143039365573295, 0.007143039365573295),
+    (
+        ([197, 238, 245], [140, 164], [192, 212, 52], [239, 115, 90], True, [66, 43, 192, 212, 59, 102]),
+        1.2617559206199331,
+        0.015957279422158358,
+    ),
+]
+
+
+PUBLIC_MEAN = [0.50125, 0.50365625, 0.5021875, 0.502859375, 0.5031825, 0.503280555555555]
+
+
+PUBLIC_STD = [0.1749955356573412, 0.15097440995392983, 0.137084771290162, 0.1261015481677512, 0.11778823317422549,
+              0.11154305110238107]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "score", "without"), PUBLIC_CASES)
+def test_public_code_scores(case: Any, score: float, without: float, tmp_path: Path) -> None:
+    table = {n + 1: {"mean": m, "std": s} for n, (m, s) in enumerate(zip(PUBLIC_MEAN, PUBLIC_STD, strict=True))}
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    sentences, merged, left, right, splittable, secret = case
+    count = len(sentences)
+    units, valid = np.zeros((count, 2, 4), np.uint64), np.zeros((count, 2, 4), bool)
+    units[:, 0, WHOLE], units[1:, 1, WHOLE], units[:, 0, LEFT], units[:, 0, RIGHT] = sentences, merged, left, right
+    valid[:, 0, WHOLE] = valid[1:, 1, WHOLE] = True
+    valid[:, 0, LEFT] = valid[:, 0, RIGHT] = splittable
+    rule = reference_rule(8, count + 1, table=tmp_path / "table.json")
+    blocks = np.resize(np.array(secret, np.uint64), int(rule.most[-1]))[None]
+    for restructure_by, expected in (("single", score), ("none", without)):
+        result = search(units, valid, blocks, 8, Limits.of(restructure_by), rule)
+        assert result.z[0] == pytest.approx(expected, abs=1e-9)

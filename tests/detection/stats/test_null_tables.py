@@ -58,9 +58,9 @@ class TestNullTables:
         assert rule.by_longer
         assert rule.mean[1:5].tolist() == [0.5, 0.4, 0.4, 0.4]
         assert rule.std[1:5].tolist() == [0.2, 0.1, 0.1, 0.1]
-        own = null_tables.reference_rule(8, 12)
+        computed = null_tables.reference_rule(8, 12)
         # Pooled over all lengths, the deviation at 12 is nearly twice that of length 12 alone.
-        assert own.std[12] / null_tables.null_table(8, 200).std[11] == pytest.approx(1.8, abs=0.15)
+        assert computed.std[12] / null_tables.null_table(8, 200).std[11] == pytest.approx(1.8, abs=0.15)
         path.write_text("[]")
         with pytest.raises(AlimarkError, match="no table"):
             null_tables.read_reference(path)

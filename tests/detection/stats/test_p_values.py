@@ -21,17 +21,17 @@ def from_scores(scores: np.ndarray) -> sig.NullScores:
 class TestPValue:
     def test_counts_ties_against_the_text(self) -> None:
         scores = np.array([0.0, 1.0, 1.0, 2.0, 3.0])
-        found = sig.significance(1.0, from_scores(scores), 5)
-        assert (found.p_value, found.above, found.ties) == ((1 + 4) / 6, 2, 2)
-        assert found.randomised(1.0) == found.p_value
-        assert found.randomised(0.5) == (2 + 0.5 * 3) / 6
-        assert (found.mean, found.std) == (scores.mean(), scores.std())
+        result = sig.significance(1.0, from_scores(scores), 5)
+        assert (result.p_value, result.above, result.ties) == ((1 + 4) / 6, 2, 2)
+        assert result.randomised(1.0) == result.p_value
+        assert result.randomised(0.5) == (2 + 0.5 * 3) / 6
+        assert (result.mean, result.std) == (scores.mean(), scores.std())
 
     def test_besag_clifford(self) -> None:
         scores = np.zeros(5000)
         scores[[3, 10, 1500, 1600]] = 5
-        found = sig.significance(4.0, from_scores(scores), 5000, stop_after=3)
-        assert (found.p_value, found.draws, found.stopped_early) == (3 / 1501, 1501, True)
+        result = sig.significance(4.0, from_scores(scores), 5000, stop_after=3)
+        assert (result.p_value, result.draws, result.stopped_early) == (3 / 1501, 1501, True)
         complete = sig.significance(4.0, from_scores(scores), 5000, stop_after=5)
         assert (complete.p_value, complete.stopped_early) == (5 / 5001, False)
 
@@ -49,9 +49,9 @@ class TestPValue:
         plain, broken = [], []
         for _ in range(4000):
             scores = RNG.integers(0, 4, 100).astype(float)
-            found = sig.significance(scores[-1], from_scores(scores[:-1]), 99)
-            plain.append(found.p_value)
-            broken.append(found.randomised(1 - RNG.random()))
+            result = sig.significance(scores[-1], from_scores(scores[:-1]), 99)
+            plain.append(result.p_value)
+            broken.append(result.randomised(1 - RNG.random()))
         assert stats.kstest(broken, "uniform").pvalue > 1e-3
         assert np.mean(np.array(plain) <= 0.5) <= 0.5
 
@@ -64,10 +64,10 @@ class TestPValue:
 
     def test_tail_against_the_normal(self) -> None:
         scores = np.random.default_rng(5).standard_normal(20_000)
-        found = sig.significance(6.0, from_scores(scores), 20_000, tail=True)
-        assert found.tail is not None
+        result = sig.significance(6.0, from_scores(scores), 20_000, tail=True)
+        assert result.tail is not None
         # Errs on the safe side, and says more than 1 / draws.
-        assert stats.norm.sf(6.0) < found.tail < found.p_value
+        assert stats.norm.sf(6.0) < result.tail < result.p_value
         assert sig.significance(0.0, from_scores(scores), 20_000, tail=True).tail is None
         assert sig.tail_estimate(9.0, np.ones(10_000)) is None
 
@@ -75,10 +75,10 @@ class TestPValue:
 @given(st.lists(st.floats(0, 1), max_size=60), st.floats(0.01, 0.5))
 @settings(deadline=None)
 def test_benjamini_hochberg_is_scipys(p_values: list[float], rate: float) -> None:
-    found, threshold = sig.benjamini_hochberg(p_values, rate)
+    rejected, threshold = sig.benjamini_hochberg(p_values, rate)
     if not p_values:
-        assert (len(found), threshold) == (0, 0.0)
+        assert (len(rejected), threshold) == (0, 0.0)
         return
     adjusted = stats.false_discovery_control(p_values, method="bh")
     safe = np.abs(adjusted - rate) > 1e-9  # equal up to rounding may fall either way
-    assert np.array_equal(found[safe], (adjusted <= rate)[safe])
+    assert np.array_equal(rejected[safe], (adjusted <= rate)[safe])

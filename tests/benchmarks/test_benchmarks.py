@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_recipes import STAND_INS, recipe
 
 import elsewhere
 import paired
@@ -15,6 +14,7 @@ import quality
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
+from small_recipes import STAND_INS, recipe
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         attack=[{"name": "delete", "rate": 0.5}], meaning="",
         quality={"texts": 3, "answers": 3, "prompts": 2},
     )  # fmt: skip
-    made = Run(wanted, Workspace(tmp_path_factory.mktemp("work")))
-    made.run()
-    return made
+    bench = Run(wanted, Workspace(tmp_path_factory.mktemp("work")))
+    bench.run()
+    return bench
 
 
 def test_further_answers_are_attacked_and_scored_once(run: Run) -> None:
@@ -41,11 +41,11 @@ def test_further_answers_are_attacked_and_scored_once(run: Run) -> None:
     assert len(paired.texts_of(run, 1)) == 4
     assert [text.again for text in paired.texts_of(run, 1, 2)] == [0, 1] * 4
     paired.complete(run, texts)
-    one = paired.scored(run, "one", texts)
-    assert one.human.shape == (10, 2)
-    assert set(one.texts) == {"none", "delete 0.5"}
-    assert all(len(scores) == 8 and np.isfinite(scores).all() for scores in one.texts.values())
-    assert len(np.unique(one.texts["none"])) > 4  # the answers are not all the same
+    scored = paired.scored(run, "one", texts)
+    assert scored.human.shape == (10, 2)
+    assert set(scored.texts) == {"none", "delete 0.5"}
+    assert all(len(scores) == 8 and np.isfinite(scores).all() for scores in scored.texts.values())
+    assert len(np.unique(scored.texts["none"])) > 4  # the answers are not all the same
     size = sum(path.stat().st_size for path in (run.workspace.folder / "records").iterdir())
     paired.complete(run, texts)
     assert sum(path.stat().st_size for path in (run.workspace.folder / "records").iterdir()) == size
@@ -57,7 +57,7 @@ def test_another_attack_is_one_with_other_chances(run: Run) -> None:
     [attack] = attacks(run.recipe)
     ids = [paired.source(run, run.cells[0], text, attack).id for text in texts]
     records = run.workspace.records("attack", ids)
-    left = [records[own]["text"] for own in ids]
+    left = [records[identifier]["text"] for identifier in ids]
     assert len(set(ids)) == len(ids)
     assert all(len(set(left[start : start + 3])) > 1 for start in range(0, len(left), 3))
 
@@ -79,8 +79,8 @@ def test_answers_that_say_the_same_narrow_no_interval(row: object, monkeypatch: 
 
     def cells(answers: int) -> list[str]:
         prompts = [number for number in range(40) for _ in range(answers)]
-        one, two = (made_up(str(share), share, prompts, np.random.default_rng(3)) for share in (0.4, 0.7))
-        line: str = row(one, two, "none", np.random.default_rng(1))  # type: ignore[operator]
+        first, second = (made_up(str(share), share, prompts, np.random.default_rng(3)) for share in (0.4, 0.7))
+        line: str = row(first, second, "none", np.random.default_rng(1))  # type: ignore[operator]
         return [cell.strip() for cell in line.split("|")]
 
     once, often = cells(1), cells(5)
@@ -92,29 +92,29 @@ def test_the_interval_is_that_of_a_plain_bootstrap_over_prompts(monkeypatch: pyt
     monkeypatch.setattr(paired, "REPEATS", 800)
     rng = np.random.default_rng(5)
     prompts = np.repeat(np.arange(30), rng.integers(1, 6, 30)).tolist()
-    one, two = (made_up(str(share), share, prompts, rng) for share in (0.4, 0.7))
-    low, high = paired.difference(one, two, "none", 0.01, rng)
-    groups = [np.flatnonzero(one.prompts == number) for number in range(30)]
-    found = []
+    first, second = (made_up(str(share), share, prompts, rng) for share in (0.4, 0.7))
+    low, high = paired.difference(first, second, "none", 0.01, rng)
+    groups = [np.flatnonzero(first.prompts == number) for number in range(30)]
+    differences = []
     for _ in range(800):
         places = np.concatenate([groups[number] for number in rng.integers(0, 30, 30)])
-        found.append((two.texts["none"][places] > 0).mean() - (one.texts["none"][places] > 0).mean())
-    assert (low, high) == pytest.approx(tuple(np.quantile(found, (0.025, 0.975))), abs=0.04)
+        differences.append((second.texts["none"][places] > 0).mean() - (first.texts["none"][places] > 0).mean())
+    assert (low, high) == pytest.approx(tuple(np.quantile(differences, (0.025, 0.975))), abs=0.04)
 
 
 def test_what_is_read_first_is_paired(tmp_path: Path) -> None:
     wanted = recipe(quality={"oracle": "some", "texts": 3, "answers": 2, "prompts": 2})
     run = Run(wanted, Workspace(tmp_path))
     [cell] = run.cells
-    places = {one.reading.id: (one.place, one.kind) for one in quality.answers(run, cell)}
-    found = [places.get(job.id) for job in quality.readings(run)]
+    places = {answer.reading.id: (answer.place, answer.kind) for answer in quality.answers(run, cell)}
+    order = [places.get(job.id) for job in quality.readings(run)]
     label = cell.watermark.label
-    assert found[:10] == [
+    assert order[:10] == [
         ((answer, number), kind)
         for answer, number in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
         for kind in (label, "unmarked")
     ]
-    assert found[10:] == [None] * 3  # human texts
+    assert order[10:] == [None] * 3  # human texts
 
 
 @pytest.mark.parametrize("decision", ["hard", "soft"])
@@ -159,8 +159,8 @@ def test_what_is_scored_elsewhere_is_what_the_bench_scores(
     say("take", tmp_path / "made", here)
     ids = [job.id for job in there.detect_jobs()]
     assert len(ids) == 3 * 2 + 6 * 2
-    made = Workspace(here).records("detect", ids)
-    assert made == there.workspace.records("detect", ids)
-    assert len(made) == len(ids)
+    local = Workspace(here).records("detect", ids)
+    assert local == there.workspace.records("detect", ids)
+    assert len(local) == len(ids)
     say("jobs", wanted, here, "--stages", "detect", "--output", tmp_path / "jobs.jsonl")
     assert "{'detect': 0}" in capsys.readouterr().out

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 
 from alimark.attacks import attack_class, names
-from commands import Run, command
-
-__all__ = ["command"]  # a fixture, used by name
+from commands import Run
 
 
 def text(number: int, count: int = 10) -> str:

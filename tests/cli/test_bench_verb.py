@@ -1,4 +1,4 @@
-"""alimark bench: the smoke recipe from end to end, and error messages."""
+"""`alimark bench`: the smoke recipe from end to end, and error messages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from alimark.bench import results
-from commands import Run, command
-
-__all__ = ["command"]  # a fixture, used by name
+from commands import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,15 +44,15 @@ def test_the_smoke_recipe_and_its_report(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     pytest.importorskip("transformers")
     smaller = ("data.texts=2", "data.sentences=4", "data.human_texts=20", "llm.max_tokens=32", "quality.texts=2")
-    sets = [word for one in smaller for word in ("--set", one)]
+    sets = [word for setting in smaller for word in ("--set", setting)]
     status, out, err = run("run", ROOT / "recipes" / "smoke.toml", "-o", tmp_path, *sets)
     assert status == 0, err
     assert "delete 0.4" in out
-    found = results.load(tmp_path / "results" / "smoke.json")
-    assert len(found["rows"]) == 2 * 5
-    assert {one["method"] for one in found["quality"]} == {"AliMark", "unmarked", "human"}
-    assert [one["sentences"] for one in found["runtime"]] == [4, 8, 4, 8]
-    assert len(found["examples"]) == 2
+    loaded = results.load(tmp_path / "results" / "smoke.json")
+    assert len(loaded["rows"]) == 2 * 5
+    assert {row["method"] for row in loaded["quality"]} == {"AliMark", "unmarked", "human"}
+    assert [row["sentences"] for row in loaded["runtime"]] == [4, 8, 4, 8]
+    assert len(loaded["examples"]) == 2
     status, _, err = run("report", tmp_path)
     assert status == 0, err
     page = (tmp_path / "report.html").read_text("utf-8")

@@ -1,0 +1,198 @@
+"""`alimark audit`: one result per document, resumed by id, and outputs that are never overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import alimark
+import alimark.detection.pipeline
+import alimark.embedding.loading
+import alimark.llm
+from alimark import Key
+from alimark.cli.demo import HUMAN
+from alimark.testing import StandInEmbedder
+from commands import Run
+
+EMBEDDER = StandInEmbedder()
+
+
+def documents(tmp_path: Path, marked_file: Path) -> Path:
+    path = tmp_path / "docs.jsonl"
+    records = [
+        {"id": "a", "text": marked_file.read_text(), "source": "web"},
+        {"id": "b", "text": HUMAN},
+        {"id": "c", "text": ""},
+        {"text": "No id here. But two sentences."},
+        {"id": "e", "text": 7},
+    ]
+    lines = [json.dumps(record) for record in records]
+    path.write_text("\n".join([*lines[:2], "{broken", *lines[2:], "[]"]) + "\n")
+    return path
+
+
+def test_every_document_is_answered_once(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
+    done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
+    assert done.status == 0
+    summary = json.loads(done.out)
+    assert (summary["documents"], summary["failed"], summary["found_at_fdr"]) == (7, 4, 1)
+    assert set(summary["time_shares"]) == {"splitting", "embedding", "alignment"}
+    answers = {record["id"]: record for record in map(json.loads, output.read_text().splitlines())}
+    assert answers["a"]["p_value"] < 0.01
+    assert answers["a"]["source"] == "web"
+    assert "text" not in answers["a"]
+    assert answers["c"]["error"]
+    assert answers["line-3"]["failed"]
+    before = output.read_bytes()
+    again = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
+    assert json.loads(again.out)["documents_now"] == 0
+    assert output.read_bytes() == before
+
+
+def test_resumes_behind_a_half_written_line(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
+    run("audit", "-k", key_file, "--input", source, "--output", output)
+    whole = output.read_bytes()
+    output.write_bytes(whole[:-25])
+    run("audit", "-k", key_file, "--input", source, "--output", output)
+    assert output.read_bytes() == whole
+
+
+def test_repeated_ids_and_odd_numbers(run: Run, key_file: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+    lines = [
+        '{"id": 1, "text": "One here."}',
+        '{"id": 1, "text": "Another here."}',
+        '{"id": 2, "text": "Three.", "x": NaN}',
+        "{}",
+        "{}",
+    ]
+    source.write_text("\n".join(lines))
+    for documents_now in (5, 0):
+        done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
+        assert done.status == 0, done.err
+        assert json.loads(done.out)["documents_now"] == documents_now
+    ids = [json.loads(line)["id"] for line in output.read_text().splitlines()]
+    assert ids[:3] == ["1", "1#2", "line-3"]
+    assert len(set(ids)) == 5
+
+
+def test_enough_draws_for_one_marked_document_among_many(
+    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+    texts = [marked_file.read_text(), *(f"Here is text {i}. It has {i} words." for i in range(150))]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
+    assert json.loads(done.out)["found_at_fdr"] >= 1
+
+
+def test_an_unexpected_fault_is_one_documents_fault(
+    run: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = alimark.detection.pipeline.prepare
+
+    def brittle(text: str, *rest: Any) -> Any:
+        if "poison" in text:
+            raise ZeroDivisionError("never thought of")
+        return real(text, *rest)
+
+    monkeypatch.setattr(alimark.detection.pipeline, "prepare", brittle)
+    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+    source.write_text('{"id": 1, "text": "Good."}\n{"id": 2, "text": "poison"}\n{"id": 3, "text": "Good too."}\n')
+    assert run("audit", "-k", key_file, "--input", source, "--output", output).status == 0
+    failed = [json.loads(line).get("failed", False) for line in output.read_text().splitlines()]
+    assert failed == [False, True, False]
+
+
+def test_another_key_or_the_input_itself_as_output(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
+    run("audit", "-k", key_file, "--input", source, "--output", output)
+    Key.generate(embedder=EMBEDDER).save(tmp_path / "other.json")
+    done = run("audit", "-k", tmp_path / "other.json", "--input", source, "--output", output)
+    assert (done.status, "was written under key" in done.err) == (2, True)
+    before = source.read_bytes()
+    assert run("audit", "-k", key_file, "--input", source, "--output", source).status == 2
+    assert run("audit", "-k", key_file, "--input", source, "--output", tmp_path / "x.jsonl.gz").status == 2
+    assert source.read_bytes() == before
+
+
+def test_foreign_output_is_left_alone(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "notes.txt"
+    for notes in ("my notes\n", "my notes without an end", '{"a": 1}\n', '{"a": 1}', "{not json}\n"):
+        output.write_text(notes)
+        done = run("audit", "-k", key_file, "--input", documents(tmp_path, marked_file), "--output", output)
+        assert done.status == 2
+        assert output.read_text() == notes
+
+
+def test_positional_inputs_of_every_kind(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
+    assert run("audit", "-k", key_file, source, "-o", output).status == 0
+    assert len(output.read_text().splitlines()) == 7
+    pytest.importorskip("pyarrow")
+    letters = tmp_path / "letters"
+    letters.mkdir()
+    for name, text in {"a.txt": marked_file.read_text(), "b.md": HUMAN, "c.bin": "x"}.items():
+        (letters / name).write_text(text)
+    both = tmp_path / "both.jsonl"
+    done = run("audit", "-k", key_file, letters, source, "-o", both, "--json")
+    assert (done.status, json.loads(done.out)["documents"]) == (0, 9), done.err
+    assert "1 files of unknown kind" in done.err
+    answers = {record["id"]: record for record in map(json.loads, both.read_text().splitlines())}
+    first = json.loads(output.read_text().splitlines()[0])
+    assert answers["a"] == first
+    assert answers[str(letters / "a.txt")]["p_value"] == first["p_value"]
+    assert "text" not in answers[str(letters / "a.txt")]
+    again = run("audit", "-k", key_file, letters, source, "-o", both, "--json")
+    assert json.loads(again.out)["documents_now"] == 0
+
+
+def test_text_field(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+    source.write_text(json.dumps({"id": 1, "body": marked_file.read_text()}) + "\n")
+    assert run("audit", "-k", key_file, source, "-o", output, "--text-field", "body").status == 0
+    [record] = map(json.loads, output.read_text().splitlines())
+    assert record["p_value"] < 0.01
+    assert "body" not in record
+
+
+def test_detect_with_an_input_is_a_deprecated_alias(
+    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
+) -> None:
+    source = documents(tmp_path, marked_file)
+    words = ["-k", key_file, "--input", source, "--fdr", 0.1, "--json"]
+    new = run("audit", *words, "--output", tmp_path / "new.jsonl")
+    old = run("detect", *words, f"--output={tmp_path / 'old.jsonl'}")
+    assert (old.status, new.status, new.err) == (0, 0, "")
+    assert "alimark audit" in old.err
+    assert (tmp_path / "old.jsonl").read_bytes() == (tmp_path / "new.jsonl").read_bytes()
+    counts = [
+        {k: v for k, v in json.loads(done.out).items() if "found" in k or "documents" in k} for done in (old, new)
+    ]
+    for count in counts:
+        count.pop("documents_per_second")
+    assert counts[0] == counts[1]
+
+
+def test_wrong_options(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
+    for words, told in (
+        (["-k", key_file, source], "-o found.jsonl"),
+        (["-k", key_file, "-o", output], "-o found.jsonl"),
+        (["-k", key_file, source, "-o", output, "--fdr", "1"], "false discovery rate"),
+        (["-k", key_file, source, "-o", output, "--engine", "ray"], "write a folder"),
+        (["-k", key_file, source, "-o", output, "--engine", "none"], "plain or ray"),
+        (["-k", key_file, tmp_path / "none.jsonl", "-o", output], "No such file"),
+        (["-k", key_file, tmp_path, "-o", output], "among the documents"),
+        (["-k", key_file, tmp_path / "none", "--input", source, "-o", output], "does not exist"),
+    ):
+        done = run("audit", *words)
+        assert done.status == 2, words
+        assert told in done.err, words
+        assert done.err.startswith("error: ")
+        assert not output.exists()

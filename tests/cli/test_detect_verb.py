@@ -1,0 +1,170 @@
+"""`alimark detect`: verdicts and exit statuses, reports, several keys, and one-line errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import alimark
+import alimark.detection.pipeline
+import alimark.embedding.loading
+import alimark.llm
+from alimark import Key
+from alimark.cli.demo import HUMAN
+from alimark.testing import StandInEmbedder
+from commands import Run
+
+EMBEDDER = StandInEmbedder()
+
+
+def human_file(tmp_path: Path, text: str = HUMAN) -> Path:
+    path = tmp_path / "human.txt"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def base_secret(key_file: Path) -> str:
+    return str(json.loads(key_file.read_text())["secret"])
+
+
+def test_found_is_0_and_shows_the_alignment(run: Run, key_file: Path, marked_file: Path) -> None:
+    done = run("detect", "-k", key_file, marked_file)
+    assert done.status == 0
+    assert ": found" in done.out
+    assert done.out.count("match") >= 8
+    assert done.err == ""
+
+
+def test_not_found_is_1(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    done = run("detect", "-k", key_file, marked_file, human_file(tmp_path, "One short text."))
+    assert done.status == 1
+    assert "too short to tell" in done.out
+    assert "sentences would be needed" in done.out
+
+
+def test_json_and_report(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    done = run("detect", "-k", key_file, marked_file, "--json", "--report", tmp_path / "r.json", "--draws", 300)
+    shown, report = json.loads(done.out), json.loads((tmp_path / "r.json").read_text())
+    assert shown["verdict"] == report["verdict"] == "found"
+    assert report["draws"] == 300
+    assert report["key_id"] == Key.load(key_file).id
+    assert base_secret(key_file) not in (tmp_path / "r.json").read_text() + done.out
+
+
+def test_standard_input(key_file: Path, marked_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(marked_file) as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert run("detect", "-k", key_file, "-").status == 0
+
+
+def test_a_strict_rate_raises_the_draws(run: Run, key_file: Path, marked_file: Path) -> None:
+    done = run("detect", "-k", key_file, marked_file, "--fpr", "1e-4", "--json")
+    assert json.loads(done.out)["draws"] == 100_000
+
+
+def test_whose_key(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    for number in range(5):
+        Key.generate(embedder=EMBEDDER, secret=bytes([100 + number]) * 32).save(folder / f"{number}.json")
+    done = run("detect", "-k", folder, "-k", key_file, marked_file, "--json")
+    best = json.loads(done.out)
+    assert best["key_id"] == Key.load(key_file).id
+    assert best["keys_tried"] == 6
+    assert len(best["next_best"]) == 2
+
+
+def test_excerpt(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    mixed = human_file(tmp_path, HUMAN + " " + marked_file.read_text() + " " + HUMAN)
+    done = run("detect", "-k", key_file, mixed, "--excerpt")
+    assert done.status == 0
+    assert "passage: sentences 1" in done.out
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "no sentence"),
+        (b"\xff\xfe\x00bad", "not UTF-8"),
+        (b" \n", "no sentence"),
+        (b"\xef\xbb\xbf", "no sentence"),
+    ],
+)
+def test_bad_files(run: Run, key_file: Path, tmp_path: Path, content: bytes, told: str) -> None:
+    (tmp_path / "bad.txt").write_bytes(content)
+    done = run("detect", "-k", key_file, tmp_path / "bad.txt")
+    assert done.status == 2
+    assert told in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_missing_files_and_contradictions(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    for words in (
+        ["-k", key_file, tmp_path / "none.txt"],
+        ["-k", tmp_path / "none.json", marked_file],
+        ["-k", key_file],
+        ["-k", tmp_path / "empty", marked_file],
+        ["-k", key_file, marked_file, "--engine", "ray"],
+        ["-k", key_file, marked_file, "--restructure", "x,y"],
+        ["-k", key_file, marked_file, "--fpr", "0"],
+        ["-k", key_file, marked_file, "--null", "mine"],
+        ["-k", key_file, marked_file, marked_file, "--report", tmp_path / "r.json"],
+    ):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        done = run("detect", *words)
+        assert done.status == 2, words
+        assert done.err.startswith(("error: ", "Usage: ")), words
+        assert "Traceback" not in done.err
+
+
+def test_one_bad_file_of_several(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty[b].txt").write_text("")
+    done = run("detect", "-k", key_file, marked_file, tmp_path / "empty[b].txt")
+    assert done.status == 2
+    assert ": found" in done.out
+    assert "empty[b].txt: the text holds no sentence" in done.err
+    odd = tmp_path / "a[draft].txt"
+    odd.write_text(marked_file.read_text())
+    assert "a[draft].txt: found" in run("detect", "-k", key_file, odd).out.replace("\n", "")
+
+
+def test_the_unexpected_is_an_error_and_not_a_verdict(
+    run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(alimark.detection.pipeline, "prepare", broken)
+    done = run("detect", "-k", key_file, marked_file)
+    assert done.status == 2
+    assert "unexpected ZeroDivisionError" in done.err
+    assert run("detect", "--no-such-option").status == 2
+    assert run("detect", "-k", key_file, marked_file, "--draws", 50).status == 2
+
+
+def test_debug_shows_the_traceback(run: Run) -> None:
+    assert "Traceback" in run("detect", "--debug", "-k", "no-such-key", "x.txt").err
+    assert "Traceback" not in run("detect", "-k", "no-such-key", "x.txt").err
+
+
+def test_a_readable_key_is_warned_of(run: Run, key_file: Path, marked_file: Path) -> None:
+    key_file.chmod(0o644)
+    done = run("detect", "-k", key_file, marked_file)
+    assert done.status == 0
+    assert done.err.startswith("warning: others can read")
+
+
+def test_a_key_of_another_embedder(run: Run, tmp_path: Path, marked_file: Path) -> None:
+    Key.generate(embedder=StandInEmbedder(32)).save(tmp_path / "other.json")
+    done = run("detect", "-k", tmp_path / "other.json", marked_file)
+    assert done.status == 2
+    assert "use the embedder that the key names" in done.err
+
+
+def test_windows_line_ends(run: Run, key_file: Path, marked_file: Path) -> None:
+    lines = marked_file.read_text().replace(". ", ".\r\n")
+    marked_file.write_bytes(lines.encode())
+    assert run("detect", "-k", key_file, marked_file).status == 0

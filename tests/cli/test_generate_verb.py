@@ -1,0 +1,113 @@
+"""`alimark generate`: one prompt and many, resumed by id, also after the process was interrupted or killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from commands import Run
+
+
+def texts(lines: bytes) -> list[tuple[str, str]]:
+    return [(record["id"], record["text"]) for record in map(json.loads, lines.splitlines())]
+
+
+def test_one_prompt(run: Run, key_file: Path) -> None:
+    options = ["-k", key_file, "-p", "A day.", "--sentences", 3, "--candidates", 8, "--seed", 4]
+    done = run("generate", *options)
+    assert done.status == 0
+    assert len(done.out.strip()) > 40
+    assert "3 sentences" in done.err
+    record = json.loads(run("generate", *options, "--json").out)
+    assert record["text"] == done.out.strip()
+    assert record["seed"] == 4
+    assert record["cost"]["candidates"] == 24
+
+
+def test_many_prompts_resume_by_id(run: Run, key_file: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "prompts.jsonl", tmp_path / "texts.jsonl"
+    lines = [
+        {"id": 1, "prompt": "One day."},
+        {"prompt": "Two days."},
+        {"id": 3},
+        {"id": 4, "prompt": "Four.", "tag": "x"},
+    ]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = [
+        "-k",
+        key_file,
+        "--input",
+        source,
+        "--output",
+        output,
+        "--sentences",
+        2,
+        "--candidates",
+        4,
+        "--seed",
+        1,
+    ]
+    first = run("generate", *words, "--json")
+    assert json.loads(first.out) == {"written": 3, "skipped": 0, "failed": 1, "short": 0}
+    before = output.read_bytes()
+    assert json.loads(run("generate", *words, "--json").out)["written"] == 0
+    output.write_bytes(before[: before.index(b"\n") + 20])  # killed in the second line
+    run("generate", *words)
+    assert texts(output.read_bytes()) == texts(before)
+    assert json.loads(output.read_text().splitlines()[2])["tag"] == "x"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["-p", " "], ["-p", "x", "--input", "y"], ["--input", "y"], ["-p", "x", "--temperature", "0"],
+     ["-p", "x", "--sentences", "0"]],
+)  # fmt: skip
+def test_wrong_options(run: Run, key_file: Path, words: list[str]) -> None:
+    done = run("generate", "-k", key_file, *words)
+    assert done.status == 2
+    assert done.err.startswith("error: ")
+
+
+CHILD = """
+import sys, time
+import alimark.embedding.loading, alimark.llm
+from alimark.testing import StandInEmbedder, StandInLLM
+class Slow(StandInLLM):
+    def draw(self, *a):
+        time.sleep(0.05)
+        return super().draw(*a)
+alimark.embedding.loading.load_embedder = lambda name, **_: StandInEmbedder()
+alimark.llm.load_llm = lambda name, **_: Slow()
+from alimark.cli.main import main
+sys.argv = ["alimark", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_interrupting_generation_keeps_every_finished_text(
+    tmp_path: Path, key_file: Path, sent: int, status: int
+) -> None:
+    source, output = tmp_path / "prompts.jsonl", tmp_path / "texts.jsonl"
+    source.write_text("".join(json.dumps({"id": i, "prompt": f"Day {i}."}) + "\n" for i in range(200)))
+    words = ["generate", "-k", str(key_file), "--input", str(source), "--output", str(output), "--sentences", "2",
+             "--candidates", "4", "--seed", "1"]  # fmt: skip
+    child = subprocess.Popen([sys.executable, "-c", CHILD, *words], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not output.exists() or output.read_bytes().count(b"\n") < 3):
+        time.sleep(0.02)
+    os.kill(child.pid, sent)
+    _, errors = child.communicate(timeout=30)
+    assert child.returncode == status
+    assert b"Traceback" not in errors
+    assert (b"interrupted; what was finished is kept" in errors) == (sent == signal.SIGINT)
+    done = output.read_bytes().split(b"\n")[:-1]
+    assert len(done) >= 3
+    assert [json.loads(line)["id"] for line in done] == [str(i) for i in range(len(done))]

@@ -1,0 +1,26 @@
+"""The directions of embedders that are shipped with the package."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from alimark.embedding import directions
+
+
+def test_what_ships_is_never_changed() -> None:
+    """Keys rest on these numbers; new ones are for a new version, under names of their own."""
+    with np.load(directions.FILE) as content:
+        shipped = {
+            name[7:15] + name[71:]: hashlib.sha256(array.tobytes()).hexdigest()[:16] for name, array in content.items()
+        }
+    assert shipped == SHIPPED
+
+
+SHIPPED = {
+    "53aa5117": "de8fbc8ef0db5fd9",
+    "53aa5117/mean": "96a0c7e377f1bdc9",
+    "78c0197b": "d14bf1f9c4bffa62",
+    "78c0197b/mean": "88d0b034cccc4405",
+}

@@ -1,0 +1,33 @@
+"""Fixed keys of the stand-in embedder, and texts of the stand-in model that are marked with them or not."""
+
+from __future__ import annotations
+
+from alimark import Key
+from alimark.generation.api import GenerationSettings
+from alimark.keys.key import SOFT_VERSION
+from alimark.testing import StandInEmbedder, StandInLLM
+from single_text import generate
+
+EMBEDDER = StandInEmbedder()
+
+
+def fixed_key(number: int) -> Key:
+    """A hard key, the same in every run: a random key is found in unmarked text as often as the rate says."""
+    return Key(bytes([number, *range(1, 32)]), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+
+
+def soft_key(number: int, m: int = 32, version: int = SOFT_VERSION) -> Key:
+    """A soft key, the same in every run."""
+    secret = bytes([number, *range(1, 32)])
+    return Key.generate(secret=secret, decision="soft", block_size=m, embedder=EMBEDDER, soft_version=version)
+
+
+def written(key: Key | None, sentences: int = 12, seed: int = 5, candidates: int = 64) -> list[str]:
+    """The sentences of a text that is marked with the key, or of an unmarked text where there is none."""
+    settings = GenerationSettings(sentences, candidates)
+    return list(generate("A long story.", key, EMBEDDER, StandInLLM(), settings, seed=seed).sentences)
+
+
+def unmarked(sentences: int, seed: int) -> list[str]:
+    """A text under a key that no test detects with, from one candidate per sentence."""
+    return written(fixed_key(250), sentences, seed, candidates=1)

@@ -310,7 +310,7 @@ def test_members_that_leave_the_folder_are_refused(
 ) -> None:
     add(shelf, {evil: b"/etc/passwd"})
     shelf.by_hand()
-    with pytest.raises(ModelError, match="not to be trusted"):
+    with pytest.raises(ModelError, match="not safe to unpack"):
         store.fetch("single" if add is add_single else "zipped")
     assert not list(shelf.home.parent.rglob("out*"))
     assert not (shelf.home / "models").exists()

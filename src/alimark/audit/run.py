@@ -1,4 +1,4 @@
-"""Audits many documents into a JSONL file: one answer a line, resumed where an earlier run stopped."""
+"""Audits many documents into a JSONL file: one answer per line, resumed where an earlier run stopped."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def fetch(
 
     A fetch that was interrupted continues with the part it stopped at; a model
     that is fetched already is not fetched again. Progress goes to stderr,
-    paths to stdout, one a line. An auditor needs the embedder that the key
+    paths to stdout, one per line. An auditor needs the embedder that the key
     names:
 
         alimark models fetch all-MiniLM-L6-v2

@@ -118,7 +118,7 @@ class Derivation:
         return np.tile(given[order], (1, repeats))[:, :length]
 
     def vectors(self, dimension: int) -> Floats:
-        """The orthonormal secret vectors, one a row."""
+        """The orthonormal secret vectors, one per row."""
         if self.arrays is not None:
             given = self.arrays.vectors
             if given.shape[1] != dimension:

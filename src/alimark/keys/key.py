@@ -209,7 +209,7 @@ class Key:
         """Makes an AliMark key with given secret bits and vectors, for experiments.
 
         Args:
-            bits: A table of 0 and 1, one row a block. The rows repeat when a text needs more.
+            bits: A table of 0 and 1, one row per block. The rows repeat when a text needs more.
             vectors: Orthonormal rows, one for each bit of a block.
             embedder: The sentence embedder or its name.
             splitter: The name of the sentence splitter.
@@ -408,7 +408,7 @@ class Key:
         return self.derivation.null_blocks(first, count, length)
 
     def vectors(self, dimension: int) -> Floats:
-        """AliMark's: the orthonormal secret vectors, one a row."""
+        """AliMark's: the orthonormal secret vectors, one per row."""
         return self.derivation.vectors(dimension)
 
     def start(self, text: str) -> int:

@@ -33,7 +33,7 @@ def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
 
 
 def targets(key: Key, count: int, start: int = 0) -> Floats:
-    """The unit directions of `count` blocks from number `start` on, one a row: +1 for a bit 1 and -1 for a bit 0, scaled."""
+    """The unit directions of `count` blocks from number `start` on, one per row: +1 for a bit 1 and -1 for a bit 0, scaled."""
     m = np.uint64(key.block_size)
     shifts = np.arange(m, dtype=np.uint64)[::-1]
     signs = (key.blocks(start + count)[start:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1

@@ -298,7 +298,9 @@ def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
             for info in members.infolist():
                 check_member(info.orig_filename)
                 if stat.S_ISLNK(info.external_attr >> 16):
-                    raise ModelError(f"archive member {info.filename!r} is a link; the archive is not to be trusted")
+                    raise ModelError(
+                        f"archive member {info.filename!r} is a link; the archive is not safe to unpack; delete it"
+                    )
             yield members
     except (zipfile.BadZipFile, zlib.error) as error:
         raise ModelError(f"{archive.name} is not a valid zip archive ({error}); fetch the model again") from error

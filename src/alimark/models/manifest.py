@@ -123,7 +123,7 @@ def check_member(name: str) -> None:
     # On Windows a colon separates a drive or an alternate data stream, and a backslash separates folders.
     if any(mark in name for mark in ":\\\0") or any(part in {"", ".", ".."} for part in parts):
         raise ModelError(
-            f"archive member {name!r} would be written outside its folder; the archive is not to be trusted"
+            f"archive member {name!r} would be written outside its folder; the archive is not safe to unpack; delete it"
         )
 
 

@@ -38,6 +38,6 @@ class KSemStampParameters(SchemeParameters):
         centres = fitted.arrays.get("centres")
         if centres is None or centres.ndim != 2 or len(centres) < 2:
             raise KeyFileError(
-                "the learned data are not a matrix of centres, one a row; learn them again: alimark fit k-semstamp"
+                "the learned data are not a matrix of centres, one per row; learn them again: alimark fit k-semstamp"
             )
         valid_count(self.ratio, len(centres))

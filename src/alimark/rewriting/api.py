@@ -89,7 +89,7 @@ class _Run:
                 return
 
     def _requests(self, asked: dict[int, tuple[Session, int]]) -> Iterator[Request]:
-        """All requests; `asked` remembers of each its text and the number of the sentence."""
+        """All requests; the text and the sentence number of each request are stored in `asked`."""
         for place, (session, sentence, request) in enumerate(self._wanted()):
             asked[place] = session, sentence
             yield request

@@ -1,7 +1,7 @@
 """One text while it is rewritten: a session requests rewrites of its sentences, parses, embeds and chooses among them.
 
-A rewrite has to be one sentence with the same numbers and names, close in meaning to the original. Where no rewrite is, the
-original stays, and carries of its block what it does by chance.
+A rewrite has to be one sentence with the same numbers and names, close in meaning to the original. If no rewrite is, the
+original sentence stays, and its bits agree with its block only by chance.
 """
 
 from __future__ import annotations

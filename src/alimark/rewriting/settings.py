@@ -72,7 +72,9 @@ class RewriteSettings:
         if self.candidates < 1:
             raise AlimarkError("candidates must be at least 1")
         if not 1 <= self.waves <= len(WAYS):
-            raise AlimarkError(f"waves must lie between 1 and {len(WAYS)}, which is how many ways there are to ask")
+            raise AlimarkError(
+                f"waves must lie between 1 and {len(WAYS)}, the number of prompts that ask for a rewrite"
+            )
         if not (-1 <= self.closeness <= 1 and -1 <= self.mean_closeness <= 1):
             raise AlimarkError("closeness is a cosine and lies between -1 and 1")
 

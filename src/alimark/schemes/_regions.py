@@ -70,7 +70,7 @@ class RegionRule(ABC):
         return smallest(self.key.uniforms(f"{self.scheme}/valid", self.regions, before), self.valid_regions)
 
     def null_valid(self, before: int, chunk: int) -> Mask:
-        """The same for each random key of a chunk, one a row."""
+        """The same for each random key of a chunk, one per row."""
         numbers = self.key.uniforms(f"{self.scheme}/null", _KEYS_A_CHUNK * self.regions, chunk, before)
         return smallest(numbers.reshape(_KEYS_A_CHUNK, self.regions), self.valid_regions)
 

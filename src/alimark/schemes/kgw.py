@@ -70,7 +70,7 @@ class KGW(TokenLevel):
 
 
 def distinct_ngrams(ids: Ids, n: int) -> Ids:
-    """The distinct n-grams of the tokens, one a row. A repeated n-gram adds no evidence, so it is counted once."""
+    """The distinct n-grams of the tokens, one per row. A repeated n-gram adds no evidence, so it is counted once."""
     if len(ids) < n:
         return np.empty((0, n), np.int64)
     return np.unique(np.lib.stride_tricks.sliding_window_view(ids, n), axis=0)

@@ -64,7 +64,7 @@ class ChannelRule:
         self._done = 0
 
     def bits(self, first: int, count: int) -> Bits:
-        """The secret bits of `count` sentences from number `first` on, one sentence a row."""
+        """The secret bits of `count` sentences from number `first` on, one sentence per row."""
         rows = [
             unpack(self.key.stream("pmark/bits", -(-self.size // 8), t), self.size) for t in range(first, first + count)
         ]
@@ -80,7 +80,7 @@ class ChannelRule:
         return np.stack(columns, axis=1)
 
     def vectors(self, dimension: int) -> Floats:
-        """The orthonormal vectors of the channels, one a row."""
+        """The orthonormal vectors of the channels, one per row."""
         if dimension < self.size:
             raise KeyMismatch(
                 f"{self.size} channels need an embedder with at least as many dimensions, but it has {dimension}"

@@ -24,7 +24,7 @@ class HyperplaneRule(RegionRule):
         self._normals: dict[int, Floats] = {}
 
     def normals(self, dimension: int) -> Floats:
-        """The unit normals of the hyperplanes, one a row. As in the paper they are independent, not orthogonal."""
+        """The unit normals of the hyperplanes, one per row. As in the paper they are independent, not orthogonal."""
         if dimension < self.hyperplanes:
             raise KeyMismatch(
                 f"{self.hyperplanes} hyperplanes need an embedder with at least as many dimensions, but it has {dimension}"

@@ -63,7 +63,7 @@ class SIR(TokenLevel):
         return Network.of(self.key.fitted, self.parameters.dimension)
 
     def biases(self, contexts: Sequence[str]) -> Array:
-        """The signs of the network's outputs for each context, one context a row."""
+        """The signs of the network's outputs for each context, one context per row."""
         return self.network.signs(self.embedder.embed(list(contexts)))
 
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:

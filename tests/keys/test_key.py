@@ -90,6 +90,7 @@ def test_null_keys_extend_in_number_and_length() -> None:
 def test_from_arrays_and_its_null_law() -> None:
     bits = np.array([[int(b) for b in f"{v:03b}"] for v in (3, 1, 4, 0, 5, 2, 7, 6)])
     key = Key.from_arrays(bits, np.eye(3, 10), embedder=StandInEmbedder(), law="shuffle")
+    assert repr(key._content.arrays) == "GivenArrays(law='shuffle')"  # given bits are a secret, too
     assert key.blocks(10).tolist() == [3, 1, 4, 0, 5, 2, 7, 6, 3, 1]
     null = key.null_blocks(0, 50, 12)
     assert all(sorted(row[:8].tolist()) == list(range(8)) for row in null)

@@ -61,6 +61,9 @@ class GivenArrays(NamedTuple):
             raise KeyFileError(f"law must be 'uniform' or 'shuffle', not {law!r}")
         return cls(rows.astype(np.uint8), axes, law)
 
+    def __repr__(self) -> str:
+        return f"GivenArrays(law={self.law!r})"  # the arrays are secret
+
     def secret(self) -> bytes:
         """The secret from which the random keys for p-values are drawn, where a key has these arrays."""
         content = self.bits.astype(np.uint8).tobytes() + self.vectors.astype("<f8").tobytes()

@@ -65,7 +65,7 @@ def test_paste_and_verdict(page: Any, marked: str, running: Running) -> None:
     page.click("#check-form button.main")
     page.wait_for_selector("#result .panel")
     assert "was found" in page.inner_text("#result .verdict")
-    assert "p = " in page.inner_text("#result .why")
+    assert "p-value is 0.001" in page.inner_text("#result .why")
     assert page.locator("#result .text span").count() == 12
     assert page.locator("#result svg g.step path").count() >= 10
     title = page.locator("#result svg g.step.match title").first.text_content()

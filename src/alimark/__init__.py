@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from alimark.schemes.alimark import AliMark as AliMark
     from alimark.schemes.api import detect as detect
     from alimark.schemes.api import load as load
-    from alimark.schemes.base import Watermark as Watermark
+    from alimark.schemes.watermark import Watermark as Watermark
     from alimark.text.splitting import register_splitter as register_splitter
 
 _HOME = {
@@ -51,7 +51,7 @@ _HOME = {
     "Rewriting": "rewriting.results",
     "Sampling": "llm.base",
     "Verdict": "detection.results",
-    "Watermark": "schemes.base",
+    "Watermark": "schemes.watermark",
     "detect": "schemes.api",
     "load": "schemes.api",
     "load_embedder": "embedding.loading",

@@ -10,7 +10,7 @@ from typing import Any
 
 import alimark
 from alimark.detection.settings import DetectionSettings
-from alimark.keys.key import Sealed
+from alimark.keys.sealed import Sealed
 from alimark.scale.worker import Task
 from alimark.testing import StandInEmbedder, StandInLLM, _sentence
 

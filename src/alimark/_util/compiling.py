@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _cache_folder() -> str | None:
-    """A writable folder for compiled kernels; None where there is none, and kernels are compiled in every process."""
+    """A writable folder for compiled kernels. Without one, returns None, and every process compiles the kernels again."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         return os.environ["NUMBA_CACHE_DIR"]
     try:

@@ -23,7 +23,7 @@ from alimark.keys.key import Key
 from alimark.keys.projection import project
 
 if TYPE_CHECKING:
-    from alimark.schemes.base import Watermark
+    from alimark.schemes.watermark import Watermark
 
 LEVELS = (0.01, 0.05, 0.5)
 Progress = Callable[[int], None]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from alimark._util.jsonl import Record
     from alimark.embedding.base import Embedder
     from alimark.keys.key import Key
-    from alimark.schemes.base import Watermark
+    from alimark.schemes.watermark import Watermark
 
 MIN_TEXTS = 20
 """Fewer texts say too little about a rate."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from alimark.generation.api import Finished, Generation, GenerationSettings, MarkedSentence, Prompt
     from alimark.llm.base import LLM, Sampling
     from alimark.scale.generation import Replicas
-    from alimark.schemes.base import Watermark
+    from alimark.schemes.watermark import Watermark
 
 _FAULTS = 3  # after so many errors in a row the model is at fault, and not the prompts
 

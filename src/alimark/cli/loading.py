@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from alimark.keys.key import Key
     from alimark.llm.base import LLM
     from alimark.scale.generation import Replicas
-    from alimark.schemes.base import Watermark
+    from alimark.schemes.watermark import Watermark
 
 
 def fetch_models(*names: str) -> None:

@@ -92,7 +92,7 @@ Address = Annotated[
 
 
 def check_engine(engine: str) -> Engine:
-    """Returns the engine; raises AlimarkError where there is none of that name."""
+    """Returns the engine; raises AlimarkError for an unknown name."""
     if engine not in ("plain", "ray"):
         raise AlimarkError(f"--engine is plain or ray, not {engine!r}")
     return cast(Engine, engine)

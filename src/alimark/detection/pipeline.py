@@ -98,7 +98,7 @@ def normalise(text: str) -> str:
 
 
 def split(text: str, key: Key) -> SplitText:
-    """Cuts a text into sentences with the key's splitter. Raises TextError where there is none."""
+    """Cuts a text into sentences with the key's splitter. Raises TextError for a text without a sentence."""
     sentences = splitter(key.splitter).units(text)
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")

@@ -30,7 +30,7 @@ from alimark.text.splitting import DEFAULT_SPLITTER
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
 
-__all__ = ["DEFAULT_EMBEDDER", "MAX_OFFSETS", "SOFT_VERSION", "Key", "Named", "Sealed"]
+__all__ = ["DEFAULT_EMBEDDER", "MAX_OFFSETS", "SOFT_VERSION", "Key", "Named"]
 
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 Parameters = TypeVar("Parameters", bound=SchemeParameters)
@@ -472,21 +472,6 @@ class Key:
         if stated is not None and stated != key.id:
             raise KeyFileError(f"{where} was changed: its id does not match its content; restore it from a copy")
         return key
-
-
-class Sealed:
-    """A key that can be pickled, to send it to another process of the same operator. Its repr does not show the secret."""
-
-    def __init__(self, key: Key) -> None:
-        self.id = key.id
-        self._data = key._encoded()
-
-    def open(self) -> Key:
-        """The key."""
-        return Key._decoded(self._data, f"key {self.id}")
-
-    def __repr__(self) -> str:
-        return f"Sealed({self.id})"
 
 
 def _identify(embedder: str | Embedder) -> tuple[str, str]:

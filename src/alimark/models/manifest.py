@@ -166,7 +166,7 @@ def _check_join(entry: Entry) -> None:
 
 
 def known(entries: dict[str, Entry], name: str) -> Entry:
-    """The entry of that name; raises ModelError with the known names where there is none."""
+    """The entry of that name; for another name, raises ModelError with the known names."""
     if name not in entries:
         raise ModelError(f"no model is named {name!r}; known names: {', '.join(entries)}")
     return entries[name]

@@ -49,7 +49,7 @@ def names() -> list[str]:
 
 
 def entry(name: str) -> Entry:
-    """The entry of a model in the manifest; raises ModelError where there is none."""
+    """The entry of a model in the manifest; raises ModelError for a name that it does not hold."""
     return manifest.known(entries(), name)
 
 

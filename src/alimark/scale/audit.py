@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from alimark._util.jsonl import Record, unique_id
 from alimark.audit.auditor import Document, FirstPass
 from alimark.errors import RecordError
-from alimark.keys.key import Sealed
+from alimark.keys.sealed import Sealed
 from alimark.scale import corpus
 from alimark.scale.files import BLOCK_BYTES, MAX_DOCUMENT, find, plan, read
 from alimark.scale.pool import Cluster

@@ -15,7 +15,8 @@ from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
 from alimark.errors import LLMError
 from alimark.generation.api import Finished, GenerationSettings, Prompt
-from alimark.keys.key import Key, Sealed
+from alimark.keys.key import Key
+from alimark.keys.sealed import Sealed
 from alimark.llm import load_llm
 from alimark.scale.pool import Builder, Cluster, Died, Ended, RayPool
 from alimark.schemes.api import generate_many, load

@@ -20,7 +20,7 @@ from alimark.detection.pipeline import Clock
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, RecordError, TextError
-from alimark.keys.key import Sealed
+from alimark.keys.sealed import Sealed
 from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.files import MAX_DOCUMENT, Block, Document, arrow, file_system, read
 

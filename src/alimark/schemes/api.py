@@ -12,8 +12,9 @@ from alimark.detection.stats.p_values import RandomKeys, draws_for_keys
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
-from alimark.schemes.base import KeyedWatermark, Watermark, detection_settings
+from alimark.schemes.base import KeyedWatermark, detection_settings
 from alimark.schemes.registry import aligns, scheme
+from alimark.schemes.watermark import Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,7 +108,7 @@ def detect(
         return _detect_each(text, keys, embedder, settings, {**options}, llm)[:best]
     from alimark.detection.many_keys import detect_keys
 
-    chosen = DetectionSettings.of(detection_settings(first, settings, {**options}))
+    chosen = DetectionSettings.of(detection_settings(first.scheme, first.settings, settings, {**options}))
     return [*detect_keys(text, keys, first.embedder, chosen, best=best, llm=llm)]
 
 
@@ -125,7 +126,7 @@ def _detect_each(
         mark = load(key, embedder=embedder)
         # Settings that the keys of all schemes share leave AliMark's own search at its defaults.
         shared = DetectionSettings.of(settings) if settings is not None and aligns(key.scheme) else settings
-        chosen = detection_settings(mark, shared, options)
+        chosen = detection_settings(key.scheme, type(mark).settings, shared, options)
         chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
         [answer] = mark.detect_batch([text], chosen, llm=llm)
         if isinstance(answer, AlimarkError):

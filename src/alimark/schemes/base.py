@@ -1,4 +1,4 @@
-"""The `Watermark` protocol, which every scheme follows, and the base classes of the built-in schemes."""
+"""The base classes of the built-in schemes. They follow the protocol in `schemes/watermark.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, Unpack, overload
 
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionOptions
@@ -34,116 +34,11 @@ if TYPE_CHECKING:
     )
     from alimark.generation.selection import Rule
     from alimark.llm.base import LLM, Sampling
+    from alimark.schemes.watermark import Watermark
 
 
 Result = TypeVar("Result")
 SomeDetection = TypeVar("SomeDetection", bound=Detection)
-SomeDetection_co = TypeVar("SomeDetection_co", bound=Detection, covariant=True)
-
-
-class Watermark(Protocol):
-    """The interface of every scheme: it generates marked text and detects the mark in a text.
-
-    `alimark.load` returns the watermark of a key. Schemes that learn from text also have a class method `fit`.
-
-    Example:
-        >>> import alimark
-        >>> from alimark.testing import StandInEmbedder, StandInLLM
-        >>> embedder = StandInEmbedder()
-        >>> key = alimark.Key.generate(embedder=embedder, secret=bytes(range(32)))
-        >>> mark: alimark.Watermark = alimark.load(key, embedder=embedder)
-        >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=16, seed=1)
-        >>> mark.detect(generation.text).p_value < 0.01
-        True
-    """
-
-    scheme: ClassVar[str]
-    """The scheme's name in key files and records."""
-    Parameters: ClassVar[type[SchemeParameters]]
-    """The parameters of its keys."""
-    aligns: ClassVar[bool]
-    """Whether detection aligns sentences with the blocks of the key, as AliMark's does. Such a scheme has AliMark's key
-    parameters, takes DetectionSettings, returns AlignedDetection and can search many keys at once."""
-    candidates: ClassVar[int]
-    """The default of the most candidates that are sampled for a sentence."""
-    settings: ClassVar[type[RandomKeys]]
-    """The class of its detection settings."""
-
-    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None: ...
-
-    @classmethod
-    def asks_llm(cls, key: Key) -> bool:
-        """Whether detection under a key asks the model that wrote the text."""
-        ...
-
-    @property
-    def key(self) -> Key:
-        """The key that the watermark was made with."""
-        ...
-
-    @overload
-    def generate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation: ...
-
-    @overload
-    def generate(self, prompt: list[str], llm: LLM, **options: Unpack[GenerateOptions]) -> list[Generation]: ...
-
-    def generate_many(
-        self,
-        prompts: Iterable[Prompt],
-        llm: LLM,
-        settings: GenerationSettings,
-        *,
-        batch: int | None = None,
-        progress: ManyProgress | None = None,
-    ) -> Finished:
-        """Yields each text with its prompt's number as soon as it is finished. A prompt may name another key of the scheme."""
-        ...
-
-    @overload
-    def detect(
-        self,
-        text: str,
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> Detection: ...
-
-    @overload
-    def detect(
-        self,
-        text: list[str],
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> Sequence[Detection]: ...
-
-    def detect(
-        self,
-        text: str | list[str],
-        *,
-        settings: RandomKeys | None = None,
-        llm: LLM | None = None,
-        **options: Unpack[DetectionOptions],
-    ) -> Detection | Sequence[Detection]:
-        """Detects the mark in a text, or in each of a list of texts."""
-        ...
-
-    def detect_batch(
-        self,
-        texts: Sequence[str],
-        settings: RandomKeys | None = None,
-        *,
-        llm: LLM | None = None,
-        times: Counter[str] | None = None,
-    ) -> Sequence[Detection | AlimarkError]:
-        """A result for each text, in order; for a text that cannot be searched, its error."""
-        ...
-
-    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        """The texts that detection embeds, so that a caller can embed them beforehand."""
-        ...
 
 
 @lru_cache(maxsize=4)
@@ -247,7 +142,13 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
             >>> detection.verdict() == "found", detection.draws
             (True, 2000)
         """
-        return detect_or_raise(self, text, settings, {**options}, llm)
+        chosen = detection_settings(self.scheme, self.settings, settings, {**options})
+        detections: list[SomeDetection] = []
+        for answer in self.detect_batch([text] if isinstance(text, str) else text, chosen, llm=llm):
+            if isinstance(answer, AlimarkError):
+                raise answer
+            detections.append(answer)
+        return detections[0] if isinstance(text, str) else detections
 
     @abstractmethod
     def detect_batch(
@@ -458,47 +359,16 @@ def in_order(results: Iterable[tuple[int, Result | AlimarkError]]) -> list[Resul
     return [by_number[number] for number in sorted(by_number)]
 
 
-class Detector(Protocol[SomeDetection_co]):
-    """The part of a watermark that detects."""
-
-    scheme: ClassVar[str]
-    settings: ClassVar[type[RandomKeys]]
-
-    def detect_batch(
-        self, texts: Sequence[str], settings: RandomKeys | None = None, *, llm: LLM | None = None
-    ) -> Sequence[SomeDetection_co | AlimarkError]:
-        """A result for each text, in order; for a text that cannot be searched, its error."""
-        ...
-
-
-def detect_or_raise(
-    mark: Detector[SomeDetection],
-    text: str | list[str],
-    settings: RandomKeys | None,
-    options: Mapping[str, object],
-    llm: LLM | None,
-) -> SomeDetection | list[SomeDetection]:
-    """Implements `detect` by `detect_batch`: returns one result for a single text and raises the first error."""
-    chosen = detection_settings(mark, settings, options)
-    detections: list[SomeDetection] = []
-    for answer in mark.detect_batch([text] if isinstance(text, str) else text, chosen, llm=llm):
-        if isinstance(answer, AlimarkError):
-            raise answer
-        detections.append(answer)
-    return detections[0] if isinstance(text, str) else detections
-
-
 def detection_settings(
-    mark: Detector[Detection], settings: RandomKeys | None = None, options: Mapping[str, object] | None = None
+    scheme: str, settings_class: type[RandomKeys], settings: RandomKeys | None, options: Mapping[str, object]
 ) -> RandomKeys:
-    """The scheme's detection settings with some of their fields changed."""
-    kind, options = type(mark).settings, options or {}
-    if settings is not None and not isinstance(settings, kind):
+    """The detection settings of a scheme with some of their fields changed."""
+    if settings is not None and not isinstance(settings, settings_class):
         raise AlimarkError(
-            f"detection of {mark.scheme} takes settings of the class {kind.__name__}, not {type(settings).__name__}"
+            f"detection of {scheme} takes settings of the class {settings_class.__name__}, not {type(settings).__name__}"
         )
-    check_names("detection", options, kind)
-    return replace(settings or kind(), **options)  # type: ignore[arg-type]
+    check_names("detection", options, settings_class)
+    return replace(settings or settings_class(), **options)  # type: ignore[arg-type]
 
 
 def check_names(what: str, options: Mapping[str, object], settings: type) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from alimark.generation.selection import Rule, RuleFactory
     from alimark.generation.settings import GenerationSettings
     from alimark.keys.key import Key
-    from alimark.schemes.base import Watermark
+    from alimark.schemes.watermark import Watermark
 
 _REGISTRY: Registry[type[Watermark]] = Registry(
     "scheme",

@@ -62,7 +62,7 @@ class TestNullTables:
         # Pooled over all lengths, the deviation at 12 is nearly twice that of length 12 alone.
         assert computed.std[12] / null_tables.null_table(8, 200).std[11] == pytest.approx(1.8, abs=0.15)
         path.write_text("[]")
-        with pytest.raises(AlimarkError, match="no table"):
+        with pytest.raises(AlimarkError, match="is not a table"):
             null_tables.read_reference(path)
 
     def test_prefix_lengths_are_whole_blocks(self) -> None:

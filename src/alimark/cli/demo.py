@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from alimark.cli import detections, loading, options, show
+from alimark.errors import AttackError, MissingExtra
 
 if TYPE_CHECKING:
+    from alimark.attacks import Attack
     from alimark.detection.results import AlignedDetection
+    from alimark.embedding.base import Embedder
+    from alimark.generation.api import Generation
+    from alimark.llm.base import LLM
+    from alimark.schemes.alimark import AliMark
 
 PROMPT = "The old lighthouse at the edge of the bay had been dark for thirty years."
 
@@ -30,12 +37,28 @@ HUMAN = (
 )
 
 
+CHANGED = "marked, then merged, split and cut"
+TRANSLATED = "marked, then translated and back"
+HUMAN_ROW = "human"
+OTHER_KEY = "marked, under another key"
+
+SENTENCES, CANDIDATES = 12, 32
+"""So many that the mark is found in every changed text, with nearly every key, and no more: the demo must not take long."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """A text by name, and its detection."""
+    """A text by name, whether it carries the mark of the key it is searched with, and its detection."""
 
     name: str
+    marked: bool
+    text: str
     detection: AlignedDetection
+
+    @property
+    def right(self) -> bool:
+        """Whether the mark is found exactly where it is."""
+        return self.detection.verdict().found == self.marked
 
 
 Prompt = Annotated[str, typer.Option("-p", "--prompt", help="The text that the marked text continues.")]
@@ -47,43 +70,80 @@ Seed = Annotated[int, typer.Option(help="Seed of the sampling; the key is new ea
 def demo(
     prompt: Prompt = PROMPT,
     llm: Model = "smollm2-135m",
-    candidates: Candidates = 16,
+    candidates: Candidates = CANDIDATES,
     seed: Seed = 7,
     as_json: options.JsonOutput = False,
 ) -> None:
-    """Mark a text, change it, and find the mark again: a fresh key, 12 sentences, four detections.
+    """Mark a text, change it, and find the mark again: a fresh key, 12 sentences, five detections.
 
     On first use, a small language model and an embedder are fetched (180 MB);
-    nothing else is written to disk. To save time, 16 candidates are sampled
-    for each sentence; `alimark generate` samples 64 and marks more strongly.
+    nothing else is written to disk. One of the changed texts was translated
+    to Portuguese and back, which needs the extra `translate` (35 MB). To save
+    time, 32 candidates are sampled for each sentence; `alimark generate`
+    samples 64 and marks more strongly.
     """
-    from alimark.cli.generate import write_one
-    from alimark.generation.api import GenerationSettings
-    from alimark.keys.key import DEFAULT_EMBEDDER, Key
-    from alimark.schemes.alimark import AliMark
+    from alimark.keys.key import DEFAULT_EMBEDDER
 
-    embedder = loading.load_embedder(DEFAULT_EMBEDDER)
-    key, other = Key.generate(embedder=embedder), Key.generate(embedder=embedder)
-    model = loading.load_llm(llm)
-    mark = AliMark(key, embedder=embedder)
-    settings = GenerationSettings(sentences=12, candidates=candidates)
-    title = f"12 marked sentences, {candidates} candidates each"
-    generation = write_one(mark, model, prompt, settings, seed, title)
-    texts = {
-        "marked": generation.text,
-        "marked, then merged, split and cut": changed(list(generation.sentences)),
-        "human": HUMAN,
-    }
-    rows = [Row(name, detection) for name, detection in zip(texts, mark.detect(list(texts.values())), strict=True)]
-    rows.append(Row("marked, under another key", AliMark(other, embedder=embedder).detect(generation.text)))
+    embedder, model = loading.load_embedder(DEFAULT_EMBEDDER), loading.load_llm(llm)
+    mark, other = fresh_mark(embedder), fresh_mark(embedder)
+    generation = marked_text(mark, model, prompt, candidates, seed)
+    rows = detect_all(mark, other, generation)
     if as_json:
         answers = [{"text": row.name, **row.detection.record(), "verdict": row.detection.verdict()} for row in rows]
-        show.print_json(
-            {"generation": generation.record("demo"), "changed": list(texts.values())[1], "answers": answers}
-        )
+        texts = {row.name: row.text for row in rows}
+        content = {"generation": generation.record("demo"), "changed": texts[CHANGED], "answers": answers}
+        show.print_json(content | ({"translated": texts[TRANSLATED]} if TRANSLATED in texts else {}))
         return
     _print(prompt, generation.text, rows)
     show.note(f"{candidates} candidates a sentence; `alimark generate` takes 64 and marks more strongly")
+
+
+def fresh_mark(embedder: Embedder) -> AliMark:
+    """A watermark with a new random key."""
+    from alimark.keys.key import Key
+    from alimark.schemes.alimark import AliMark
+
+    return AliMark(Key.generate(embedder=embedder, decision="soft"), embedder=embedder)
+
+
+def marked_text(mark: AliMark, llm: LLM, prompt: str, candidates: int, seed: int) -> Generation:
+    """Writes the marked text of the demo."""
+    from alimark.cli.generate import write_one
+    from alimark.generation.api import GenerationSettings
+
+    settings = GenerationSettings(sentences=SENTENCES, candidates=candidates)
+    return write_one(mark, llm, prompt, settings, seed, f"{SENTENCES} marked sentences, {candidates} candidates each")
+
+
+def detect_all(mark: AliMark, other: AliMark, generation: Generation) -> list[Row]:
+    """Looks for the mark in the marked text, in changed versions of it and in a human text, and under another key."""
+    texts = {"marked": generation.text, CHANGED: changed(list(generation.sentences))}
+    if translation := translated(generation.text):
+        texts[TRANSLATED] = translation
+    texts[HUMAN_ROW] = HUMAN
+    detections = mark.detect(list(texts.values()))
+    rows = [
+        Row(name, name != HUMAN_ROW, text, detection)
+        for (name, text), detection in zip(texts.items(), detections, strict=True)
+    ]
+    return [*rows, Row(OTHER_KEY, False, generation.text, other.detect(generation.text))]
+
+
+def translated(text: str) -> str:
+    """The text, translated to Portuguese and back; empty, with a note that says why, where that is not possible."""
+    try:
+        return _translation()(text)
+    except (AttackError, MissingExtra) as error:
+        show.note(f"note: the text that is translated to Portuguese and back is left out: {error}")
+        return ""
+
+
+@cache
+def _translation() -> Attack:
+    """The attack, which loads its models once."""
+    from alimark.attacks import load_attack
+
+    return load_attack("translate", via="pt")
 
 
 def changed(sentences: list[str]) -> str:
@@ -111,12 +171,12 @@ def _print(prompt: str, text: str, rows: list[Row]) -> None:
     console.print(Text(prompt, style="dim"))
     console.print(Padding(Text(text), (0, 0, 1, 2)))
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("text", "sentences", "z", "score", "p", "verdict"):
+    for name in ("text", "sentences", "score", "p", "verdict"):
         table.add_column(name, justify="left" if name in ("text", "verdict") else "right", no_wrap=True)
     for row in rows:
         verdict = row.detection.verdict()
         table.add_row(
-            row.name, str(len(row.detection.sentences)), f"{row.detection.z:.2f}", f"{row.detection.score:.2f}",
+            row.name, str(len(row.detection.sentences)), f"{row.detection.score:.2f}",
             detections.p_text(row.detection), Text(verdict, style="bold green" if verdict == "found" else ""),
         )  # fmt: skip
     console.print(table)

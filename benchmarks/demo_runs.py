@@ -3,10 +3,10 @@
     python benchmarks/demo_runs.py --runs 50
     python benchmarks/demo_runs.py --runs 5 --candidates 16 32 64
 
-Calls the functions of the demo itself in one process, so that models are loaded once. A row is right if the mark is found where it
-is, and not found where it is not: in the human text and under another key, one run in a hundred is wrong by the false-positive rate.
-A text that could not be translated counts as wrong. Seconds are those of one run with its models loaded; CPU seconds depend less on
-what else the machine does.
+Calls the functions of the demo itself in one process, so that models are loaded once. A row is right if the mark is found where
+it is, and not found where it is not: in the human text and under another key, one run in a hundred is wrong by the
+false-positive rate. A text that could not be translated counts as wrong. Seconds are those of one run with its models loaded;
+CPU seconds depend less on what else the machine does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, nargs="+", default=[demo.CANDIDATES])
     parser.add_argument("--llm", default=DEFAULT_LLM)
     parser.add_argument("--prompt", default=demo.PROMPT)
-    parser.add_argument("--seed", type=int, default=7, help="of the sampling, as in the demo; the key is new in every run")
+    parser.add_argument(
+        "--seed", type=int, default=7, help="of the sampling, as in the demo; the key is new in every run"
+    )
     args = parser.parse_args()
     embedder, llm = load_embedder(DEFAULT_EMBEDDER), load_llm(args.llm)
     names = ["marked", demo.CHANGED, demo.TRANSLATED, demo.HUMAN_ROW, demo.OTHER_KEY]
@@ -41,7 +43,9 @@ def main() -> None:
             right.update(row.name for row in demo.detect_all(mark, other, generation) if row.right)
         seconds, cpu = time.perf_counter() - started, time.process_time() - processor
         counts = " | ".join(str(right[name]) for name in names)
-        print(f"| {candidates} | {args.runs} | {counts} | {seconds / args.runs:.1f} | {cpu / args.runs:.1f} |", flush=True)
+        print(
+            f"| {candidates} | {args.runs} | {counts} | {seconds / args.runs:.1f} | {cpu / args.runs:.1f} |", flush=True
+        )
 
 
 if __name__ == "__main__":

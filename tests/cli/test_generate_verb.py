@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from alimark.generation.settings import STRENGTHS
 from commands import Run
 
 
@@ -29,6 +30,28 @@ def test_one_prompt(run: Run, key_file: Path) -> None:
     assert record["text"] == done.out.strip()
     assert record["seed"] == 4
     assert record["cost"]["candidates"] == 24
+
+
+def test_a_strength_names_a_number_of_candidates(run: Run, key_file: Path) -> None:
+    options = ["-k", key_file, "-p", "A day.", "--sentences", 2, "--seed", 4, "--json"]
+    records = {
+        strength: json.loads(run("generate", *options, "--strength", strength).out) for strength in ("light", "strong")
+    }
+    assert [record["settings"]["candidates"] for record in records.values()] == [
+        STRENGTHS["light"],
+        STRENGTHS["strong"],
+    ]
+    assert all("strength" not in record["settings"] for record in records.values())
+    both = run("generate", *options, "--strength", "light", "--candidates", 8)
+    assert both.status == 2
+    assert "either a strength or a number of candidates" in both.err
+    assert "light, standard, strong" in run("generate", *options, "--strength", "100").err
+
+
+@pytest.mark.parametrize("verb", ["generate", "rewrite"])
+def test_the_help_names_the_candidates_of_each_strength(run: Run, verb: str) -> None:
+    text = " ".join(run(verb, "--help").out.replace("│", " ").split())
+    assert all(f"{strength}: {candidates} " in text for strength, candidates in STRENGTHS.items())
 
 
 def test_many_prompts_resume_by_id(run: Run, key_file: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import alimark.llm
 from alimark.cli import loading
 from alimark.cli import rewrite as verb
 from alimark.errors import LLMError
+from alimark.generation.settings import STRENGTHS
 from alimark.rewriting.settings import WAYS, RewriteSettings
 from commands import Run
 from rewriters import KEY, PAGE, STORY, Rewriter, marked
@@ -135,10 +136,13 @@ def test_errors(run: Run, tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
-def test_the_defaults_shown_are_those_of_the_library() -> None:
+def test_the_defaults_shown_are_those_of_the_library(run: Run) -> None:
     shown = inspect.signature(verb.rewrite).parameters
     settings = RewriteSettings()
-    for name in ("candidates", "closeness", "mean_closeness"):
+    words = " ".join(run("--help").out.replace("│", " ").split())
+    assert f"[default: ({settings.candidates}, as for light)]" in words  # no number is given where a strength is
+    assert STRENGTHS["light"] == settings.candidates
+    for name in ("closeness", "mean_closeness"):
         assert shown[name].default == getattr(settings, name)
     for name in ("temperature", "top_p"):
         assert shown[name].default == getattr(settings.sampling, name)

@@ -106,13 +106,15 @@ def fresh_mark(embedder: Embedder) -> AliMark:
     return AliMark(Key.generate(embedder=embedder, decision="soft"), embedder=embedder)
 
 
-def marked_text(mark: AliMark, llm: LLM, prompt: str, candidates: int, seed: int) -> Generation:
+def marked_text(
+    mark: AliMark, llm: LLM, prompt: str, candidates: int, seed: int, sentences: int = SENTENCES
+) -> Generation:
     """Writes the marked text of the demo."""
     from alimark.cli.generate import write_one
     from alimark.generation.api import GenerationSettings
 
-    settings = GenerationSettings(sentences=SENTENCES, candidates=candidates)
-    return write_one(mark, llm, prompt, settings, seed, f"{SENTENCES} marked sentences, {candidates} candidates each")
+    settings = GenerationSettings(sentences=sentences, candidates=candidates)
+    return write_one(mark, llm, prompt, settings, seed, f"{sentences} marked sentences, {candidates} candidates each")
 
 
 def detect_all(mark: AliMark, other: AliMark, generation: Generation) -> list[Row]:

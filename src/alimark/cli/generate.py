@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from alimark.cli import loading, show
-from alimark.cli.options import Address, EngineName
+from alimark.cli.options import Address, EngineName, Strength
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ TokensOption = Annotated[
 CandidatesOption = Annotated[
     int | None,
     typer.Option(
-        help="Candidates sampled for each sentence, at most. More candidates make a stronger mark and take longer.",
+        help="Candidates sampled for each sentence, at most, instead of --strength. More make a stronger mark and take longer.",
         show_default="the number of the scheme's paper",
     ),
 ]
@@ -88,6 +88,7 @@ def generate(
     llm: LLMOption = ["smollm2-135m"],  # noqa: B006 - typer copies it
     sentences: SentencesOption = 12,
     tokens: TokensOption = None,
+    strength: Strength = None,
     candidates: CandidatesOption = None,
     prompt_style: StyleOption = "continue",
     unmarked: UnmarkedOption = False,
@@ -111,6 +112,7 @@ def generate(
 
         alimark generate -k key.json -p "The lighthouse keeper opened the door."
         alimark generate -k key.json -p "Why is the sky blue?" --prompt-style chat
+        alimark generate -k key.json -p "A day at sea." --strength strong
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl
         alimark generate -k key.json -p "Once" --llm openai:http://localhost:8000/v1
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl \\
@@ -122,7 +124,7 @@ def generate(
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
     sampling = _sampling(temperature, top_p, repetition_penalty, may_end)
-    settings_for = partial(_settings, sentences, candidates, sampling, prompt_style, tokens)
+    settings_for = partial(_settings, sentences, strength, candidates, sampling, prompt_style, tokens)
     settings_for(None)  # mistakes are reported before anything is loaded
     mark = None if key is None else _load_mark(key, embedder=engine == "plain")
     if input_file is not None and output is not None:
@@ -157,15 +159,16 @@ def _sampling(temperature: float, top_p: float, repetition_penalty: float, may_e
 
 def _settings(
     sentences: int,
+    strength: str | None,
     candidates: int | None,
     sampling: Sampling,
     prompt_style: str,
     tokens: int | None,
     mark: Watermark | None,
 ) -> GenerationSettings:
-    from alimark.generation.settings import DEFAULT_CANDIDATES, GenerationSettings
+    from alimark.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_for
 
-    count = candidates if candidates is not None else mark.candidates if mark else DEFAULT_CANDIDATES
+    count = candidates_for(strength, candidates, mark.candidates if mark else DEFAULT_CANDIDATES)
     return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
 
 

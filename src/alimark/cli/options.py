@@ -39,6 +39,26 @@ HumanTexts = Annotated[
     ),
 ]
 
+# How strong a mark is. The numbers of the help are those of `alimark.generation.settings.STRENGTHS`.
+
+Strength = Annotated[
+    str | None,
+    typer.Option(
+        help="How strong the mark is. light: 16 candidates for each sentence, about a quarter of the tokens of standard; "
+        "standard: 64 candidates; strong: 256 candidates, about four times the tokens of standard. docs/soft.md shows "
+        "which share of changed texts is found for how many tokens.",
+        show_default="the scheme's number of candidates, which is standard for AliMark",
+    ),
+]
+RewriteStrength = Annotated[
+    str | None,
+    typer.Option(
+        help="How strong the mark is. light: 16 rewrites of each sentence; standard: 64 rewrites, about four times the tokens "
+        "of light; strong: 256 rewrites, about four times the tokens of standard.",
+        show_default="light",
+    ),
+]
+
 # The false-positive rate and the search of a detection
 
 Fpr = Annotated[

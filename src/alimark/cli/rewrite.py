@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from alimark.cli import loading, show
-from alimark.cli.options import KeyFile
+from alimark.cli.options import KeyFile, RewriteStrength
 from alimark.errors import AlimarkError, LLMError
 
 if TYPE_CHECKING:
@@ -38,7 +38,13 @@ LLMOption = Annotated[
         "Small models change the meaning more; a large one keeps it better and gives a stronger mark."
     ),
 ]
-CandidatesOption = Annotated[int, typer.Option(help="Rewrites of each sentence: more make a stronger mark.")]
+CandidatesOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Rewrites of each sentence, instead of --strength: more make a stronger mark.",
+        show_default="16, as for light",
+    ),
+]
 ClosenessOption = Annotated[float, typer.Option(help="The least cosine of a rewritten sentence to the original.")]
 MeanOption = Annotated[
     float, typer.Option(help="The least mean cosine over the whole text: a higher one makes a weaker mark.")
@@ -67,7 +73,8 @@ def rewrite(
     input_file: InputOption = None,
     output: OutputOption = None,
     llm: LLMOption = DEFAULT_LLM,
-    candidates: CandidatesOption = 16,
+    strength: RewriteStrength = None,
+    candidates: CandidatesOption = None,
     closeness: ClosenessOption = 0.62,
     mean_closeness: MeanOption = 0.81,
     waves: WavesOption = 2,
@@ -93,13 +100,15 @@ def rewrite(
     A rewritten sentence carries fewer bits than a generated one, so a
     rewritten text has to be longer than a generated text to be detected.
     """
-    from alimark.rewriting.api import RewriteSettings
+    from alimark.generation.settings import candidates_for
+    from alimark.rewriting.settings import DEFAULT_REWRITES, RewriteSettings
 
     if (file is None) == (input_file is None):
         raise AlimarkError("name a text file (- for standard input), or give --input and --output")
     if (input_file is None) != (output is None):
         raise AlimarkError("--input and --output go together; give both, or neither")
-    settings = RewriteSettings(candidates, closeness, mean_closeness, waves, context)
+    count = candidates_for(strength, candidates, DEFAULT_REWRITES)
+    settings = RewriteSettings(count, closeness, mean_closeness, waves, context)
     settings = _with_sampling(settings, temperature, top_p)
     text = None if file is None else _read(file)
     mark = _load_mark(key)

@@ -37,6 +37,14 @@ def serve(
             help="The language model: a name from `alimark models list`, or openai:http://HOST:PORT/v1#MODEL."
         ),
     ] = None,
+    strength: Annotated[
+        str | None,
+        typer.Option(
+            help="How strong the mark of written texts is: light, standard or strong; replaces `strength` and `candidates` of "
+            "the settings. `alimark generate --help` says what each costs.",
+            show_default="standard",
+        ),
+    ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C; requests that it accepted are finished first.
 
@@ -48,13 +56,13 @@ def serve(
     before others use it over a network; see docs/serving.md.
     """
     if context.invoked_subcommand is not None:
-        if any(value is not None for value in (data, config, host, port, llm)):
+        if any(value is not None for value in (data, config, host, port, llm, strength)):
             raise AlimarkError(
                 f"options follow the command; write: alimark serve {context.invoked_subcommand} --data ..."
             )
         return
     _need_extra()
-    settings = _settings(data, config, host=host, port=port, llm=llm)
+    settings = _settings(data, config, host=host, port=port, llm=llm, strength=strength)
     from alimark.serve.app import run
     from alimark.serve.service import Service
 

@@ -14,13 +14,13 @@ from alimark.generation.results import Ended, Generation, MarkedSentence, Progre
 from alimark.generation.scheduler import Finished, Scheduler, check, default_batch
 from alimark.generation.selection import RuleFactory
 from alimark.generation.session import Session
-from alimark.generation.settings import GenerateOptions, GenerationSettings, Prompt, PromptStyle
+from alimark.generation.settings import GenerateOptions, GenerationSettings, Prompt, PromptStyle, Strength
 from alimark.keys.key import Key
 from alimark.llm.base import LLM
 
 __all__ = [
     "Ended", "Finished", "GenerateOptions", "Generation", "GenerationSettings", "ManyProgress", "MarkedSentence", "Progress",
-    "Prompt", "PromptStyle", "RuleFactory", "Scheduler", "Session", "default_batch", "generate_many",
+    "Prompt", "PromptStyle", "RuleFactory", "Scheduler", "Session", "Strength", "default_batch", "generate_many",
 ]  # fmt: skip
 
 ManyProgress = Callable[[int, MarkedSentence], None]

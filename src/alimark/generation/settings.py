@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -18,8 +19,47 @@ PromptStyle = Literal["continue", "chat"]
 
 DEFAULT_CANDIDATES = 64
 """Candidates for each sentence of AliMark where no number is asked for, as in its paper."""
+Strength = Literal["light", "standard", "strong"]
+STRENGTHS: Mapping[str, int] = {"light": 16, "standard": DEFAULT_CANDIDATES, "strong": 256}
+"""Candidates for each sentence, by the name of a strength. Tokens grow in proportion to candidates; docs/soft.md shows how
+the share of texts found grows with them."""
 _MAX_SENTENCES = 10_000
 _MAX_TOKENS = 1_000_000
+
+
+def candidates_for(strength: str | None, candidates: int | None, default: int = DEFAULT_CANDIDATES) -> int:
+    """Returns the number of candidates that a strength names, or the number itself, or the default where neither is given.
+
+    Args:
+        strength: A name of `STRENGTHS`.
+        candidates: A number of candidates.
+        default: The number where both are None.
+
+    Returns:
+        The most candidates that are sampled for a sentence.
+
+    Raises:
+        AlimarkError: The strength is unknown, or both a strength and a number are given.
+
+    Example:
+        >>> candidates_for("strong", None), candidates_for(None, 32), candidates_for(None, None)
+        (256, 32, 64)
+        >>> candidates_for("strong", 32)
+        Traceback (most recent call last):
+        ...
+        alimark.errors.AlimarkError: give either a strength or a number of candidates, not both; strong means 256 candidates
+    """
+    if strength is None:
+        return default if candidates is None else candidates
+    if strength not in STRENGTHS:
+        raise AlimarkError(
+            f"strength is {', '.join(STRENGTHS)}, not {strength!r}; give any other number with the option `candidates`"
+        )
+    if candidates is not None:
+        raise AlimarkError(
+            f"give either a strength or a number of candidates, not both; {strength} means {STRENGTHS[strength]} candidates"
+        )
+    return STRENGTHS[strength]
 
 
 @dataclass(frozen=True)
@@ -70,6 +110,7 @@ class GenerateOptions(TypedDict, total=False):
 
     sentences: int
     candidates: int | None
+    strength: Strength | None
     seed: int | None
     sampling: Sampling | None
     prompt_style: PromptStyle

@@ -18,6 +18,10 @@ WAYS = (
 )
 """Instructions for several requests. With a single one a small model repeats its answers."""
 
+DEFAULT_REWRITES = 16
+"""Rewrites of each sentence where no number is asked for. A generated sentence has more candidates; a rewrite costs more,
+because a chat model reads the request before it answers."""
+
 _RULES = "Keep all names, numbers and the meaning. Answer with one sentence only."
 _FIXED = " Use these words in it: {}."
 _CONTEXT = "Here is a passage of a text, for your information only:\n{before} {sentence} {after}"
@@ -55,7 +59,7 @@ class RewriteSettings:
         alimark.errors.AlimarkError: closeness is a cosine and lies between -1 and 1
     """
 
-    candidates: int = 16
+    candidates: int = DEFAULT_REWRITES
     """Rewrites of each sentence."""
     closeness: float = 0.62
     """The least cosine of a rewrite to its sentence."""

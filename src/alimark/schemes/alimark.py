@@ -23,7 +23,7 @@ from alimark.parameters.alimark import AliMarkParameters
 from alimark.schemes.base import SentenceWatermark, check_names, in_order
 
 if TYPE_CHECKING:
-    from alimark.generation.settings import GenerationSettings
+    from alimark.generation.settings import GenerationSettings, Strength
     from alimark.llm.base import LLM
     from alimark.rewriting.api import RewriteOptions, Rewriting
 
@@ -92,16 +92,34 @@ class AliMark(SentenceWatermark[AlignedDetection]):
 
     @overload
     def rewrite(
-        self, text: str, llm: LLM, *, seed: int | None = ..., **options: Unpack[RewriteOptions]
+        self,
+        text: str,
+        llm: LLM,
+        *,
+        seed: int | None = ...,
+        strength: Strength | None = ...,
+        **options: Unpack[RewriteOptions],
     ) -> Rewriting: ...
 
     @overload
     def rewrite(
-        self, text: list[str], llm: LLM, *, seed: int | None = ..., **options: Unpack[RewriteOptions]
+        self,
+        text: list[str],
+        llm: LLM,
+        *,
+        seed: int | None = ...,
+        strength: Strength | None = ...,
+        **options: Unpack[RewriteOptions],
     ) -> list[Rewriting]: ...
 
     def rewrite(
-        self, text: str | list[str], llm: LLM, *, seed: int | None = None, **options: Unpack[RewriteOptions]
+        self,
+        text: str | list[str],
+        llm: LLM,
+        *,
+        seed: int | None = None,
+        strength: Strength | None = None,
+        **options: Unpack[RewriteOptions],
     ) -> Rewriting | list[Rewriting]:
         """Marks an existing text, or each of several: a chat model rewrites its sentences, and the key chooses the rewrites.
 
@@ -109,6 +127,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
             text: The text to mark; a list for several texts.
             llm: A chat model.
             seed: Makes the result repeatable. The i-th of several texts gets the seed `seed + i`.
+            strength: `light`, `standard` or `strong`: a name for a number of rewrites, instead of `candidates`.
             **options: The fields of `RewriteSettings`, such as `candidates=32`.
 
         Returns:
@@ -131,9 +150,12 @@ class AliMark(SentenceWatermark[AlignedDetection]):
             >>> rewriting.text, rewriting.rewritten[0].matches_before, rewriting.rewritten[0].matches
             ('A young doctor bought the old boat.', 2, 3)
         """
+        from alimark.generation.settings import candidates_for
         from alimark.rewriting.api import Original, RewriteSettings, rewrite_many
 
         check_names("rewriting", {**options}, RewriteSettings)
+        if strength is not None:
+            options["candidates"] = candidates_for(strength, options.get("candidates"))
         texts = [text] if isinstance(text, str) else text
         originals = [Original(original, None if seed is None else seed + i) for i, original in enumerate(texts)]
         rewritings = in_order(rewrite_many(originals, self.key, self.embedder, llm, RewriteSettings(**options)))

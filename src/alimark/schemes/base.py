@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Prompt,
         PromptStyle,
         Scheduler,
+        Strength,
     )
     from alimark.generation.selection import Rule
     from alimark.llm.base import LLM, Sampling
@@ -199,6 +200,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         *,
         sentences: int = 12,
         candidates: int | None = None,
+        strength: Strength | None = None,
         seed: int | None = None,
         sampling: Sampling | None = None,
         prompt_style: PromptStyle = "continue",
@@ -212,6 +214,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             llm: The language model, as `alimark.load_llm` returns it.
             sentences: How many sentences to write.
             candidates: The most candidates that are sampled for a sentence; by default `candidates` of the scheme.
+            strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
             seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
             sampling: Temperature, top-p and the like.
             prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
@@ -236,7 +239,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             >>> [generation.seed for generation in two]
             [1, 2]
         """
-        settings = self._generation_settings(sentences, candidates, sampling, prompt_style)
+        settings = self._generation_settings(sentences, candidates, strength, sampling, prompt_style)
         return generate_in_order(self, prompt, llm, settings, seed=seed, batch=batch, progress=progress)
 
     def generate_many(
@@ -256,12 +259,17 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         )
 
     def _generation_settings(
-        self, sentences: int, candidates: int | None, sampling: Sampling | None, prompt_style: PromptStyle
+        self,
+        sentences: int,
+        candidates: int | None,
+        strength: Strength | None,
+        sampling: Sampling | None,
+        prompt_style: PromptStyle,
     ) -> GenerationSettings:
-        from alimark.generation.settings import GenerationSettings
+        from alimark.generation.settings import GenerationSettings, candidates_for
         from alimark.llm.base import Sampling
 
-        count = self.candidates if candidates is None else candidates
+        count = candidates_for(strength, candidates, self.candidates)
         return GenerationSettings(sentences, count, sampling or Sampling(), prompt_style=prompt_style)
 
     async def agenerate(
@@ -271,6 +279,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         *,
         sentences: int = 12,
         candidates: int | None = None,
+        strength: Strength | None = None,
         seed: int | None = None,
         sampling: Sampling | None = None,
         prompt_style: PromptStyle = "continue",
@@ -285,6 +294,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             llm: The language model.
             sentences: How many sentences to write.
             candidates: The most candidates that are sampled for a sentence; by default `candidates` of the scheme.
+            strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
             seed: Makes the text repeatable.
             sampling: Temperature, top-p and the like.
             prompt_style: `continue` or `chat`, as in `generate`.
@@ -310,7 +320,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
 
         from alimark.generation.session import Session
 
-        settings = self._generation_settings(sentences, candidates, sampling, prompt_style)
+        settings = self._generation_settings(sentences, candidates, strength, sampling, prompt_style)
         scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
         session = Session(prompt, self.key, settings, rule=self.sentence_rule, seed=seed, progress=progress)
         return await asyncio.wrap_future(scheduler.submit(session))

@@ -33,7 +33,7 @@ from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
-    from alimark.generation.api import Finished, GenerateOptions, ManyProgress, Progress, Prompt, PromptStyle
+    from alimark.generation.api import Finished, GenerateOptions, ManyProgress, Progress, Prompt, PromptStyle, Strength
     from alimark.keys.key import Key
     from alimark.llm.base import LLM, Sampling
     from alimark.schemes._token_engines import Engine
@@ -118,6 +118,7 @@ class TokenLevel(KeyedWatermark[Detection]):
         batch: int | None = None,
         progress: Progress | None = None,
         candidates: int | None = None,
+        strength: Strength | None = None,
     ) -> Generation | list[Generation]:
         """Generates marked text after a prompt, or after each of several prompts.
 
@@ -131,7 +132,8 @@ class TokenLevel(KeyedWatermark[Detection]):
             prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
             batch: Texts written at a time, for a list.
             progress: Called once for each text, with its last sentence.
-            candidates: Ignored. It exists so that all schemes have the same signature.
+            candidates: Ignored, like `strength`. They exist so that all schemes have the same signature.
+            strength: Ignored.
 
         Returns:
             The generation, or for a list of prompts the list of generations in the same order.

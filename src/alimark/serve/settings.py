@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from alimark.errors import AlimarkError
-from alimark.generation.settings import DEFAULT_CANDIDATES
+from alimark.generation.settings import DEFAULT_CANDIDATES, candidates_for
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.llm import DEFAULT_LLM
 
@@ -45,7 +45,8 @@ class Settings:
     sentences: int = 12
     """Length of a text, in sentences, if the request does not set one."""
     candidates: int = DEFAULT_CANDIDATES
-    """Candidates for each sentence. Clients cannot change it: with a single candidate a text would have no watermark."""
+    """Candidates for each sentence. Clients cannot change it: with a single candidate a text would have no watermark. A file or
+    command line may give `strength` instead, the name of a number of candidates."""
     least_temperature: float = 0.5
     least_top_p: float = 0.5
     """Lower values are rejected: all candidates would be alike and the text would have no watermark."""
@@ -102,6 +103,8 @@ class Settings:
 def read_settings(path: Path | None, given: Mapping[str, object], *, default_data: Path) -> Settings:
     """Reads the settings from a TOML file; `given` values (from the command line) replace those of the file.
 
+    Both may hold `strength` (`light`, `standard` or `strong`) in place of `candidates`.
+
     Raises:
         AlimarkError: The file is not valid TOML, or a setting is unknown or has a wrong type or value.
     """
@@ -111,13 +114,21 @@ def read_settings(path: Path | None, given: Mapping[str, object], *, default_dat
             content = tomllib.loads(path.read_text("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise AlimarkError(f"{path} is not valid TOML: {error}") from None
-    content = {"data": default_data} | content | dict(given)
+    content = {"data": default_data} | _without_strength(content) | _without_strength(given)
     known = {setting.name: setting for setting in fields(Settings)}
     if unknown := sorted(set(content) - set(known)):
-        raise AlimarkError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join(known)}")
+        raise AlimarkError(f"unknown setting {', '.join(unknown)}; the settings are {', '.join([*known, 'strength'])}")
     for name, value in content.items():
         content[name] = _typed(name, value, known[name].type)
     return Settings(**content)
+
+
+def _without_strength(content: Mapping[str, object]) -> dict[str, Any]:
+    """The settings with the number of candidates that `strength` stands for, where it is among them."""
+    settings: dict[str, Any] = dict(content)
+    if "strength" in settings:
+        settings["candidates"] = candidates_for(str(settings.pop("strength")), settings.get("candidates"))
+    return settings
 
 
 def _typed(name: str, value: Any, kind: Any) -> Any:

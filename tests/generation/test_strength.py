@@ -1,0 +1,66 @@
+"""Strengths: names for numbers of candidates, in Python and in the settings of the service."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from alimark import AliMark, Key
+from alimark.errors import AlimarkError
+from alimark.generation.settings import DEFAULT_CANDIDATES, STRENGTHS, candidates_for
+from alimark.serve.settings import read_settings
+from alimark.testing import StandInEmbedder, StandInLLM
+from rewriters import KEY, STORY, Rewriter
+
+EMBEDDER = StandInEmbedder()
+MARK = AliMark(Key.generate(secret=bytes(range(32)), embedder=EMBEDDER, decision="soft"), embedder=EMBEDDER)
+
+
+def test_the_strengths_are_in_order_and_standard_is_the_default() -> None:
+    assert list(STRENGTHS) == ["light", "standard", "strong"]
+    assert STRENGTHS["light"] < STRENGTHS["standard"] == DEFAULT_CANDIDATES == AliMark.candidates < STRENGTHS["strong"]
+    assert candidates_for(None, None, 24) == 24
+
+
+def test_generate_takes_a_strength_and_records_the_candidates() -> None:
+    text = MARK.generate("It was late.", StandInLLM(), sentences=2, strength="light", seed=1)
+    assert text.settings.candidates == STRENGTHS["light"]
+    assert text.candidates == 2 * STRENGTHS["light"]
+    same = MARK.generate("It was late.", StandInLLM(), sentences=2, candidates=STRENGTHS["light"], seed=1)
+    assert text.record("x")["settings"] == same.record("x")["settings"]
+    assert text.text == same.text
+    awaited = asyncio.run(MARK.agenerate("It was late.", StandInLLM(), sentences=2, strength="light", seed=1))
+    assert awaited.text == text.text
+
+
+def test_rewrite_takes_a_strength() -> None:
+    mark = AliMark(KEY, embedder=EMBEDDER)
+    light = mark.rewrite(STORY, Rewriter(), strength="light", seed=1)
+    assert light.text == mark.rewrite(STORY, Rewriter(), candidates=STRENGTHS["light"], seed=1).text
+    with pytest.raises(AlimarkError, match="either a strength or a number of candidates"):
+        mark.rewrite(STORY, Rewriter(), strength="light", candidates=8)
+
+
+def test_both_or_an_unknown_strength_is_an_error() -> None:
+    with pytest.raises(AlimarkError, match="not both; strong means"):
+        MARK.generate("It was late.", StandInLLM(), strength="strong", candidates=8)
+    with pytest.raises(AlimarkError, match="strength is light, standard, strong, not 'weak'"):
+        MARK.generate("It was late.", StandInLLM(), strength="weak")  # type: ignore[call-overload]
+
+
+def test_the_service_takes_a_strength_in_its_settings(tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text('strength = "strong"')
+    assert read_settings(config, {}, default_data=tmp_path).candidates == STRENGTHS["strong"]
+    config.write_text("candidates = 32")
+    assert read_settings(config, {}, default_data=tmp_path).candidates == 32
+    light = read_settings(config, {"strength": "light"}, default_data=tmp_path)
+    assert light.candidates == STRENGTHS["light"], "the command line replaces the file"
+    config.write_text('candidates = 32\nstrength = "light"')
+    with pytest.raises(AlimarkError, match="either a strength or a number of candidates"):
+        read_settings(config, {}, default_data=tmp_path)
+    config.write_text("strength = 32")
+    with pytest.raises(AlimarkError, match="strength is light, standard, strong, not '32'"):
+        read_settings(config, {}, default_data=tmp_path)

@@ -23,6 +23,39 @@ def test_makes_a_key_and_prints_its_id(run: Run, tmp_path: Path) -> None:
     assert [Key.load(tmp_path / f"k{n}.json").offsets for n in (2, 3)] == [1, 16]
 
 
+def test_says_in_three_lines_what_it_made_and_when_to_choose_otherwise(run: Run, tmp_path: Path) -> None:
+    soft = run("keygen", "-o", tmp_path / "soft.json", "--decision", "soft")
+    file, kind, otherwise = soft.err.splitlines()
+    assert str(tmp_path / "soft.json") in file
+    assert soft.out.strip() in file
+    assert "secret" in file
+    assert f"soft decisions, version {Key.load(tmp_path / 'soft.json').soft_version}" in kind
+    assert "all-MiniLM-L6-v2" in kind
+    assert "--decision hard is the scheme of the paper" in otherwise
+    hard = run("keygen", "-o", tmp_path / "hard.json", "--decision", "hard").err.splitlines()
+    assert len(hard) == 3
+    assert "hard decisions, the scheme of the paper" in hard[1]
+    assert "--decision soft" in hard[2]
+    rival = run("keygen", "-o", tmp_path / "rival.json", "--scheme", "kgw", "--set", "vocabulary=sha256:0").err
+    assert "key of kgw, a rival" in rival
+    shown = json.loads(run("keygen", "-o", tmp_path / "k.json", "--json", "--decision", "soft").out)
+    assert len(shown["notes"]) == 3
+
+
+def test_says_what_an_embedder_without_directions_costs(run: Run, tmp_path: Path) -> None:
+    notes = run("keygen", "-o", tmp_path / "k.json", "--decision", "soft", "--embedder", "stand-in").err.splitlines()
+    assert len(notes) == 4
+    assert "no directions for stand-in" in notes[3]
+    assert "fewer rewritten texts" in notes[3]
+    assert "alimark fit directions" in notes[3]
+    assert (
+        len(
+            run("keygen", "-o", tmp_path / "hard.json", "--decision", "hard", "--embedder", "stand-in").err.splitlines()
+        )
+        == 3
+    )
+
+
 @pytest.mark.parametrize(
     "options",
     [

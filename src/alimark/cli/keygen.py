@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from alimark.cli import show
 from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from alimark.keys.key import Key
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="The key file to write; never overwritten.")]
 SchemeName = Annotated[str, typer.Option(help="The watermark: alimark, or a rival (docs/rivals.md).")]
@@ -58,7 +61,7 @@ def keygen(
     offsets: Offsets = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the public part as JSON.")] = False,
 ) -> None:
-    """Make a secret key, and print its id.
+    """Make a secret key, print its id, and say what it is and when to choose otherwise.
 
     Anyone who holds the key file can detect the mark and can also forge it: keep
     it like a password. Marking and detection must use the same key, and the
@@ -82,11 +85,45 @@ def keygen(
         fitted=None if fitted is None else Fitted.load(fitted), **parameters,
     )  # fmt: skip
     key.save(output)
+    notes = _notes(key, output)
     if as_json:
-        show.print_json({"id": key.id, "file": str(output), **key.public()})
+        show.print_json({"id": key.id, "file": str(output), **key.public(), "notes": notes})
     else:
         typer.echo(key.id)
-        show.note(f"wrote {output}; it holds the secret: keep it safe and out of version control")
+        for note in notes:
+            show.note(note)
+
+
+def _notes(key: Key, output: Path) -> list[str]:
+    """Says in three lines what was made, what it is, and when to choose otherwise; a fourth says what a soft key lacks."""
+    from alimark.embedding.directions import known
+    from alimark.schemes.registry import aligns
+
+    notes = [f"The key {key.id} is in {output}, which holds the secret: keep it safe and out of version control."]
+    needs = f"marking and detecting need the embedder {key.embedder}" if key.embedder else "it names no embedder"
+    if not aligns(key.scheme):
+        return [
+            *notes,
+            f"It is a key of {key.scheme}, a rival that AliMark is compared with; {needs}.",
+            "When to choose otherwise: leave out --scheme to mark texts that are to be found after a rewrite.",
+        ]
+    if not key.soft:
+        return [
+            *notes,
+            f"It is an AliMark key with hard decisions, the scheme of the paper; {needs}, and no GPU.",
+            "When to choose otherwise: --decision soft finds many more of the texts that were rewritten (docs/soft.md).",
+        ]
+    notes += [
+        f"It is an AliMark key with soft decisions, version {key.soft_version}; {needs}, and no GPU.",
+        "When to choose otherwise: --decision hard is the scheme of the paper, for comparisons with it; where others can "
+        "collect many of your texts, use several keys or --offsets (docs/security.md).",
+    ]
+    if not known(key.fingerprint):
+        notes.append(
+            f"note: alimark ships no directions for {key.embedder}, so the key uses its whole embedding space, and fewer "
+            "rewritten texts will be found; `alimark fit directions` learns directions from your texts"
+        )
+    return notes
 
 
 def assignments(pairs: list[str]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
+from alimark.parameters.alimark import SOFT_VERSION
 from alimark.schemes.registry import aligns
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
@@ -95,8 +96,14 @@ class Ring:
         return sorted(self._labels.values(), key=lambda label: (label.created, label.id))
 
     def key(self, name: str) -> Key:
-        """Returns the key with the id `name`."""
-        return self._keys[name]
+        """Returns the key with the id `name`.
+
+        Raises:
+            UnknownKey: There is no such key.
+            KeyFileError: Its file is missing or contains another key.
+        """
+        self._label(name)
+        return self._keys.get(name) or self._load(name)
 
     def marking(self, tenant: str, model: str) -> Key:
         """Returns the key that marks new text: the newest of the tenant, with a key for this model before a key for any.
@@ -140,6 +147,15 @@ class Ring:
             )
         return [allowed[name] for name in wanted]
 
+    def in_use(self) -> list[Label]:
+        """Returns the labels of the keys that mark new text now: for each tenant and model the newest, oldest first."""
+        now = time.time()
+        newest: dict[tuple[str, str], Label] = {}
+        for label in sorted(self._labels.values(), key=lambda label: (label.starts, label.created)):
+            if label.marks(now) and label.id in self._keys:
+                newest[label.tenant, label.model] = label
+        return sorted(newest.values(), key=lambda label: (label.created, label.id))
+
     # Changes
 
     def create(
@@ -168,20 +184,30 @@ class Ring:
         self.reload()
         return label
 
-    def rotate(self, name: str, embedder: str | Embedder, *, ends: float | None = None) -> Label:
+    def rotate(self, name: str, embedder: str | Embedder, *, ends: float | None = None, upgrade: bool = False) -> Label:
         """Creates the successor of a key, with its tenant and model. The old key detects until `ends`, and marks no new text.
 
-        If the file of the old key is missing, the successor has default parameters.
+        Args:
+            name: The id of the key.
+            embedder: The embedder of the successor.
+            ends: The time at which detection with the old key ends, if it is to end.
+            upgrade: Whether the successor has the newest soft decisions and default parameters, and from the old key only its
+                splitter and its secret starts. Otherwise it has the parameters of the old key, or default parameters if the
+                file of the old key is missing.
+
+        Returns:
+            The label of the successor.
 
         Raises:
             UnknownKey: There is no such key.
-            KeyFileError: The key has a successor already, or was made from given arrays.
+            KeyFileError: The key has a successor already, or was made from given arrays and is not upgraded.
         """
         old = self._label(name)
         if old.successor is not None:
             raise KeyFileError(f"the key {name} was rotated before; its successor is {old.successor}")
         if name in self._keys or self._path(name).exists():
-            key = _successor(self._keys.get(name) or self._load(name), embedder)
+            make_successor = _upgraded if upgrade else _successor
+            key = make_successor(self.key(name), embedder)
         else:
             key = Key.generate(embedder=embedder)
         label = self._labelled(key, old.tenant, old.model, None, None)
@@ -259,6 +285,20 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
     if not isinstance(embedder, str):
         successor.vectors(embedder.dimension)
     return successor
+
+
+def is_newest(key: Key) -> bool:
+    """Returns whether a key has soft decisions of the newest version, so that an upgrade has nothing to change."""
+    return key.soft and key.soft_version == SOFT_VERSION
+
+
+def _upgraded(key: Key, embedder: str | Embedder) -> Key:
+    """Makes a key with soft decisions of the newest version and default parameters.
+
+    The splitter is kept. So are secret starts, because an operator chose them against people who collect texts.
+    """
+    successor = Key.generate(scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision="soft")
+    return successor if key.offsets == 1 else successor.like(offsets=key.offsets)
 
 
 def _check_end(ends: float | None, starts: float) -> None:

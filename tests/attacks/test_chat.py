@@ -253,9 +253,9 @@ def test_a_failed_first_round_is_named_too() -> None:
 # Sentence by sentence
 
 REWRITES = {
-    "The old sailor sold his boat to a young doctor from the city.": "An aged seaman sold a boat to a city doctor, who was young.",
+    "The old sailor sold his boat to a young doctor from the city.": "An aged seaman sold a boat to a young city doctor.",
     "Nobody in the village had expected such a thing.": "The whole village was surprised by such a thing.",
-    "He moved into a small house behind the church and planted beans.": "He took a little house near the church and grew beans.",
+    "He moved into a small house behind the church and planted beans.": "He took a house near the church and grew beans.",
     "Every morning he walked down to the harbour.": "Each day began with a walk to the harbour.",
     "The doctor named the boat Maria and painted it green.": "Maria was the boat's name, and the doctor made it green.",
     "In the second winter a storm broke its mast.": "A storm in its second winter snapped the mast.",

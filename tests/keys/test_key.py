@@ -25,7 +25,7 @@ SECRET = bytes(range(32))
 
 
 def known(block_size: int) -> Key:
-    parameters = AliMarkParameters(block_size=block_size)
+    parameters = AliMarkParameters(decision="hard", block_size=block_size)
     return Key(SECRET, parameters=parameters, embedder="e", fingerprint="sha256:00")
 
 
@@ -73,7 +73,7 @@ def test_vectors_are_orthonormal(m: int, dimension: int) -> None:
 
 
 def test_vectors_of_many_keys_are_those_of_each() -> None:
-    keys = [fresh() for _ in range(5)]
+    keys = [fresh(decision="hard") for _ in range(5)]
     together = many_vectors([key.derivation for key in keys], 64)
     assert all(np.array_equal(together[i], key.vectors(64)) for i, key in enumerate(keys))
     with pytest.raises(KeyMismatch, match="at least as many dimensions"):
@@ -81,9 +81,9 @@ def test_vectors_of_many_keys_are_those_of_each() -> None:
 
 
 def test_null_keys_extend_in_number_and_length() -> None:
-    key = fresh(block_size=5)
+    key = fresh(decision="hard", block_size=5)
     assert np.array_equal(key.null_blocks(500, 1000, 7), key.null_blocks(0, 2100, 12)[500:1500, :7])
-    uniform = fresh().null_blocks(0, 20_000, 2) / 255
+    uniform = fresh(decision="hard").null_blocks(0, 20_000, 2) / 255
     assert abs(uniform.mean() - 0.5) < 0.01
 
 
@@ -109,7 +109,7 @@ class TestLike:
     @pytest.mark.parametrize(
         "key",
         [
-            fresh(block_size=5, offsets=3, splitter="pysbd", centre=np.linspace(0, 1, 64)),
+            fresh(decision="hard", block_size=5, offsets=3, splitter="pysbd", centre=np.linspace(0, 1, 64)),
             fresh(decision="soft", soft_version=1),
             Key.generate(decision="soft", span=40),
             Key.generate(scheme="kgw", gamma=0.25),
@@ -123,7 +123,7 @@ class TestLike:
         assert again == key
 
     def test_parameters_may_differ(self) -> None:
-        key = fresh(block_size=5)
+        key = fresh(decision="hard", block_size=5)
         assert key.like(offsets=4).public() == key.public() | {"offsets": 4}
         with pytest.raises(KeyFileError, match="alimark has no parameter gamma"):
             key.like(gamma=0.5)

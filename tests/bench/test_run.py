@@ -146,7 +146,9 @@ def test_human_texts_under_several_keys(tmp_path: Path) -> None:
 
 def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
     """A field that settings gain must not change the ids of texts that do without it."""
-    wanted = parse({"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"block_size": 8}}]})
+    wanted = parse(
+        {"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"decision": "hard", "block_size": 8}}]}
+    )
     [variant] = variants(wanted)
     cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
     bench = Run(wanted, Workspace(tmp_path))
@@ -214,6 +216,7 @@ FIRST_IDS = ("b7eef3cf7ea40ca204d17b0a", "a2f5b1d613a5ebbbcefffabc")
 def test_hard_decisions_go_by_the_ids_of_when_they_were_the_default(tmp_path: Path) -> None:
     """Their recipes named no decision then, so that their records stay."""
     assert _ids(tmp_path, decision="hard") == FIRST_HARD_IDS
+    assert _ids(tmp_path) == _ids(tmp_path, decision="soft") != FIRST_HARD_IDS
 
 
 FIRST_HARD_IDS = ("c714ea9830ef1ac26edbcd39", "c7fb948c2d6fbbba4dbe3458")

@@ -17,6 +17,7 @@ import pytest
 from alimark import Key
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.keys.derivation import many_vectors
+from alimark.keys.key import SOFT_VERSION
 from alimark.parameters.alimark import AliMarkParameters
 from alimark.parameters.pmark import PMarkParameters
 from alimark.testing import StandInEmbedder
@@ -103,6 +104,17 @@ def test_from_arrays_and_its_null_law() -> None:
             Key.from_arrays(wrong, np.eye(3, 10), embedder=StandInEmbedder())
     with pytest.raises(KeyFileError, match="orthonormal"):
         Key.from_arrays(bits, np.ones((3, 10)), embedder=StandInEmbedder())
+
+
+def test_decisions_are_soft_by_default() -> None:
+    key = Key.generate(secret=SECRET)
+    assert (key.decision, key.block_size, key.span, key.soft_version) == ("soft", 32, 32, SOFT_VERSION)
+    assert Key.generate(secret=SECRET, decision="soft") == key
+    assert Key(SECRET, embedder=key.embedder, fingerprint=key.fingerprint) == key
+    assert AliMarkParameters().soft
+    hard = Key.generate(decision="hard")
+    assert (hard.decision, hard.block_size, hard.span) == ("hard", 8, None)
+    assert not Key.from_arrays([[0, 1], [1, 1]], np.eye(2, 64), embedder=StandInEmbedder()).soft
 
 
 class TestLike:
@@ -207,7 +219,7 @@ class TestFile:
     )
     def test_bad_files_are_told(self, tmp_path: Path, change: object, message: str) -> None:
         path = tmp_path / "key.json"
-        key = fresh()
+        key = fresh(decision="hard")
         key.save(path)
         path.write_text(change(path.read_text()))  # type: ignore[operator]
         path.chmod(0o600)

@@ -23,7 +23,8 @@
     [grid]                              # every combination is run
     "watermark.key.block_size" = [4, 8]
 
-A setting that is left out has its usual default, which is the paper's value if the paper gives one.
+A setting that is left out has its usual default, which is the paper's value if the paper gives one. The exception
+is the decision of AliMark's keys: soft by default, hard in the paper.
 """
 
 from __future__ import annotations

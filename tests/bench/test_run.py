@@ -146,7 +146,9 @@ def test_human_texts_under_several_keys(tmp_path: Path) -> None:
 
 def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
     """A field that settings gain must not change the ids of texts that do without it."""
-    wanted = parse({"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"block_size": 8}}]})
+    wanted = parse(
+        {"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"decision": "hard", "block_size": 8}}]}
+    )
     [variant] = variants(wanted)
     cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
     bench = Run(wanted, Workspace(tmp_path))
@@ -263,11 +265,7 @@ def test_versions_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -
     """Version 1 goes by the ids it had before there was another, so that its records stay."""
 
     def ids(**version: int) -> tuple[str, str]:
-        key = {"embedder": "stand-in", "decision": "soft", "block_size": 32, **version}
-        bench = Run(recipe(watermark=[{"key": key, "generate": {"candidates": 8}}]), Workspace(tmp_path))
-        cell, [detection] = bench.cells[0], bench.recipe.detection
-        text_id = bench.generate_job(cell, cell.items[0]).id
-        return text_id, bench.detect_job(cell, detection, text_id, cell.items[0].prompt).id
+        return _ids(tmp_path, decision="soft", block_size=32, **version)
 
     assert ids(soft_version=1) == FIRST_IDS
     assert ids() == ids(soft_version=SOFT_VERSION)
@@ -276,3 +274,21 @@ def test_versions_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -
 
 
 FIRST_IDS = ("b7eef3cf7ea40ca204d17b0a", "a2f5b1d613a5ebbbcefffabc")
+
+
+def test_hard_decisions_go_by_the_ids_of_when_they_were_the_default(tmp_path: Path) -> None:
+    """Their recipes named no decision then, so that their records stay."""
+    assert _ids(tmp_path, decision="hard") == FIRST_HARD_IDS
+    assert _ids(tmp_path) == _ids(tmp_path, decision="soft") != FIRST_HARD_IDS
+
+
+FIRST_HARD_IDS = ("c714ea9830ef1ac26edbcd39", "c7fb948c2d6fbbba4dbe3458")
+
+
+def _ids(folder: Path, **parameters: object) -> tuple[str, str]:
+    """The ids of a text and of its detection under keys with these parameters."""
+    watermark = {"key": {"embedder": "stand-in", **parameters}, "generate": {"candidates": 8}}
+    bench = Run(recipe(watermark=[watermark]), Workspace(folder))
+    cell, [detection] = bench.cells[0], bench.recipe.detection
+    text_id = bench.generate_job(cell, cell.items[0]).id
+    return text_id, bench.detect_job(cell, detection, text_id, cell.items[0].prompt).id

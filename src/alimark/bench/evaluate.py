@@ -262,7 +262,7 @@ def _null(run: Run, cell: Cell, records: _Records, null: dict[str, list[float]])
         scores = [records.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
         values = [float(record["z"]) for record in scores if record.get("z") is not None]
         if values:
-            null.setdefault(str(cell.watermark.key.get("block_size", 8)), []).extend(values)
+            null.setdefault(str(cell.watermark.parameters()["block_size"]), []).extend(values)
 
 
 def _examples(run: Run, cell: Cell, records: _Records) -> Iterator[Example]:

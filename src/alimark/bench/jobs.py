@@ -107,8 +107,13 @@ class Job(Generic[Content_co]):
 
 
 def _generation_parameters(watermark: Watermark) -> dict[str, Any]:
-    """The key's parameters that a written text depends on: all versions of soft decisions write the same texts."""
-    return {name: value for name, value in watermark.key.items() if name != "soft_version"}
+    """The key's parameters that a written text depends on: all versions of soft decisions write the same texts.
+
+    A soft decision is always named and a hard one never, whatever the default and the recipe say: the records of releases
+    whose default was hard name it in this way.
+    """
+    parameters = {name: value for name, value in watermark.key.items() if name not in ("soft_version", "decision")}
+    return parameters | ({"decision": "soft"} if watermark.soft else {})
 
 
 class Plan:
@@ -221,7 +226,7 @@ class Plan:
                   "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
         version = cell.watermark.key.get("soft_version", SOFT_VERSION)
         # Version 1 is left out, because records from before there was another version do not name it.
-        if cell.watermark.key.get("decision") == "soft" and version != 1:
+        if cell.watermark.soft and version != 1:
             inputs["soft_version"] = version
         group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)
         return Job(digest(inputs), group, TextToScore(cell, detection, source, secret_text, number))

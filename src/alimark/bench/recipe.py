@@ -13,7 +13,7 @@
 
     [[watermark]]
     label = "AliMark"
-    key = { block_size = 8, embedder = "all-MiniLM-L6-v2" }
+    key = { decision = "hard", block_size = 8, embedder = "all-MiniLM-L6-v2" }
     generate = { candidates = 64 }
 
     [[attack]]
@@ -27,7 +27,8 @@
     [grid]                              # every combination is run
     "watermark.key.block_size" = [4, 8]
 
-A setting that is left out has its usual default, which is the paper's value if the paper gives one.
+A setting that is left out has its usual default, which is the paper's value if the paper gives one. The exception
+is the decision of AliMark's keys: soft by default, hard in the paper.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from alimark._util.files import read_text
 from alimark.errors import AlimarkError
+from alimark.parameters import SchemeParameters, known_schemes, parameters_class
+from alimark.parameters.alimark import AliMarkParameters
 
 JsonObject = dict[str, Any]
 Positive = Annotated[int, Field(ge=1)]
@@ -110,6 +113,16 @@ class Watermark(_Part):
     def own_parameters(self) -> JsonObject:
         """The key's parameters that only this scheme has."""
         return {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
+
+    def parameters(self) -> SchemeParameters:
+        """The parameters of the keys, with the defaults that do not depend on the embedder; raises KeyFileError."""
+        return parameters_class(self.scheme).of(self.own_parameters, preset=self.key.get("preset"))
+
+    @property
+    def soft(self) -> bool:
+        """Whether the keys are AliMark's, with soft decisions."""
+        parameters = self.parameters()
+        return isinstance(parameters, AliMarkParameters) and parameters.soft
 
 
 class Detection(_Part):
@@ -233,7 +246,6 @@ def _check(recipe: Recipe, where: str) -> None:
     from alimark.attacks import load_attack
     from alimark.detection.settings import DetectionSettings
     from alimark.llm.base import Sampling
-    from alimark.parameters import known_schemes, parameters_class
 
     try:
         Sampling(**recipe.llm.sampling)
@@ -241,8 +253,7 @@ def _check(recipe: Recipe, where: str) -> None:
             DetectionSettings(**detection_options(detection))
         for watermark in recipe.watermark:
             if watermark.scheme in known_schemes():  # an unknown scheme is an error of the run only
-                specification = parameters_class(watermark.scheme)
-                specification.of(watermark.own_parameters, preset=watermark.key.get("preset"))
+                watermark.parameters()
         for attack in attacks(recipe):
             for step in attack.steps:
                 load_attack(step.name, **step.settings)

@@ -63,7 +63,7 @@ def demo(
     from alimark.schemes.alimark import AliMark
 
     embedder = loading.load_embedder(DEFAULT_EMBEDDER)
-    key, other = Key.generate(embedder=embedder), Key.generate(embedder=embedder)
+    key, other = (Key.generate(embedder=embedder, decision="hard") for _ in range(2))
     model = loading.load_llm(llm)
     mark = AliMark(key, embedder=embedder)
     settings = GenerationSettings(sentences=12, candidates=candidates)

@@ -95,7 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     backend: Any = "auto" if options.device is None else "torch"
     embedder = load_embedder(options.embedder, backend=backend, device=options.device)
-    key = Key.generate(embedder=embedder)
+    key = Key.generate(embedder=embedder, decision="hard")
     names = ("score alone", "score, K=1000", "per candidate", "literal", "paper's table")
     print(
         f"{options.embedder} on {options.device or 'the CPU'} ({embedder.backend}), seconds a text, median of {options.repeats}"

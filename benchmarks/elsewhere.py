@@ -4,16 +4,18 @@
     python benchmarks/elsewhere.py do jobs.jsonl made --device cuda                     # there: no pydantic, no typer, no data
     python benchmarks/elsewhere.py take made work                                       # here again; then `alimark bench run`
 
-The jobs are the recipe's texts, its chat attacks, its detections and the perplexities it asks for, as far as the workspace
-lacks them, with their ids, seeds and keys, so that the bench takes the records for its own. `do` writes each record as soon as
-it is made and goes on where it was stopped. A job whose parent failed is left out. Texts that are there already travel with
-the jobs; attacks other than chat are for the bench itself, and come first. The keys are the bench's, which protect nothing.
+The jobs are the recipe's texts, its attacks by chat models and those that need neither a model nor other texts (also in
+chains), its detections and the perplexities it asks for, as far as the workspace lacks them, with their ids, seeds and keys, so
+that the bench takes the records for its own. `do` writes each record as soon as it is made and goes on where it was stopped. A
+job whose parent failed is left out. Texts that are there already travel with the jobs; all other attacks are for the bench
+itself, and come first. The keys are the bench's, which protect nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -22,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from alimark._util.files import write_whole
 from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from alimark.bench.jobs import Cell
+    from alimark.bench.jobs import Cell, Job, TextToAttack
     from alimark.bench.run import Run
     from alimark.bench.vectors import KeptVectors
     from alimark.detection.settings import DetectionSettings
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from alimark.keys.key import Key
 
 STAGES = ("generate", "attack", "detect", "quality")
+_CHAT_ATTACKS = ("chat", "chat-sentences")
+_ATTACKS_THERE = (*_CHAT_ATTACKS, "delete", "reorder", "merge", "split", "truncate")
 _READ_TOGETHER = 32
 _EMBEDDED_TOGETHER = 2000  # texts: a GPU wants full batches
 
@@ -52,7 +56,7 @@ def jobs(args: argparse.Namespace) -> None:
     from alimark.bench.workspace import Workspace
 
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
-    of_stage = {"generate": _texts_to_write, "attack": _chats, "detect": _detections, "quality": _readings}
+    of_stage = {"generate": _texts_to_write, "attack": _attacks, "detect": _detections, "quality": _readings}
     found = [job for stage in args.stages for job in of_stage[stage](run)]
     known = run.texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
     there = [{"id": _name(own), "stage": "text", "text": text} for own, text in known.items()]
@@ -88,17 +92,13 @@ def _texts_to_write(run: Run) -> Iterator[Record]:
                "seed": text_seed(job.id), "settings": asdict(settings), "key": key}  # fmt: skip
 
 
-def _chats(run: Run) -> Iterator[Record]:
-    from alimark.bench.recipe import attacks
-
-    chats = [
-        run.attack_job(cell, item, attack)
-        for cell in run.cells
-        for attack in attacks(cell.recipe)
-        if attack.name == "chat"
-        for item in cell.items
-    ]
-    for job in run.missing("attack", chats):
+def _attacks(run: Run) -> Iterator[Record]:
+    """Of a chain, the steps up to the first one that is for the bench itself."""
+    wanted: list[Job[TextToAttack]] = []
+    for cell, attack, item in run.attacked_items():
+        chain = run.attack_job(cell, item, attack).chain
+        wanted += itertools.takewhile(lambda step: step.content.attack.name in _ATTACKS_THERE, chain)
+    for job in run.missing("attack", wanted):
         _, _, attack, parent, seed = job.content
         yield {"id": job.id, "stage": "attack", "source": parent, "attack": attack.name, "settings": attack.settings,
                "seed": seed}  # fmt: skip
@@ -133,6 +133,9 @@ def take(args: argparse.Namespace) -> None:
             print(f"{stage}: {len(new)}")
 
 
+Step: TypeAlias = "Callable[[list[Record], dict[str, str], argparse.Namespace], Iterator[Record]]"
+
+
 # There: nothing below imports more of the bench than its oracle, its kept vectors and the form of its records
 
 
@@ -140,20 +143,29 @@ def do(args: argparse.Namespace) -> None:
     args.made.mkdir(parents=True, exist_ok=True)
     every = _records(args.jobs)
     texts = {job["id"]: job["text"] for job in every if job["stage"] == "text"}
-    steps: dict[str, Callable[[list[Record], dict[str, str], argparse.Namespace], Iterator[Record]]] = {
+    steps: dict[str, Step] = {
         "generate": _generate, "attack": _attack, "detect": _detect, "quality": _quality,
     }  # fmt: skip
     for stage in STAGES:
-        path = args.made / f"{stage}.jsonl"
-        with JsonlWriter(path) as writer:
-            left = [job for job in every if job["stage"] == stage and job["id"] not in writer.done]
-            ready = [job for job in left if "source" not in job or texts.get(job["source"])]
-            print(f"{stage}: {len(ready)} to do, {len(left) - len(ready)} without a text", flush=True)
-            for number, record in enumerate(steps[stage](ready, texts, args), 1):
-                writer.write(record)
-                if number % 20 == 0:
-                    print(f"{stage}: {number} of {len(ready)}", flush=True)
-        texts |= {record["id"]: record.get("text", "") for record in _records(path)}
+        jobs_left = [job for job in every if job["stage"] == stage]
+        while ready := _do_ready(stage, jobs_left, texts, args, steps[stage]):
+            # An attack may be on the result of another attack, which was made just now. No job is tried twice in a run.
+            jobs_left = [job for job in jobs_left if job["id"] not in ready]
+
+
+def _do_ready(stage: str, jobs: list[Record], texts: dict[str, str], args: argparse.Namespace, make: Step) -> set[str]:
+    """Makes the records of the jobs whose texts exist, adds the new texts to `texts`, and returns the ids of these jobs."""
+    path = args.made / f"{stage}.jsonl"
+    with JsonlWriter(path) as writer:
+        left = [job for job in jobs if job["id"] not in writer.done]
+        ready = [job for job in left if "source" not in job or texts.get(job["source"])]
+        print(f"{stage}: {len(ready)} to do, {len(left) - len(ready)} without a text", flush=True)
+        for number, record in enumerate(make(ready, texts, args), 1):
+            writer.write(record)
+            if number % 20 == 0:
+                print(f"{stage}: {number} of {len(ready)}", flush=True)
+    texts |= {record["id"]: record.get("text", "") for record in _records(path)}
+    return {job["id"] for job in ready}
 
 
 def _records(path: Path) -> list[Record]:
@@ -224,10 +236,19 @@ def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespac
 
 def _attack(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
     from alimark.attacks import Target, load_attack
+    from alimark.llm import load_llm
 
+    llms: dict[str, Any] = {}
     for some in _groups(jobs, lambda job: (job["attack"], job["settings"])):
-        settings = dict(some[0]["settings"]) | ({"llm": args.chat_llm} if args.chat_llm else {})
-        attack = load_attack(some[0]["attack"], **settings)
+        name, settings = some[0]["attack"], dict(some[0]["settings"])
+        if args.chat_llm and name in _CHAT_ATTACKS:
+            settings["llm"] = args.chat_llm
+        attack = load_attack(name, **settings)
+        if name in _CHAT_ATTACKS:  # attacks of different settings share a model
+            llm = str(attack.settings["llm"])
+            if llm not in llms:
+                llms = {llm: load_llm(llm)}
+            attack = load_attack(name, **settings, engine=llms[llm])
         for place, made in attack.run([Target(texts[job["source"]], job["seed"]) for job in some]):
             record: Record = {"id": some[place]["id"], "parent_id": some[place]["source"],
                               "attack": {"name": attack.name, "settings": attack.settings}}  # fmt: skip
@@ -334,7 +355,7 @@ def main() -> None:
     one.add_argument("jobs", type=Path)
     one.add_argument("made", type=Path, help="folder for the records")
     one.add_argument("--device", help="cuda: all models on the GPU")
-    one.add_argument("--chat-llm", help="the chat attack's model by another name, such as transformers:...")
+    one.add_argument("--chat-llm", help="the chat attacks' model by another name, such as transformers:...")
     one.add_argument("--processes", type=int, default=os.cpu_count(), help="that score texts")
     one.set_defaults(verb=do)
     one = verbs.add_parser("take", help="add the records to a workspace")

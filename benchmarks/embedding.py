@@ -57,7 +57,7 @@ def sentences(count: int, seed: int = 1) -> list[str]:
 
 def units(path: Path, count: int, embedder: Embedder) -> list[str]:
     """What detection embeds of documents of twelve sentences."""
-    cut, key, found = splitter("nupunkt"), Key.generate(embedder=embedder), dict[str, None]()
+    cut, key, found = splitter("nupunkt"), Key.generate(embedder=embedder, decision="hard"), dict[str, None]()
     for text in read_texts(path):
         passage = cut.units(text)
         documents = [" ".join(passage[at : at + 12]) for at in range(0, len(passage) - 11, 12)]

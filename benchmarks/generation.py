@@ -149,7 +149,7 @@ def main() -> None:
     backend: Any = "torch" if options.device == "cuda" else "auto"
     embedder = load_embedder(options.embedder, backend=backend, **({} if backend == "auto" else on))
     llm = load_llm(options.llm, **on)
-    key = Key(bytes(range(32)), embedder=embedder.name, fingerprint=embedder.fingerprint)
+    key = Key.generate(embedder=embedder, decision="hard", secret=bytes(range(32)))
     prompts = read_prompts(options.prompts, options.count)
     print(f"{llm!r}, {embedder.name}; {len(prompts)} prompts, {options.sentences} sentences, Q={options.candidates}")
     if options.device == "cuda" and not options.once:

@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     options = parser.parse_args()
     embedder = load_embedder(options.embedder)
-    keys = [Key.generate(embedder=embedder) for _ in range(options.keys)]
+    keys = [Key.generate(embedder=embedder, decision="hard") for _ in range(options.keys)]
     owner = keys[options.keys // 3]
     mark = AliMark(owner, embedder=embedder)
     text = mark.generate("A story.", StandInLLM(), sentences=12, candidates=32, seed=1).text

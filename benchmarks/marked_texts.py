@@ -64,7 +64,8 @@ def write(options: argparse.Namespace) -> None:
     prompts = read_prompts(options.prompts, options.count)
     with JsonlWriter(folder / "texts.jsonl") as writer:
         left = [number for number in range(len(prompts)) if str(number) not in writer.done]
-        keys = {number: Key.generate(embedder=embedder, block_size=options.block_size) for number in left}
+        shape = {"decision": "hard", "block_size": options.block_size}
+        keys = {number: Key.generate(embedder=embedder, **shape) for number in left}
         jobs = [Prompt(prompts[number], options.seed + number, keys[number]) for number in left]
         for i, made in generate_many(jobs, None, embedder, llm, settings, rule=rule_for):
             if isinstance(made, AlimarkError):

@@ -37,7 +37,7 @@ Record = dict[str, Any]
 
 def key_for(number: int, embedder: Embedder) -> Key:
     secret = hashlib.sha256(f"benchmarks/rewriting/{number}".encode()).digest()
-    return Key(secret, embedder=embedder.name, fingerprint=embedder.fingerprint)
+    return Key.generate(embedder=embedder, decision="hard", secret=secret)
 
 
 def measured(number: int, made: Rewriting, key: Key, embedder: Embedder) -> Record:

@@ -46,7 +46,7 @@ from alimark.schemes.registry import scheme
 from alimark.text.splitting import splitter
 
 METHODS: dict[str, dict[str, Any]] = {
-    "AliMark": {},
+    "AliMark": {"decision": "hard"},
     "AliMark soft": {"decision": "soft"},
     "SemStamp": {"scheme": "semstamp"},
     "k-SemStamp": {"scheme": "k-semstamp"},

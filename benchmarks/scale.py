@@ -81,7 +81,7 @@ def marked_documents(key: Key, sentences: list[str], count: int, candidates: int
 
 def make(args: argparse.Namespace) -> None:
     args.corpus.mkdir(parents=True)
-    key = Key.generate(embedder=load_embedder(EMBEDDER), secret=KEY)
+    key = Key.generate(embedder=load_embedder(EMBEDDER), decision="hard", secret=KEY)
     key.save(args.corpus / "key.json")
     passages = passages_of(args.human, args.passages)
     marked = list(marked_documents(key, [one for some in passages for one in some], args.marked))
@@ -202,7 +202,7 @@ def own_documents(paths: Sequence[str], count: int, folder: Path, pages: int = 0
     passages = passages_of(paths, pages + (1 if pages else 2) * count, seed=3)
     shared, own = passages[:pages], passages[pages:]
     firsts = [shared[i % pages] for i in range(count)] if pages else own[count:]
-    Key.generate(embedder=load_embedder(EMBEDDER), secret=KEY).save(folder / "key.json")
+    Key.generate(embedder=load_embedder(EMBEDDER), decision="hard", secret=KEY).save(folder / "key.json")
     path = folder / "docs.jsonl"
     lines = [json.dumps({"id": str(i), "text": " ".join(firsts[i] + own[i])}) for i in range(count)]
     path.write_text("\n".join(lines) + "\n")
@@ -301,7 +301,7 @@ def rates(args: argparse.Namespace) -> None:
     for name in args.embedders:
         embedder = load_embedder(name, threads=1)
         count = args.documents if name == args.embedders[0] else args.documents // 4
-        some, key = sentences[: 12 * count], Key.generate(embedder=embedder, secret=KEY)
+        some, key = sentences[: 12 * count], Key.generate(embedder=embedder, decision="hard", secret=KEY)
         print(f"{name}: {per_second(len(some), embedder.embed, some):,.1f} sentences/s", flush=True)
         units = list(dict.fromkeys(units_of(texts[:count], key, embedder, DetectionSettings())))
         rate, each = per_second(len(units), embedder.embed, units), len(units) / count

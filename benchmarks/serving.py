@@ -84,7 +84,7 @@ def set_up(data: Path, name: str) -> tuple[str, str, Path]:
     from alimark.serve.ring import Ring
 
     store = Store(f"sqlite:///{data / 'alimark.db'}")
-    label = Ring(data / "keys", store).create(embedder_of(name))
+    label = Ring(data / "keys", store).create(embedder_of(name), decision="hard")
     _, token = Tokens(store).create(["detect"])
     store.close()
     return label.id, token, data / "keys" / f"{label.id}.json"

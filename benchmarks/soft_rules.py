@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of the variants, these")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=99))
-    for watermark in (one for one in run.recipe.watermark if one.key.get("decision") == "soft"):
+    for watermark in (one for one in run.recipe.watermark if one.soft):
         texts = list(texts_of(run, watermark))
         names = list(dict.fromkeys(text.attack for text in texts))
         print(f"\n{watermark.label}: {len(texts)} texts\n\n| | " + " | ".join(names) + " |")

@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=300)
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=98))
-    [watermark] = (one for one in run.recipe.watermark if one.key.get("decision") == "soft")
+    [watermark] = (one for one in run.recipe.watermark if one.soft)
     found: dict[str, dict[str, list[float]]] = {name: {} for name in VARIANTS}
     for text in texts_of(run, watermark):
         length = math.ceil(NOW.blocks * len(text.units))

@@ -13,7 +13,7 @@ EMBEDDER = StandInEmbedder()
 
 def fixed_key(number: int) -> Key:
     """A hard key, the same in every run: a random key is found in unmarked text as often as the rate says."""
-    return Key(bytes([number, *range(1, 32)]), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+    return Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes([number, *range(1, 32)]))
 
 
 def soft_key(number: int, m: int = 32, version: int = SOFT_VERSION) -> Key:

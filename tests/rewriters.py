@@ -13,7 +13,7 @@ from alimark.testing import StandInEmbedder
 from single_text import rewrite
 
 EMBEDDER = StandInEmbedder()
-KEY = Key(bytes(range(5, 37)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+KEY = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(range(5, 37)))
 
 STORY = (
     "The old sailor sold his boat to a young doctor from the city in the spring of 1987. Nobody in the village had expected "

@@ -14,7 +14,9 @@ STAND_INS: dict[str, Any] = {
     "title": "stand-ins",
     "data": {"sets": ["manual"], "texts": 4, "sentences": 4, "human_texts": 110},
     "llm": {"name": "stand-in"},
-    "watermark": [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 8}}],
+    "watermark": [
+        {"key": {"embedder": "stand-in", "decision": "hard", "block_size": 8}, "generate": {"candidates": 8}}
+    ],
     "attack": [{"name": "delete", "rate": [0.25, 0.5]}, {"name": "insert", "rate": 0.5}],
     "detection": [{"options": {"draws": 99}}],
     "meaning": "stand-in",

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.weights, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def mark() -> AliMark:
-    return AliMark(Key.generate(secret=bytes(range(32))))
+    return AliMark(Key.generate(decision="hard", secret=bytes(range(32))))
 
 
 @pytest.fixture(scope="module")

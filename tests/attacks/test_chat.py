@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from alimark.attacks import Attacked, Target, load_attack
-from alimark.attacks.chat import PROMPT, SYSTEM, Chat
+from alimark.attacks.chat import Chat
+from alimark.attacks.settings import CHAT_PROMPTS, CHAT_SYSTEM
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.llm.base import Draw, Ended, Request, Sampling, StopCondition
 
@@ -68,9 +69,9 @@ def test_the_papers_question() -> None:
     [request] = llm.asked
     assert [(turn.role, turn.content) for turn in request.messages] == [
         ("system", "You are a helpful assistant to rewrite text."),
-        ("user", PROMPT.format(text=TEXT)),
+        ("user", CHAT_PROMPTS["paper"].format(text=TEXT)),
     ]
-    assert request.messages[0].content == SYSTEM
+    assert request.messages[0].content == CHAT_SYSTEM
     assert llm.sampling == Sampling(1.0, 1.0, 1.0, 1024, may_end=True)
 
 
@@ -174,3 +175,152 @@ def test_settings() -> None:
     assert gpt.settings["llm"].endswith("#gpt-3.5-turbo")
     assert gpt.settings["temperature"] == 1.0
     assert "engine" not in gpt.settings
+
+
+AGAIN = (
+    "An elderly seaman parted with his boat, and a young physician from town became its owner. This surprised the whole "
+    "village. The seaman grew beans at his little home by the church and still went to the harbour each morning. Under its "
+    "new name Maria, the vessel shone in green. Its mast snapped in a gale of the second winter."
+)
+
+
+def test_prompts_by_name_and_in_your_words() -> None:
+    for prompt, start in (
+        ("editor", "I wrote the passage below"),
+        ("Say {text} in {other} words", f"Say {TEXT} in {{other}} words"),
+    ):
+        llm = Teller(lambda request, _: GOOD)
+        [result] = attacked(llm, prompt=prompt)
+        assert result.text == GOOD
+        [request] = llm.asked
+        assert request.messages[0].content == CHAT_SYSTEM
+        assert request.messages[1].content.startswith(start)
+        assert TEXT in request.messages[1].content
+    assert all(prompt.count("{text}") == 1 for prompt in CHAT_PROMPTS.values())
+    with pytest.raises(AttackError, match=r"paper, plain, editor, formal, sentence, or a text with \{text\}"):
+        Chat(prompt="papers")
+
+
+def test_the_papers_prompt_does_not_change() -> None:
+    """Records of earlier releases were made with it, and they do not name it."""
+    assert CHAT_PROMPTS["paper"] == (
+        "Please rewrite the following text, avoiding the use of the same words or phrases as the original text as much as "
+        "possible. You are able to merge or split sentences, but must preserve the original meaning:\n\n{text}"
+    )
+    assert Chat().settings == {
+        "llm": "qwen2.5-coder-1.5b", "temperature": 1.0, "top_p": 1.0, "max_tokens": 1024, "tries": 4,
+    }  # fmt: skip
+    assert Chat(prompt="plain").settings == {**Chat().settings, "prompt": "plain"}
+    assert Chat(rounds=2).settings == {**Chat().settings, "rounds": 2}
+
+
+def test_in_the_second_round_the_model_rewrites_its_own_answer() -> None:
+    def tell(request: Request, before: int) -> str:
+        return AGAIN if GOOD in request.messages[1].content else GOOD
+
+    llm = Teller(tell)
+    [result] = attacked(llm, rounds=2)
+    assert result == Attacked(AGAIN, tries=2, tokens=len(f"{GOOD} {AGAIN}".split()))
+    assert [request.messages[1].content for request in llm.asked] == [
+        CHAT_PROMPTS["paper"].format(text=text) for text in (TEXT, GOOD)
+    ]
+    once = Teller(tell)
+    attacked(once)
+    assert once.asked[0] == llm.asked[0]
+    assert llm.asked[0].seed != llm.asked[1].seed
+
+
+@pytest.mark.parametrize("back", [TEXT, "A seaman sold his boat.", GOOD])
+def test_every_round_is_checked_against_what_it_rewrites_and_against_the_original(back: str) -> None:
+    def tell(request: Request, before: int) -> str:
+        return back if GOOD in request.messages[1].content else GOOD
+
+    [result] = attacked(Teller(tell), rounds=3, tries=2)
+    flaw = "too short" if back.startswith("A seaman") else "unchanged"
+    assert result.error == f"round 2: {flaw}, after 2 tries"
+    assert not result.text
+    assert result.tries == 3
+    assert [reason.partition(":")[0] for reason in result.rejected] == [f"round 2, {flaw}"] * 2
+
+
+def test_a_failed_first_round_is_named_too() -> None:
+    [result] = attacked(Teller(lambda request, before: ""), rounds=2, tries=2)
+    assert result.error == "round 1: empty, after 2 tries"
+    with pytest.raises(AttackError, match="rounds must be at least 1"):
+        Chat(rounds=0)
+
+
+# Sentence by sentence
+
+REWRITES = {
+    "The old sailor sold his boat to a young doctor from the city.": "An aged seaman sold a boat to a young city doctor.",
+    "Nobody in the village had expected such a thing.": "The whole village was surprised by such a thing.",
+    "He moved into a small house behind the church and planted beans.": "He took a house near the church and grew beans.",
+    "Every morning he walked down to the harbour.": "Each day began with a walk to the harbour.",
+    "The doctor named the boat Maria and painted it green.": "Maria was the boat's name, and the doctor made it green.",
+    "In the second winter a storm broke its mast.": "A storm in its second winter snapped the mast.",
+}
+
+
+def sentence_of(request: Request) -> str:
+    return request.messages[1].content.rpartition("\n\n")[2]
+
+
+def by_sentence(llm: Teller, texts: Sequence[str] = (TEXT,), **settings: object) -> list[Attacked]:
+    attack = load_attack("chat-sentences", engine=llm, **settings)  # type: ignore[arg-type]
+    results = dict(attack.run(Target(text, i) for i, text in enumerate(texts)))
+    return [results[i] for i in range(len(texts))]
+
+
+def test_each_sentence_is_a_request_of_its_own() -> None:
+    llm = Teller(lambda request, _: f'"{REWRITES[sentence_of(request)]}"', preferred_batch=4)
+    text = TEXT.replace(" He moved", "\n\n- He moved")
+    [result] = by_sentence(llm, [text])
+    assert result.text == " ".join(REWRITES.values()).replace(" He took", "\n\n- He took")
+    assert (result.tries, result.left, result.rejected) == (6, 0, ())
+    assert result.tokens == len(" ".join(REWRITES.values()).split())
+    assert [request.messages[1].content for request in llm.asked] == [
+        CHAT_PROMPTS["sentence"].format(text=sentence) for sentence in REWRITES
+    ]
+    assert len({request.seed for request in llm.asked}) == 6
+
+
+def test_a_sentence_without_a_usable_answer_stays() -> None:
+    bad = {list(REWRITES)[1]: "I'm sorry, but I cannot help with that.", list(REWRITES)[3]: list(REWRITES)[3]}
+
+    def tell(request: Request, before: int) -> str:
+        sentence = sentence_of(request)
+        return bad.get(sentence, REWRITES[sentence])
+
+    [result] = by_sentence(Teller(tell), tries=2)
+    assert result.error == "no usable answer for 2 of 6 sentences"
+    assert [reason.partition(":")[0] for reason in result.rejected] == ["refusal", "refusal", "unchanged", "unchanged"]
+    del bad[list(REWRITES)[1]]
+    [result] = by_sentence(Teller(tell), tries=2)
+    assert list(REWRITES)[3] in result.text
+    assert (result.left, result.tries) == (1, 7)
+
+
+def test_sentences_of_many_texts_share_batches_and_do_not_depend_on_each_other() -> None:
+    texts = [TEXT.replace("doctor", f"doctor number {i}") for i in range(7)] + ["", TEXT]
+
+    def tell(request: Request, before: int) -> str:
+        return f"Now {sentence_of(request)[:-1]}, number {request.seed}." if request.seed % 3 else ""
+
+    llm = Teller(tell, max_concurrency=2, preferred_batch=8)
+    together = by_sentence(llm, texts)
+    assert together[7].error == "the text holds no sentence"
+    alone = []
+    for number, text in enumerate(texts):
+        [(_, result)] = load_attack("chat-sentences", engine=Teller(tell)).run([Target(text, number)])
+        alone.append(result)
+    assert together == alone
+    assert together[0].tries > 6
+
+
+def test_a_model_that_cannot_be_reached_ends_the_run_over_sentences() -> None:
+    with pytest.raises(LLMError, match="gone"):
+        by_sentence(Teller(lambda request, before: LLMError("gone")))
+    [result] = by_sentence(Teller(lambda request, before: ContextFull("full")))
+    assert result.error == "no usable answer for 6 of 6 sentences"
+    assert result.tries == 6

@@ -52,7 +52,7 @@ def test_progress_counts_documents_of_earlier_runs_as_skipped(tmp_path: Path) ->
             self.counts.append((skipped, answered))
 
     source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
-    key = Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+    key = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(range(32)))
     auditor = Auditor([key], DetectionSettings(draws=99), lambda _: EMBEDDER)
     for count, expected in ((2, (0, 2)), (3, (2, 1))):
         source.write_text("".join(json.dumps({"id": i, "body": f"Text {i}."}) + "\n" for i in range(count)))

@@ -35,6 +35,11 @@ def test_what_is_left_out_has_the_papers_defaults() -> None:
         ({"attack": [{"name": "delete", "rate": 2}]}, "between 0 and 1"),
         ({"attack": [{"name": "delete", "ratio": 0.2}]}, "ratio"),
         ({"attack": [{"name": "delete"}, {"name": "delete"}]}, "same name"),
+        ({"attack": [{"name": "chat", "prompt": "papers"}]}, "the prompt must be"),
+        ({"attack": [{"name": "chat", "then": {"name": "delete", "rate": 2}}]}, "between 0 and 1"),
+        ({"attack": [{"name": "chat", "then": {"name": "nosuch"}}]}, "no attack is named"),
+        ({"attack": [{"name": "chat", "then": {"rate": 0.2}}]}, "attack.0.then.name"),
+        ({"attack": [{"name": "chat", "then": "delete"}]}, "attack.0.then"),
         ({"detection": [{"options": {"restructure": "double"}}]}, "restructure"),
         ({"detection": [{"options": {"nosuch": 1}}]}, "nosuch"),
         ({"detection": [{}, {}]}, "same label"),
@@ -58,6 +63,35 @@ def test_lists_of_settings_are_several_attacks() -> None:
     assert [attack.label for attack in expanded] == ["delete 0.1", "delete 0.2", "translate pt", "translate fr"]
     assert [attack.rate for attack in expanded] == [0.1, 0.2, None, None]
     assert expanded[3].settings == {"via": "fr"}
+
+
+def test_chains_of_attacks() -> None:
+    chat = {"name": "chat", "then": {"name": "delete", "rate": [0.2, 0.4], "then": {"name": "typos"}}}
+    recipe = parse(SMALL | {"attack": [{"name": "chat"}, chat]})
+    plain, chain, _ = attacks(recipe)
+    assert [attack.label for attack in attacks(recipe)] == [
+        "chat",
+        "chat, delete 0.2, typos",
+        "chat, delete 0.4, typos",
+    ]
+    assert [step.label for step in chain.steps] == ["chat", "chat, delete 0.2", "chat, delete 0.2, typos"]
+    assert chain.steps[0] == plain
+    assert [step.settings for step in chain.steps] == [{}, {"rate": 0.2}, {}]
+    assert chain.full_name == "chat, delete, typos"
+    assert chain.steps[1].rate is None  # no point of a curve that begins at the text without an attack
+    assert parse(tomllib.loads(to_toml(recipe))) == recipe
+    changed = parse(SMALL | {"attack": [chat], "grid": {"attack.then.rate": [0.1, 0.3]}})
+    assert [attacks(variant.recipe)[0].label for variant in variants(changed)] == [
+        "chat, delete 0.1, typos", "chat, delete 0.3, typos",
+    ]  # fmt: skip
+
+
+def test_prompts_and_rounds_are_in_the_label() -> None:
+    chats = [{"name": "chat", "prompt": ["editor", "Say it again:\n\n{text}"]}, {"name": "chat", "rounds": [1, 2]}]
+    recipe = parse(SMALL | {"attack": chats})
+    assert [attack.label for attack in attacks(recipe)] == [
+        "chat editor", 'chat "Say it again:"', "chat 1 round", "chat 2 rounds",
+    ]  # fmt: skip
 
 
 def test_a_grid_is_every_combination() -> None:

@@ -14,7 +14,7 @@ from alimark.bench.data import DataSet, Item
 from alimark.bench.evaluate import evaluate
 from alimark.bench.jobs import Cell
 from alimark.bench.models import Models
-from alimark.bench.recipe import parse, variants
+from alimark.bench.recipe import attacks, parse, variants
 from alimark.bench.run import Run
 from alimark.bench.workspace import STAGES, Workspace, digest
 from alimark.errors import LLMError
@@ -146,12 +146,77 @@ def test_human_texts_under_several_keys(tmp_path: Path) -> None:
 
 def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
     """A field that settings gain must not change the ids of texts that do without it."""
-    wanted = parse({"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"block_size": 8}}]})
+    wanted = parse(
+        {"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"decision": "hard", "block_size": 8}}]}
+    )
     [variant] = variants(wanted)
     cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
     bench = Run(wanted, Workspace(tmp_path))
     ids = [bench.generate_job(cell, cell.items[0], marked=marked).id for marked in (True, False)]
     assert ids == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]
+
+
+def test_records_of_earlier_releases_chat_attacks_are_still_known(tmp_path: Path) -> None:
+    """The id of a chat attack does not depend on settings that it gained later, as long as they have their default."""
+    given: list[dict[str, Any]] = [{}, {"prompt": "paper"}, {"rounds": 1}, {"prompt": "editor"}, {"rounds": 2}]
+    chats = [{"name": "chat", **settings} for settings in given]
+    wanted = parse(
+        {"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"block_size": 8}}], "attack": chats}
+    )
+    [variant] = variants(wanted)
+    cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
+    jobs = [Run(wanted, Workspace(tmp_path)).attack_job(cell, cell.items[0], attack) for attack in attacks(wanted)]
+    assert {job.id for job in jobs[:3]} == {"314ef8dc70678306d7cafe58"}
+    assert {job.content.seed for job in jobs} == {280940279901729}
+    assert len({job.id for job in jobs}) == 3
+
+
+CHAIN = [
+    {"name": "reorder", "rate": 0.5, "then": {"name": "delete", "rate": 0.25}},
+    {"name": "reorder", "rate": 0.5},
+]
+
+
+def test_a_chain_of_attacks_shares_its_first_step(tmp_path: Path) -> None:
+    bench = run(tmp_path, recipe(attack=CHAIN))
+    stages = records(tmp_path)
+    assert {stage: len(records) for stage, records in stages.items()} == {
+        "generate": 4, "attack": 8, "detect": 4 + 8 + 110, "meaning": 8,
+    }  # fmt: skip
+    [cell] = bench.cells
+    chain, first = attacks(cell.recipe)
+    by_id = {record["id"]: record for record in stages["attack"]}
+    for item in cell.items:
+        last = by_id[bench.attack_job(cell, item, chain).id]
+        before = by_id[bench.attack_job(cell, item, first).id]
+        assert last["parent_id"] == before["id"]
+        assert last["attack"]["name"] == "delete"
+        assert len(last["text"]) < len(before["text"])
+        assert set(last["text"].split()) <= set(before["text"].split())
+    rows = evaluate(bench, "x")["rows"]
+    assert [(row["attack"], row["attack_name"], row["rate"]) for row in rows[1:]] == [
+        ("reorder 0.5, delete 0.25", "reorder, delete", None), ("reorder 0.5", "reorder", 0.5),
+    ]  # fmt: skip
+    assert set(rows[1]["deltas"]) == {0.75}
+
+
+def test_a_chain_is_made_by_one_process(tmp_path: Path) -> None:
+    chain = CHAIN[:1]
+    whole = records(run(tmp_path / "whole", recipe(attack=chain)).workspace.folder)
+    for stage in STAGES:
+        for part in range(3):
+            bench = Run(recipe(attack=chain), Workspace(tmp_path / "shared", part=part + 1), share=(part, 3))
+            bench.run_stage(stage)
+    assert records(tmp_path / "shared") == whole
+
+
+def test_a_chain_whose_first_step_fails_has_failed(tmp_path: Path) -> None:
+    chain = [{"name": "delete", "rate": 1.0, "then": {"name": "reorder"}}]
+    run(tmp_path, recipe(attack=chain))
+    attacked = records(tmp_path)["attack"]
+    assert len(attacked) == 8
+    assert all(record["failed"] for record in attacked)
+    assert sum(record["error"] == "there is no text to attack" for record in attacked) == 4
 
 
 def test_an_id_is_what_made_it() -> None:
@@ -200,11 +265,7 @@ def test_versions_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -
     """Version 1 goes by the ids it had before there was another, so that its records stay."""
 
     def ids(**version: int) -> tuple[str, str]:
-        key = {"embedder": "stand-in", "decision": "soft", "block_size": 32, **version}
-        bench = Run(recipe(watermark=[{"key": key, "generate": {"candidates": 8}}]), Workspace(tmp_path))
-        cell, [detection] = bench.cells[0], bench.recipe.detection
-        text_id = bench.generate_job(cell, cell.items[0]).id
-        return text_id, bench.detect_job(cell, detection, text_id, cell.items[0].prompt).id
+        return _ids(tmp_path, decision="soft", block_size=32, **version)
 
     assert ids(soft_version=1) == FIRST_IDS
     assert ids() == ids(soft_version=SOFT_VERSION)
@@ -213,3 +274,21 @@ def test_versions_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -
 
 
 FIRST_IDS = ("b7eef3cf7ea40ca204d17b0a", "a2f5b1d613a5ebbbcefffabc")
+
+
+def test_hard_decisions_go_by_the_ids_of_when_they_were_the_default(tmp_path: Path) -> None:
+    """Their recipes named no decision then, so that their records stay."""
+    assert _ids(tmp_path, decision="hard") == FIRST_HARD_IDS
+    assert _ids(tmp_path) == _ids(tmp_path, decision="soft") != FIRST_HARD_IDS
+
+
+FIRST_HARD_IDS = ("c714ea9830ef1ac26edbcd39", "c7fb948c2d6fbbba4dbe3458")
+
+
+def _ids(folder: Path, **parameters: object) -> tuple[str, str]:
+    """The ids of a text and of its detection under keys with these parameters."""
+    watermark = {"key": {"embedder": "stand-in", **parameters}, "generate": {"candidates": 8}}
+    bench = Run(recipe(watermark=[watermark]), Workspace(folder))
+    cell, [detection] = bench.cells[0], bench.recipe.detection
+    text_id = bench.generate_job(cell, cell.items[0]).id
+    return text_id, bench.detect_job(cell, detection, text_id, cell.items[0].prompt).id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import quality
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
+from rewriters import Rewriter
 from small_recipes import STAND_INS, recipe
 
 
@@ -164,3 +166,60 @@ def test_what_is_scored_elsewhere_is_what_the_bench_scores(
     assert len(local) == len(ids)
     say("jobs", wanted, here, "--stages", "detect", "--output", tmp_path / "jobs.jsonl")
     assert "{'detect': 0}" in capsys.readouterr().out
+
+
+def test_attacks_made_elsewhere_are_those_of_the_bench(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rewrites by chat models and chains come back as records that the bench would have made itself."""
+    monkeypatch.setattr("alimark.llm.load_llm", lambda *_, **__: Rewriter())
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        """
+        title = "attacked elsewhere"
+        [data]
+        sets = ["manual"]
+        texts = 3
+        sentences = 4
+        human_texts = 6
+        [llm]
+        name = "stand-in"
+        [[watermark]]
+        key = { embedder = "stand-in", decision = "hard" }
+        generate = { candidates = 4 }
+        [[attack]]
+        name = "chat"
+        rounds = [1, 2]
+        [[attack]]
+        name = "chat"
+        then = { name = "delete", rate = 0.25, then = { name = "insert", rate = 0.25 } }
+        [[attack]]
+        name = "chat-sentences"
+        [[attack]]
+        name = "reorder"
+        rate = 0.5
+        """
+    )
+    whole = Run(load(path, []), Workspace(tmp_path / "whole"))
+    whole.run_stage("generate")
+    here = tmp_path / "here"
+    Workspace(here)
+    shutil.copy(tmp_path / "whole" / "records" / "generate.jsonl", here / "records")
+    whole.run_stage("attack")
+
+    def call(*words: object) -> None:
+        monkeypatch.setattr("sys.argv", ["elsewhere.py", *map(str, words)])
+        elsewhere.main()
+
+    call("jobs", path, here, "--stages", "attack", "--output", tmp_path / "jobs.jsonl")
+    call("do", tmp_path / "jobs.jsonl", tmp_path / "made")
+    call("take", tmp_path / "made", here)
+    ids = {step.id: step.content.attack.name for job in whole.attack_jobs() for step in job.chain}
+    assert Counter(ids.values()) == {"chat": 6, "delete": 3, "insert": 3, "chat-sentences": 3, "reorder": 3}
+    expected = whole.workspace.records("attack", ids)
+    assert not any(record.get("failed") for record in expected.values())
+    assert Workspace(here).records("attack", ids) == {
+        identifier: record for identifier, record in expected.items() if ids[identifier] != "insert"
+    }
+    call("jobs", path, here, "--stages", "attack", "--output", tmp_path / "jobs.jsonl")
+    assert "{'attack': 0}" in capsys.readouterr().out

@@ -26,7 +26,7 @@ def test_many_texts_score_as_they_do_alone(decision: str) -> None:
 
 
 def test_a_part_holds_the_vectors_of_its_texts() -> None:
-    key, settings = Key.generate(embedder=EMBEDDER, secret=bytes(32)), DetectionSettings()
+    key, settings = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32)), DetectionSettings()
     embedded = Embedded.of(TEXTS, key, EMBEDDER, settings)
     part, alone = embedded.part([2]), Embedded.of(TEXTS[2:], key, EMBEDDER, settings)
     assert np.array_equal(part.embeddings, alone.embeddings)

@@ -24,7 +24,7 @@ def run(command: Run, stand_in_models: None) -> Run:
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "key.json"
-    Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint).save(path)  # the same in every run
+    Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(range(32))).save(path)  # the same in every run
     return path
 
 

@@ -141,6 +141,9 @@ def test_sentences_of_other_texts(run: Run, many: Path, tmp_path: Path) -> None:
         (["truncate", "story.txt", "--rate", "1"], "nothing would be left"),
         (["nosuch"], "nosuch"),
         (["chat", "story.txt", "--llm", "openai:nowhere"], "not the address"),
+        (["chat", "story.txt", "--prompt", "Rewrite this"], "{text} in the place of the original"),
+        (["chat", "story.txt", "--rounds", "0"], "at least 1"),
+        (["chat-sentences", "story.txt", "--tries", "0"], "at least 1"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -112,7 +112,7 @@ def test_an_unexpected_fault_is_one_documents_fault(
 def test_another_key_or_the_input_itself_as_output(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
     run("audit", "-k", key_file, "--input", source, "--output", output)
-    Key.generate(embedder=EMBEDDER).save(tmp_path / "other.json")
+    Key.generate(embedder=EMBEDDER, decision="hard").save(tmp_path / "other.json")
     done = run("audit", "-k", tmp_path / "other.json", "--input", source, "--output", output)
     assert (done.status, "was written under key" in done.err) == (2, True)
     before = source.read_bytes()

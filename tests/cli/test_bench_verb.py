@@ -23,7 +23,7 @@ human_texts = 100
 [llm]
 name = "stand-in"
 [[watermark]]
-key = { embedder = "stand-in" }
+key = { embedder = "stand-in", decision = "hard" }
 generate = { candidates = 8 }
 [[detection]]
 options = { draws = 99 }

@@ -69,7 +69,9 @@ def test_whose_key(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) 
     folder = tmp_path / "keys"
     folder.mkdir()
     for number in range(5):
-        Key.generate(embedder=EMBEDDER, secret=bytes([100 + number]) * 32).save(folder / f"{number}.json")
+        Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes([100 + number]) * 32).save(
+            folder / f"{number}.json"
+        )
     done = run("detect", "-k", folder, "-k", key_file, marked_file, "--json")
     best = json.loads(done.out)
     assert best["key_id"] == Key.load(key_file).id
@@ -158,7 +160,7 @@ def test_a_readable_key_is_warned_of(run: Run, key_file: Path, marked_file: Path
 
 
 def test_a_key_of_another_embedder(run: Run, tmp_path: Path, marked_file: Path) -> None:
-    Key.generate(embedder=StandInEmbedder(32)).save(tmp_path / "other.json")
+    Key.generate(embedder=StandInEmbedder(32), decision="hard").save(tmp_path / "other.json")
     done = run("detect", "-k", tmp_path / "other.json", marked_file)
     assert done.status == 2
     assert "use the embedder that the key names" in done.err

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from alimark import Key
+from alimark.keys.key import SOFT_VERSION
 from commands import Run
 
 
@@ -21,6 +22,16 @@ def test_makes_a_key_and_prints_its_id(run: Run, tmp_path: Path) -> None:
     assert "secret" not in public
     assert run("keygen", "-o", tmp_path / "k3.json", "--offsets", 16).status == 0
     assert [Key.load(tmp_path / f"k{n}.json").offsets for n in (2, 3)] == [1, 16]
+
+
+def test_decisions_are_soft_unless_hard_ones_are_asked_for(run: Run, tmp_path: Path) -> None:
+    assert run("keygen", "-o", tmp_path / "soft.json").status == 0
+    assert run("keygen", "-o", tmp_path / "hard.json", "--decision", "hard").status == 0
+    soft, hard = Key.load(tmp_path / "soft.json"), Key.load(tmp_path / "hard.json")
+    assert (soft.decision, soft.block_size, soft.soft_version) == ("soft", 32, SOFT_VERSION)
+    assert (hard.decision, hard.block_size) == ("hard", 8)
+    refused = run("keygen", "-o", tmp_path / "k.json", "--scheme", "kgw", "--decision", "hard")
+    assert "kgw has no parameter decision" in refused.err
 
 
 def test_says_in_three_lines_what_it_made_and_when_to_choose_otherwise(run: Run, tmp_path: Path) -> None:
@@ -48,12 +59,8 @@ def test_says_what_an_embedder_without_directions_costs(run: Run, tmp_path: Path
     assert "no directions for stand-in" in notes[3]
     assert "fewer rewritten texts" in notes[3]
     assert "alimark fit directions" in notes[3]
-    assert (
-        len(
-            run("keygen", "-o", tmp_path / "hard.json", "--decision", "hard", "--embedder", "stand-in").err.splitlines()
-        )
-        == 3
-    )
+    hard = run("keygen", "-o", tmp_path / "hard.json", "--decision", "hard", "--embedder", "stand-in")
+    assert len(hard.err.splitlines()) == 3
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fixed_texts import EMBEDDER, fixed_key, unmarked
 def test_whose_key_it_was(mark: AliMark, sentences: list[str]) -> None:
     keys = [fixed_key(number) for number in range(1, 41)]
     keys.insert(17, mark.key)
-    keys.append(Key.generate(embedder=EMBEDDER, block_size=16, secret=bytes(32)))
+    keys.append(Key.generate(embedder=EMBEDDER, decision="hard", block_size=16, secret=bytes(32)))
     best = detect(" ".join(sentences), keys, embedder=EMBEDDER)
     assert best[0].key_id == mark.key.id
     assert best[0].keys_tried == 42
@@ -41,6 +41,6 @@ def test_an_excerpt_under_many_keys(mark: AliMark, sentences: list[str]) -> None
 def test_errors(mark: AliMark) -> None:
     with pytest.raises(AlimarkError, match="no keys"):
         detect("Text.", [], embedder=EMBEDDER)
-    mixed = [mark.key, Key.generate(embedder=StandInEmbedder(32))]
+    mixed = [mark.key, Key.generate(embedder=StandInEmbedder(32), decision="hard")]
     with pytest.raises(AlimarkError, match="several embedders"):
         detect("Text.", mixed, embedder=EMBEDDER)

@@ -121,7 +121,7 @@ def test_a_key_without_offsets_is_what_it_was(decision: str, tmp_path: Path) -> 
 
 
 def test_offsets_are_part_of_the_key(tmp_path: Path) -> None:
-    key = Key.generate(offsets=64, embedder=EMBEDDER)
+    key = Key.generate(embedder=EMBEDDER, decision="hard", offsets=64)
     key.save(tmp_path / "key.json")
     again = Key.load(tmp_path / "key.json")
     assert (again, again.offsets) == (key, 64)

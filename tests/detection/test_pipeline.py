@@ -181,5 +181,7 @@ def test_only_an_embedder_of_english_alone_warns_of_other_languages(languages: t
     text = (
         "Der Hund lief durch den Wald. Dort fand er einen alten Knochen. Er trug ihn nach Hause und war zufrieden. " * 2
     )
-    detection = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder).detect(text)
+    detection = AliMark(Key.generate(embedder=embedder, decision="hard", secret=bytes(32)), embedder=embedder).detect(
+        text
+    )
     assert bool(detection.warnings) == warned

@@ -18,7 +18,7 @@ from alimark.testing import StandInEmbedder, StandInLLM
 from fixed_texts import unmarked
 
 EMBEDDER = StandInEmbedder()
-MARK = AliMark(Key.generate(embedder=EMBEDDER, secret=bytes(32)), embedder=EMBEDDER)
+MARK = AliMark(Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32)), embedder=EMBEDDER)
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def test_whose_key_it_was(sentences: list[str]) -> None:
     best = detect(" ".join(sentences), [soft_key(number) for number in range(20)], embedder=EMBEDDER)
     assert best[0].key_id == soft_key(0).id
     assert best[0].keys_tried == 20
-    hard = Key(bytes(32), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+    hard = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32))
     with pytest.raises(AlimarkError, match="different kinds"):
         detect("Some text. And more.", [soft_key(0), hard], embedder=EMBEDDER)
 

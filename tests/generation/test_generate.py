@@ -18,7 +18,9 @@ from single_text import generate
 
 EMBEDDER = StandInEmbedder()
 # Fixed secrets: a random one that happens to lie along what all sentences share would fail a test once in a while.
-KEYS = {m: Key.generate(secret=bytes(range(32)), embedder=EMBEDDER, block_size=m) for m in (1, 2, 8, 16)}
+KEYS = {
+    m: Key.generate(secret=bytes(range(32)), embedder=EMBEDDER, decision="hard", block_size=m) for m in (1, 2, 8, 16)
+}
 PROMPT = "It was a long day in the harbour."
 
 
@@ -186,7 +188,7 @@ def test_too_few_draws_is_an_error() -> None:
 
 def test_progress_streams_the_text() -> None:
     pieces: list[MarkedSentence] = []
-    mark = AliMark(Key.generate(embedder=EMBEDDER), embedder=EMBEDDER)
+    mark = AliMark(Key.generate(embedder=EMBEDDER, decision="hard"), embedder=EMBEDDER)
     generation = mark.generate(PROMPT, StandInLLM(), sentences=5, candidates=8, seed=3, progress=pieces.append)
     assert "".join(piece.piece for piece in pieces) == generation.text
     assert [piece.number for piece in pieces] == [1, 2, 3, 4, 5]
@@ -194,7 +196,7 @@ def test_progress_streams_the_text() -> None:
 
 
 def test_a_list_of_prompts_gives_a_list() -> None:
-    mark = AliMark(Key.generate(embedder=EMBEDDER), embedder=EMBEDDER)
+    mark = AliMark(Key.generate(embedder=EMBEDDER, decision="hard"), embedder=EMBEDDER)
     generations = mark.generate([PROMPT, "Another day began."], StandInLLM(), sentences=2, candidates=4, seed=3)
     assert [generation.prompt for generation in generations] == [PROMPT, "Another day began."]
     alone = mark.generate("Another day began.", StandInLLM(), sentences=2, candidates=4, seed=4)

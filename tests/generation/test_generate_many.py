@@ -20,7 +20,7 @@ from alimark.text.units import clean
 from single_text import generate
 
 EMBEDDER = StandInEmbedder()
-KEY = Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+KEY = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(range(32)))
 SETTINGS = GenerationSettings(sentences=5, candidates=24)
 PROMPTS = [Prompt(f"Day {i} began in the harbour.", seed=100 + i) for i in range(9)]
 
@@ -128,7 +128,7 @@ def test_a_full_context_ends_its_own_text_alone() -> None:
 
 
 def test_texts_of_several_keys_may_be_written_together() -> None:
-    other = Key.generate(secret=bytes(range(1, 33)), embedder=EMBEDDER, block_size=4)
+    other = Key.generate(secret=bytes(range(1, 33)), embedder=EMBEDDER, decision="hard", block_size=4)
     prompts = [PROMPTS[0], Prompt(PROMPTS[0].text, PROMPTS[0].seed, key=other)]
     answers = dict(generate_many(prompts, KEY, EMBEDDER, StandInLLM(), SETTINGS, rule=rule_for, batch=2))
     key_ids = [answer.key_id for _, answer in sorted(answers.items()) if isinstance(answer, Generation)]
@@ -255,7 +255,7 @@ def test_a_single_prompt_is_written_in_the_calling_thread() -> None:
 def test_a_key_needs_a_rule_and_its_embedder() -> None:
     with pytest.raises(AlimarkError, match="selection rule"):
         list(generate_many(PROMPTS, KEY, EMBEDDER, StandInLLM(), SETTINGS))
-    other = Key.generate(embedder=StandInEmbedder(32))
+    other = Key.generate(embedder=StandInEmbedder(32), decision="hard")
     for callers in (1, 3):
         with pytest.raises(AlimarkError, match="embedder"):
             list(generate_many([Prompt("Day.", key=other)], KEY, EMBEDDER, StandInLLM(max_concurrency=callers), SETTINGS,

@@ -17,6 +17,7 @@ import pytest
 from alimark import Key
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.keys.derivation import many_vectors
+from alimark.keys.key import SOFT_VERSION
 from alimark.parameters.alimark import AliMarkParameters
 from alimark.parameters.pmark import PMarkParameters
 from alimark.testing import StandInEmbedder
@@ -25,7 +26,7 @@ SECRET = bytes(range(32))
 
 
 def known(block_size: int) -> Key:
-    parameters = AliMarkParameters(block_size=block_size)
+    parameters = AliMarkParameters(decision="hard", block_size=block_size)
     return Key(SECRET, parameters=parameters, embedder="e", fingerprint="sha256:00")
 
 
@@ -73,7 +74,7 @@ def test_vectors_are_orthonormal(m: int, dimension: int) -> None:
 
 
 def test_vectors_of_many_keys_are_those_of_each() -> None:
-    keys = [fresh() for _ in range(5)]
+    keys = [fresh(decision="hard") for _ in range(5)]
     together = many_vectors([key.derivation for key in keys], 64)
     assert all(np.array_equal(together[i], key.vectors(64)) for i, key in enumerate(keys))
     with pytest.raises(KeyMismatch, match="at least as many dimensions"):
@@ -81,9 +82,9 @@ def test_vectors_of_many_keys_are_those_of_each() -> None:
 
 
 def test_null_keys_extend_in_number_and_length() -> None:
-    key = fresh(block_size=5)
+    key = fresh(decision="hard", block_size=5)
     assert np.array_equal(key.null_blocks(500, 1000, 7), key.null_blocks(0, 2100, 12)[500:1500, :7])
-    uniform = fresh().null_blocks(0, 20_000, 2) / 255
+    uniform = fresh(decision="hard").null_blocks(0, 20_000, 2) / 255
     assert abs(uniform.mean() - 0.5) < 0.01
 
 
@@ -105,11 +106,22 @@ def test_from_arrays_and_its_null_law() -> None:
         Key.from_arrays(bits, np.ones((3, 10)), embedder=StandInEmbedder())
 
 
+def test_decisions_are_soft_by_default() -> None:
+    key = Key.generate(secret=SECRET)
+    assert (key.decision, key.block_size, key.span, key.soft_version) == ("soft", 32, 32, SOFT_VERSION)
+    assert Key.generate(secret=SECRET, decision="soft") == key
+    assert Key(SECRET, embedder=key.embedder, fingerprint=key.fingerprint) == key
+    assert AliMarkParameters().soft
+    hard = Key.generate(decision="hard")
+    assert (hard.decision, hard.block_size, hard.span) == ("hard", 8, None)
+    assert not Key.from_arrays([[0, 1], [1, 1]], np.eye(2, 64), embedder=StandInEmbedder()).soft
+
+
 class TestLike:
     @pytest.mark.parametrize(
         "key",
         [
-            fresh(block_size=5, offsets=3, splitter="pysbd", centre=np.linspace(0, 1, 64)),
+            fresh(decision="hard", block_size=5, offsets=3, splitter="pysbd", centre=np.linspace(0, 1, 64)),
             fresh(decision="soft", soft_version=1),
             Key.generate(decision="soft", span=40),
             Key.generate(scheme="kgw", gamma=0.25),
@@ -123,7 +135,7 @@ class TestLike:
         assert again == key
 
     def test_parameters_may_differ(self) -> None:
-        key = fresh(block_size=5)
+        key = fresh(decision="hard", block_size=5)
         assert key.like(offsets=4).public() == key.public() | {"offsets": 4}
         with pytest.raises(KeyFileError, match="alimark has no parameter gamma"):
             key.like(gamma=0.5)
@@ -207,7 +219,7 @@ class TestFile:
     )
     def test_bad_files_are_told(self, tmp_path: Path, change: object, message: str) -> None:
         path = tmp_path / "key.json"
-        key = fresh()
+        key = fresh(decision="hard")
         key.save(path)
         path.write_text(change(path.read_text()))  # type: ignore[operator]
         path.chmod(0o600)

@@ -64,7 +64,7 @@ def test_an_embedder_without_directions_is_used_whole() -> None:
 
 
 def test_hard_keys_have_no_version_to_differ_by(tmp_path: Path) -> None:
-    key = Key(bytes(32), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+    key = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32))
     key.save(tmp_path / "key.json")
     assert Key.load(tmp_path / "key.json").soft_version == key.soft_version
     assert Key.generate(decision="soft", soft_version=1, embedder=EMBEDDER).soft_version == 1

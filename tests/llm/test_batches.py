@@ -11,7 +11,7 @@ from alimark.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder
 
 EMBEDDER = StandInEmbedder()
-KEY = Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint)
+KEY = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(range(32)))
 PROMPTS = [
     Prompt("The council met on Monday.", 1),
     Prompt("A storm came over the sea in the night and broke the wall of the harbour.", 2),

@@ -36,7 +36,7 @@ def told(seen: Seen) -> Reply:
 @pytest.fixture
 def run(command: Run, fake: Fake, waits: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
-    Key(bytes(range(32)), embedder="stand-in", fingerprint=EMBEDDER.fingerprint).save(tmp_path / "key.json")
+    Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(range(32))).save(tmp_path / "key.json")
     lines = [json.dumps({"id": f"p{i}", "prompt": prompt}) for i, prompt in enumerate(PROMPTS)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines), "utf-8")
     words = ["generate", "-k", tmp_path / "key.json", "--input", tmp_path / "prompts.jsonl", "--seed", 1]

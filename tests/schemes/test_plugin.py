@@ -146,7 +146,7 @@ def test_a_scheme_of_a_package_generates_and_detects(key: alimark.Key, tmp_path:
 def test_a_scheme_of_a_package_is_told_apart_among_keys_of_several_schemes(key: alimark.Key) -> None:
     embedder = alimark.load_embedder("small")
     text = alimark.load(key).generate("It was late.", alimark.load_llm("plug:m"), sentences=16, seed=1).text
-    others = [key.like(bytes(32)), alimark.Key.generate(embedder=embedder, secret=bytes(32))]
+    others = [key.like(bytes(32)), alimark.Key.generate(embedder=embedder, decision="hard", secret=bytes(32))]
     answers = alimark.detect(text, [*others, key], embedder=embedder)
     assert len(answers) == 3
     assert answers[0].key_id == key.id

@@ -197,7 +197,7 @@ def test_texts_do_not_depend_on_waves_or_on_who_else_is_served(name: str) -> Non
 
 def test_keys_of_several_schemes_are_told_apart() -> None:
     keys = [key_of(name, n) for n in (1, 2) for name in ("semstamp", "pmark")]
-    keys.append(Key.generate(embedder=EMBEDDER, secret=bytes(32)))
+    keys.append(Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32)))
     text = load(keys[2], embedder=EMBEDDER).generate("A day.", StandInLLM(), sentences=10, seed=3).text
     found = detect(text, keys, embedder=EMBEDDER)
     assert found[0].key_id == keys[2].id

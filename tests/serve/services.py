@@ -106,7 +106,9 @@ def set_up(data: Path, **settings: Any) -> dict[str, str]:
     """Creates a key and a token of each role, as an operator does before the first start."""
     service = stand_in_service(data, **settings)
     # A fixed key: with a random key, tests of what is found would fail now and then.
-    service.ring.add(Key.generate(embedder=StandInEmbedder(), secret=b"a key of the tests, 32 bytes long"[:32]))
+    service.ring.add(
+        Key.generate(embedder=StandInEmbedder(), decision="hard", secret=b"a key of the tests, 32 bytes long"[:32])
+    )
     tokens = {role: service.tokens.create([role], name=role)[1] for role in ("generate", "detect", "admin")}
     service.close()
     return tokens

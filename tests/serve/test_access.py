@@ -93,6 +93,7 @@ def test_a_revoked_token_is_rejected_at_once(running: Running) -> None:
 def test_keys_are_created_rotated_and_retired_and_no_secret_leaves(running: Running) -> None:
     with running.client("admin") as admin, running.client("generate") as writer, running.client("detect") as reader:
         old = admin.post("/v1/keys", json={}).json()["id"]
+        assert running.service.ring.key(old).soft
         text = writer.post("/v1/completions", json={"prompt": "So.", "seed": 4}).json()
         assert text["alimark"]["key_id"] == old, "the newest marks"
         new = admin.post(f"/v1/keys/{old}/rotate", json={})

@@ -40,8 +40,8 @@ def test_same_answers_as_the_library(running: Running, texts: list[str]) -> None
 def test_without_key_ids_all_active_keys_are_tried(running: Running, texts: list[str]) -> None:
     ring = running.service.ring
     first = ring.all()[0].id
-    hard, soft = ring.create(EMBEDDER), ring.create(EMBEDDER, decision="soft")
-    dead, early = ring.create(EMBEDDER), ring.create(EMBEDDER, starts=4e9)
+    hard, soft = ring.create(EMBEDDER, decision="hard"), ring.create(EMBEDDER, decision="soft")
+    dead, early = ring.create(EMBEDDER, decision="hard"), ring.create(EMBEDDER, decision="hard", starts=4e9)
     ring.retire(dead.id)
     with running.client("detect") as client:
         [got] = client.post("/v1/detect", json={"input": texts[0]}).json()["results"]
@@ -58,7 +58,7 @@ def test_without_key_ids_all_active_keys_are_tried(running: Running, texts: list
 
 def test_a_tenant_uses_only_its_own_keys(running: Running, texts: list[str]) -> None:
     ring, tokens = running.service.ring, running.service.tokens
-    key = ring.create(EMBEDDER, tenant="acme")
+    key = ring.create(EMBEDDER, tenant="acme", decision="hard")
     both = tokens.create(["generate", "detect"], tenant="acme")[1]
     with running.client(None) as client:
         client.headers["authorization"] = f"Bearer {both}"
@@ -115,7 +115,7 @@ class Watched(StandInEmbedder):
 
 
 def test_texts_that_wait_share_one_batch() -> None:
-    embedder, key = Watched(), Key.generate(embedder=EMBEDDER)
+    embedder, key = Watched(), Key.generate(embedder=EMBEDDER, decision="hard")
     checker = Checker(lambda _: embedder, max_waiting=20)
     checks = [Check(f"Text {i} was here. It said little.", (key,), DetectionSettings()) for i in range(20)]
     first = checker.submit(checks[:1])
@@ -144,7 +144,7 @@ def test_an_error_of_the_embedder_is_reported_and_the_next_batch_works() -> None
                 raise RuntimeError("out of memory")
             return super().embed(texts)
 
-    embedder, key = Failing(), Key.generate(embedder=EMBEDDER)
+    embedder, key = Failing(), Key.generate(embedder=EMBEDDER, decision="hard")
     checker = Checker(lambda _: embedder, max_waiting=4)
     check = Check("One came. Two went.", (key,), DetectionSettings())
     with pytest.raises(RuntimeError):

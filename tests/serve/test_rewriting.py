@@ -17,7 +17,7 @@ from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import rewrite
 
 EMBEDDER = StandInEmbedder()
-KEY = Key.generate(embedder=EMBEDDER, secret=bytes(32))
+KEY = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32))
 SETTINGS = RewriteSettings(closeness=0.5, mean_closeness=0.5)
 TEXTS = [
     "The mayor opened the bridge.",

@@ -33,12 +33,12 @@ def successor(ring: Ring, key: Key, embedder: str | StandInEmbedder) -> Key:
 @pytest.mark.parametrize(
     "key",
     [
-        Key.generate(embedder=StandInEmbedder(), splitter="blingfire"),
+        Key.generate(embedder=StandInEmbedder(), decision="hard", splitter="blingfire"),
         Key.generate(embedder=StandInEmbedder(), decision="soft", soft_version=1, offsets=7),
-        Key.generate(embedder=StandInEmbedder(), block_size=5, centre=np.linspace(0, 1, 64)),
+        Key.generate(embedder=StandInEmbedder(), decision="hard", block_size=5, centre=np.linspace(0, 1, 64)),
         Key.generate(embedder="all-MiniLM-L6-v2", decision="soft", block_size=16, span=48),
         Key.generate(embedder="all-MiniLM-L6-v2", decision="soft", span=0),
-        Key.generate(embedder="all-MiniLM-L6-v2", span=24),
+        Key.generate(embedder="all-MiniLM-L6-v2", decision="hard", span=24),
     ],
     ids=["splitter", "soft version", "centre", "span", "whole space", "span of a hard key"],
 )
@@ -64,7 +64,7 @@ def test_another_embedder_takes_over_what_does_not_depend_on_the_embedder(ring: 
 
 
 def test_a_key_that_ended_is_read_again_for_its_parameters(ring: Ring, tmp_path: Path) -> None:
-    key = Key.generate(embedder=StandInEmbedder(), block_size=5)
+    key = Key.generate(embedder=StandInEmbedder(), decision="hard", block_size=5)
     ring.add(key)
     ring.retire(key.id)
     service = stand_in_service(tmp_path)  # another process has never loaded it
@@ -73,7 +73,7 @@ def test_a_key_that_ended_is_read_again_for_its_parameters(ring: Ring, tmp_path:
 
 
 def test_an_embedder_with_too_few_dimensions_is_refused(ring: Ring) -> None:
-    label = ring.add(Key.generate(embedder=StandInEmbedder(), block_size=40))
+    label = ring.add(Key.generate(embedder=StandInEmbedder(), decision="hard", block_size=40))
     with pytest.raises(KeyMismatch, match="at least as many dimensions"):
         ring.rotate(label.id, SMALL)
     assert ring.all() == [label]
@@ -89,7 +89,7 @@ def test_a_key_of_given_arrays_is_not_rotated(ring: Ring) -> None:
 
 def test_the_service_goes_on_after_a_rotation_to_its_embedder(tmp_path: Path) -> None:
     with serving(tmp_path) as running, running.client("admin") as admin, running.client("generate") as writer:
-        old = Key.generate(embedder=SMALL, centre=np.full(32, 0.1))
+        old = Key.generate(embedder=SMALL, decision="hard", centre=np.full(32, 0.1))
         running.service.ring.add(old)
         new = admin.post(f"/v1/keys/{old.id}/rotate", json={"ends": 4e9}).json()["id"]
         answer = writer.post("/v1/completions", json={"prompt": "So.", "seed": 4})

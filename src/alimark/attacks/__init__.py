@@ -29,6 +29,7 @@ ATTACKS: Registry[type[Attack]] = Registry(
         "parrot": "alimark.attacks.parrot:Parrot",
         "dipper": "alimark.attacks.dipper:Dipper",
         "chat": "alimark.attacks.chat:Chat",
+        "chat-sentences": "alimark.attacks.chat_sentences:ChatSentences",
         "gpt-3.5": "alimark.attacks.chat:GPT35Turbo",
     },
     error=AttackError,

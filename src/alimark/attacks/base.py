@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
@@ -26,17 +26,19 @@ SettingValue: TypeAlias = "str | float | bool | Sequence[str] | LLM"
 """The values that settings of attacks have: numbers, texts, switches, a pool of texts (`pool`), a loaded model (`engine`)."""
 
 
-def setting(default: T, help_text: str) -> T:
+def setting(default: T, help_text: str, *, record_default: bool = True) -> T:
     """Declares a field of an attack that is a setting.
 
     Args:
         default: The value of the field where none is given.
         help_text: What the help of the command line says about the option.
+        record_default: Whether records name the setting where it has its default. False for a setting that an attack gained
+            after a release: records and job ids of earlier releases, which do not name it, then stay valid.
 
     Returns:
         A dataclass field.
     """
-    return field(default=default, metadata={"help": help_text})
+    return field(default=default, metadata={"help": help_text, "record_default": record_default})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class Attack(ABC):
     @property
     def settings(self) -> Record:
         """The settings as a record keeps them: strings, numbers and booleans by name."""
-        return {option.name: getattr(self, option.name) for option in fields(self) if "help" in option.metadata}  # type: ignore[arg-type]
+        options = [option.name for option in fields(self) if "help" in option.metadata]  # type: ignore[arg-type]
+        return recorded_settings(type(self), {name: getattr(self, name) for name in options})
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -148,6 +151,25 @@ class Attack(ABC):
         if attacked.failed:
             raise AttackError(f"{self.name} failed: {attacked.error}")
         return attacked.text
+
+
+def recorded_settings(kind: type[Attack], settings: Mapping[str, T]) -> dict[str, T]:
+    """The settings that records and job ids name: all but those declared with `record_default=False` that have their default.
+
+    Args:
+        kind: The class of the attack.
+        settings: Settings of the attack by name.
+
+    Returns:
+        The settings to record, by name.
+    """
+    options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
+
+    def is_recorded(name: str, value: T) -> bool:
+        option = options.get(name)
+        return option is None or option.metadata.get("record_default", True) or bool(value != option.default)
+
+    return {name: value for name, value in settings.items() if is_recorded(name, value)}
 
 
 def seed_for(attack: str, seed: int, record_id: str) -> int:
@@ -241,7 +263,8 @@ def _rewritten(sentences: Sequence[Piece], tail: str, answers: dict[str, list[st
     """The text with the first usable answer in the place of each sentence."""
     if not sentences:
         return Attacked("", "the text holds no sentence")
-    rejected, bodies, left = [], [], 0
+    rejected: list[str] = []
+    bodies: list[str | None] = []
     for piece in sentences:
         for answer in answers[piece.body]:
             if flaw := sentence_flaw(answer, piece.body):
@@ -250,11 +273,28 @@ def _rewritten(sentences: Sequence[Piece], tail: str, answers: dict[str, list[st
                 bodies.append(answer.strip())
                 break
         else:
-            bodies.append(piece.body)
-            left += 1
+            bodies.append(None)
+    return replace_sentences(sentences, tail, bodies, rejected)
+
+
+def replace_sentences(
+    sentences: Sequence[Piece], tail: str, bodies: Sequence[str | None], rejected: Sequence[str]
+) -> Attacked:
+    """Puts rewritten sentences in the place of the original ones.
+
+    Args:
+        sentences: The sentences of the text; at least one.
+        tail: What stands after the last sentence.
+        bodies: The rewrite of each sentence, None where no answer was usable: such a sentence stays as it is.
+        rejected: The answers that were not used, each with the reason.
+
+    Returns:
+        The new text, or a failure where too many sentences are left or the sentences together are no rewrite of the text.
+    """
+    left = sum(body is None for body in bodies)
     if left > _MAX_SHARE_LEFT * len(sentences):
         return Attacked("", f"no usable answer for {left} of {len(sentences)} sentences", 1, tuple(rejected), left)
-    text = join([Piece(piece.lead, body) for piece, body in zip(sentences, bodies, strict=True)], tail)
+    text = join([Piece(piece.lead, body or piece.body) for piece, body in zip(sentences, bodies, strict=True)], tail)
     if flaw := joined_flaw(text, join(sentences, tail)):
         return Attacked("", flaw, 1, (*rejected, f"{flaw}: {text[:80]}"), left)
     return Attacked(text, "", 1, tuple(rejected), left)

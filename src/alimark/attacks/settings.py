@@ -101,18 +101,74 @@ class TranslationSettings:
     device: str = _device()
 
 
+CHAT_SYSTEM = "You are a helpful assistant to rewrite text."
+"""The system message of the paper. All prompts are sent with it."""
+
+CHAT_PROMPTS = {
+    "paper": (
+        "Please rewrite the following text, avoiding the use of the same words or phrases as the original text as much as "
+        "possible. You are able to merge or split sentences, but must preserve the original meaning:\n\n{text}"
+    ),
+    "plain": "Paraphrase this text in your own words:\n\n{text}",
+    "editor": (
+        "I wrote the passage below, and it does not read well yet. Please edit it as an experienced editor would: rephrase "
+        "every sentence of the passage, vary how sentences begin and how long they are, and leave out no fact. Reply with the "
+        "edited passage only.\n\n{text}"
+    ),
+    "formal": (
+        "Rewrite this passage in a formal, written style, as in an encyclopedia. Keep all of its content and about its "
+        "length.\n\n{text}"
+    ),
+    "sentence": (
+        "Please rewrite the following sentence, avoiding the use of the same words or phrases as the original sentence as "
+        "much as possible, but preserve the original meaning:\n\n{text}"
+    ),
+}
+"""Instructions to a chat model by name. `paper` is the paper's prompt for GPT-3.5, word for word; `sentence` is the same for a
+single sentence. The others differ from it in style, to show how much the attack depends on its words."""
+
+
+def _chat_llm() -> str:
+    return setting(
+        "qwen2.5-coder-1.5b",
+        "A chat model: a name of `alimark models list`, a path, a hub id, or openai:http://host:port/v1#model.",
+    )
+
+
+def _prompt(name: str, *, record_default: bool = True) -> str:
+    return setting(
+        name,
+        f"The instruction to the model: {', '.join(CHAT_PROMPTS)}, or any text with {{text}} in the place of the original.",
+        record_default=record_default,
+    )
+
+
 @dataclass(frozen=True)
 class ChatSettings:
     """Settings of the attack by a chat model: the whole text in one message, with the paper's prompt."""
 
-    llm: str = setting(
-        "qwen2.5-coder-1.5b",
-        "A chat model: a name of `alimark models list`, a path, a hub id, or openai:http://host:port/v1#model.",
-    )
+    llm: str = _chat_llm()
     temperature: float = setting(1.0, "Sampling temperature.")
     top_p: float = _top_p(1.0)
     max_tokens: int = _max_tokens(1024, "of an answer")
-    tries: int = _tries(4)
+    tries: int = setting(4, "How often a text is generated, in each round, before the attack on it counts as failed.")
+    prompt: str = _prompt("paper", record_default=False)
+    rounds: int = setting(
+        1, "How often the text is rewritten; from the second round on, the model rewrites its own answer.",
+        record_default=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ChatSentencesSettings:
+    """Settings of the attack by a chat model that sees one sentence at a time."""
+
+    llm: str = _chat_llm()
+    temperature: float = setting(1.0, "Sampling temperature.")
+    top_p: float = _top_p(1.0)
+    max_tokens: int = _max_tokens(256, "of a sentence")
+    tries: int = setting(4, "How often a sentence is generated before it stays as it is.")
+    prompt: str = _prompt("sentence")
 
 
 GPT35 = "openai:https://api.openai.com/v1#gpt-3.5-turbo"

@@ -156,7 +156,7 @@ def _row(
     return {
         **_where(cell, detection),
         "attack": attack.label if attack else "none",
-        "attack_name": attack.name if attack else "none",
+        "attack_name": attack.full_name if attack else "none",
         "rate": attack.rate if attack else None,
         "texts": len(sound),
         "failed": failed,
@@ -262,7 +262,7 @@ def _null(run: Run, cell: Cell, records: _Records, null: dict[str, list[float]])
         scores = [records.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
         values = [float(record["z"]) for record in scores if record.get("z") is not None]
         if values:
-            null.setdefault(str(cell.watermark.key.get("block_size", 8)), []).extend(values)
+            null.setdefault(str(cell.watermark.parameters()["block_size"]), []).extend(values)
 
 
 def _examples(run: Run, cell: Cell, records: _Records) -> Iterator[Example]:

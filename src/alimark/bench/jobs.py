@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from alimark.attacks import seed_for
+from alimark.attacks import attack_class, seed_for
+from alimark.attacks.base import recorded_settings
 from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
@@ -62,7 +63,7 @@ class TextToAttack(NamedTuple):
     item: Item
     attack: OneAttack
     parent: str
-    """The id of the attacked text's record."""
+    """The id of the attacked text's record: a written text, or the result of the step before in a chain of attacks."""
     seed: int
 
 
@@ -96,11 +97,23 @@ class Job(Generic[Content_co]):
     id: str
     group: tuple[object, ...] = field(hash=False)
     content: Content_co = field(hash=False)
+    earlier: Job[Content_co] | None = field(default=None, hash=False)
+    """The job of the same stage that must be done before this one: the step before in a chain of attacks."""
+
+    @property
+    def chain(self) -> list[Job[Content_co]]:
+        """The jobs to do one after the other, this one last."""
+        return [*(self.earlier.chain if self.earlier else ()), self]
 
 
 def _generation_parameters(watermark: Watermark) -> dict[str, Any]:
-    """The key's parameters that a written text depends on: all versions of soft decisions write the same texts."""
-    return {name: value for name, value in watermark.key.items() if name != "soft_version"}
+    """The key's parameters that a written text depends on: all versions of soft decisions write the same texts.
+
+    A soft decision is always named and a hard one never, whatever the default and the recipe say: the records of releases
+    whose default was hard name it in this way.
+    """
+    parameters = {name: value for name, value in watermark.key.items() if name not in ("soft_version", "decision")}
+    return parameters | ({"decision": "soft"} if watermark.soft else {})
 
 
 class Plan:
@@ -178,14 +191,19 @@ class Plan:
     def attack_job(
         self, cell: Cell, item: Item, attack: OneAttack, answer: int = 0, again: int = 0
     ) -> Job[TextToAttack]:
-        """`again` numbers attacks on the same text, each with another random seed."""
-        parent = self.generate_job(cell, item, answer=answer).id
+        """An attack on a written text, or the last step of a chain; `chain` has the jobs of all steps.
+
+        `again` numbers attacks on the same text, each with another random seed.
+        """
+        earlier = self.attack_job(cell, item, attack.earlier, answer, again) if attack.earlier else None
+        parent = earlier.id if earlier else self.generate_job(cell, item, answer=answer).id
         pool = cell.data.name if attack.name in POOLED_ATTACKS else ""
-        inputs = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": attack.settings, "pool": pool,
+        settings = recorded_settings(attack_class(attack.name), attack.settings)
+        inputs = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": settings, "pool": pool,
                   "seed": cell.recipe.seed} | ({"again": again} if again else {})  # fmt: skip
         seed = seed_for(attack.name, cell.recipe.seed, f"{parent}/{again}" if again else parent)
-        group = (attack.name, digest(attack.settings), pool)
-        return Job(digest(inputs), group, TextToAttack(cell, item, attack, parent, seed))
+        group = (attack.name, digest(settings), pool)
+        return Job(digest(inputs), group, TextToAttack(cell, item, attack, parent, seed), earlier)
 
     def attacked_items(self) -> Iterator[tuple[Cell, OneAttack, Item]]:
         """Every combination of cell, attack and prompt."""
@@ -208,7 +226,7 @@ class Plan:
                   "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
         version = cell.watermark.key.get("soft_version", SOFT_VERSION)
         # Version 1 is left out, because records from before there was another version do not name it.
-        if cell.watermark.key.get("decision") == "soft" and version != 1:
+        if cell.watermark.soft and version != 1:
             inputs["soft_version"] = version
         group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)
         return Job(digest(inputs), group, TextToScore(cell, detection, source, secret_text, number))

@@ -13,17 +13,22 @@
 
     [[watermark]]
     label = "AliMark"
-    key = { block_size = 8, embedder = "all-MiniLM-L6-v2" }
+    key = { decision = "hard", block_size = 8, embedder = "all-MiniLM-L6-v2" }
     generate = { candidates = 64 }
 
     [[attack]]
     name = "delete"
     rate = [0.1, 0.3, 0.5]              # a list: one attack for each value
 
+    [[attack]]
+    name = "chat"
+    then = { name = "delete", rate = 0.2 }   # a chain: sentences of the rewritten text are deleted
+
     [grid]                              # every combination is run
     "watermark.key.block_size" = [4, 8]
 
-A setting that is left out has its usual default, which is the paper's value if the paper gives one.
+A setting that is left out has its usual default, which is the paper's value if the paper gives one. The exception
+is the decision of AliMark's keys: soft by default, hard in the paper.
 """
 
 from __future__ import annotations
@@ -40,6 +45,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from alimark._util.files import read_text
 from alimark.errors import AlimarkError
+from alimark.parameters import SchemeParameters, known_schemes, parameters_class
+from alimark.parameters.alimark import AliMarkParameters
 
 JsonObject = dict[str, Any]
 Positive = Annotated[int, Field(ge=1)]
@@ -107,6 +114,16 @@ class Watermark(_Part):
         """The key's parameters that only this scheme has."""
         return {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
 
+    def parameters(self) -> SchemeParameters:
+        """The parameters of the keys, with the defaults that do not depend on the embedder; raises KeyFileError."""
+        return parameters_class(self.scheme).of(self.own_parameters, preset=self.key.get("preset"))
+
+    @property
+    def soft(self) -> bool:
+        """Whether the keys are AliMark's, with soft decisions."""
+        parameters = self.parameters()
+        return isinstance(parameters, AliMarkParameters) and parameters.soft
+
 
 class Detection(_Part):
     label: str = ""
@@ -121,6 +138,9 @@ class Attack(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
+    then: Attack | None = None
+    """An attack on the result of this one. The result of a chain's first steps is shared with recipes' attacks of the same
+    settings, so that a model rewrites a text once."""
 
     @property
     def settings(self) -> JsonObject:
@@ -226,7 +246,6 @@ def _check(recipe: Recipe, where: str) -> None:
     from alimark.attacks import load_attack
     from alimark.detection.settings import DetectionSettings
     from alimark.llm.base import Sampling
-    from alimark.parameters import known_schemes, parameters_class
 
     try:
         Sampling(**recipe.llm.sampling)
@@ -234,10 +253,10 @@ def _check(recipe: Recipe, where: str) -> None:
             DetectionSettings(**detection_options(detection))
         for watermark in recipe.watermark:
             if watermark.scheme in known_schemes():  # an unknown scheme is an error of the run only
-                specification = parameters_class(watermark.scheme)
-                specification.of(watermark.own_parameters, preset=watermark.key.get("preset"))
+                watermark.parameters()
         for attack in attacks(recipe):
-            load_attack(attack.name, **attack.settings)
+            for step in attack.steps:
+                load_attack(step.name, **step.settings)
     except (TypeError, ValueError, AlimarkError) as error:
         raise AlimarkError(f"{where} cannot be used: {error}") from None
 
@@ -254,28 +273,63 @@ class OneAttack:
     name: str
     label: str
     settings: dict[str, Any]
+    earlier: OneAttack | None = None
+    """The attack whose result this one attacks; None where it attacks the text as it was written."""
+
+    @property
+    def steps(self) -> list[OneAttack]:
+        """The attacks of a chain, this one last."""
+        return [*(self.earlier.steps if self.earlier else ()), self]
+
+    @property
+    def full_name(self) -> str:
+        """The names of all steps."""
+        return ", ".join(step.name for step in self.steps)
 
     @property
     def rate(self) -> float | None:
+        """The rate, for curves that begin at the text without an attack; a chain has no such curve."""
         rate = self.settings.get("rate")
-        return None if rate is None else float(rate)
+        return None if rate is None or self.earlier else float(rate)
 
 
 def attacks(recipe: Recipe) -> list[OneAttack]:
-    """All attacks of a recipe; a label contains the attack's name, its rate and the settings that are varied."""
-    result = []
-    for attack in recipe.attack:
-        several = {name: value for name, value in attack.settings.items() if isinstance(value, list)}
-        shown = [name for name in attack.settings if name in several or name in ("rate", "via")]
-        for values in itertools.product(*several.values()):
-            settings = attack.settings | dict(zip(several, values, strict=True))
-            label = " ".join([attack.name, *(f"{settings[name]}" for name in shown)])
-            result.append(OneAttack(attack.name, label, settings))
+    """All attacks of a recipe, and of a chain its last step; `OneAttack.steps` has the others.
+
+    A label contains the attack's name, its rate and the settings that are varied, and for a chain the labels of all steps.
+    """
+    result = [expanded for attack in recipe.attack for expanded in _expanded(attack, None)]
     if len({attack.label for attack in result}) < len(result):
         raise AlimarkError(
             "two attacks of the recipe have the same name and rate; give a list of values to one instead"
         )
     return result
+
+
+_ALWAYS_SHOWN = ("rate", "via", "prompt", "rounds")
+
+
+def _expanded(attack: Attack, earlier: OneAttack | None) -> Iterator[OneAttack]:
+    """The attack with each combination of values, followed by its further steps."""
+    several = {name: value for name, value in attack.settings.items() if isinstance(value, list)}
+    shown = [name for name in attack.settings if name in several or name in _ALWAYS_SHOWN]
+    for values in itertools.product(*several.values()):
+        settings = attack.settings | dict(zip(several, values, strict=True))
+        label = " ".join([attack.name, *(_shown(name, settings[name]) for name in shown)])
+        step = OneAttack(attack.name, f"{earlier.label}, {label}" if earlier else label, settings, earlier)
+        if attack.then is None:
+            yield step
+        else:
+            yield from _expanded(attack.then, step)
+
+
+def _shown(name: str, value: object) -> str:
+    """A setting's value in a label."""
+    if name == "rounds":
+        return f"{value} round" if value == 1 else f"{value} rounds"
+    if name == "prompt" and " " in str(value):
+        return f'"{" ".join(str(value).replace("{text}", "").split())}"'
+    return f"{value}"
 
 
 def variants(recipe: Recipe) -> Iterator[Variant]:

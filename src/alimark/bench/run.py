@@ -120,7 +120,15 @@ class Run(Plan):
         self._make("generate", jobs, self._generated)
 
     def attack(self, jobs: Iterable[Job[TextToAttack]]) -> None:
-        self._make("attack", jobs, self._attacked)
+        """Make the missing records of the attacks, and of a chain those of its earlier steps, all first steps first."""
+        steps: list[list[Job[TextToAttack]]] = [[]]
+        for job in jobs:
+            for place, step in enumerate(job.chain):
+                if place == len(steps):
+                    steps.append([])
+                steps[place].append(step)
+        for same_place in steps:
+            self._make("attack", same_place, self._attacked)
 
     def detect(self, jobs: Iterable[Job[TextToScore]]) -> None:
         self._make("detect", jobs, self._detected)
@@ -131,7 +139,8 @@ class Run(Plan):
         done = self.workspace.records(stage, by_id)
         number, processes = self.share
         self.progress.stage(stage, len(by_id), len(done))
-        return [job for job in by_id.values() if job.id not in done and int(job.id, 16) % processes == number]
+        # A chain of attacks belongs to the process that makes its first step, since the other steps need the result.
+        return [job for job in by_id.values() if job.id not in done and int(job.chain[0].id, 16) % processes == number]
 
     def _make(
         self,
@@ -208,13 +217,13 @@ class Run(Plan):
 
     def _attacked(self, jobs: Sequence[Job[TextToAttack]]) -> Iterator[tuple[Job[TextToAttack], Record]]:
         cell, _, wanted, *_ = jobs[0].content
-        parents = self.workspace.records("generate", [job.content.parent for job in jobs])
+        texts = self.texts([job.content.parent for job in jobs])
         sound = []
         for job in jobs:
-            parent = parents.get(job.content.parent, {})
-            if parent.get("text"):
-                sound.append((job, parent["text"]))
-            elif parent:
+            text = texts.get(job.content.parent)
+            if text:
+                sound.append((job, text))
+            elif text is not None:
                 yield job, {"failed": True, "error": "there is no text to attack"}
         settings = dict(wanted.settings)
         if wanted.name in POOLED_ATTACKS:

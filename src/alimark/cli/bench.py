@@ -120,14 +120,14 @@ def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replic
 
 def _fetch_models(recipe: Recipe) -> None:
     """Fetches the weights of all models of a recipe before the first stage."""
-    from alimark.bench.recipe import variants
+    from alimark.bench.recipe import attacks, variants
     from alimark.keys.key import DEFAULT_EMBEDDER
 
     names = {recipe.meaning, recipe.quality.oracle}
     for variant in variants(recipe):
         names |= {variant.recipe.llm.name.split(":", 1)[-1]}
         names |= {str(watermark.key.get("embedder", DEFAULT_EMBEDDER)) for watermark in variant.recipe.watermark}
-        llms = (attack.settings.get("llm") for attack in variant.recipe.attack)
+        llms = (step.settings.get("llm") for attack in attacks(variant.recipe) for step in attack.steps)
         names |= {llm for llm in llms if isinstance(llm, str)}
     loading.fetch_models(*sorted(names))
 

@@ -106,7 +106,7 @@ def fresh_mark(embedder: Embedder) -> AliMark:
     from alimark.keys.key import Key
     from alimark.schemes.alimark import AliMark
 
-    return AliMark(Key.generate(embedder=embedder, decision="soft"), embedder=embedder)
+    return AliMark(Key.generate(embedder=embedder), embedder=embedder)
 
 
 def marked_text(

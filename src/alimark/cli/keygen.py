@@ -24,13 +24,14 @@ Preset = Annotated[
 ]
 FittedFile = Annotated[Path | None, typer.Option(help="What a rival learned from text: a file of `alimark fit`.")]
 Decision = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="hard: bits, as in the paper; soft: margins, of which a rewritten text keeps more (docs/soft.md)."
+        help="soft (AliMark's default): margins, of which a rewritten text keeps more than of bits (docs/soft.md); "
+        "hard: the paper's scheme, bits."
     ),
 ]
 BlockSize = Annotated[
-    int | None, typer.Option(help="Secret bits for each sentence, 1 to 64 (default 8; 32 for soft keys).")
+    int | None, typer.Option(help="Secret bits for each sentence, 1 to 64 (default 32; 8 for hard keys).")
 ]
 EmbedderName = Annotated[
     str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")
@@ -53,7 +54,7 @@ def keygen(
     setting: Settings = None,
     preset: Preset = None,
     fitted: FittedFile = None,
-    decision: Decision = "hard",
+    decision: Decision = None,
     block_size: BlockSize = None,
     embedder: EmbedderName = "all-MiniLM-L6-v2",
     splitter: SplitterName = "nupunkt",
@@ -76,7 +77,7 @@ def keygen(
     if wrong := sorted(set(parameters) & {"scheme", "embedder", "splitter", "preset", "fitted", "secret"}):
         raise AlimarkError(f"--set takes parameters of the scheme, and {wrong[0]} is none of them")
     # Options of AliMark that were left alone are not given to a scheme that does not have them.
-    parameters |= {"decision": decision} if decision != "hard" else {}
+    parameters |= {"decision": decision} if decision is not None else {}
     parameters |= {"block_size": block_size} if block_size is not None else {}
     parameters |= {"centre": _read_centre(centre, embedder)} if centre is not None else {}
     parameters |= {"offsets": offsets} if offsets != 1 else {}

@@ -211,8 +211,8 @@ class Detection:
             >>> embedder = StandInEmbedder()
             >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
             >>> verdict = mark.detect("The lamp went out. Nobody saw it.").verdict()
-            >>> verdict == "too short to tell", verdict.needed
-            (True, 6)
+            >>> verdict == "too short to tell", verdict.needed > 2
+            (True, True)
         """
         if fpr not in self._verdicts:
             self._verdicts[fpr] = self._decide(fpr)
@@ -279,7 +279,7 @@ class Detection:
             >>> from alimark import AliMark, Key
             >>> from alimark.testing import StandInEmbedder
             >>> embedder = StandInEmbedder()
-            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
+            >>> mark = AliMark(Key.generate(embedder=embedder, decision="hard", secret=bytes(32)), embedder=embedder)
             >>> report = mark.detect("The lamp went out. Nobody saw it.").report()
             >>> report["verdict"], report["sentences_needed"], report["fpr"], report["bits"]
             ('too short to tell', 6, 0.01, 16)
@@ -326,7 +326,7 @@ class AlignedDetection(Detection):
         >>> from alimark import AliMark, Key
         >>> from alimark.testing import StandInEmbedder
         >>> embedder = StandInEmbedder()
-        >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
+        >>> mark = AliMark(Key.generate(embedder=embedder, decision="hard", secret=bytes(32)), embedder=embedder)
         >>> detection = mark.detect("The lamp went out. Nobody saw it.", restructure="none")
         >>> [(step.kind, step.sentences, step.text) for step in detection.alignment if step.sentences]
         [('match', (1,), 'The lamp went out.'), ('match', (2,), 'Nobody saw it.')]

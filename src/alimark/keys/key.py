@@ -57,7 +57,7 @@ class Key:
 
     Args:
         secret: 32 secret bytes.
-        parameters: The typed parameters of a scheme; by default those of AliMark.
+        parameters: The typed parameters of a scheme; by default those of AliMark with soft decisions.
         embedder: The name of the sentence embedder, empty for schemes that need none.
         fingerprint: The hash of the embedder's weights.
         splitter: The name of the sentence splitter.
@@ -71,7 +71,7 @@ class Key:
         >>> from alimark.testing import StandInEmbedder
         >>> key = Key(bytes(32), embedder="stand-in", fingerprint=StandInEmbedder().fingerprint)
         >>> key
-        <Key ak67021f2ae59c8be89e alimark hard M=8 stand-in>
+        <Key ak... alimark soft M=32 stand-in>
     """
 
     __slots__ = ("_content", "_derivation")
@@ -89,7 +89,7 @@ class Key:
     ) -> None:
         if len(secret) != 32:
             raise KeyFileError(f"a secret must have 32 bytes, not {len(secret)}")
-        chosen = AliMarkParameters() if parameters is None else parameters
+        chosen = AliMarkParameters.of({}, fingerprint=fingerprint) if parameters is None else parameters
         chosen.check(embedder, fingerprint, fitted)
         self._content = KeyContent(secret, chosen, embedder, fingerprint, splitter, fitted, arrays)
         self._derivation = (
@@ -131,9 +131,10 @@ class Key:
             preset: A named set of parameters; "paper" is what the AliMark paper ran a rival with.
             fitted: The data that the scheme learned from text, for schemes that learn.
             secret: 32 bytes, for repeatable experiments; by default a random secret is drawn.
-            **parameters: Parameters of the scheme; those not given have the defaults of its paper. AliMark has `decision`
-                ("hard" or "soft"), `block_size`, `span` (the number of directions of the embedding space that the secret
-                vectors are taken from; soft keys take as many as fit them best, and 0 asks for the whole space), `offsets`
+            **parameters: Parameters of the scheme. Those of a rival that are not given have the defaults of its paper. AliMark
+                has `decision` ("soft", the default, or "hard", the scheme of the paper), `block_size` (32 for soft keys, 8 for
+                hard ones), `span` (the number of directions of the embedding space that the secret vectors are taken from;
+                soft keys take as many as fit them best, and 0 asks for the whole space), `offsets`
                 (a text starts at one of the first `offsets` blocks, and which one is secret; docs/security.md), `centre` (a
                 corpus mean of the embedder, which is subtracted from every embedding) and `soft_version` (an older way to
                 find soft decisions, for experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
@@ -148,7 +149,7 @@ class Key:
             >>> from alimark.testing import StandInEmbedder
             >>> key = Key.generate(embedder=StandInEmbedder(), block_size=16)
             >>> key.block_size, key.decision
-            (16, 'hard')
+            (16, 'soft')
             >>> Key.generate(scheme="pmark", embedder=StandInEmbedder(), channels=2).parameters.channels
             2
         """
@@ -206,7 +207,7 @@ class Key:
         splitter: str = DEFAULT_SPLITTER,
         law: Law = "uniform",
     ) -> Key:
-        """Makes an AliMark key with given secret bits and vectors, for experiments.
+        """Makes an AliMark key of hard decisions with given secret bits and vectors, for experiments.
 
         Args:
             bits: A table of 0 and 1, one row per block. The rows repeat when a text needs more.
@@ -232,7 +233,7 @@ class Key:
         name, fingerprint = _identify(embedder)
         return cls(
             arrays.secret(),
-            parameters=AliMarkParameters(block_size=arrays.bits.shape[1]),
+            parameters=AliMarkParameters(decision="hard", block_size=arrays.bits.shape[1]),
             embedder=name,
             fingerprint=fingerprint,
             splitter=splitter,

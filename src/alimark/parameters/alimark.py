@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +19,26 @@ MAX_BLOCK_SIZE = 64
 MAX_OFFSETS = 1024
 SOFT_VERSION = 2
 """The newest version of soft decisions, and the default; `alimark.detection.soft_versions` defines all of them."""
+DEFAULT_DECISION: Final = "soft"
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
+HARD_BLOCK_SIZE = 8
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value
 class AliMarkParameters(SchemeParameters):
-    """The parameters of an AliMark key."""
+    """The parameters of an AliMark key.
+
+    The defaults of the fields are those of soft decisions with any embedder. `of` also knows the default block size of hard
+    decisions, and the span that is best for an embedder.
+    """
 
     scheme: ClassVar[str] = "alimark"
     embeds: ClassVar[bool] = True
 
-    decision: str = "hard"
-    """"hard": the signs of a sentence's projections match the bits of its block. "soft": its projection on the direction of
-    its block is large."""
-    block_size: int = 8
+    decision: str = DEFAULT_DECISION
+    """"soft": a sentence's projection on the direction of its block is large. "hard": the signs of its projections match the
+    bits of its block, as in the paper."""
+    block_size: int = SOFT_BLOCK_SIZE
     """Secret bits for each sentence, which is also the number of secret vectors."""
     soft_version: int = SOFT_VERSION
     """The version of soft decisions. Always 1 for hard keys, which have only one version."""
@@ -75,7 +81,7 @@ class AliMarkParameters(SchemeParameters):
         """
         wanted: JsonObject = {**cls._preset(preset), **given}
         cls.check_names(wanted)
-        decision = wanted.get("decision", "hard")
+        decision = wanted.get("decision", DEFAULT_DECISION)
         block_size, span = _shape(decision, fingerprint, wanted.pop("block_size", None), wanted.pop("span", None))
         return cls(block_size=block_size, span=span, **wanted)
 
@@ -123,7 +129,7 @@ class AliMarkParameters(SchemeParameters):
 def _shape(decision: str, fingerprint: str, block_size: int | None, span: int | None) -> tuple[int, int | None]:
     """The block size and the span; by default those for the decision and the embedder."""
     if decision != "soft" or span == 0:
-        default = SOFT_BLOCK_SIZE if decision == "soft" else 8
+        default = SOFT_BLOCK_SIZE if decision == "soft" else HARD_BLOCK_SIZE
         return default if block_size is None else block_size, span or None
     m = SOFT_BLOCK_SIZE if block_size is None else block_size
     if span is None and isinstance(m, int) and max(m, SOFT_SPAN) <= known(fingerprint):

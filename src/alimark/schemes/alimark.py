@@ -144,7 +144,8 @@ class AliMark(SentenceWatermark[AlignedDetection]):
             ...     def draw(self, requests, sampling, over):
             ...         return [[Draw("A young doctor bought the old boat.", 8, "model")] * r.count for r in requests]
             >>> embedder = StandInEmbedder()
-            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(1, 33))), embedder=embedder)
+            >>> key = Key.generate(embedder=embedder, decision="hard", secret=bytes(range(1, 33)))
+            >>> mark = AliMark(key, embedder=embedder)
             >>> text = "The old boat went to a young doctor."
             >>> rewriting = mark.rewrite(text, Chat(), seed=1, candidates=4, closeness=0.5, mean_closeness=0.5)
             >>> rewriting.text, rewriting.rewritten[0].matches_before, rewriting.rewritten[0].matches

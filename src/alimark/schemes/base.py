@@ -233,8 +233,9 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             >>> embedder = StandInEmbedder()
             >>> key = Key.generate(embedder=embedder, secret=bytes(range(32)))
             >>> mark = AliMark(key, embedder=embedder)
-            >>> mark.generate("It was late.", StandInLLM(), sentences=1, candidates=8, seed=1).text
-            'Her brother refused a garden behind the church.'
+            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=3, candidates=8, seed=1)
+            >>> len(generation.sentences)
+            3
             >>> two = mark.generate(["It was late.", "Morning came."], StandInLLM(), sentences=2, candidates=8, seed=1)
             >>> [generation.seed for generation in two]
             [1, 2]

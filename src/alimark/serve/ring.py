@@ -16,7 +16,7 @@ from pathlib import Path
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
-from alimark.parameters.alimark import SOFT_VERSION
+from alimark.parameters.alimark import DEFAULT_DECISION, SOFT_VERSION
 from alimark.schemes.registry import aligns
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
@@ -159,8 +159,8 @@ class Ring:
     # Changes
 
     def create(
-        self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = "hard", offsets: int = 1,
-        starts: float | None = None, ends: float | None = None,
+        self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = DEFAULT_DECISION,
+        offsets: int = 1, starts: float | None = None, ends: float | None = None,
     ) -> Label:  # fmt: skip
         """Generates a key and adds it."""
         key = Key.generate(embedder=embedder, decision=decision, offsets=offsets)

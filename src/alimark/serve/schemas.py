@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from alimark._util.json_types import JsonObject
 from alimark.keys.key import MAX_OFFSETS
+from alimark.parameters.alimark import DEFAULT_DECISION
 from alimark.serve.auth import LABEL
 
 Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]
@@ -251,13 +252,13 @@ class NewKey(Strict):
 
     tenant: Label = ""
     model: Label = ""
-    decision: Literal["hard", "soft"] = "hard"
+    decision: Literal["hard", "soft"] = DEFAULT_DECISION
     offsets: int = Field(
         1, ge=1, le=MAX_OFFSETS, description="Number of secret positions in the key at which a text may start."
     )
     starts: Time | None = None
     ends: Time | None = None
-    model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "hard"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "soft"}]})
 
 
 class EndOfKey(Strict):

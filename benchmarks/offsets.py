@@ -32,7 +32,7 @@ SETTINGS = DetectionSettings()
 def with_offsets(key: Key, offsets: int) -> Scoring:
     rule = scoring(key, SETTINGS)
     if isinstance(rule, Soft):
-        return Soft(rule.version, rule.restructure, offsets)
+        return Soft(rule.version, rule.restructure, key.like(offsets=offsets).starts)
     assert isinstance(rule, Hard)
     return Hard(rule.m, rule.settings, offsets)
 

@@ -18,7 +18,8 @@ from alimark.bench.data import load as load_data
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
 from alimark.bench.workspace import digest
 from alimark.generation.api import GenerationSettings
-from alimark.keys.key import SOFT_VERSION
+from alimark.keys.fitted import Fitted
+from alimark.keys.key import SOFT_VERSION, Key
 from alimark.llm.base import Sampling
 from alimark.schemes.registry import scheme
 
@@ -107,13 +108,33 @@ class Job(Generic[Content_co]):
 
 
 def _generation_parameters(watermark: Watermark) -> dict[str, Any]:
-    """The key's parameters that a written text depends on: all versions of soft decisions write the same texts.
+    """The key's parameters that a written text depends on.
 
     A soft decision is always named and a hard one never, whatever the default and the recipe say: the records of releases
-    whose default was hard name it in this way.
+    whose default was hard name it in this way. Versions 1 and 2 of soft decisions write the same texts; of version 3 the
+    parameters with their defaults count, such as the table of directions of the embedder.
     """
     parameters = {name: value for name, value in watermark.key.items() if name not in ("soft_version", "decision")}
-    return parameters | ({"decision": "soft"} if watermark.soft else {})
+    if not watermark.soft:
+        return parameters
+    version = watermark.key.get("soft_version", SOFT_VERSION)
+    if version < 3:
+        return parameters | {"decision": "soft"}
+    return parameters | _public_parameters(watermark)
+
+
+_version_3: dict[str, dict[str, Any]] = {}
+
+
+def _public_parameters(watermark: Watermark) -> dict[str, Any]:
+    """The parameters of a version-3 key with their defaults, which depend on the embedder."""
+    name = digest(watermark.key)
+    if name not in _version_3:
+        given = dict(watermark.key)
+        fitted = Fitted.load(given.pop("fitted")) if "fitted" in given else None
+        key = Key.generate(scheme=watermark.scheme, secret=bytes(32), fitted=fitted, **given)
+        _version_3[name] = key.parameters.to_json()
+    return _version_3[name]
 
 
 class Plan:

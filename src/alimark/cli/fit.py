@@ -12,7 +12,7 @@ import typer
 from alimark.cli import loading, options, show
 from alimark.errors import AlimarkError
 
-SchemeName = Annotated[str, typer.Argument(help="The scheme that learns: k-semstamp, simmark or sir.")]
+SchemeName = Annotated[str, typer.Argument(help="What to learn: directions (for AliMark), k-semstamp, simmark or sir.")]
 Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write, for `alimark keygen --fitted`.")]
 EmbedderName = Annotated[
     str, typer.Option(help="Sentence embedder: a name from `alimark models list`, a path or a hub id.")
@@ -33,11 +33,15 @@ def fit(
 ) -> None:
     """Learn from human text what the keys of a scheme need.
 
+    directions are for AliMark keys with an embedder that alimark ships no
+    directions for: along them more of a mark survives a rewrite.
     k-semstamp learns k-means regions of sentences of the domain, simmark an
     interval of the similarity of neighbouring sentences, sir a network from
     the embedding of a text to a bias of its tokens. Use other texts than those
     that you test a detector on; the file records their number and their hash.
 
+        alimark fit directions --human texts.jsonl --embedder my/embedder -o directions.npz
+        alimark keygen --embedder my/embedder --fitted directions.npz -o key.json
         alimark fit k-semstamp --human texts.jsonl -o regions.npz
         alimark fit simmark --human texts.jsonl --set distance=euclidean -o interval.npz
         alimark fit sir --human texts.jsonl -o sir.safetensors
@@ -71,6 +75,7 @@ def _learning_scheme(name: str) -> Any:
     from alimark.schemes.registry import names
     from alimark.schemes.registry import scheme as scheme_class
 
+    name = "alimark" if name == "directions" else name
     kind: Any = scheme_class(name)
     if not hasattr(kind, "fit"):
         learning = ", ".join(other for other in names() if hasattr(scheme_class(other), "fit"))

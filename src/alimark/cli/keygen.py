@@ -22,7 +22,10 @@ Settings = Annotated[
 Preset = Annotated[
     str | None, typer.Option(help="paper: a rival as the AliMark paper ran it, in place of its own defaults.")
 ]
-FittedFile = Annotated[Path | None, typer.Option(help="What a rival learned from text: a file of `alimark fit`.")]
+FittedFile = Annotated[
+    Path | None,
+    typer.Option(help="What was learned from text: directions, or what a rival needs; a file of `alimark fit`."),
+]
 Decision = Annotated[
     str | None,
     typer.Option(
@@ -97,7 +100,6 @@ def keygen(
 
 def _notes(key: Key, output: Path) -> list[str]:
     """Says in three lines what was made, what it is, and when to choose otherwise; a fourth says what a soft key lacks."""
-    from alimark.embedding.directions import known
     from alimark.schemes.registry import aligns
 
     notes = [f"The key {key.id} is in {output}, which holds the secret: keep it safe and out of version control."]
@@ -119,7 +121,7 @@ def _notes(key: Key, output: Path) -> list[str]:
         "When to choose otherwise: --decision hard is the scheme of the paper, for comparisons with it; where others can "
         "collect many of your texts, use several keys or --offsets (docs/security.md).",
     ]
-    if not known(key.fingerprint):
+    if key.span is None:
         notes.append(
             f"note: alimark ships no directions for {key.embedder}, so the key uses its whole embedding space, and fewer "
             "rewritten texts will be found; `alimark fit directions` learns directions from your texts"

@@ -16,7 +16,7 @@ from alimark.keys.key import Key
 
 def excerpt_length(key: Key, settings: DetectionSettings) -> int:
     """The number of the key's blocks in which a passage is looked for."""
-    return settings.max_blocks + key.offsets - 1
+    return settings.max_blocks + int(key.starts[-1])
 
 
 def score_excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Score:

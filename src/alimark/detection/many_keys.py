@@ -5,6 +5,7 @@ The stages are those of `pipeline`; this module adds the scoring of keys in batc
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -143,10 +144,9 @@ def best_keys(
 def _score_keys(units: Units, vectors: Vectors, keys: Sequence[Key], settings: DetectionSettings) -> list[float]:
     """The raw score of each key, computed in batches of keys of the same shape."""
     scores = [0.0] * len(keys)
-    groups: dict[tuple[int, int | None, int, int, bytes], list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for number, key in enumerate(keys):
-        centre = b"" if key.centre is None else key.centre.tobytes()
-        groups.setdefault((key.block_size, key.span, key.soft_version, key.offsets, centre), []).append(number)
+        groups.setdefault(json.dumps(key.parameters.to_json(), sort_keys=True), []).append(number)
     for members in groups.values():
         for batch in parts(members, _batch_size(units, keys[members[0]])):
             batch_scores = _score_batch(units, vectors, [keys[number] for number in batch], settings)

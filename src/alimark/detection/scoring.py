@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -161,8 +161,8 @@ class Soft:
 
     version: SoftVersion
     restructure: bool
-    offsets: int = 1
-    """A text starts at one of the first `offsets` blocks, each as likely."""
+    first_blocks: Ints = field(default_factory=lambda: soft.FIRST_BLOCK)
+    """A text starts at one of these blocks, each as likely."""
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Soft:
@@ -173,7 +173,8 @@ class Soft:
             raise AlimarkError(
                 "alpha and beta bound the blocks that hard bits are aligned with; for a soft key its version fixes them"
             )
-        return cls(SOFT_VERSIONS[key.soft_version], settings.limits.total > 0, key.offsets)
+        version = SOFT_VERSIONS[key.soft_version]
+        return cls(version, version.restructures and settings.limits.total > 0, key.starts)
 
     @property
     def limits(self) -> Limits:
@@ -187,16 +188,21 @@ class Soft:
         return rules if self.restructure else tuple(rule.without_restructuring() for rule in rules)
 
     def length(self, sentences: int) -> int:
-        return math.ceil(self.version.blocks * sentences) + self.offsets - 1
+        return math.ceil(self.version.blocks * sentences) + int(self.first_blocks[-1])
 
     def signals(self, units: Units, projections: Floats) -> Signals:
         """The projections minus their mean over the text, each unit scaled to a mean square of 1.
 
-        The mean says what the text is about, which the choice of candidates hardly changes.
+        The mean says what the text is about, which the choice of candidates hardly changes. Where the version says so, units
+        that lie close to the mean, because they say little, count less than the others.
         """
-        sentences = projections[units.index[:, 0, WHOLE]]
+        rows = units.index[:, 0, WHOLE]
+        sentences = projections[rows]
         centred = projections - sentences.sum(axis=0) / (len(sentences) + self.version.shrink)
-        scaled = centred / np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
+        norms = np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
+        scaled = centred / norms
+        if self.version.norm_weight:
+            scaled *= (norms / np.sqrt((norms[rows] ** 2).mean())) ** self.version.norm_weight
         return Signals(to_bits(scaled)[units.index], units.index >= 0, soft=scaled[units.index[:, :2, WHOLE]])
 
     def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
@@ -205,12 +211,12 @@ class Soft:
         lengths = np.array([self.length(len(text.packed)) for text in signals])
         return soft.search_soft(
             tables, joinable, blocks, lengths, self._rules, starts=_starts(signals), texts=texts, keys=keys,
-            offsets=self.offsets,
+            first_blocks=self.first_blocks, weights=self.version.weights,
         )  # fmt: skip
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
         """The likeliest alignment under the first rule, the most general one, whichever rule contributes most."""
-        return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rules[0], self.offsets)[1]
+        return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rules[0], self.first_blocks)[1]
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
         return soft.search_local_soft(signals.tables, signals.joinable, blocks, self.version.local)

@@ -11,12 +11,18 @@ class SoftVersion(NamedTuple):
     """The detector of a soft key. A version never changes, so that every later release finds the texts it marked."""
 
     rules: tuple[SoftRule, ...]
-    """Models of rewriting, all equally likely. The alignment that is shown follows the first."""
+    """Models of rewriting. The alignment that is shown follows the first."""
     shrink: float
     """The text's mean is shrunk as if the text had this many more average sentences: in a short text it counts less."""
     blocks: float
     """Blocks that a text may be aligned with, per sentence."""
     local: LocalCosts
+    weights: tuple[float, ...] | None = None
+    """How likely each rule is; None: all the same."""
+    norm_weight: float = 0.0
+    """How much more a sentence counts that lies far from the text's mean: 0 not at all, 1 in proportion to its distance."""
+    restructures: bool = True
+    """Whether a sentence may carry a block together with the sentence before it. If not, only sentences are embedded."""
 
 
 _ANYTHING = SoftRule(
@@ -37,5 +43,27 @@ _VERSION_1 = SoftVersion(
     blocks=2.0,
     local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),
 )
-SOFT_VERSIONS = {1: _VERSION_1, 2: _VERSION_1._replace(rules=(_ANYTHING, _DELETED, _REORDERED, _PASTED))}
+_SURE = SoftRule(
+    worth=1.8, foreign=0.04, replaced=0.004, moved=0.07, repeated=0.04, skipped=0.036, further=0.53,
+    two=0.0, three=0.0, joined=0.0, jump=0.008,
+)  # fmt: skip
+_VERSION_3 = SoftVersion(
+    rules=(
+        _SURE,
+        _SURE._replace(foreign=0.1, replaced=0.2, moved=0.03, skipped=0.03),
+        _SURE._replace(foreign=0.35, moved=0.02, repeated=0.014, skipped=0.02),
+        _SURE._replace(foreign=0.004, moved=0.47, repeated=0.01, skipped=0.66, further=0.18),
+        _SURE._replace(foreign=0.03, replaced=0.33, moved=0.98, repeated=0.01, skipped=0.005),
+        _SURE._replace(foreign=0.003, outside=0.96, leaving=0.12, staying=0.76, resumed=0.29, jump=0.012),
+    ),
+    shrink=20.0,
+    blocks=2.5,
+    local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),
+    restructures=False,
+)
+SOFT_VERSIONS = {
+    1: _VERSION_1,
+    2: _VERSION_1._replace(rules=(_ANYTHING, _DELETED, _REORDERED, _PASTED)),
+    3: _VERSION_3,
+}
 """docs/soft.md describes how these values were chosen and which others were tried."""

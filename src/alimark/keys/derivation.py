@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alimark._util.arrays import Floats
-from alimark.embedding.directions import directions
+from alimark._util.arrays import Floats, Ints
+from alimark.embedding.directions import DirectionTable, directions
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.keys.arithmetic import BYTES_A_NORMAL, Blocks, normals, orthonormal, pack_bits
 from alimark.parameters.alimark import AliMarkParameters
@@ -74,30 +74,50 @@ class Derivation:
     """The secret blocks and vectors of one AliMark key, and the blocks of the random keys that it is compared with."""
 
     def __init__(
-        self, secret: bytes, parameters: AliMarkParameters, fingerprint: str, arrays: GivenArrays | None
+        self,
+        secret: bytes,
+        parameters: AliMarkParameters,
+        fingerprint: str,
+        arrays: GivenArrays | None,
+        table: DirectionTable | None = None,
     ) -> None:
         self._secret, self.parameters, self.fingerprint, self.arrays = secret, parameters, fingerprint, arrays
+        self.table = table
         self._vectors: dict[int, Floats] = {}
 
     @property
     def law(self) -> Law:
         return "uniform" if self.arrays is None else self.arrays.law
 
+    def run_numbers(self, count: int) -> Ints:
+        """The number of the run that each of the first `count` sentences belongs to; the sentences of a run share its bits."""
+        sizes = self.parameters.run
+        last = max(0, -(-(count - sum(sizes)) // sizes[-1]))
+        return np.repeat(np.arange(len(sizes) + last), [*sizes, *[sizes[-1]] * last])[:count]
+
+    def run_starts(self, count: int) -> Ints:
+        """The number of the sentence, from 0, that each of the first `count` runs begins with."""
+        sizes = self.parameters.run
+        return np.cumsum([0, *sizes, *[sizes[-1]] * max(0, count - len(sizes))])[:count]
+
     def blocks(self, count: int) -> Blocks:
-        """The first `count` blocks of the secret bits, each packed into an integer, first bit highest."""
+        """The blocks of the first `count` sentences, each packed into an integer, first bit highest."""
         m = self.parameters.block_size
         if self.arrays is not None:
             return pack_bits(np.resize(self.arrays.bits, (count, m)))
-        data = np.frombuffer(stream(self._secret, "bits", -(-count * m // 8)), np.uint8)
-        return pack_bits(np.unpackbits(data)[: count * m].reshape(count, m))
+        runs = self.run_numbers(count)
+        different = int(runs.max(initial=-1)) + 1
+        data = np.frombuffer(stream(self._secret, "bits", -(-different * m // 8)), np.uint8)
+        return pack_bits(np.unpackbits(data)[: different * m].reshape(different, m))[runs]
 
     def null_blocks(self, first: int, count: int, length: int) -> Blocks:
         """The blocks of `count` random keys from number `first` on. They are repeatable, and secret like the key."""
         chunks = range(first // _KEYS_A_CHUNK, -(-(first + count) // _KEYS_A_CHUNK))
         draw = self._uniform_chunk if self.law == "uniform" else self._shuffled_chunk
-        drawn = np.concatenate([draw(chunk, length) for chunk in chunks])
+        runs = self.run_numbers(length)
+        drawn = np.concatenate([draw(chunk, int(runs.max(initial=-1)) + 1) for chunk in chunks])
         start = first - chunks[0] * _KEYS_A_CHUNK
-        return np.ascontiguousarray(drawn[start : start + count])
+        return np.ascontiguousarray(drawn[start : start + count][:, runs])
 
     def _uniform_chunk(self, chunk: int, length: int) -> Blocks:
         # One call for each block index, so that longer texts extend the same keys.
@@ -121,7 +141,7 @@ class Derivation:
         return np.tile(given[order], (1, repeats))[:, :length]
 
     def vectors(self, dimension: int) -> Floats:
-        """The orthonormal secret vectors, one per row."""
+        """The secret vectors, one per row: orthonormal, except where version 3 takes them from scaled directions."""
         if self.arrays is not None:
             given = self.arrays.vectors
             if given.shape[1] != dimension:
@@ -153,8 +173,15 @@ def many_vectors(keys: Sequence[Derivation], dimension: int) -> Floats:
     if span is None:
         return orthonormal(np.stack([key.rows(dimension) for key in keys]))
     within = orthonormal(np.stack([key.rows(span) for key in keys]))
-    # The directions are stored with reduced precision, so they are made orthonormal again.
-    basis = orthonormal(directions(keys[0].fingerprint, span)[None])[0]
+    if keys[0].table is not None:
+        basis = keys[0].table.rows[:span]  # the scale of each direction is part of what was learned
+        if basis.shape[1] != dimension:
+            raise KeyMismatch(
+                f"the key's directions have {basis.shape[1]} dimensions, but the embedder has {dimension}"
+            )
+    else:
+        # The directions are stored with reduced precision, so they are made orthonormal again.
+        basis = orthonormal(directions(keys[0].fingerprint, span)[None])[0]
     rotated = np.zeros((len(keys), within.shape[1], dimension))
     for k in range(span):  # a fixed order of summation gives the same bits on every machine
         rotated += within[:, :, k, None] * basis[k]

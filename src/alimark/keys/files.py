@@ -49,11 +49,14 @@ class KeyContent:
             public |= first | embedder | {"splitter": self.splitter}
             offsets = {"offsets": parameters.pop("offsets")} if "offsets" in parameters else {}
             law = {} if self.arrays is None or self.arrays.law == "uniform" else {"law": self.arrays.law}
-            return public | parameters | law | offsets
+            return public | parameters | law | offsets | self._fitted()
         public["parameters"] = parameters
         public |= embedder if self.embedder else {}
         public["splitter"] = self.splitter
-        return public | ({} if self.fitted is None else {"fitted": self.fitted.public()})
+        return public | self._fitted()
+
+    def _fitted(self) -> JsonObject:
+        return {} if self.fitted is None else {"fitted": self.fitted.public()}
 
     def encode(self, key_id: str) -> bytes:
         """The content of the key file."""
@@ -138,7 +141,7 @@ def _content(fields: JsonObject) -> KeyContent:
     parameters: SchemeParameters
     if scheme == "alimark":
         parameters = AliMarkParameters.parse(fields)
-        embedder, fingerprint, fitted = str(fields["embedder"]), str(fields["fingerprint"]), None
+        embedder, fingerprint = str(fields["embedder"]), str(fields["fingerprint"])
     else:
         if not isinstance(fields["parameters"], dict):
             raise ValueError("parameters")

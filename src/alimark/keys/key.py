@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alimark._util.arrays import Floats
+from alimark._util.arrays import Floats, Ints
 from alimark._util.json_types import JsonObject
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.keys import derivation, files
@@ -51,9 +51,9 @@ class Key:
     """A secret and the public parameters that generation and detection must share.
 
     Keys are made by `Key.generate`, `Key.like`, `Key.from_arrays` and `Key.load`; two keys are equal where their ids are.
-    The properties `block_size`, `decision`, `soft`, `soft_version`, `span`, `centre`, `law` and `offsets` and the methods
-    `blocks`, `null_blocks`, `vectors` and `start` belong to AliMark and raise KeyMismatch for a key of another scheme, whose
-    parameters are in `parameters`.
+    The properties `block_size`, `decision`, `soft`, `soft_version`, `span`, `centre`, `law`, `run`, `starts` and `offsets` and
+    the methods `blocks`, `null_blocks`, `vectors` and `start` belong to AliMark and raise KeyMismatch for a key of another
+    scheme, whose parameters are in `parameters`.
 
     Args:
         secret: 32 secret bytes.
@@ -93,7 +93,9 @@ class Key:
         chosen.check(embedder, fingerprint, fitted)
         self._content = KeyContent(secret, chosen, embedder, fingerprint, splitter, fitted, arrays)
         self._derivation = (
-            Derivation(secret, chosen, fingerprint, arrays) if isinstance(chosen, AliMarkParameters) else None
+            Derivation(secret, chosen, fingerprint, arrays, chosen.table(fingerprint, fitted))
+            if isinstance(chosen, AliMarkParameters)
+            else None
         )
 
     @classmethod
@@ -157,7 +159,7 @@ class Key:
         name, fingerprint = _identify(embedder or DEFAULT_EMBEDDER) if specification.embeds else ("", "")
         return cls(
             secrets.token_bytes(32) if secret is None else secret,
-            parameters=specification.of(parameters, preset=preset, fingerprint=fingerprint),
+            parameters=specification.of(parameters, preset=preset, fingerprint=fingerprint, fitted=fitted),
             embedder=name,
             fingerprint=fingerprint,
             splitter=splitter,
@@ -409,12 +411,22 @@ class Key:
         return self.derivation.null_blocks(first, count, length)
 
     def vectors(self, dimension: int) -> Floats:
-        """AliMark's: the orthonormal secret vectors, one per row."""
+        """AliMark's: the secret vectors, one per row."""
         return self.derivation.vectors(dimension)
 
     def start(self, text: str) -> int:
         """AliMark's: the number of the block, from 0, that a text starts with. `text` is an id of the text."""
-        return int(self.offsets * self.uniform("start", text))
+        return int(self.starts[int(self.offsets * self.uniform("start", text))])
+
+    @property
+    def starts(self) -> Ints:
+        """AliMark's: the numbers of the blocks that a text may start with: where the first `offsets` runs begin."""
+        return self.derivation.run_starts(self.offsets)
+
+    @property
+    def run(self) -> tuple[int, ...]:
+        """AliMark's: how many neighbouring sentences share each block; the last number holds for all further blocks."""
+        return self.derivation.parameters.run
 
     # The key file
 

@@ -28,7 +28,8 @@ def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
         )
     centre: NDArray[np.floating] | None = key.centre
     if centre is None and key.soft:
-        centre = mean(key.fingerprint)
+        table = key.derivation.table
+        centre = mean(key.fingerprint) if table is None else table.mean
     return wide if centre is None else wide - centre
 
 

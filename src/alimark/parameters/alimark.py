@@ -11,17 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.json_types import JsonObject
-from alimark.embedding.directions import known
+from alimark.embedding.directions import DirectionTable, known, noise_aware
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.parameters.base import FittedData, SchemeParameters
 
 MAX_BLOCK_SIZE = 64
 MAX_OFFSETS = 1024
-SOFT_VERSION = 2
+MAX_RUN = 64
+SOFT_VERSION = 3
 """The newest version of soft decisions, and the default; `alimark.detection.soft_versions` defines all of them."""
 DEFAULT_DECISION: Final = "soft"
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 HARD_BLOCK_SIZE = 8
+DEFAULT_RUN = (4,)
+"""The sentences of each block of a version-3 key."""
+VERSION_3_FIELDS = ("run", "directions", "text_version", "starts", "payload_bits")
+"""The parameters that version 3 added. Key files of older versions do not have them."""
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value
@@ -48,6 +53,16 @@ class AliMarkParameters(SchemeParameters):
     """A corpus mean of the embedder, subtracted from every embedding when marking and when detecting."""
     offsets: int = 1
     """The number of blocks that a text may begin with, in secret."""
+    run: tuple[int, ...] = (1,)
+    """The number of neighbouring sentences that share each block; the last number holds for all further blocks."""
+    directions: str | None = None
+    """The digest of the table of directions that the vectors are taken from; None: the whole space, or an older version."""
+    text_version: int = 0
+    """How a text is read before it is split: 0 as it stands. Reserved; no other value is known to this release."""
+    starts: str = "text"
+    """What decides with which of its `offsets` first blocks a text begins: "text", a random choice for each text."""
+    payload_bits: int = 0
+    """The bits of a message inside the mark. Reserved; no other value than 0 is known to this release."""
 
     def __post_init__(self) -> None:
         if self.decision not in ("hard", "soft"):
@@ -67,6 +82,24 @@ class AliMarkParameters(SchemeParameters):
             raise KeyFileError(f"offsets must be a whole number from 1 to {MAX_OFFSETS}, not {self.offsets!r}")
         if not self.soft:
             object.__setattr__(self, "soft_version", 1)
+        self._check_version_3_fields()
+
+    def _check_version_3_fields(self) -> None:
+        given: object = self.run
+        run = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+        if not run or not all(type(size) is int and 1 <= size <= MAX_RUN for size in run):
+            raise KeyFileError(f"run must be one or more whole numbers from 1 to {MAX_RUN}, not {self.run!r}")
+        object.__setattr__(self, "run", run)
+        for name, known_value in (("text_version", 0), ("starts", "text"), ("payload_bits", 0)):
+            value = getattr(self, name)
+            if type(value) is not type(known_value) or value != known_value:
+                raise KeyFileError(f"{name} {value!r} is not known to this release; upgrade alimark")
+        defaults = {field.name: field.default for field in fields(self)}
+        if self.soft_version < 3 and any(getattr(self, name) != defaults[name] for name in VERSION_3_FIELDS):
+            raise KeyFileError(
+                f"{', '.join(VERSION_3_FIELDS)} are parameters of soft decisions of version 3; leave them out, or use "
+                'decision="soft"'
+            )
 
     @property
     def soft(self) -> bool:
@@ -74,27 +107,67 @@ class AliMarkParameters(SchemeParameters):
         return self.decision == "soft"
 
     @classmethod
-    def of(cls, given: Mapping[str, object], *, preset: str | None = None, fingerprint: str = "") -> Self:
-        """Makes the parameters from those given and the defaults for the decision and the embedder.
+    def of(
+        cls,
+        given: Mapping[str, object],
+        *,
+        preset: str | None = None,
+        fingerprint: str = "",
+        fitted: FittedData | None = None,
+    ) -> Self:
+        """Makes the parameters from those given and the defaults for the decision, the version and the embedder.
 
-        A block_size or span of None means the default. A span of 0 means the whole space.
+        A block_size or span of None means the default. A span of 0 means the whole space. `fitted` is a table of directions
+        that `alimark fit directions` learned, for embedders that have none.
         """
         wanted: JsonObject = {**cls._preset(preset), **given}
         cls.check_names(wanted)
         decision = wanted.get("decision", DEFAULT_DECISION)
-        block_size, span = _shape(decision, fingerprint, wanted.pop("block_size", None), wanted.pop("span", None))
+        version = wanted.get("soft_version", SOFT_VERSION) if decision == "soft" else 1
+        table = fitted_table(fitted) or noise_aware(fingerprint)
+        spans = known(fingerprint)
+        if version == 3:
+            wanted.setdefault("run", DEFAULT_RUN)
+            spans = 0 if table is None else len(table.rows)
+        block_size, span = _shape(decision, spans, wanted.pop("block_size", None), wanted.pop("span", None))
+        if version == 3 and span is not None and table is not None:
+            wanted.setdefault("directions", table.digest)
         return cls(block_size=block_size, span=span, **wanted)
+
+    def table(self, fingerprint: str, fitted: FittedData | None) -> DirectionTable | None:
+        """The table of directions of a version-3 key; None where its vectors come from the whole space.
+
+        Raises:
+            KeyFileError: No table has the digest that the key names.
+        """
+        if self.directions is None:
+            return None
+        for table in (fitted_table(fitted), noise_aware(fingerprint)):
+            if table is not None and table.digest == self.directions:
+                return table
+        raise KeyFileError(f"the directions {self.directions[:19]}... are not known to this release; upgrade alimark")
 
     def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
         """Checks that the span is at most the number of known directions of the embedder; raises KeyFileError if not."""
         super().check(embedder, fingerprint, fitted)
+        if self.soft_version == 3 and (self.span is None) != (self.directions is None):
+            raise KeyFileError("a version-3 key has both a span and a table of directions, or neither")
         if self.span is None:
             return
-        most = known(fingerprint)
+        table = self.table(fingerprint, fitted)
+        most = known(fingerprint) if table is None else len(table.rows)
         if type(self.span) is not int or not self.block_size <= self.span <= most:
             raise KeyFileError(
                 f"span must be a number of directions from block_size ({self.block_size}) to those known of {embedder} "
                 f"({most}), not {self.span!r}"
+            )
+
+    def check_fitted(self, fitted: FittedData | None) -> None:
+        """Checks a learned table of directions, which only version-3 keys have; raises KeyFileError if it does not fit."""
+        table = fitted_table(fitted)
+        if table is not None and table.digest != self.directions:
+            raise KeyFileError(
+                "learned directions are for soft keys of version 3, and only with a span; leave the learned data out"
             )
 
     def check_dimension(self, dimension: int) -> None:
@@ -113,6 +186,8 @@ class AliMarkParameters(SchemeParameters):
             content["centre"] = base64.b64encode(self.centre.astype("<f4").tobytes()).decode()
         if self.offsets != 1:
             content["offsets"] = self.offsets
+        if self.soft_version >= 3:
+            content |= {name: getattr(self, name) for name in VERSION_3_FIELDS} | {"run": list(self.run)}
         return content
 
     @classmethod
@@ -126,12 +201,26 @@ class AliMarkParameters(SchemeParameters):
         )
 
 
-def _shape(decision: str, fingerprint: str, block_size: int | None, span: int | None) -> tuple[int, int | None]:
-    """The block size and the span; by default those for the decision and the embedder."""
+def fitted_table(fitted: FittedData | None) -> DirectionTable | None:
+    """The table of directions inside learned data, checked; None where there are no learned data.
+
+    Raises:
+        KeyFileError: The learned data hold no table, or one that is malformed.
+    """
+    if fitted is None:
+        return None
+    rows, mean = fitted.arrays.get("directions"), fitted.arrays.get("mean")
+    if rows is None or mean is None or rows.ndim != 2 or mean.shape != rows.shape[1:] or len(rows) < 1:
+        raise KeyFileError("the learned data hold no table of directions; make one: alimark fit directions")
+    return DirectionTable.of(rows, mean)
+
+
+def _shape(decision: str, known_directions: int, block_size: int | None, span: int | None) -> tuple[int, int | None]:
+    """The block size and the span; by default those for the decision and the number of known directions."""
     if decision != "soft" or span == 0:
         default = SOFT_BLOCK_SIZE if decision == "soft" else HARD_BLOCK_SIZE
         return default if block_size is None else block_size, span or None
     m = SOFT_BLOCK_SIZE if block_size is None else block_size
-    if span is None and isinstance(m, int) and max(m, SOFT_SPAN) <= known(fingerprint):
+    if span is None and isinstance(m, int) and max(m, SOFT_SPAN) <= known_directions:
         span = max(m, SOFT_SPAN)
     return m, span

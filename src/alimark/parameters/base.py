@@ -45,13 +45,21 @@ class SchemeParameters:
     """Whether a key names a sentence embedder."""
 
     @classmethod
-    def of(cls, given: Mapping[str, object], *, preset: str | None = None, fingerprint: str = "") -> Self:
+    def of(
+        cls,
+        given: Mapping[str, object],
+        *,
+        preset: str | None = None,
+        fingerprint: str = "",
+        fitted: FittedData | None = None,
+    ) -> Self:
         """Makes the parameters from those given, those of a preset and the defaults, in this order of precedence.
 
         Args:
             given: Values by name, from Python, JSON or TOML.
             preset: The name of a preset.
             fingerprint: The fingerprint of the key's embedder, which some defaults depend on.
+            fitted: The data that the scheme learned from text, which some defaults depend on.
 
         Raises:
             KeyFileError: A name is unknown, or a value is invalid.

@@ -49,7 +49,7 @@ def test_the_soft_score_is_the_oracles_over_all_starts(case: SoftCase, offsets: 
     for rules in ((case.rule,), (case.wandering,), (case.rule, case.wandering)):
         scores = search_soft(
             case.tables, case.joinable, case.blocks, np.array([case.blocks.shape[1]]), rules,
-            starts=np.array([0, len(case.units)]), texts=0 * keys, keys=keys, offsets=offsets,
+            starts=np.array([0, len(case.units)]), texts=0 * keys, keys=keys, first_blocks=np.arange(offsets),
         )  # fmt: skip
         every = [
             [oracle.soft_likelihood(*case.worths(key), rule._asdict(), offsets=offsets) for rule in rules]
@@ -57,6 +57,6 @@ def test_the_soft_score_is_the_oracles_over_all_starts(case: SoftCase, offsets: 
         ]
         np.testing.assert_allclose(scores, np.log(np.mean(every, axis=1)), rtol=1e-9, atol=1e-9)
     chances = case.rule._asdict()
-    best, _ = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule, offsets)
+    best, _ = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule, np.arange(offsets))
     likeliest = oracle.soft_likelihood(*case.worths(0), chances, best=max, offsets=offsets)
     assert best == pytest.approx(math.log(likeliest), rel=1e-9, abs=1e-9)

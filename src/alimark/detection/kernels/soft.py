@@ -31,6 +31,9 @@ from alimark.detection.kernels.types import (
     Step,
 )
 
+FIRST_BLOCK = np.zeros(1, np.int64)
+"""The blocks that a text may begin with where a key has no secret starts: the first one alone."""
+
 
 def worth_tables(units: Floats) -> Floats:
     """For each unit and each byte of a block, the worth of all 256 values of that byte: (..., bytes, 256).
@@ -64,11 +67,11 @@ _TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
 
 
 @kernel()
-def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any) -> Any:  # noqa: PLR0912
+def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, first_blocks: Any) -> Any:  # noqa: PLR0912
     """The log-likelihood ratio of a text that carries these blocks, summed over all rewritings.
 
-    `likelier[i, j]` is the likelihood ratio of sentence i if it carries block j. The text began with one of the first
-    `offsets` blocks, each as likely.
+    `likelier[i, j]` is the likelihood ratio of sentence i if it carries block j. The text began with one of `first_blocks`,
+    each as likely; those beyond the given blocks do not count.
     """
     gain, foreign, replaced, moved = rule[0], rule[1], rule[2], rule[3]
     repeated, skipped, further, two, three = rule[4], rule[5], rule[6], rule[7], rule[8]
@@ -80,10 +83,12 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any)
     after_gap, outside_mark = np.zeros(size + 1), np.zeros(size + 1)
     # in_mark[j]: the probability that block j was the last one carried, or that none was yet and block j + 1 comes first;
     # outside_mark[j]: the same inside a passage without blocks
-    offsets = min(offsets, size)
-    for j in range(offsets):
-        in_mark[j] = (1 - outside) / offsets
-        outside_mark[j] = outside / offsets
+    starts = 0
+    for j in first_blocks:
+        starts += j < size
+    for j in first_blocks[:starts]:
+        in_mark[j] = (1 - outside) / starts
+        outside_mark[j] = outside / starts
     total, last, outside_share = 0.0, 1.0, outside
     for i in range(count):
         mean = 0.0
@@ -129,7 +134,7 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, offsets: Any)
 
 @kernel(parallel=True)
 def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, blocks: Any, lengths: Any, rules: Any,
-               offsets: Any, out: Any) -> None:  # fmt: skip
+               log_weights: Any, first_blocks: Any, out: Any) -> None:  # fmt: skip
     for job in prange(len(texts)):
         a, b = starts[texts[job]], starts[texts[job] + 1]
         key_blocks = blocks[keys[job], : lengths[texts[job]]]
@@ -139,7 +144,7 @@ def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, b
         likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
         ratios = np.empty(len(rules))
         for k in range(len(rules)):
-            ratios[k] = _forward(worths, joinable[a:b], rules[k], likelier, offsets)
+            ratios[k] = _forward(worths, joinable[a:b], rules[k], likelier, first_blocks) + log_weights[k]
         most = ratios.max()
         out[job] = most + np.log(np.exp(ratios - most).mean())
 
@@ -154,18 +159,23 @@ def search_soft(
     starts: Ints,
     texts: Ints,
     keys: Ints,
-    offsets: int = 1,
+    first_blocks: Ints = FIRST_BLOCK,
+    weights: Sequence[float] | None = None,
 ) -> Floats:
     """The log-likelihood ratio of many pairs of a text and a key, in parallel, with jobs as in `hard.search`.
 
-    Text t is aligned with the first `lengths[t]` blocks of a key and begins with any of the first `offsets`. The rules, each
-    as likely as the others, have the same `worth`.
+    Text t is aligned with the first `lengths[t]` blocks of a key and begins with any of `first_blocks`. The rules, which have
+    the same `worth`, are as likely as their `weights` say, by default all the same.
     """
     if len({rule.worth for rule in rules}) != 1:
         raise ValueError("the rules of one search share one worth")
     out = np.empty(len(texts))
+    # The kernel takes the mean over the rules, so a weight of one over their number leaves a rule as it is.
+    log_weights = np.zeros(len(rules)) if weights is None else np.log(np.array(weights) * len(rules))
     with one_at_a_time:
-        _soft_jobs(tables, joinable, starts, texts, keys, blocks, lengths, np.array(rules), offsets, out)
+        _soft_jobs(
+            tables, joinable, starts, texts, keys, blocks, lengths, np.array(rules), log_weights, first_blocks, out
+        )
     return out
 
 
@@ -173,7 +183,7 @@ _FOREIGN, _REPLACED, _CARRIES, _HOLDS, _JOINED = range(5)
 
 
 @kernel()
-def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912, PLR0915
+def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912, PLR0915
     """Fills in the likeliest moves of all alignments.
 
     `moves[i, j]` is the last move of the likeliest alignment of the first i sentences that ends with block j, and
@@ -185,9 +195,11 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, 
     less = -gain * gain / 2
     none = -1e300
     best = np.full((count + 1, size + 1), none)
-    offsets = min(offsets, size)
-    for j in range(offsets):
-        best[0, j] = -np.log(offsets)
+    starts = 0
+    for j in first_blocks:
+        starts += j < size
+    for j in first_blocks[:starts]:
+        best[0, j] = -np.log(starts)
     to_foreign, to_replaced, to_usual = np.log(foreign), np.log(replaced), np.log(usual)
     to_repeated, to_jump = np.log(repeated), np.log(jump / size)
     for i in range(1, count + 1):
@@ -244,7 +256,7 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, offsets: Any, moves: Any, 
 
 
 def trace_soft(
-    tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, rule: SoftRule, offsets: int = 1
+    tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, rule: SoftRule, first_blocks: Ints = FIRST_BLOCK
 ) -> tuple[float, list[Step]]:
     """The likeliest alignment under one rule: the logarithm of its part of the likelihood, and its steps.
 
@@ -254,7 +266,7 @@ def trace_soft(
     _worths(tables, blocks, worths)
     shape = (len(tables) + 1, len(blocks) + 1)
     moves, origins = np.zeros(shape, np.int8), np.zeros(shape, np.int32)
-    j, best = _likeliest(worths, joinable, tuple(rule[:11]), offsets, moves, origins)
+    j, best = _likeliest(worths, joinable, tuple(rule[:11]), first_blocks, moves, origins)
     steps: list[Step] = []
     i = len(tables)
     while i:

@@ -15,6 +15,7 @@ from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.stats.null_tables import paper_rule
 from alimark.keys.arithmetic import pack_bits
 from alimark.keys.key import SOFT_VERSION
+from alimark.parameters.alimark import DEFAULT_RUN
 
 TYPICAL_AGREEMENT = 0.82
 """Share of bits that agree in unattacked text marked with 64 candidates; benchmarks/marked_texts.py measures it."""
@@ -152,12 +153,13 @@ def _soft_power(m: int, count: int, fpr: float) -> float:
         joinable = np.arange(len(flat)) % count > 0
         return soft.search_soft(
             soft.worth_tables(flat), joinable, blocks, np.full(len(units), length), version.rules,
-            starts=np.arange(0, len(flat) + 1, count), texts=jobs % len(units), keys=jobs,
+            starts=np.arange(0, len(flat) + 1, count), texts=jobs % len(units), keys=jobs, weights=version.weights,
         )  # fmt: skip
 
-    unmarked, others = rng.normal(size=(50, count, 2, m)), _random_blocks(rng, m, draws, length)
+    runs = np.arange(length) // DEFAULT_RUN[-1]
+    unmarked, others = rng.normal(size=(50, count, 2, m)), _random_blocks(rng, m, draws, length)[:, runs]
     threshold = np.quantile(scores(unmarked, others), 1 - fpr, method="higher")
-    marked, blocks = rng.normal(size=(_TRIALS, count, 2, m)), _random_blocks(rng, m, _TRIALS, length)
+    marked, blocks = rng.normal(size=(_TRIALS, count, 2, m)), _random_blocks(rng, m, _TRIALS, length)[:, runs]
     bits = (blocks[:, :count, None] >> np.arange(m, dtype=np.uint64)[::-1]) & np.uint64(1)
     marked[:, :, 0] += TYPICAL_WORTH * (2.0 * bits - 1) / math.sqrt(m)
     return float((scores(marked, blocks) > threshold).mean())

@@ -1,19 +1,32 @@
-"""What an attacker learns who collects texts of one key: removal and forgery against the number of texts.
+"""What an attacker learns who collects texts of one key: forgery and removal against the number of texts, by defence.
 
-    python benchmarks/attacker.py --human booksum.jsonl.gz --human c4.jsonl.gz --vectors vectors
+    python benchmarks/attacker.py --human booksum.jsonl.gz --human c4.jsonl.gz --pairs gpt35.jsonl.gz --vectors vectors
     python benchmarks/attacker.py ... --real recipes/local/soft.toml work --set data.texts=50 --set ...
 
-A simulation on embeddings of real sentences. A marked text is made as the generator would make it, except that the 64
+This is a simulation on embeddings of real sentences. A marked text is made as the generator would make it, except that the 64
 candidates of a sentence are not sampled from a language model but drawn from the human sentences nearest in meaning to a
 human text. With --real the numbers that decide are printed beside those of really generated texts, and nothing else: how far a
 chosen sentence lies along its block's direction, in deviations of an ordinary one, and how far sentences spread in all.
-Detection is the true one, without restructuring: of a forged text only the sentences have embeddings.
+Detection is the true one, without restructuring, because forged texts exist only as embeddings of their sentences.
 
-The attacker knows all but the secret. He centres and whitens the sentences that he collected by public text and averages:
-"position": sentence n of all texts; "aligned": the texts shifted against each other first, by expectation maximisation over
-where each begins. To forge he takes of 64 candidates for each sentence the one furthest along what he found. To remove he
-has eight rewrites of each sentence, at a cosine of 0.85 to it, and takes the one furthest against it; one who knows nothing
-takes any.
+Defences. Every text has a secret state, one of S:
+- "none": S = 1, all texts carry the same blocks.
+- "starts S": a text begins with one of the first S runs of the key. The detector adds up the likelihoods of all starts.
+- "orders S": a text carries the first 16 runs of the key in one of S secret orders. The detector tries all orders.
+- "sub-keys S": a text is marked with one of S keys that are derived from one secret. The detector tries all keys. The
+  sub-keys have the same vectors here; given the vectors, the blocks of different keys are independent.
+Where the detector tries S sequences of blocks, the p-value of the best is multiplied by S. P-values too small for the
+number of random keys come from a tail that is fitted to their scores.
+
+The attacker knows all but the secret: the directions, the length of runs and the defence. He centres and whitens the sentences
+that he collected by public text, averages the sentences of each run, and finds blocks and the states of texts by expectation
+maximisation. To forge he takes, of 64 candidates for each sentence, the one furthest along the blocks of a collected text: of
+the 16 texts whose blocks he knows best, the one whose blocks fit the candidates best. To remove a mark he finds the state of the marked text, adds the text itself to what he knows of its
+blocks, and takes of several rewrites of each sentence the one furthest against its block. The column of 0 texts is an attacker
+who has only the marked text itself.
+
+Power: the share found of texts whose sentences were moved by the differences between real sentences and their paraphrases
+(--pairs), and in which some sentences were also replaced by other sentences on the same subject.
 """
 
 from __future__ import annotations
@@ -24,28 +37,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark._util.arrays import Floats
+from alimark._util.arrays import Floats, Packed
+from alimark._util.jsonl import read_jsonl
 from alimark.bench.vectors import KeptVectors
 from alimark.calibration.human_text import read_texts
 from alimark.detection.kernels.types import WHOLE
-from alimark.detection.scoring import scoring
+from alimark.detection.scoring import score_table, scoring
 from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import tail_estimate
 from alimark.detection.units import Units
+from alimark.embedding.base import Embedder
 from alimark.embedding.directions import directions, mean
+from alimark.embedding.learning import aligned
 from alimark.embedding.loading import load_embedder
+from alimark.errors import RecordError
 from alimark.keys.key import Key
 from alimark.keys.projection import project, targets
 from alimark.text.splitting import splitter
 
 Ints = NDArray[np.int64]
 Vectors = NDArray[np.float32]
-SENTENCES, CANDIDATES, REWRITES, COSINE = 12, 64, 8, 0.85
-RESTARTS, ROUNDS = 4, 15
+SENTENCES, CANDIDATES = 12, 64
+COSINE = 0.85
+"""The cosine of a sentence to its rewrite when a mark is removed."""
+RESTARTS, ROUNDS = 3, 20
+ORDERED_RUNS = 16
+"""The number of runs that the defence "orders" brings into a secret order."""
 DIMENSIONS = 128  # that the attacker looks at, where the key may use all: those in which sentences differ most
+IMITATED = 16
+"""The number of collected texts, those whose blocks are known best, that a forger chooses from for each subject."""
+PRIOR = 8.0
+"""A block that few sentences carry is shrunk, as if so many more sentences with a projection of 0 carried it."""
 SETTINGS = DetectionSettings(restructure="none")
 
 
@@ -53,11 +80,11 @@ class Pool:
     """Human sentences, and for each human text those nearest to it in meaning."""
 
     def __init__(self, texts: Sequence[Sequence[str]], embedder: KeptVectors, near: int) -> None:
-        sentences = list(dict.fromkeys(one for text in texts for one in text))
-        place = {one: i for i, one in enumerate(sentences)}
+        sentences = list(dict.fromkeys(sentence for text in texts for sentence in text))
+        place = {sentence: i for i, sentence in enumerate(sentences)}
         self.fingerprint = embedder.fingerprint
         self.vectors = embedder.embed(sentences)
-        self.texts = [np.array([place[one] for one in text]) for text in texts]
+        self.texts = [np.array([place[sentence] for sentence in text]) for text in texts]
         centres = np.stack([self.vectors[rows].mean(axis=0) for rows in self.texts])
         self.near = np.argsort(-(centres @ self.vectors.T), axis=1)[:, :near]
 
@@ -65,40 +92,128 @@ class Pool:
     def spread(self) -> Floats:
         """How sentences differ within texts: the covariance that the attacker whitens by."""
         apart = np.concatenate([self.vectors[rows] - self.vectors[rows].mean(axis=0) for rows in self.texts])
-        found: Floats = np.cov(apart.astype(np.float64).T)
-        return found
+        covariance: Floats = np.cov(apart.astype(np.float64).T)
+        return covariance
 
     def candidates(self, rng: np.random.Generator, count: int = SENTENCES) -> Ints:
-        """For each sentence of a text about something."""
+        """Candidates for each sentence of a text about a random subject, (sentences, candidates)."""
         near = self.near[rng.integers(len(self.near))]
         drawn = np.stack([rng.choice(len(near), CANDIDATES, replace=False) for _ in range(count)])
         return np.asarray(near[drawn])
 
 
-def marked(pool: Pool, key: Key, projections: Floats, start: int, rng: np.random.Generator) -> Ints:
-    """The sentences that carry the blocks from `start` on."""
+# Defences, marking and detection
+
+
+class Defence(NamedTuple):
+    """One of the defences of the module's docstring, with the number S of its secret states."""
+
+    kind: str
+    states: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Defence:
+        kind, _, states = text.partition(":")
+        return cls(kind, int(states or 1))
+
+    @property
+    def label(self) -> str:
+        return self.kind if self.kind == "none" else f"{self.kind} {self.states}"
+
+    def key(self, decision: str, embedder: Embedder, secret: bytes) -> Key:
+        offsets = self.states if self.kind == "starts" else 1
+        return Key.generate(decision=decision, embedder=embedder, offsets=offsets, secret=secret)
+
+    def sequences(self, key: Key, length: int) -> Packed:
+        """The sequences of blocks that the detector tries, one per row."""
+        if self.kind == "sub-keys":
+            keys = (key.like(secret=key.stream("sub-key", 32, number)) for number in range(self.states))
+            return np.stack([sub_key.blocks(length) for sub_key in keys])
+        if self.kind == "orders":
+            rng = np.random.default_rng(list(key.stream("orders", 32)))
+            size = run_size(key)
+            runs = key.blocks(ORDERED_RUNS * size)[::size]
+            orders = np.stack([rng.permutation(ORDERED_RUNS) for _ in range(self.states)])
+            return np.repeat(runs[orders], size, axis=1)[:, :length]
+        return key.blocks(length)[None]
+
+    def routes(self, runs: int) -> Ints:
+        """The attacker's model: the numbers of the blocks that each state's runs carry, (states, runs).
+
+        The orders are secret, so there the attacker models each run by itself.
+        """
+        if self.kind == "orders":
+            return np.arange(ORDERED_RUNS)[:, None]
+        step = 1 if self.kind == "starts" else runs
+        return step * np.arange(self.states)[:, None] + np.arange(runs)
+
+
+def run_size(key: Key) -> int:
+    [size] = key.run
+    return size
+
+
+class Detector:
+    """Detects texts of one key under a defence."""
+
+    def __init__(self, key: Key, defence: Defence, draws: int) -> None:
+        self.key, self.draws = key, draws
+        self.rule = scoring(key, SETTINGS)
+        length = self.rule.length(SENTENCES)
+        self.blocks = defence.sequences(key, length)
+        self.null_blocks = key.null_blocks(0, draws, length)
+
+    def p_values(self, texts: Sequence[Vectors]) -> Floats:
+        """The p-values of texts, each of 12 embeddings."""
+        index = np.full((SENTENCES, 2, 4), -1, np.int64)
+        index[:, 0, WHOLE] = np.arange(SENTENCES)
+        units = Units([""] * SENTENCES, index)
+        signals = [self.rule.signals(units, project(text, self.key)) for text in texts]
+        best = score_table(self.rule, signals, self.blocks).max(axis=1)
+        null = score_table(self.rule, signals, self.null_blocks)
+        p = (1 + (null >= best[:, None]).sum(axis=1)) / (self.draws + 1)
+        if len(self.blocks) > 1:
+            tails = [tail_estimate(float(score), scores) for score, scores in zip(best, null, strict=True)]
+            p = np.array([q if tail is None else min(q, tail) for q, tail in zip(p, tails, strict=True)])
+        return np.minimum(1.0, len(self.blocks) * p)
+
+
+def p_values(texts: Sequence[Vectors], key: Key, draws: int) -> Floats:
+    """The p-values of texts under a key without a defence."""
+    return Detector(key, Defence("none"), draws).p_values(texts)
+
+
+class Marker:
+    """Writes texts with one key under a defence, and detects them."""
+
+    def __init__(self, pool: Pool, key: Key, defence: Defence, draws: int) -> None:
+        self.pool, self.key, self.defence = pool, key, defence
+        self.projections = project(pool.vectors, key)
+        self.detector = Detector(key, defence, draws)
+        self.p_values = self.detector.p_values
+
+    def write(self, rng: np.random.Generator) -> Vectors:
+        """The embeddings of a new marked text in a random state."""
+        sequences = self.detector.blocks
+        if self.defence.kind == "starts":
+            start = int(self.key.starts[rng.integers(self.defence.states)])
+            blocks = sequences[0, start : start + SENTENCES]
+        else:
+            blocks = sequences[rng.integers(self.defence.states), :SENTENCES]
+        return np.asarray(self.pool.vectors[marked(self.pool, self.key, self.projections, blocks, rng)])
+
+
+def marked(pool: Pool, key: Key, projections: Floats, blocks: Packed, rng: np.random.Generator) -> Ints:
+    """The sentences of a new text that carries these blocks."""
+    shifts = np.arange(key.block_size, dtype=np.uint64)[::-1]
+    signs = (blocks[:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
     chosen: list[int] = []
-    for target, every in zip(targets(key, SENTENCES, start), pool.candidates(rng), strict=True):
+    for target, every in zip(signs, pool.candidates(rng, len(blocks)), strict=True):
         drawn = every[~np.isin(every, chosen)]
         worth = projections[drawn] @ target if key.soft else ((projections[drawn] >= 0) == (target > 0)).sum(axis=1)
         best = np.flatnonzero(worth == worth.max())
         chosen.append(int(drawn[rng.choice(best)]))
     return np.array(chosen)
-
-
-def p_values(texts: Sequence[Vectors], key: Key, draws: int) -> Floats:
-    """Of texts as embeddings of their sentences."""
-    rule = scoring(key, SETTINGS)
-    index = np.full((SENTENCES, 2, 4), -1, np.int64)
-    index[:, 0, WHOLE] = np.arange(SENTENCES)
-    units = Units([""] * SENTENCES, index)
-    signals = [rule.signals(units, project(text, key)) for text in texts]
-    length = rule.length(SENTENCES)
-    blocks = np.concatenate([key.blocks(length)[None], key.null_blocks(0, draws, length)])
-    jobs = np.arange(len(texts) * len(blocks))
-    scores = rule.scores(signals, blocks, jobs // len(blocks), jobs % len(blocks)).reshape(len(texts), -1)
-    found: Floats = (1 + (scores[:, 1:] >= scores[:, :1]).sum(axis=1)) / (draws + 1)
-    return found
 
 
 # The attacker
@@ -113,126 +228,213 @@ class Whitened:
 
     @classmethod
     def of(cls, pool: Pool, key: Key) -> Whitened:
-        """Of a soft key the directions that it lives in are public."""
-        basis = np.eye(len(pool.spread)) if key.span is None else directions(pool.fingerprint, key.span)
+        """Of a soft key the directions that its vectors are taken from are public."""
+        table = key.derivation.table
+        if table is not None:
+            basis, centre = table.rows[: key.span], table.mean
+        else:
+            basis = np.eye(len(pool.spread)) if key.span is None else directions(pool.fingerprint, key.span)
+            corpus_mean = mean(pool.fingerprint)
+            centre = np.zeros(pool.vectors.shape[1]) if corpus_mean is None else corpus_mean
         inside = basis @ pool.spread @ basis.T
         inside += 0.05 * np.trace(inside) / len(inside) * np.eye(len(inside))
         values, vectors = np.linalg.eigh(inside)
         values, vectors = values[-DIMENSIONS:], vectors[:, -DIMENSIONS:]
-        centre = mean(pool.fingerprint)
-        own = np.zeros(pool.vectors.shape[1]) if centre is None else centre
-        return cls(own, (vectors / np.sqrt(values)).T @ basis)
+        return cls(centre, (vectors / np.sqrt(values)).T @ basis)
 
     def __call__(self, vectors: Vectors, text: Vectors | None = None) -> Floats:
-        """Less the text's own mean, shrunk, as the detector has it."""
+        """The whitened vectors, less the shrunk mean of the text they belong to."""
         rows = np.asarray(vectors, np.float64) - self.centre
-        own = rows if text is None else np.asarray(text, np.float64) - self.centre
-        found: Floats = (rows - own.sum(axis=0) / (len(own) + 5)) @ self.matrix.T
-        return found
+        whole = rows if text is None else np.asarray(text, np.float64) - self.centre
+        whitened: Floats = (rows - whole.sum(axis=0) / (len(whole) + 5)) @ self.matrix.T
+        return whitened
 
 
-def by_position(texts: Floats) -> Floats:
-    """What sentence n has in common over texts, (N, d): block n where all begin with the first."""
-    found: Floats = texts.mean(axis=0)
-    return found
+@dataclass(frozen=True)
+class Learned:
+    """What the attacker knows of the blocks: the sums of the sentences that carry each, and how many they are."""
+
+    routes: Ints
+    total: Floats
+    weight: Floats
+    size: int
+    """Sentences of a run."""
+
+    @property
+    def blocks(self) -> Floats:
+        blocks: Floats = self.total / (self.weight + PRIOR)[:, None]
+        return blocks
+
+    def shares(self, runs: Floats) -> tuple[Floats, Floats]:
+        """The likelihood of each state for segments of runs, (segments, runs, d), as shares; and the log-likelihoods."""
+        blocks = self.blocks
+        logs = np.zeros((len(runs), len(self.routes)))
+        for place in range(self.routes.shape[1]):
+            carried = blocks[self.routes[:, place]]
+            logs += runs[:, place] @ carried.T - self.size / 2 * (carried**2).sum(axis=1)
+        top = logs.max(axis=1, keepdims=True)
+        shares = np.exp(logs - top)
+        whole = shares.sum(axis=1, keepdims=True)
+        return shares / whole, top[:, 0] + np.log(whole[:, 0])
+
+    def updated(self, runs: Floats, shares: Floats) -> Learned:
+        total, weight = np.zeros_like(self.total), np.zeros_like(self.weight)
+        for place in range(self.routes.shape[1]):
+            np.add.at(total, self.routes[:, place], shares.T @ runs[:, place])
+            np.add.at(weight, self.routes[:, place], self.size * shares.sum(axis=0))
+        return Learned(self.routes, total, weight, self.size)
+
+    def of_text(self, runs: Floats, *, known: bool) -> Floats:
+        """The blocks that a text carries in its likeliest state, from the sums of its runs; `known`: it was collected."""
+        segments = runs.reshape(-1, self.routes.shape[1], runs.shape[1])
+        numbers = self.routes[self.shares(segments)[0].argmax(axis=1)].ravel()
+        extra = 0 if known else 1
+        blocks: Floats = (self.total[numbers] + extra * runs) / (self.weight[numbers] + extra * self.size + PRIOR)[
+            :, None
+        ]
+        return blocks
 
 
-def aligned(texts: Floats, offsets: int, rng: np.random.Generator) -> Floats:
-    """The blocks, from a first one on, that explain the texts best if each begins with one of `offsets` of them."""
-    best, blocks = -math.inf, np.zeros((offsets + SENTENCES - 1, texts.shape[2]))
-    for _ in range(RESTARTS):
-        score, found = _maximised(texts, offsets, int(rng.integers(len(texts))))
-        if score > best:
-            best, blocks = score, found
-    return blocks
+def nothing_learned(runs: int, dimensions: int, size: int) -> Learned:
+    return Learned(np.arange(runs)[None], np.zeros((runs, dimensions)), np.zeros(runs), size)
 
 
-def _maximised(texts: Floats, offsets: int, seed: int) -> tuple[float, Floats]:
-    """From one text, put in the middle, outwards."""
-    size = offsets + SENTENCES - 1
-    window = np.arange(offsets)[:, None] + np.arange(SENTENCES)
-    blocks = np.zeros((size, texts.shape[2]))
-    middle = (offsets - 1) // 2
-    blocks[middle : middle + SENTENCES] = texts[seed] / 2
-    score = -math.inf
-    for _ in range(ROUNDS):
-        worth = texts @ blocks.T - (blocks**2).sum(axis=1) / 2  # (texts, sentences, blocks)
-        each = worth[:, np.arange(SENTENCES), window].sum(axis=2)  # (texts, offsets)
-        top = each.max(axis=1, keepdims=True)
-        share = np.exp(each - top)
-        score = float((top[:, 0] + np.log(share.sum(axis=1))).sum())
-        share /= share.sum(axis=1, keepdims=True)
-        total, weight = np.zeros_like(blocks), np.zeros(size)
-        for j in range(SENTENCES):
-            total[j : j + offsets] += share.T @ texts[:, j]
-            weight[j : j + offsets] += share.sum(axis=0)
-        blocks = total / (weight + 8)[:, None]  # a block that few carry is known badly: shrunk
-    return score, blocks
+def learn(runs: Floats, defence: Defence, size: int, rng: np.random.Generator) -> Learned:
+    """The likeliest blocks after expectation maximisation from several beginnings; `runs` are (texts, runs, d)."""
+    routes = defence.routes(runs.shape[1])
+    segments = runs.reshape(-1, routes.shape[1], runs.shape[2])
+    results = [_maximised(segments, routes, defence.kind == "starts", size, rng) for _ in range(RESTARTS)]
+    return max(results, key=lambda result: result[0])[1]
 
 
-def window_of(blocks: Floats, text: Floats | None) -> Floats:
-    """The stretch of blocks that a text carries; without a text the one that is known best."""
-    starts = range(len(blocks) - SENTENCES + 1)
-    if text is None:
-        start = max(starts, key=lambda s: float(np.linalg.norm(blocks[s : s + SENTENCES], axis=1).sum()))
+def _maximised(
+    segments: Floats, routes: Ints, overlapping: bool, size: int, rng: np.random.Generator
+) -> tuple[float, Learned]:
+    """Begins with a text in the middle of the starts, or with a random segment for each state."""
+    used = routes if overlapping else routes[: len(segments)]
+    state = Learned(used, np.zeros((routes.max() + 1, segments.shape[2])), np.zeros(routes.max() + 1), size)
+    if overlapping:
+        seeds, states = rng.integers(len(segments), size=1), np.array([len(routes) // 2])
     else:
-        start = max(starts, key=lambda s: float((blocks[s : s + SENTENCES] * text).sum()))
-    return blocks[start : start + SENTENCES]
+        seeds, states = rng.permutation(len(segments))[: len(used)], np.arange(len(used))
+    for seed, number in zip(seeds, states, strict=True):
+        state.total[used[number]] = segments[seed]
+        state.weight[used[number]] = size
+    score = -math.inf
+    for _ in range(ROUNDS if len(routes) > 1 else 1):
+        shares, likelihoods = state.shares(segments)
+        score = float(likelihoods.sum())
+        state = state.updated(segments, shares)
+    return score, state
 
 
-def rewrites(vectors: Vectors, pool: Pool, rng: np.random.Generator) -> Vectors:
-    """Of each sentence several that lie near it, each moved towards another real sentence, (N, rewrites, d)."""
-    others = pool.vectors[pool.candidates(rng, len(vectors))[:, :REWRITES]].astype(np.float64)
-    own = vectors[:, None].astype(np.float64)
-    aside = others - (others * own).sum(axis=2, keepdims=True) * own
+def run_sums(texts: Sequence[Floats], size: int) -> Floats:
+    """The sums over the sentences of each run, (texts, runs, d)."""
+    stacked = np.stack(texts)
+    return stacked.reshape(len(stacked), -1, size, stacked.shape[2]).sum(axis=2)
+
+
+def best_known(learned: Learned, runs: Floats) -> Floats:
+    """The blocks of the collected texts whose blocks are known best, (texts, sentences, d)."""
+    estimates = np.stack([learned.of_text(text, known=True) for text in runs[:500]])
+    order = np.argsort(-np.linalg.norm(estimates, axis=2).sum(axis=1))[:IMITATED]
+    return np.repeat(estimates[order], learned.size, axis=1)
+
+
+def rewrites(vectors: Vectors, pool: Pool, rng: np.random.Generator, count: int = 8, cosine: float = COSINE) -> Vectors:
+    """Several rewrites of each sentence, each moved towards another real sentence, (N, count, d)."""
+    others = pool.vectors[pool.candidates(rng, len(vectors))[:, :count]].astype(np.float64)
+    sentences = vectors[:, None].astype(np.float64)
+    aside = others - (others * sentences).sum(axis=2, keepdims=True) * sentences
     aside /= np.linalg.norm(aside, axis=2, keepdims=True)
-    return np.asarray(COSINE * own + math.sqrt(1 - COSINE**2) * aside, np.float32)
+    return np.asarray(cosine * sentences + math.sqrt(1 - cosine**2) * aside, np.float32)
 
 
-def forged(pool: Pool, blocks: Floats, white: Whitened, rng: np.random.Generator) -> Vectors:
+def forged(pool: Pool, known: Floats, white: Whitened, rng: np.random.Generator) -> Vectors:
+    """A text on another subject: each sentence the candidate furthest along its block, for the state that fits best."""
     drawn = pool.candidates(rng)
-    everything = pool.vectors[drawn.ravel()]
-    seen = white(everything).reshape(*drawn.shape, -1)
-    best = np.einsum("ncd,nd->nc", seen, window_of(blocks, None)).argmax(axis=1)
+    seen = white(pool.vectors[drawn.ravel()]).reshape(*drawn.shape, -1)
+    along = np.einsum("ncd,snd->snc", seen, known, optimize=True)
+    best = along[along.max(axis=2).sum(axis=1).argmax()].argmax(axis=1)
     return np.asarray(pool.vectors[drawn[np.arange(SENTENCES), best]])
 
 
-def removed(vectors: Vectors, pool: Pool, blocks: Floats | None, white: Whitened, rng: np.random.Generator) -> Vectors:
-    some = rewrites(vectors, pool, rng)
-    if blocks is None:
-        return np.asarray(some[np.arange(SENTENCES), rng.integers(REWRITES, size=SENTENCES)])
-    against = window_of(blocks, white(vectors))
+def removed(vectors: Vectors, some: Vectors, learned: Learned, white: Whitened) -> Vectors:
+    """A rewritten text: of `some` rewrites of each sentence the one furthest against its block."""
+    [runs] = run_sums([white(vectors)], learned.size)
+    against = np.repeat(learned.of_text(runs, known=False), learned.size, axis=0)
     seen = white(some.reshape(-1, some.shape[2]), vectors).reshape(*some.shape[:2], -1)
     return np.asarray(some[np.arange(SENTENCES), np.einsum("nrd,nd->nr", seen, against).argmin(axis=1)])
 
 
 # The experiment
 
+ANY = "any rewrite"
 
-def attacks(
-    pool: Pool, key: Key, args: argparse.Namespace, rng: np.random.Generator
-) -> Iterator[tuple[str, int, Floats]]:
-    """What was tried, with how many texts, and the p-values of the result."""
-    projections = project(pool.vectors, key)
-    white = Whitened.of(pool, key)
 
-    def a_text() -> Vectors:
-        return np.asarray(pool.vectors[marked(pool, key, projections, int(rng.integers(key.offsets)), rng)])
+def attacks(marker: Marker, args: argparse.Namespace, rng: np.random.Generator) -> Iterator[tuple[str, int, Floats]]:
+    """Each attack, the number of texts collected, and the p-values of the results."""
+    pool, size = marker.pool, run_size(marker.key)
+    white = Whitened.of(pool, marker.key)
+    collected = run_sums([white(marker.write(rng)) for _ in range(max(args.texts))], size)
+    fresh = [marker.write(rng) for _ in range(args.tries)]
+    some = [rewrites(text, pool, rng, args.rewrites, args.cosine) for text in fresh]
+    yield ANY, 0, marker.p_values([sentences[:, 0] for sentences in some])
+    nothing = nothing_learned(collected.shape[1], collected.shape[2], size)
+    for count in (0, *args.texts):
+        learned = learn(collected[:count], marker.defence, size, rng) if count else nothing
+        if count:
+            known = best_known(learned, collected[:count])
+            yield "forged", count, marker.p_values([forged(pool, known, white, rng) for _ in range(args.tries)])
+        pairs = zip(fresh, some, strict=True)
+        yield "removed", count, marker.p_values([removed(text, choice, learned, white) for text, choice in pairs])
 
-    collected = [a_text() for _ in range(max(args.texts))]
-    seen = np.stack([white(text) for text in collected])
-    fresh = [a_text() for _ in range(args.tries)]
-    yield "marked", 0, p_values(fresh, key, args.draws)
-    yield "removed", 0, p_values([removed(text, pool, None, white, rng) for text in fresh], key, args.draws)
-    for count in args.texts:
-        ways = {"position": by_position(seen[:count])}
-        if key.offsets > 1:
-            ways["aligned"] = aligned(seen[:count], key.offsets, rng)
-        for way, blocks in ways.items():
-            made = [forged(pool, blocks, white, rng) for _ in range(args.tries)]
-            yield f"forged, {way}", count, p_values(made, key, args.draws)
-            made = [removed(text, pool, blocks, white, rng) for text in fresh]
-            yield f"removed, {way}", count, p_values(made, key, args.draws)
+
+class Paraphraser:
+    """Moves embeddings by the differences of real sentences and their paraphrases, and replaces some sentences."""
+
+    def __init__(self, paths: Sequence[Path], embedder: KeptVectors, texts: int) -> None:
+        cutter = splitter("nupunkt")
+        differences: list[Floats] = []
+        cosines: list[Floats] = []
+        for path in paths:
+            for _, record in list(read_jsonl(path))[:texts]:
+                if isinstance(record, RecordError):
+                    raise record
+                pair = [cutter.units(record[name])[:40] for name in ("original", "paraphrase")]
+                if min(map(len, pair)) < 2:
+                    continue
+                original, paraphrase = (embedder.embed(part).astype(np.float64) for part in pair)
+                links = aligned(original, paraphrase)
+                differences.append(paraphrase[links[:, 1]] - original[links[:, 0]])
+                cosines.append((paraphrase[links[:, 1]] * original[links[:, 0]]).sum(axis=1))
+        self.differences = np.concatenate(differences)
+        self.cosine = float(np.concatenate(cosines).mean())
+
+    def __call__(self, vectors: Vectors, pool: Pool, replaced: float, rng: np.random.Generator) -> Vectors:
+        """A paraphrase of a text, of whose sentences a share is replaced by others on one subject."""
+        moved = vectors + self.differences[rng.integers(len(self.differences), size=len(vectors))]
+        lost = rng.permutation(len(vectors))[: round(replaced * len(vectors))]
+        moved[lost] = pool.vectors[pool.candidates(rng, len(lost))[:, 0]] if len(lost) else moved[lost]
+        return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), np.float32)
+
+
+def shares_found(
+    marker: Marker, paraphraser: Paraphraser, args: argparse.Namespace, rng: np.random.Generator
+) -> Iterator[tuple[str, Floats]]:
+    """The p-values of texts as written, and after paraphrasing with some sentences replaced."""
+    texts = [marker.write(rng) for _ in range(args.power_texts)]
+    yield "as written", marker.p_values(texts)
+    for share in args.replaced:
+        changed = [paraphraser(text, marker.pool, share, rng) for text in texts]
+        yield f"paraphrased, {100 * share:.0f}% replaced", marker.p_values(changed)
+
+
+def print_table(title: str, columns: Sequence[str], rows: dict[str, dict[str, list[float]]]) -> None:
+    print(f"\n{title}\n\n| defence | " + " | ".join(columns) + " |\n" + "| --- " * (1 + len(columns)) + "|")
+    for label, cells in rows.items():
+        values = (f"{100 * np.mean(cells[name]):.0f}" if name in cells else "" for name in columns)
+        print(f"| {label} | " + " | ".join(values) + " |", flush=True)
 
 
 def told(texts: Sequence[Vectors], keys: Sequence[Key], pool: Pool) -> str:
@@ -262,15 +464,15 @@ def beside_real(pool: Pool, args: argparse.Namespace) -> None:
     for watermark in run.recipe.watermark:
         cells = [cell for cell in run.cells if cell.watermark == watermark]
         jobs = [(cell, item) for cell in cells for item in cell.items]
-        made = run.workspace.records("generate", [run.generate_job(*job).id for job in jobs])
+        records = run.workspace.records("generate", [run.generate_job(*job).id for job in jobs])
         keys = [key_for(watermark, secret(cell.recipe.seed, item.prompt), run.models) for cell, item in jobs]
-        units = [made[run.generate_job(*job).id]["sentences"] for job in jobs]
+        units = [records[run.generate_job(*job).id]["sentences"] for job in jobs]
         with run.workspace.kept_vectors(run.models.embedder(watermark.key["embedder"])) as kept:
-            texts = [kept.embed(one) for one in units]
+            texts = [kept.embed(sentences) for sentences in units]
         print(f"{watermark.label}, {len(texts)} really generated: {told(texts, keys, pool)}")
         rng = np.random.default_rng(0)
-        rows = [marked(pool, key, project(pool.vectors, key), 0, rng) for key in keys]
-        print(f"{watermark.label}, {len(texts)} simulated: {told([pool.vectors[own] for own in rows], keys, pool)}")
+        rows = [marked(pool, key, project(pool.vectors, key), key.blocks(SENTENCES), rng) for key in keys]
+        print(f"{watermark.label}, {len(texts)} simulated: {told([pool.vectors[row] for row in rows], keys, pool)}")
 
 
 def sentences_of(paths: Sequence[Path]) -> list[list[str]]:
@@ -279,47 +481,70 @@ def sentences_of(paths: Sequence[Path]) -> list[list[str]]:
     return [units for text in texts if len(units := cutter.units(text)[:40]) >= SENTENCES]
 
 
-def main() -> None:
+DEFENCES = [
+    "none", *(f"starts:{count}" for count in (4, 16, 64, 256)), *(f"orders:{count}" for count in (16, 256)),
+    *(f"sub-keys:{count}" for count in (4, 16, 64, 256, 1024)),
+]  # fmt: skip
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--human", type=Path, action="append", required=True, help="JSONL of human texts")
+    parser.add_argument("--pairs", type=Path, action="append", default=[], help="JSONL of texts and paraphrases")
     parser.add_argument("--vectors", type=Path, required=True, help="a folder that keeps the embeddings")
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
-    parser.add_argument(
-        "--near", type=int, default=400, help="sentences that the candidates of one text are drawn from"
-    )
-    parser.add_argument("--texts", type=int, nargs="+", default=[10, 30, 100, 300, 1000])
-    parser.add_argument("--offsets", type=int, nargs="+", default=[1, 16, 256])
-    parser.add_argument("--decisions", nargs="+", default=["hard", "soft"])
-    parser.add_argument("--keys", type=int, default=6)
-    parser.add_argument("--tries", type=int, default=40, help="texts forged and texts attacked under each key")
-    parser.add_argument("--draws", type=int, default=199)
+    parser.add_argument("--near", type=int, default=400, help="sentences that candidates of a text are drawn from")
+    parser.add_argument("--decision", default="soft", choices=["soft", "hard"])
+    parser.add_argument("--defences", nargs="+", default=DEFENCES, metavar="KIND:STATES")
+    parser.add_argument("--texts", type=int, nargs="+", default=[1, 3, 10, 30, 100, 300, 1000, 3000])
+    parser.add_argument("--keys", type=int, default=3)
+    parser.add_argument("--tries", type=int, default=20, help="texts forged and texts attacked under each key")
+    parser.add_argument("--rewrites", type=int, default=8, help="rewrites of a sentence that a remover chooses from")
+    parser.add_argument("--cosine", type=float, default=COSINE, help="the cosine of a sentence to its rewrites")
+    parser.add_argument("--power-texts", type=int, default=50, help="texts paraphrased under each key")
+    parser.add_argument("--pair-texts", type=int, default=150, help="texts of each file of paraphrases")
+    parser.add_argument("--replaced", type=float, nargs="+", default=[0.25, 0.5], help="shares of sentences")
+    parser.add_argument("--draws", type=int, default=299)
     parser.add_argument("--real", type=Path, nargs=2, metavar=("RECIPE", "WORKSPACE"), help="compare with its texts")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
     args.vectors.mkdir(exist_ok=True)
     embedder = load_embedder(args.embedder)
     with KeptVectors(embedder, args.vectors) as kept:
         pool = Pool(sentences_of(args.human), kept, args.near)
+        paraphraser = Paraphraser(args.pairs, kept, args.pair_texts) if args.pairs else None
     if args.real:
         beside_real(pool, args)
         return
-    print(f"{len(pool.vectors)} sentences of {len(pool.texts)} texts; {args.keys} keys, {args.tries} texts each\n")
-    columns = "".join(f" {count} |" for count in args.texts)
-    print(
-        f"| decision | offsets | found at p <= 0.01 of | 0 |{columns}\n| --- | --- | --- | --- |"
-        + " --- |" * len(args.texts)
-    )
-    for decision in args.decisions:
-        for offsets in args.offsets:
-            found: dict[str, dict[int, list[float]]] = {}
-            for number in range(args.keys):
-                rng = np.random.default_rng(number)
-                key = Key.generate(decision=decision, embedder=embedder, offsets=offsets, secret=rng.bytes(32))
-                for what, count, p in attacks(pool, key, args, rng):
-                    found.setdefault(what, {}).setdefault(count, []).extend(p <= 0.01)
-            for what, by_count in found.items():
-                cells = [f"{100 * np.mean(by_count[n]):.0f}" if n in by_count else "" for n in (0, *args.texts)]
-                print(f"| {decision} | {offsets} | {what} | " + " | ".join(cells) + " |", flush=True)
+    print(f"{len(pool.vectors)} sentences of {len(pool.texts)} texts; {args.keys} keys, {args.tries} texts each")
+    if paraphraser:
+        print(f"{len(paraphraser.differences)} paraphrased sentences, mean cosine {paraphraser.cosine:.2f}")
+    tables: dict[str, dict[str, dict[str, list[float]]]] = {"forged": {}, "removed": {}, "power": {}}
+    for defence in map(Defence.parse, args.defences):
+        for table in tables.values():
+            table[defence.label] = {}
+        for number in range(args.keys):
+            rng = np.random.default_rng(number)
+            marker = Marker(pool, defence.key(args.decision, embedder, rng.bytes(32)), defence, args.draws)
+            for attack, count, p in attacks(marker, args, rng):
+                kind, column = ("removed", ANY) if attack == ANY else (attack, str(count))
+                hits = p <= 0.01 if kind == "forged" else p > 0.01
+                tables[kind][defence.label].setdefault(column, []).extend(hits)
+            for column, p in shares_found(marker, paraphraser, args, rng) if paraphraser else ():
+                tables["power"][defence.label].setdefault(column, []).extend(p <= 0.01)
+        for kind, table in tables.items():  # so that a long run can be watched
+            cells = {name: round(100 * float(np.mean(hits))) for name, hits in table[defence.label].items()}
+            print(f"{defence.label}, {kind}: {cells}", flush=True)
+    counts = [str(count) for count in args.texts]
+    print_table("Forged texts accepted at p <= 0.01, in percent, by texts collected", counts, tables["forged"])
+    print_table("Marks removed (p > 0.01), in percent, by texts collected", [ANY, "0", *counts], tables["removed"])
+    if paraphraser:
+        columns = ["as written", *(f"paraphrased, {100 * share:.0f}% replaced" for share in args.replaced)]
+        print_table("Marked texts found at p <= 0.01, in percent", columns, tables["power"])
 
 
 if __name__ == "__main__":

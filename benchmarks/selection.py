@@ -109,8 +109,7 @@ WAYS: dict[str, Write] = {
 
 
 def moved(vectors: attacker.Vectors, pool: Pool, cosine: float, rng: np.random.Generator) -> attacker.Vectors:
-    attacker.COSINE = cosine
-    return np.asarray(attacker.rewrites(vectors, pool, rng)[:, 0])
+    return np.asarray(attacker.rewrites(vectors, pool, rng, 1, cosine)[:, 0])
 
 
 def main() -> None:

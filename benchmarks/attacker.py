@@ -16,14 +16,14 @@ Defences. Every text has a secret state, one of S:
 - "sub-keys S": a text is marked with one of S keys that are derived from one secret. The detector tries all keys. The
   sub-keys have the same vectors here; given the vectors, the blocks of different keys are independent.
 Where the detector tries S sequences of blocks, the p-value of the best is multiplied by S. P-values too small for the
-number of random keys come from a tail that is fitted to their scores.
+number of random keys come from an exponential tail that is fitted to their scores.
 
 The attacker knows all but the secret: the directions, the length of runs and the defence. He centres and whitens the sentences
 that he collected by public text, averages the sentences of each run, and finds blocks and the states of texts by expectation
 maximisation. To forge he takes, of 64 candidates for each sentence, the one furthest along the blocks of a collected text: of
-the 16 texts whose blocks he knows best, the one whose blocks fit the candidates best. To remove a mark he finds the state of the marked text, adds the text itself to what he knows of its
-blocks, and takes of several rewrites of each sentence the one furthest against its block. The column of 0 texts is an attacker
-who has only the marked text itself.
+the 16 texts whose blocks he knows best, the one whose blocks fit the candidates best. To remove a mark he finds the state of
+the marked text, adds the text itself to what he knows of its blocks, and takes of several rewrites of each sentence the one
+furthest against its block. The column of 0 texts is an attacker who has only the marked text itself.
 
 Power: the share found of texts whose sentences were moved by the differences between real sentences and their paraphrases
 (--pairs), and in which some sentences were also replaced by other sentences on the same subject.
@@ -49,7 +49,6 @@ from alimark.calibration.human_text import read_texts
 from alimark.detection.kernels.types import WHOLE
 from alimark.detection.scoring import score_table, scoring
 from alimark.detection.settings import DetectionSettings
-from alimark.detection.stats.p_values import tail_estimate
 from alimark.detection.units import Units
 from alimark.embedding.base import Embedder
 from alimark.embedding.directions import directions, mean
@@ -73,6 +72,8 @@ IMITATED = 16
 """The number of collected texts, those whose blocks are known best, that a forger chooses from for each subject."""
 PRIOR = 8.0
 """A block that few sentences carry is shrunk, as if so many more sentences with a projection of 0 carried it."""
+TAIL_DRAWS = 999
+"""The number of random keys behind a p-value where the detector tries several sequences of blocks."""
 SETTINGS = DetectionSettings(restructure="none")
 
 
@@ -157,11 +158,12 @@ class Detector:
     """Detects texts of one key under a defence."""
 
     def __init__(self, key: Key, defence: Defence, draws: int) -> None:
-        self.key, self.draws = key, draws
+        self.key = key
+        self.draws = draws if defence.kind in ("none", "starts") else TAIL_DRAWS
         self.rule = scoring(key, SETTINGS)
         length = self.rule.length(SENTENCES)
         self.blocks = defence.sequences(key, length)
-        self.null_blocks = key.null_blocks(0, draws, length)
+        self.null_blocks = key.null_blocks(0, self.draws, length)
 
     def p_values(self, texts: Sequence[Vectors]) -> Floats:
         """The p-values of texts, each of 12 embeddings."""
@@ -173,9 +175,17 @@ class Detector:
         null = score_table(self.rule, signals, self.null_blocks)
         p = (1 + (null >= best[:, None]).sum(axis=1)) / (self.draws + 1)
         if len(self.blocks) > 1:
-            tails = [tail_estimate(float(score), scores) for score, scores in zip(best, null, strict=True)]
-            p = np.array([q if tail is None else min(q, tail) for q, tail in zip(p, tails, strict=True)])
-        return np.minimum(1.0, len(self.blocks) * p)
+            p = np.array([min(*pair) for pair in zip(p, map(tail, best, null), strict=True)])
+        p_values: Floats = np.minimum(1.0, len(self.blocks) * p)
+        return p_values
+
+
+def tail(score: float, null: Floats) -> float:
+    """The p-value of a score by an exponential tail fitted to the 50 highest scores of random keys; 1 below them."""
+    ordered = np.sort(null)
+    threshold, highest = ordered[-51], ordered[-50:]
+    scale = float((highest - threshold).mean())
+    return 1.0 if score <= threshold else 50 / len(null) * math.exp(-(score - threshold) / scale)
 
 
 def p_values(texts: Sequence[Vectors], key: Key, draws: int) -> Floats:
@@ -265,17 +275,14 @@ class Learned:
         blocks: Floats = self.total / (self.weight + PRIOR)[:, None]
         return blocks
 
-    def shares(self, runs: Floats) -> tuple[Floats, Floats]:
-        """The likelihood of each state for segments of runs, (segments, runs, d), as shares; and the log-likelihoods."""
+    def likelihoods(self, segments: Floats) -> Floats:
+        """The log-likelihood ratio of each state against no mark, (segments, states), from sums of runs."""
         blocks = self.blocks
-        logs = np.zeros((len(runs), len(self.routes)))
+        logs = np.zeros((len(segments), len(self.routes)))
         for place in range(self.routes.shape[1]):
             carried = blocks[self.routes[:, place]]
-            logs += runs[:, place] @ carried.T - self.size / 2 * (carried**2).sum(axis=1)
-        top = logs.max(axis=1, keepdims=True)
-        shares = np.exp(logs - top)
-        whole = shares.sum(axis=1, keepdims=True)
-        return shares / whole, top[:, 0] + np.log(whole[:, 0])
+            logs += segments[:, place] @ carried.T - self.size / 2 * (carried**2).sum(axis=1)
+        return logs
 
     def updated(self, runs: Floats, shares: Floats) -> Learned:
         total, weight = np.zeros_like(self.total), np.zeros_like(self.weight)
@@ -284,14 +291,19 @@ class Learned:
             np.add.at(weight, self.routes[:, place], self.size * shares.sum(axis=0))
         return Learned(self.routes, total, weight, self.size)
 
-    def of_text(self, runs: Floats, *, known: bool) -> Floats:
-        """The blocks that a text carries in its likeliest state, from the sums of its runs; `known`: it was collected."""
+    def of_text(self, runs: Floats, *, collected: bool) -> Floats:
+        """The blocks that a text carries in its likeliest state, from the sums of its runs.
+
+        A text that was not collected adds its own sentences; if it looks like no known state, they are all that counts.
+        """
         segments = runs.reshape(-1, self.routes.shape[1], runs.shape[1])
-        numbers = self.routes[self.shares(segments)[0].argmax(axis=1)].ravel()
-        extra = 0 if known else 1
-        blocks: Floats = (self.total[numbers] + extra * runs) / (self.weight[numbers] + extra * self.size + PRIOR)[
-            :, None
-        ]
+        logs = self.likelihoods(segments)
+        numbers = self.routes[logs.argmax(axis=1)].ravel()
+        total, weight = self.total[numbers], self.weight[numbers]
+        if not collected:
+            known = np.repeat(logs.max(axis=1) > 0, self.routes.shape[1])
+            total, weight = total * known[:, None] + runs, weight * known + self.size
+        blocks: Floats = total / (weight + PRIOR)[:, None]
         return blocks
 
 
@@ -322,21 +334,25 @@ def _maximised(
         state.weight[used[number]] = size
     score = -math.inf
     for _ in range(ROUNDS if len(routes) > 1 else 1):
-        shares, likelihoods = state.shares(segments)
-        score = float(likelihoods.sum())
-        state = state.updated(segments, shares)
+        logs = state.likelihoods(segments)
+        top = logs.max(axis=1, keepdims=True)
+        shares = np.exp(logs - top)
+        whole = shares.sum(axis=1, keepdims=True)
+        score = float((top + np.log(whole)).sum())
+        state = state.updated(segments, shares / whole)
     return score, state
 
 
 def run_sums(texts: Sequence[Floats], size: int) -> Floats:
     """The sums over the sentences of each run, (texts, runs, d)."""
     stacked = np.stack(texts)
-    return stacked.reshape(len(stacked), -1, size, stacked.shape[2]).sum(axis=2)
+    sums: Floats = stacked.reshape(len(stacked), -1, size, stacked.shape[2]).sum(axis=2)
+    return sums
 
 
 def best_known(learned: Learned, runs: Floats) -> Floats:
     """The blocks of the collected texts whose blocks are known best, (texts, sentences, d)."""
-    estimates = np.stack([learned.of_text(text, known=True) for text in runs[:500]])
+    estimates = np.stack([learned.of_text(text, collected=True) for text in runs[:500]])
     order = np.argsort(-np.linalg.norm(estimates, axis=2).sum(axis=1))[:IMITATED]
     return np.repeat(estimates[order], learned.size, axis=1)
 
@@ -362,14 +378,14 @@ def forged(pool: Pool, known: Floats, white: Whitened, rng: np.random.Generator)
 def removed(vectors: Vectors, some: Vectors, learned: Learned, white: Whitened) -> Vectors:
     """A rewritten text: of `some` rewrites of each sentence the one furthest against its block."""
     [runs] = run_sums([white(vectors)], learned.size)
-    against = np.repeat(learned.of_text(runs, known=False), learned.size, axis=0)
+    against = np.repeat(learned.of_text(runs, collected=False), learned.size, axis=0)
     seen = white(some.reshape(-1, some.shape[2]), vectors).reshape(*some.shape[:2], -1)
     return np.asarray(some[np.arange(SENTENCES), np.einsum("nrd,nd->nr", seen, against).argmin(axis=1)])
 
 
 # The experiment
 
-ANY = "any rewrite"
+ANY, UNMARKED, WRITTEN = "any rewrite", "not marked", "as written"
 
 
 def attacks(marker: Marker, args: argparse.Namespace, rng: np.random.Generator) -> Iterator[tuple[str, int, Floats]]:
@@ -419,12 +435,18 @@ class Paraphraser:
         return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), np.float32)
 
 
+def unmarked(pool: Pool, rng: np.random.Generator) -> Vectors:
+    """The first sentences of a random human text."""
+    return np.asarray(pool.vectors[pool.texts[rng.integers(len(pool.texts))][:SENTENCES]])
+
+
 def shares_found(
     marker: Marker, paraphraser: Paraphraser, args: argparse.Namespace, rng: np.random.Generator
 ) -> Iterator[tuple[str, Floats]]:
     """The p-values of texts as written, and after paraphrasing with some sentences replaced."""
     texts = [marker.write(rng) for _ in range(args.power_texts)]
-    yield "as written", marker.p_values(texts)
+    yield UNMARKED, marker.p_values([unmarked(marker.pool, rng) for _ in range(args.power_texts)])
+    yield WRITTEN, marker.p_values(texts)
     for share in args.replaced:
         changed = [paraphraser(text, marker.pool, share, rng) for text in texts]
         yield f"paraphrased, {100 * share:.0f}% replaced", marker.p_values(changed)
@@ -504,7 +526,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--power-texts", type=int, default=50, help="texts paraphrased under each key")
     parser.add_argument("--pair-texts", type=int, default=150, help="texts of each file of paraphrases")
     parser.add_argument("--replaced", type=float, nargs="+", default=[0.25, 0.5], help="shares of sentences")
-    parser.add_argument("--draws", type=int, default=299)
+    parser.add_argument("--draws", type=int, default=199, help="random keys where one sequence is tried")
     parser.add_argument("--real", type=Path, nargs=2, metavar=("RECIPE", "WORKSPACE"), help="compare with its texts")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     return parser.parse_args()
@@ -543,7 +565,7 @@ def main() -> None:
     print_table("Forged texts accepted at p <= 0.01, in percent, by texts collected", counts, tables["forged"])
     print_table("Marks removed (p > 0.01), in percent, by texts collected", [ANY, "0", *counts], tables["removed"])
     if paraphraser:
-        columns = ["as written", *(f"paraphrased, {100 * share:.0f}% replaced" for share in args.replaced)]
+        columns = [UNMARKED, WRITTEN, *(f"paraphrased, {100 * share:.0f}% replaced" for share in args.replaced)]
         print_table("Marked texts found at p <= 0.01, in percent", columns, tables["power"])
 
 

@@ -5,7 +5,8 @@
 The texts begin with their key's first block, which is one start among as many as the detector allows for; no start is easier to
 find than another, except that blocks before the first are none. Shares found at p <= 0.01 / p <= 0.05 by random keys, and
 milliseconds that a text takes with 1000 of them. Attacks that failed are left out. With --best a soft score is the best over
-starts, each scored apart, instead of the sum over them.
+starts, each scored apart, instead of the sum over them. With --tried also the shares found by a detector that tries so many
+keys, each with one start, and multiplies the p-value by their number; small p-values come from a fitted exponential tail.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from alimark._util.arrays import Floats
 from alimark.bench.recipe import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
+from alimark.detection.kernels.types import Limits
 from alimark.detection.scoring import Hard, Scoring, Soft, scoring
 from alimark.detection.settings import DetectionSettings
 from alimark.keys.key import Key
 from alimark.keys.projection import project
+from attacker import TAIL_DRAWS, tail
 from soft_rules import Text, texts_of
 
 SETTINGS = DetectionSettings()
@@ -52,6 +55,18 @@ def scores(text: Text, offsets: int, draws: int, best: bool) -> Floats:
     return found
 
 
+def row(texts: list[Text], scored: list[Floats], tried: int) -> str:
+    """The shares found at p <= 0.01 / p <= 0.05 for each attack, with p-values multiplied by the number of keys tried."""
+    found: dict[str, list[float]] = {text.attack: [] for text in texts}
+    for text, (score, *null) in zip(texts, scored, strict=True):
+        p = (1 + sum(other >= score for other in null)) / (len(null) + 1)
+        if tried > 1:
+            p = tried * min(p, tail(score, np.array(null)))
+        found[text.attack].append(p)
+    shares = ([100 * np.mean(np.array(p) <= level) for level in (0.01, 0.05)] for p in found.values())
+    return " | ".join(f"{low:.0f} / {high:.0f}" for low, high in shares)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
@@ -59,15 +74,17 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     parser.add_argument("--offsets", type=int, nargs="+", default=[1, 16, 64, 256, 1024])
     parser.add_argument("--draws", type=int, default=299)
+    parser.add_argument("--tried", type=int, nargs="*", default=[], help="also one start and so many keys tried")
+    parser.add_argument("--whole", action="store_true", help="embed sentences only, which is enough for version-3 keys")
     parser.add_argument("--best", action="store_true", help="the best over starts, each scored apart")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=99))
     for number, watermark in enumerate(run.recipe.watermark):
-        texts = list(texts_of(run, watermark))
-        names = list(dict.fromkeys(text.attack for text in texts))
+        texts = list(texts_of(run, watermark, Limits.of("none" if args.whole else "single")))
         if not number:
+            names = list(dict.fromkeys(text.attack for text in texts))
             print(
-                "| decision | offsets | " + " | ".join(names) + " | ms a text |\n" + "| --- " * (len(names) + 3) + "|"
+                "| decision | detector | " + " | ".join(names) + " | ms a text |\n" + "| --- " * (len(names) + 3) + "|"
             )
         for offsets in args.offsets:
             scores(texts[0], offsets, 999, args.best)
@@ -75,13 +92,11 @@ def main() -> None:
             for text in texts[:3]:
                 scores(text, offsets, 999, args.best)
             took = (time.perf_counter() - started) / 3
-            found: dict[str, list[float]] = {name: [] for name in names}
-            for text in texts:
-                own = scores(text, offsets, args.draws, args.best)
-                found[text.attack].append((1 + int((own[1:] >= own[0]).sum())) / (args.draws + 1))
-            shares = ([100 * np.mean(np.array(p) <= level) for level in (0.01, 0.05)] for p in found.values())
-            cells = " | ".join(f"{one:.0f} / {five:.0f}" for one, five in shares)
-            print(f"| {watermark.label} | {offsets} | {cells} | {1000 * took:.0f} |", flush=True)
+            cells = row(texts, [scores(text, offsets, args.draws, args.best) for text in texts], 1)
+            print(f"| {watermark.label} | {offsets} starts | {cells} | {1000 * took:.0f} |", flush=True)
+        scored = [scores(text, 1, TAIL_DRAWS, args.best) for text in texts] if args.tried else []
+        for tried in args.tried:
+            print(f"| {watermark.label} | {tried} keys | {row(texts, scored, tried)} | |", flush=True)
 
 
 if __name__ == "__main__":

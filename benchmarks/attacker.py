@@ -157,19 +157,19 @@ def run_size(key: Key) -> int:
 class Detector:
     """Detects texts of one key under a defence."""
 
-    def __init__(self, key: Key, defence: Defence, draws: int) -> None:
-        self.key = key
+    def __init__(self, key: Key, defence: Defence, draws: int, sentences: int = SENTENCES) -> None:
+        self.key, self.sentences = key, sentences
         self.draws = draws if defence.kind in ("none", "starts") else TAIL_DRAWS
         self.rule = scoring(key, SETTINGS)
-        length = self.rule.length(SENTENCES)
+        length = self.rule.length(sentences)
         self.blocks = defence.sequences(key, length)
         self.null_blocks = key.null_blocks(0, self.draws, length)
 
     def p_values(self, texts: Sequence[Vectors]) -> Floats:
-        """The p-values of texts, each of 12 embeddings."""
-        index = np.full((SENTENCES, 2, 4), -1, np.int64)
-        index[:, 0, WHOLE] = np.arange(SENTENCES)
-        units = Units([""] * SENTENCES, index)
+        """The p-values of texts as embeddings of their sentences."""
+        index = np.full((self.sentences, 2, 4), -1, np.int64)
+        index[:, 0, WHOLE] = np.arange(self.sentences)
+        units = Units([""] * self.sentences, index)
         signals = [self.rule.signals(units, project(text, self.key)) for text in texts]
         best = score_table(self.rule, signals, self.blocks).max(axis=1)
         null = score_table(self.rule, signals, self.null_blocks)
@@ -196,10 +196,10 @@ def p_values(texts: Sequence[Vectors], key: Key, draws: int) -> Floats:
 class Marker:
     """Writes texts with one key under a defence, and detects them."""
 
-    def __init__(self, pool: Pool, key: Key, defence: Defence, draws: int) -> None:
-        self.pool, self.key, self.defence = pool, key, defence
+    def __init__(self, pool: Pool, key: Key, defence: Defence, draws: int, sentences: int = SENTENCES) -> None:
+        self.pool, self.key, self.defence, self.sentences = pool, key, defence, sentences
         self.projections = project(pool.vectors, key)
-        self.detector = Detector(key, defence, draws)
+        self.detector = Detector(key, defence, draws, sentences)
         self.p_values = self.detector.p_values
 
     def write(self, rng: np.random.Generator) -> Vectors:
@@ -207,9 +207,9 @@ class Marker:
         sequences = self.detector.blocks
         if self.defence.kind == "starts":
             start = int(self.key.starts[rng.integers(self.defence.states)])
-            blocks = sequences[0, start : start + SENTENCES]
+            blocks = sequences[0, start : start + self.sentences]
         else:
-            blocks = sequences[rng.integers(self.defence.states), :SENTENCES]
+            blocks = sequences[rng.integers(self.defence.states), : self.sentences]
         return np.asarray(self.pool.vectors[marked(self.pool, self.key, self.projections, blocks, rng)])
 
 
@@ -368,11 +368,11 @@ def rewrites(vectors: Vectors, pool: Pool, rng: np.random.Generator, count: int 
 
 def forged(pool: Pool, known: Floats, white: Whitened, rng: np.random.Generator) -> Vectors:
     """A text on another subject: each sentence the candidate furthest along its block, for the state that fits best."""
-    drawn = pool.candidates(rng)
+    drawn = pool.candidates(rng, known.shape[1])
     seen = white(pool.vectors[drawn.ravel()]).reshape(*drawn.shape, -1)
     along = np.einsum("ncd,snd->snc", seen, known, optimize=True)
     best = along[along.max(axis=2).sum(axis=1).argmax()].argmax(axis=1)
-    return np.asarray(pool.vectors[drawn[np.arange(SENTENCES), best]])
+    return np.asarray(pool.vectors[drawn[np.arange(len(drawn)), best]])
 
 
 def removed(vectors: Vectors, some: Vectors, learned: Learned, white: Whitened) -> Vectors:
@@ -380,7 +380,7 @@ def removed(vectors: Vectors, some: Vectors, learned: Learned, white: Whitened) 
     [runs] = run_sums([white(vectors)], learned.size)
     against = np.repeat(learned.of_text(runs, collected=False), learned.size, axis=0)
     seen = white(some.reshape(-1, some.shape[2]), vectors).reshape(*some.shape[:2], -1)
-    return np.asarray(some[np.arange(SENTENCES), np.einsum("nrd,nd->nr", seen, against).argmin(axis=1)])
+    return np.asarray(some[np.arange(len(some)), np.einsum("nrd,nd->nr", seen, against).argmin(axis=1)])
 
 
 # The experiment
@@ -392,7 +392,7 @@ def attacks(marker: Marker, args: argparse.Namespace, rng: np.random.Generator) 
     """Each attack, the number of texts collected, and the p-values of the results."""
     pool, size = marker.pool, run_size(marker.key)
     white = Whitened.of(pool, marker.key)
-    collected = run_sums([white(marker.write(rng)) for _ in range(max(args.texts))], size)
+    collected = run_sums([white(marker.write(rng)) for _ in range(max(args.texts, default=0))], size)
     fresh = [marker.write(rng) for _ in range(args.tries)]
     some = [rewrites(text, pool, rng, args.rewrites, args.cosine) for text in fresh]
     yield ANY, 0, marker.p_values([sentences[:, 0] for sentences in some])
@@ -435,9 +435,10 @@ class Paraphraser:
         return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), np.float32)
 
 
-def unmarked(pool: Pool, rng: np.random.Generator) -> Vectors:
+def unmarked(pool: Pool, sentences: int, rng: np.random.Generator) -> Vectors:
     """The first sentences of a random human text."""
-    return np.asarray(pool.vectors[pool.texts[rng.integers(len(pool.texts))][:SENTENCES]])
+    texts = [rows for rows in pool.texts if len(rows) >= sentences]
+    return np.asarray(pool.vectors[texts[rng.integers(len(texts))][:sentences]])
 
 
 def shares_found(
@@ -445,7 +446,7 @@ def shares_found(
 ) -> Iterator[tuple[str, Floats]]:
     """The p-values of texts as written, and after paraphrasing with some sentences replaced."""
     texts = [marker.write(rng) for _ in range(args.power_texts)]
-    yield UNMARKED, marker.p_values([unmarked(marker.pool, rng) for _ in range(args.power_texts)])
+    yield UNMARKED, marker.p_values([unmarked(marker.pool, marker.sentences, rng) for _ in range(args.power_texts)])
     yield WRITTEN, marker.p_values(texts)
     for share in args.replaced:
         changed = [paraphraser(text, marker.pool, share, rng) for text in texts]
@@ -518,7 +519,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--near", type=int, default=400, help="sentences that candidates of a text are drawn from")
     parser.add_argument("--decision", default="soft", choices=["soft", "hard"])
     parser.add_argument("--defences", nargs="+", default=DEFENCES, metavar="KIND:STATES")
-    parser.add_argument("--texts", type=int, nargs="+", default=[1, 3, 10, 30, 100, 300, 1000, 3000])
+    parser.add_argument("--sentences", type=int, default=SENTENCES, help="sentences of each text, at most 40")
+    parser.add_argument("--texts", type=int, nargs="*", default=[1, 3, 10, 30, 100, 300, 1000, 3000])
     parser.add_argument("--keys", type=int, default=3)
     parser.add_argument("--tries", type=int, default=20, help="texts forged and texts attacked under each key")
     parser.add_argument("--rewrites", type=int, default=8, help="rewrites of a sentence that a remover chooses from")
@@ -551,8 +553,9 @@ def main() -> None:
             table[defence.label] = {}
         for number in range(args.keys):
             rng = np.random.default_rng(number)
-            marker = Marker(pool, defence.key(args.decision, embedder, rng.bytes(32)), defence, args.draws)
-            for attack, count, p in attacks(marker, args, rng):
+            key = defence.key(args.decision, embedder, rng.bytes(32))
+            marker = Marker(pool, key, defence, args.draws, args.sentences)
+            for attack, count, p in attacks(marker, args, rng) if args.texts else ():
                 kind, column = ("removed", ANY) if attack == ANY else (attack, str(count))
                 hits = p <= 0.01 if kind == "forged" else p > 0.01
                 tables[kind][defence.label].setdefault(column, []).extend(hits)
@@ -562,8 +565,9 @@ def main() -> None:
             cells = {name: round(100 * float(np.mean(hits))) for name, hits in table[defence.label].items()}
             print(f"{defence.label}, {kind}: {cells}", flush=True)
     counts = [str(count) for count in args.texts]
-    print_table("Forged texts accepted at p <= 0.01, in percent, by texts collected", counts, tables["forged"])
-    print_table("Marks removed (p > 0.01), in percent, by texts collected", [ANY, "0", *counts], tables["removed"])
+    if args.texts:
+        print_table("Forged texts accepted at p <= 0.01, in percent, by texts collected", counts, tables["forged"])
+        print_table("Marks removed (p > 0.01), in percent, by texts collected", [ANY, "0", *counts], tables["removed"])
     if paraphraser:
         columns = [UNMARKED, WRITTEN, *(f"paraphrased, {100 * share:.0f}% replaced" for share in args.replaced)]
         print_table("Marked texts found at p <= 0.01, in percent", columns, tables["power"])

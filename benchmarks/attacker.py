@@ -141,9 +141,10 @@ class Defence(NamedTuple):
     def routes(self, runs: int) -> Ints:
         """The attacker's model: the numbers of the blocks that each state's runs carry, (states, runs).
 
-        The orders are secret, so there the attacker models each run by itself.
+        The orders are secret. Few orders are modelled like sub-keys; if there are more orders than runs, each run is modelled
+        by itself.
         """
-        if self.kind == "orders":
+        if self.kind == "orders" and self.states > ORDERED_RUNS:
             return np.arange(ORDERED_RUNS)[:, None]
         step = 1 if self.kind == "starts" else runs
         return step * np.arange(self.states)[:, None] + np.arange(runs)

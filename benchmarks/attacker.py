@@ -55,7 +55,7 @@ from alimark.embedding.directions import directions, mean
 from alimark.embedding.learning import aligned
 from alimark.embedding.loading import load_embedder
 from alimark.errors import RecordError
-from alimark.keys.key import Key
+from alimark.keys.key import SOFT_VERSION, Key
 from alimark.keys.projection import project, targets
 from alimark.text.splitting import splitter
 
@@ -121,9 +121,9 @@ class Defence(NamedTuple):
     def label(self) -> str:
         return self.kind if self.kind == "none" else f"{self.kind} {self.states}"
 
-    def key(self, decision: str, embedder: Embedder, secret: bytes) -> Key:
+    def key(self, embedder: Embedder, secret: bytes, decision: str = "soft", version: int = SOFT_VERSION) -> Key:
         offsets = self.states if self.kind == "starts" else 1
-        return Key.generate(decision=decision, embedder=embedder, offsets=offsets, secret=secret)
+        return Key.generate(decision=decision, soft_version=version, embedder=embedder, offsets=offsets, secret=secret)
 
     def sequences(self, key: Key, length: int) -> Packed:
         """The sequences of blocks that the detector tries, one per row."""
@@ -519,6 +519,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--near", type=int, default=400, help="sentences that candidates of a text are drawn from")
     parser.add_argument("--decision", default="soft", choices=["soft", "hard"])
+    parser.add_argument("--soft-version", type=int, default=SOFT_VERSION)
     parser.add_argument("--defences", nargs="+", default=DEFENCES, metavar="KIND:STATES")
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="sentences of each text, at most 40")
     parser.add_argument("--texts", type=int, nargs="*", default=[1, 3, 10, 30, 100, 300, 1000, 3000])
@@ -554,7 +555,7 @@ def main() -> None:
             table[defence.label] = {}
         for number in range(args.keys):
             rng = np.random.default_rng(number)
-            key = defence.key(args.decision, embedder, rng.bytes(32))
+            key = defence.key(embedder, rng.bytes(32), args.decision, args.soft_version)
             marker = Marker(pool, key, defence, args.draws, args.sentences)
             for attack, count, p in attacks(marker, args, rng) if args.texts else ():
                 kind, column = ("removed", ANY) if attack == ANY else (attack, str(count))

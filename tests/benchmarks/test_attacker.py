@@ -16,7 +16,7 @@ RUN = 4
 
 def test_each_defence_gives_the_detector_its_sequences() -> None:
     def sequences(defence: Defence) -> Packed:
-        key = defence.key("soft", StandInEmbedder(), bytes(32))
+        key = defence.key(StandInEmbedder(), bytes(32))
         return defence.sequences(key, 30)
 
     plain = Key.generate(embedder=StandInEmbedder(), secret=bytes(32)).blocks(attacker.ORDERED_RUNS * RUN)

@@ -25,6 +25,8 @@ the 16 texts whose blocks he knows best, the one whose blocks fit the candidates
 the marked text, adds the text itself to what he knows of its blocks, and takes of several rewrites of each sentence the one
 furthest against its block. The column of 0 texts is an attacker who has only the marked text itself.
 
+With --told the attacker is told which state each collected text is in, which bounds every better search for the states.
+
 Power: the share found of texts whose sentences were moved by the differences between real sentences and their paraphrases
 (--pairs), and in which some sentences were also replaced by other sentences on the same subject.
 """
@@ -205,12 +207,16 @@ class Marker:
 
     def write(self, rng: np.random.Generator) -> Vectors:
         """The embeddings of a new marked text in a random state."""
+        return self.write_in(int(rng.integers(self.defence.states)), rng)
+
+    def write_in(self, state: int, rng: np.random.Generator) -> Vectors:
+        """The embeddings of a new marked text in a given state."""
         sequences = self.detector.blocks
         if self.defence.kind == "starts":
-            start = int(self.key.starts[rng.integers(self.defence.states)])
+            start = int(self.key.starts[state])
             blocks = sequences[0, start : start + self.sentences]
         else:
-            blocks = sequences[rng.integers(self.defence.states), : self.sentences]
+            blocks = sequences[state, : self.sentences]
         return np.asarray(self.pool.vectors[marked(self.pool, self.key, self.projections, blocks, rng)])
 
 
@@ -320,6 +326,13 @@ def learn(runs: Floats, defence: Defence, size: int, rng: np.random.Generator) -
     return max(results, key=lambda result: result[0])[1]
 
 
+def told_states(runs: Floats, states: Ints, defence: Defence, size: int) -> Learned:
+    """What an attacker knows who is told the state of each collected text: the best that any search for states can reach."""
+    routes = Defence("sub-keys" if defence.kind == "orders" else defence.kind, defence.states).routes(runs.shape[1])
+    empty = Learned(routes, np.zeros((routes.max() + 1, runs.shape[2])), np.zeros(routes.max() + 1), size)
+    return empty.updated(runs, np.eye(len(routes))[states])
+
+
 def _maximised(
     segments: Floats, routes: Ints, overlapping: bool, size: int, rng: np.random.Generator
 ) -> tuple[float, Learned]:
@@ -393,13 +406,23 @@ def attacks(marker: Marker, args: argparse.Namespace, rng: np.random.Generator) 
     """Each attack, the number of texts collected, and the p-values of the results."""
     pool, size = marker.pool, run_size(marker.key)
     white = Whitened.of(pool, marker.key)
-    collected = run_sums([white(marker.write(rng)) for _ in range(max(args.texts, default=0))], size)
+    states = [int(rng.integers(marker.defence.states)) for _ in range(max(args.texts))] if args.told else None
+    drawn = (
+        (marker.write_in(state, rng) for state in states)
+        if states
+        else (marker.write(rng) for _ in range(max(args.texts)))
+    )
+    collected = run_sums([white(text) for text in drawn], size)
     fresh = [marker.write(rng) for _ in range(args.tries)]
     some = [rewrites(text, pool, rng, args.rewrites, args.cosine) for text in fresh]
     yield ANY, 0, marker.p_values([sentences[:, 0] for sentences in some])
     nothing = nothing_learned(collected.shape[1], collected.shape[2], size)
     for count in (0, *args.texts):
-        learned = learn(collected[:count], marker.defence, size, rng) if count else nothing
+        learned = nothing
+        if count and states:
+            learned = told_states(collected[:count], np.array(states[:count]), marker.defence, size)
+        elif count:
+            learned = learn(collected[:count], marker.defence, size, rng)
         if count:
             known = best_known(learned, collected[:count])
             yield "forged", count, marker.p_values([forged(pool, known, white, rng) for _ in range(args.tries)])
@@ -524,6 +547,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="sentences of each text, at most 40")
     parser.add_argument("--texts", type=int, nargs="*", default=[1, 3, 10, 30, 100, 300, 1000, 3000])
     parser.add_argument("--keys", type=int, default=3)
+    parser.add_argument("--told", action="store_true", help="the attacker is told the state of each collected text")
     parser.add_argument("--tries", type=int, default=20, help="texts forged and texts attacked under each key")
     parser.add_argument("--rewrites", type=int, default=8, help="rewrites of a sentence that a remover chooses from")
     parser.add_argument("--cosine", type=float, default=COSINE, help="the cosine of a sentence to its rewrites")

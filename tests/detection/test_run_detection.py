@@ -14,13 +14,14 @@ from alimark.audit.auditor import Auditor
 from alimark.calibration import rates
 from alimark.detection.excerpts import excerpt_length
 from alimark.detection.many_keys import widest_key
+from alimark.detection.results import AlignedDetection
 from alimark.detection.scoring import Soft, scoring
 from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.units import restructure
+from alimark.generation.api import GenerationSettings
 from alimark.keys.folder import load_keys
 from alimark.keys.projection import project, targets
 from alimark.schemes.registry import rule_for
-from alimark.generation.api import GenerationSettings
 from fixed_texts import EMBEDDER, soft_key, written
 from rewriters import STORY, Rewriter
 
@@ -39,6 +40,12 @@ def mark_of(key: Key) -> AliMark:
 def seed_with_start(key: Key, start: int) -> int:
     """A seed with which `written` begins a text at this block."""
     return next(seed for seed in range(1000) if key.start(f"{seed}/A long story.") == start)
+
+
+def matches_of(detection: AlignedDetection) -> list[tuple[int, int]]:
+    """The sentences that carry a block, each with the number of its block; both count from 1."""
+    steps = detection.alignment
+    return [(step.sentences[0], step.block) for step in steps if step.kind == "match" and step.block is not None]
 
 
 # Marking
@@ -92,9 +99,8 @@ def test_a_text_is_found_under_its_key_alone(run: object) -> None:
     detection = mark_of(key).detect(text)
     assert (detection.verdict(), detection.z) == ("found", None)
     assert mark_of(key_of(1, run=run)).detect(text).p_value > 0.01
-    matches = [step for step in detection.alignment if step.kind == "match"]
     runs = key.derivation.run_numbers(60)
-    assert sum(runs[step.block - 1] == runs[step.sentences[0] - 1] for step in matches) >= 10
+    assert sum(runs[block - 1] == runs[sentence - 1] for sentence, block in matches_of(detection)) >= 10
 
 
 @pytest.mark.parametrize("run", [4, (1, 2, 4)])
@@ -104,9 +110,8 @@ def test_a_text_that_starts_at_a_later_run_is_found(run: object) -> None:
     text = " ".join(written(key, seed=seed_with_start(key, start)))
     detection = mark_of(key).detect(text)
     assert (detection.verdict(), detection.offsets) == ("found", 8)
-    matches = [(step.sentences[0], step.block) for step in detection.alignment if step.kind == "match"]
     runs = key.derivation.run_numbers(start + 60)
-    assert sum(runs[block - 1] == runs[start + sentence - 1] for sentence, block in matches) >= 10
+    assert sum(runs[block - 1] == runs[start + sentence - 1] for sentence, block in matches_of(detection)) >= 10
     # The same secret without offsets looks at the first runs alone.
     assert mark_of(key_of(run=run)).detect(text).p_value > 0.01
 

@@ -65,9 +65,7 @@ def test_every_field_is_part_of_the_id() -> None:
     assert len({key_of(run=run).id for run in (1, 2, (1, 2), (2, 1))} | {key_of(soft_version=2).id}) == 5
 
 
-@pytest.mark.parametrize(
-    ("given_run", "run"), [(3, (3,)), ([3], (3,)), ((1, 2, 4), (1, 2, 4)), ([1, 1, 2], (1, 1, 2))]
-)
+@pytest.mark.parametrize(("given_run", "run"), [(3, (3,)), ([3], (3,)), ((1, 2, 4), (1, 2, 4)), ([1, 1, 2], (1, 1, 2))])
 def test_a_run_is_a_number_or_a_schedule(tmp_path: Path, given_run: object, run: tuple[int, ...]) -> None:
     key = key_of(run=given_run)
     assert key.run == run

@@ -25,6 +25,7 @@ def ring(tmp_path: Path) -> Iterator[Ring]:
     yield service.ring
     service.close()
 
+
 DIRECTIONS = Fitted(
     "alimark",
     {"directions": np.eye(24, 64, dtype="<f4"), "mean": np.zeros(64, "<f4")},
@@ -51,9 +52,16 @@ def successor(ring: Ring, key: Key, embedder: str | StandInEmbedder) -> Key:
         Key.generate(embedder=StandInEmbedder(), fitted=DIRECTIONS, block_size=16, span=20),
     ],
     ids=[
-        "splitter", "soft version", "centre", "span", "whole space", "span of a hard key", "span of version 2", "runs",
+        "splitter",
+        "soft version",
+        "centre",
+        "span",
+        "whole space",
+        "span of a hard key",
+        "span of version 2",
+        "runs",
         "learned directions",
-    ],  # fmt: skip
+    ],
 )
 def test_nothing_but_the_secret_changes_with_the_same_embedder(ring: Ring, key: Key) -> None:
     embedder = StandInEmbedder() if key.embedder == "stand-in" else key.embedder

@@ -201,7 +201,8 @@ def _prepared_check(check: Check, future: Future[Answer], embedder: Embedder) ->
     for key in check.keys:
         groups.setdefault((key.splitter, key.soft), []).append(key)
     kinds = [
-        _KeysOfAKind(keys, _prepared_text(check, widest_key(keys, check.settings), embedder)) for keys in groups.values()
+        _KeysOfAKind(keys, _prepared_text(check, widest_key(keys, check.settings), embedder))
+        for keys in groups.values()
     ]
     return _PreparedCheck(check, future, kinds)
 

@@ -2,9 +2,9 @@
 
     python benchmarks/share_found.py recipes/local/version3.toml work --set ...
 
-Of each watermark: the share found at p <= 0.01 by random keys among sound rewrites, with its 95% interval (Wilson); the same with
-failed attacks as misses; and, where the workspace holds scores of human texts, the share above the empirical 99% quantile of
-their scores (TPR@1%). Below the table: how often human texts were found at p <= 0.01, 0.05 and 0.5, with 99% intervals over
+Of each watermark: the share found at p <= 0.01 by random keys among sound rewrites, with its 95% interval (Wilson); the same
+with failed attacks as misses; and, where the workspace holds scores of human texts, the share above the empirical 99% quantile
+of their scores (TPR@1%). Below the table: how often human texts were found at p <= 0.01, 0.05 and 0.5, with 99% intervals over
 texts.
 """
 

@@ -133,12 +133,12 @@ def soft_likelihood(
     joined: Sequence[Sequence[float] | None],
     chances: Mapping[str, float],
     best: Callable[[Sequence[float]], float] = sum,
-    offsets: int = 1,
+    first_blocks: Sequence[int] = (0,),
 ) -> float:
     """How much likelier a text is if it carries the blocks: over all that may become of it, or by `best=max` the likeliest.
 
     `whole[i][j]` is the worth of sentence i for block j, `joined[i][j]` that of sentences i - 1 and i together. The text began
-    with any of the first `offsets` blocks.
+    with any of `first_blocks`, counted from 0.
     """
     size, gain = len(whole[0]), chances["worth"]
     names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump", "leaving")
@@ -180,7 +180,7 @@ def soft_likelihood(
         return best(ways)
 
     ahead = cache(rest)
-    starts = range(min(offsets, size))
+    starts = [start for start in first_blocks if start < size]
     within = [(1 - chances["outside"]) * ahead(0, start) / len(starts) for start in starts]
     return best([*within, *(chances["outside"] * ahead(0, start, True) / len(starts) for start in starts)])
 

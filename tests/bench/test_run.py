@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from alimark.bench import jobs
 from alimark.bench.data import DataSet, Item
 from alimark.bench.evaluate import evaluate
 from alimark.bench.jobs import Cell
@@ -17,9 +19,13 @@ from alimark.bench.models import Models
 from alimark.bench.recipe import attacks, parse, variants
 from alimark.bench.run import Run
 from alimark.bench.workspace import STAGES, Workspace, digest
+from alimark.embedding.directions import DirectionTable
 from alimark.errors import LLMError
+from alimark.keys.fitted import Fitted
 from alimark.keys.key import SOFT_VERSION
-from alimark.testing import StandInLLM
+from alimark.parameters import alimark as parameters
+from alimark.parameters.alimark import DEFAULT_RUN
+from alimark.testing import StandInEmbedder, StandInLLM
 from small_recipes import STAND_INS, recipe, records, run
 
 
@@ -161,8 +167,11 @@ def test_records_of_earlier_releases_chat_attacks_are_still_known(tmp_path: Path
     given: list[dict[str, Any]] = [{}, {"prompt": "paper"}, {"rounds": 1}, {"prompt": "editor"}, {"rounds": 2}]
     chats = [{"name": "chat", **settings} for settings in given]
     wanted = parse(
-        {"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"block_size": 8}}], "attack": chats}
-    )
+        {
+            "title": "t", "data": {"sets": ["manual"]}, "attack": chats,
+            "watermark": [{"key": {"decision": "hard", "block_size": 8}}],
+        }
+    )  # fmt: skip
     [variant] = variants(wanted)
     cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
     jobs = [Run(wanted, Workspace(tmp_path)).attack_job(cell, cell.items[0], attack) for attack in attacks(wanted)]
@@ -261,19 +270,65 @@ def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_pat
     assert records(tmp_path / "killed") == records(tmp_path / "whole")
 
 
-def test_versions_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -> None:
+def test_versions_1_and_2_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -> None:
     """Version 1 goes by the ids it had before there was another, so that its records stay."""
 
     def ids(**version: int) -> tuple[str, str]:
         return _ids(tmp_path, decision="soft", block_size=32, **version)
 
     assert ids(soft_version=1) == FIRST_IDS
+    assert ids(soft_version=2) == SECOND_IDS
+    assert SECOND_IDS[0] == FIRST_IDS[0]
     assert ids() == ids(soft_version=SOFT_VERSION)
-    assert ids()[0] == FIRST_IDS[0]
-    assert ids()[1] != FIRST_IDS[1]
 
 
 FIRST_IDS = ("b7eef3cf7ea40ca204d17b0a", "a2f5b1d613a5ebbbcefffabc")
+SECOND_IDS = ("b7eef3cf7ea40ca204d17b0a", "589c64f59449d7aa4bc0a5c2")
+
+
+def test_texts_of_version_3_depend_on_every_parameter_of_the_key(tmp_path: Path) -> None:
+    """On the defaults, too, so that a text is written again where another default would choose other sentences."""
+    keys: list[dict[str, object]] = [
+        {}, {"soft_version": 2}, {"run": 1}, {"run": [1, 4]}, {"offsets": 4}, {"block_size": 16}, {"decision": "hard"},
+    ]  # fmt: skip
+    ids = [_ids(tmp_path, **key) for key in keys]
+    assert len({text for text, _ in ids}) == len({detection for _, detection in ids}) == len(keys)
+    same: list[dict[str, object]] = [
+        {"soft_version": 3}, {"decision": "soft"}, {"run": DEFAULT_RUN}, {"block_size": 32}, {"payload_bits": 0},
+    ]  # fmt: skip
+    assert {_ids(tmp_path, **key) for key in same} == {ids[0]}
+
+
+def test_texts_of_version_3_depend_on_the_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _ids(tmp_path)
+    ids = {whole}
+    for seed in (1, 2):
+        rows = np.random.default_rng(seed).normal(size=(40, 64))
+        fitted = Fitted(
+            "alimark",
+            {"directions": rows.astype("<f4"), "mean": np.zeros(64, "<f4")},
+            {"embedder": "stand-in", "fingerprint": StandInEmbedder().fingerprint},
+        )
+        fitted.save(tmp_path / f"{seed}.npz")
+        ids.add(_ids(tmp_path, fitted=str(tmp_path / f"{seed}.npz")))
+    assert len(ids) == 3
+    shipped = _ids(tmp_path, embedder="all-MiniLM-L6-v2")
+    monkeypatch.setattr(jobs, "_version_3", {})
+    monkeypatch.setattr(parameters, "noise_aware", lambda _: DirectionTable.of(np.eye(64, 384), np.zeros(384)))
+    assert _ids(tmp_path, embedder="all-MiniLM-L6-v2")[0] != shipped[0]
+    monkeypatch.setattr(jobs, "_version_3", {})
+    assert _ids(tmp_path, embedder="all-MiniLM-L6-v2", soft_version=2)[0] not in {text for text, _ in ids}
+
+
+def test_texts_of_all_versions_are_written_and_found(tmp_path: Path) -> None:
+    watermarks = [
+        {"label": label, "key": {"embedder": "stand-in", **key}, "generate": {"candidates": 16}}
+        for label, key in (("2", {"soft_version": 2}), ("3", {}), ("runs", {"run": [1, 2], "offsets": 2}))
+    ]
+    data = STAND_INS["data"] | {"sentences": 8}
+    results = evaluate(run(tmp_path, recipe(watermark=watermarks, data=data, attack=[], meaning="")), "x")
+    assert [row["method"] for row in results["rows"]] == ["2", "3", "runs"]
+    assert all(row["auroc"]["value"] > 0.8 for row in results["rows"])
 
 
 def test_hard_decisions_go_by_the_ids_of_when_they_were_the_default(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Keys with offsets, a secret start for each text: where it is found, the p-value that allows for the search, key files."""
+"""Keys with offsets, a secret start for each text: where it is found, the p-value that allows for the search, key files.
+
+The soft keys here have version 2, whose texts start at any block; test_run_detection.py has those that start where a run does.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ from single_text import generate
 def key_of(number: int, decision: str, offsets: int = 16) -> Key:
     m = 32 if decision == "soft" else 8
     secret = bytes([number % 256, number // 256, *range(2, 32)])
-    return Key.generate(secret=secret, decision=decision, block_size=m, embedder=EMBEDDER, offsets=offsets)
+    return Key.generate(
+        secret=secret, decision=decision, block_size=m, embedder=EMBEDDER, offsets=offsets, soft_version=2
+    )
 
 
 def start_of(key: Key, seed: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from alimark import AliMark, Key, detect
-from alimark.detection.kernels.types import SoftRule
+from alimark.detection.kernels.types import LocalCosts, SoftRule
 from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.errors import AlimarkError, LimitError, ModelError
 from alimark.generation.api import GenerationSettings
@@ -119,13 +119,18 @@ def test_old_versions_stay() -> None:
         SoftRule(1.3, 0.03, 0.5, 0.95, 0.03, 0.03, 0.6, 0.0, 0.0, 0.0, 0.01),
         SoftRule(1.3, 0.03, 0.03, 0.3, 0.03, 0.03, 0.6, 0.0, 0.0, 0.0, 0.01, 0.6, 0.1, 0.85, 0.05),
     )
-    assert {(version.shrink, version.blocks) for version in SOFT_VERSIONS.values()} == {(5.0, 2.0)}
+    for version in (SOFT_VERSIONS[1], SOFT_VERSIONS[2]):
+        assert (version.shrink, version.blocks, version.weights, version.norm_weight) == (5.0, 2.0, None, 0.0)
+        assert version.local == LocalCosts(1.0, 1.0, 1.0, 1.2)
+        assert version.restructures
     assert set(SOFT_VERSIONS) == set(range(1, SOFT_VERSION + 1))
 
 
-def test_versions_mark_alike_and_are_searched_together(sentences: list[str]) -> None:
-    key, old, text = soft_key(0), soft_key(0, version=1), " ".join(sentences)
-    assert written(old) == sentences
+def test_versions_1_and_2_mark_alike_and_are_searched_together(sentences: list[str]) -> None:
+    key, old = soft_key(0, version=2), soft_key(0, version=1)
+    text = " ".join(written(key))
+    assert " ".join(written(old)) == text
+    assert written(key) != sentences  # version 3 marks otherwise
     alone = [AliMark(each, embedder=EMBEDDER).detect(text) for each in (key, old)]
     assert all(answer.verdict() == "found" for answer in alone)
     assert alone[0].score != alone[1].score

@@ -32,7 +32,7 @@ def test_a_soft_key_is_as_it_was_saved(tmp_path: Path) -> None:
 
 def test_vectors_lie_in_the_directions_of_their_embedder() -> None:
     fingerprint = "sha256:" + store.entry("all-MiniLM-L6-v2").weights.sha256
-    key = Key.generate(secret=bytes(32), decision="soft", block_size=16, span=24)
+    key = Key.generate(secret=bytes(32), decision="soft", soft_version=2, block_size=16, span=24)
     assert key.fingerprint == fingerprint
     vectors = key.vectors(384)
     np.testing.assert_allclose(vectors @ vectors.T, np.eye(16), atol=1e-12)

@@ -11,6 +11,7 @@ from services import serving
 from stand_ins import stand_in_service
 
 from alimark.errors import KeyFileError, KeyMismatch
+from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.serve.ring import Ring
 from alimark.testing import StandInEmbedder
@@ -23,6 +24,13 @@ def ring(tmp_path: Path) -> Iterator[Ring]:
     service = stand_in_service(tmp_path)
     yield service.ring
     service.close()
+
+
+DIRECTIONS = Fitted(
+    "alimark",
+    {"directions": np.eye(24, 64, dtype="<f4"), "mean": np.zeros(64, "<f4")},
+    {"embedder": "stand-in", "fingerprint": StandInEmbedder().fingerprint},
+)
 
 
 def successor(ring: Ring, key: Key, embedder: str | StandInEmbedder) -> Key:
@@ -39,8 +47,21 @@ def successor(ring: Ring, key: Key, embedder: str | StandInEmbedder) -> Key:
         Key.generate(embedder="all-MiniLM-L6-v2", decision="soft", block_size=16, span=48),
         Key.generate(embedder="all-MiniLM-L6-v2", decision="soft", span=0),
         Key.generate(embedder="all-MiniLM-L6-v2", decision="hard", span=24),
+        Key.generate(embedder="all-MiniLM-L6-v2", soft_version=2, span=40),
+        Key.generate(embedder=StandInEmbedder(), run=[1, 2], offsets=3),
+        Key.generate(embedder=StandInEmbedder(), fitted=DIRECTIONS, block_size=16, span=20),
     ],
-    ids=["splitter", "soft version", "centre", "span", "whole space", "span of a hard key"],
+    ids=[
+        "splitter",
+        "soft version",
+        "centre",
+        "span",
+        "whole space",
+        "span of a hard key",
+        "span of version 2",
+        "runs",
+        "learned directions",
+    ],
 )
 def test_nothing_but_the_secret_changes_with_the_same_embedder(ring: Ring, key: Key) -> None:
     embedder = StandInEmbedder() if key.embedder == "stand-in" else key.embedder
@@ -59,6 +80,8 @@ def test_another_embedder_takes_over_what_does_not_depend_on_the_embedder(ring: 
     new.check(SMALL)
     assert (new.decision, new.block_size, new.soft_version, new.offsets) == ("soft", 16, 1, 3)
     assert (new.splitter, new.centre, new.span) == ("blingfire", None, None)
+    runs = successor(ring, Key.generate(embedder="all-MiniLM-L6-v2", block_size=16, run=[1, 3]), SMALL)
+    assert (runs.soft_version, runs.run, runs.span, runs.public()["directions"]) == (3, (1, 3), None, None)
     larger = successor(ring, Key.generate(embedder=SMALL, decision="soft", block_size=16), "all-mpnet-base-v2")
     assert (larger.embedder, larger.block_size, larger.span) == ("all-mpnet-base-v2", 16, 32)
 

@@ -63,7 +63,8 @@ def detect_keys(
     best few alone. The keys may differ in block size and centre, not in embedder and splitter.
     """
     _check_alike(keys, embedder)
-    [prepared] = with_variants([prepare(text, keys[0], embedder, settings)], keys[0], embedder, settings, llm)
+    widest = widest_key(keys, settings)
+    [prepared] = with_variants([prepare(text, widest, embedder, settings)], widest, embedder, settings, llm)
     # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
     settings = replace(settings, draws=draws_for_keys(settings.draws, len(keys)))
     vectors = [embed(deduplicate([version.units.texts]), embedder) for version in prepared.versions]
@@ -92,7 +93,7 @@ def detect_keys_batch(
             "learned restructuring works on one text at a time; for many texts use restructure='single' or 'none'"
         )
     clock = Clock(Counter() if times is None else times)
-    prepared = prepare_each(texts, keys[0], embedder, settings, beat)
+    prepared = prepare_each(texts, widest_key(keys, settings), embedder, settings, beat)
     clock.lap("splitting")
     units = deduplicate(text.unit_texts for text in prepared if isinstance(text, PreparedText))
     vectors = embed(units, embedder)
@@ -119,6 +120,11 @@ def _check_alike(keys: Sequence[Key], embedder: Embedder) -> None:
         key.check(embedder)
     if len({key.soft for key in keys}) > 1:
         raise AlimarkError("hard and soft keys have scores of different kinds; detect with each kind separately")
+
+
+def widest_key(keys: Sequence[Key], settings: DetectionSettings) -> Key:
+    """The first of the keys whose alignments use the most units; a text that is prepared for it can be scored under all."""
+    return max(keys, key=lambda key: scoring(key, settings).limits)
 
 
 def best_keys(

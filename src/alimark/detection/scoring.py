@@ -203,7 +203,9 @@ class Soft:
         scaled = centred / norms
         if self.version.norm_weight:
             scaled *= (norms / np.sqrt((norms[rows] ** 2).mean())) ** self.version.norm_weight
-        return Signals(to_bits(scaled)[units.index], units.index >= 0, soft=scaled[units.index[:, :2, WHOLE]])
+        valid, merges = units.index >= 0, self.limits.merges
+        valid[:, merges + 1 :] = False  # the text may have been prepared for a key of a version that merges sentences
+        return Signals(to_bits(scaled)[units.index], valid, soft=scaled[units.index[:, : merges + 1, WHOLE]])
 
     def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
         tables = np.concatenate([text.tables for text in signals])

@@ -43,19 +43,24 @@ _VERSION_1 = SoftVersion(
     blocks=2.0,
     local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),
 )
-_SURE = SoftRule(
-    worth=1.8, foreign=0.04, replaced=0.004, moved=0.07, repeated=0.04, skipped=0.036, further=0.53,
-    two=0.0, three=0.0, joined=0.0, jump=0.008,
+_REWRITTEN_3 = SoftRule(
+    worth=1.6, foreign=0.05, replaced=0.006, moved=0.07, repeated=0.04, skipped=0.036, further=0.53,
+    two=0.0, three=0.0, joined=0.0, jump=0.007,
+)  # fmt: skip
+_INSERTED_3 = _REWRITTEN_3._replace(foreign=0.31, replaced=0.003, moved=0.02, skipped=0.002, further=0.46, jump=0.001)
+_DELETED_3 = _REWRITTEN_3._replace(
+    foreign=0.004, replaced=0.004, moved=0.45, repeated=0.01, skipped=0.6, further=0.2, jump=0.004
+)
+_REORDERED_3 = _REWRITTEN_3._replace(
+    foreign=0.07, replaced=0.22, moved=0.97, repeated=0.007, skipped=0.03, further=0.11, jump=0.002
+)
+_PASTED_3 = _REWRITTEN_3._replace(
+    foreign=0.004, replaced=0.005, moved=0.27, repeated=0.008, skipped=0.12, further=0.12, jump=0.004,
+    outside=0.86, leaving=0.14, staying=0.75, resumed=0.39,
 )  # fmt: skip
 _VERSION_3 = SoftVersion(
-    rules=(
-        _SURE,
-        _SURE._replace(foreign=0.1, replaced=0.2, moved=0.03, skipped=0.03),
-        _SURE._replace(foreign=0.35, moved=0.02, repeated=0.014, skipped=0.02),
-        _SURE._replace(foreign=0.004, moved=0.47, repeated=0.01, skipped=0.66, further=0.18),
-        _SURE._replace(foreign=0.03, replaced=0.33, moved=0.98, repeated=0.01, skipped=0.005),
-        _SURE._replace(foreign=0.003, outside=0.96, leaving=0.12, staying=0.76, resumed=0.29, jump=0.012),
-    ),
+    rules=(_REWRITTEN_3, _INSERTED_3, _DELETED_3, _REORDERED_3, _PASTED_3),
+    weights=(0.6, 0.1, 0.15, 0.1, 0.05),
     shrink=20.0,
     blocks=2.5,
     local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),

@@ -70,6 +70,17 @@ class GivenArrays(NamedTuple):
         return hashlib.shake_256(b"alimark/1/arrays" + content).digest(32)
 
 
+def run_numbers(sizes: Sequence[int], count: int) -> Ints:
+    """The number of the run that each of the first `count` sentences belongs to; the last of the sizes holds for all others.
+
+    Example:
+        >>> run_numbers((1, 2), 7).tolist()
+        [0, 1, 1, 2, 2, 3, 3]
+    """
+    last = max(0, -(-(count - sum(sizes)) // sizes[-1]))
+    return np.repeat(np.arange(len(sizes) + last), [*sizes, *[sizes[-1]] * last])[:count]
+
+
 class Derivation:
     """The secret blocks and vectors of one AliMark key, and the blocks of the random keys that it is compared with."""
 
@@ -91,9 +102,7 @@ class Derivation:
 
     def run_numbers(self, count: int) -> Ints:
         """The number of the run that each of the first `count` sentences belongs to; the sentences of a run share its bits."""
-        sizes = self.parameters.run
-        last = max(0, -(-(count - sum(sizes)) // sizes[-1]))
-        return np.repeat(np.arange(len(sizes) + last), [*sizes, *[sizes[-1]] * last])[:count]
+        return run_numbers(self.parameters.run, count)
 
     def run_starts(self, count: int) -> Ints:
         """The number of the sentence, from 0, that each of the first `count` runs begins with."""

@@ -97,8 +97,8 @@ class AliMarkParameters(SchemeParameters):
         defaults = {field.name: field.default for field in fields(self)}
         if self.soft_version < 3 and any(getattr(self, name) != defaults[name] for name in VERSION_3_FIELDS):
             raise KeyFileError(
-                f"{', '.join(VERSION_3_FIELDS)} are parameters of soft decisions of version 3; leave them out, or use "
-                'decision="soft"'
+                f"{', '.join(VERSION_3_FIELDS)} are parameters of soft decisions of version 3; leave them out, or make a "
+                'key with decision="soft" and soft_version=3'
             )
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from alimark.detection.many_keys import best_keys
+from alimark.detection.many_keys import best_keys, widest_key
 from alimark.detection.pipeline import (
     PreparedText,
     UniqueUnits,
@@ -200,7 +200,10 @@ def _prepared_check(check: Check, future: Future[Answer], embedder: Embedder) ->
     groups: dict[tuple[str, bool], list[Key]] = {}
     for key in check.keys:
         groups.setdefault((key.splitter, key.soft), []).append(key)
-    kinds = [_KeysOfAKind(keys, _prepared_text(check, keys[0], embedder)) for keys in groups.values()]
+    kinds = [
+        _KeysOfAKind(keys, _prepared_text(check, widest_key(keys, check.settings), embedder))
+        for keys in groups.values()
+    ]
     return _PreparedCheck(check, future, kinds)
 
 

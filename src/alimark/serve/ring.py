@@ -265,8 +265,8 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
     """Makes a key with another secret and, as far as the service's embedder allows, the same parameters.
 
     If the service uses the embedder that `key` names, nothing else changes. If it uses another one, decision, block size, soft
-    version, offsets and splitter are kept; the span is the default of the new embedder, and there is no centre, because both
-    were measured on embeddings of the old one.
+    version, offsets, runs and splitter are kept; span and directions are the defaults of the new embedder, and there is no
+    centre, because these were measured on embeddings of the old one.
 
     Raises:
         KeyFileError: The key was made from given arrays, which cannot be drawn at random.
@@ -278,7 +278,7 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
         )
     successor = Key.generate(
         scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision=key.decision, block_size=key.block_size,
-        soft_version=key.soft_version, offsets=key.offsets,
+        soft_version=key.soft_version, offsets=key.offsets, run=key.run,
     )  # fmt: skip
     if successor.fingerprint == key.fingerprint:
         return key.like()

@@ -42,21 +42,25 @@ def test_hard_bits_are_searched_from_every_block_on(seed: int, count: int, m: in
     case=st.builds(
         SoftCase, seed=st.integers(0, 2**32), count=st.integers(1, 6), m=st.integers(1, 64), length=st.integers(1, 9)
     ),
-    offsets=st.integers(1, 6),
+    first_blocks=st.one_of(
+        st.integers(1, 6).map(lambda offsets: list(range(offsets))),
+        st.lists(st.integers(1, 12), unique=True, max_size=5).map(lambda starts: [0, *sorted(starts)]),
+    ),
 )
-def test_the_soft_score_is_the_oracles_over_all_starts(case: SoftCase, offsets: int) -> None:
-    keys = np.arange(3)
+def test_the_soft_score_is_the_oracles_over_all_starts(case: SoftCase, first_blocks: list[int]) -> None:
+    """Also over starts with gaps, as of keys whose blocks serve several sentences, and over some beyond the last block."""
+    keys, starts = np.arange(3), np.array(first_blocks)
     for rules in ((case.rule,), (case.wandering,), (case.rule, case.wandering)):
         scores = search_soft(
             case.tables, case.joinable, case.blocks, np.array([case.blocks.shape[1]]), rules,
-            starts=np.array([0, len(case.units)]), texts=0 * keys, keys=keys, first_blocks=np.arange(offsets),
+            starts=np.array([0, len(case.units)]), texts=0 * keys, keys=keys, first_blocks=starts,
         )  # fmt: skip
         every = [
-            [oracle.soft_likelihood(*case.worths(key), rule._asdict(), offsets=offsets) for rule in rules]
+            [oracle.soft_likelihood(*case.worths(key), rule._asdict(), first_blocks=first_blocks) for rule in rules]
             for key in range(3)
         ]
         np.testing.assert_allclose(scores, np.log(np.mean(every, axis=1)), rtol=1e-9, atol=1e-9)
     chances = case.rule._asdict()
-    best, _ = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule, np.arange(offsets))
-    likeliest = oracle.soft_likelihood(*case.worths(0), chances, best=max, offsets=offsets)
+    best, _ = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule, starts)
+    likeliest = oracle.soft_likelihood(*case.worths(0), chances, best=max, first_blocks=first_blocks)
     assert best == pytest.approx(math.log(likeliest), rel=1e-9, abs=1e-9)

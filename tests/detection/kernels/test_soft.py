@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,9 @@ from alimark.detection.kernels.soft import (
     worth_tables,
 )
 from alimark.detection.kernels.types import MATCH, SEVERAL, LocalCosts, SoftRule
-from alimark.detection.soft_versions import SOFT_VERSIONS
-from alimark.keys.key import SOFT_VERSION
+from alimark.detection.soft_versions import SOFT_VERSIONS, SoftVersion
 
-RULES = SOFT_VERSIONS[SOFT_VERSION].rules
+RULES = SOFT_VERSIONS[2].rules
 
 
 class Case:
@@ -64,11 +64,12 @@ class Case:
         joined = [row if can else None for row, can in zip(worths[1].tolist(), self.joinable, strict=True)]
         return worths[0].tolist(), joined
 
-    def search(self, *rules: SoftRule) -> Any:
+    def search(self, *rules: SoftRule, weights: Sequence[float] | None = None) -> Any:
         keys = np.arange(len(self.blocks))
         return search_soft(
             self.tables, self.joinable, self.blocks, np.array([self.blocks.shape[1]]), rules or (self.rule,),
             starts=np.array([0, len(self.units)]), texts=np.zeros(len(keys), np.int64), keys=keys,
+            weights=weights,
         )  # fmt: skip
 
 
@@ -96,6 +97,56 @@ def test_the_score_of_several_rules_is_their_mean_likelihood(case: Case) -> None
         for key in range(3)
     ]
     np.testing.assert_allclose(case.search(*rules), plain, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases, seed=st.integers(0, 2**32))
+def test_rules_count_as_their_weights_say(case: Case, seed: int) -> None:
+    rules = (case.rule, case.wandering, case.rule.without_restructuring())
+    weights = np.random.default_rng(seed).dirichlet([1, 1, 1])
+    plain = [
+        math.log(
+            sum(
+                weight * oracle.soft_likelihood(*case.worths(key), rule._asdict())
+                for rule, weight in zip(rules, weights, strict=True)
+            )
+        )
+        for key in range(3)
+    ]
+    np.testing.assert_allclose(case.search(*rules, weights=weights.tolist()), plain, rtol=1e-9, atol=1e-9)
+
+
+def test_equal_weights_are_no_weights() -> None:
+    case = Case(1, 5, 16, 6)
+    rules = (case.rule, case.wandering)
+    np.testing.assert_array_equal(case.search(*rules, weights=[0.5, 0.5]), case.search(*rules))
+    np.testing.assert_allclose(case.search(*rules, weights=[1.0, 1e-300]), case.search(case.rule), rtol=1e-9)
+
+
+def test_a_text_without_merged_sentences_has_one_unit_for_each() -> None:
+    """As of a version that merges nothing: the kernels do not read the units of two sentences that are not there."""
+    case = Case(4, 6, 32, 9)
+    case.joinable[:] = False
+    both, costs = case.search(), LocalCosts(1.0, 1.0, 1.0, 1.2)
+    local = search_local_soft(case.tables, case.joinable, case.blocks, costs)
+    shown = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule)
+    case.units = case.units[:, :1]
+    np.testing.assert_array_equal(case.search(), both)
+    np.testing.assert_array_equal(search_local_soft(case.tables, case.joinable, case.blocks, costs), local)
+    assert trace_soft(case.tables, case.joinable, case.blocks[0], case.rule) == shown
+
+
+@pytest.mark.parametrize("version", SOFT_VERSIONS.values(), ids=SOFT_VERSIONS)
+def test_the_rules_of_every_version_are_probabilities(version: SoftVersion) -> None:
+    for rule in version.rules:
+        assert rule.worth == version.rules[0].worth
+        assert all(0 <= chance <= 1 for chance in rule[1:])
+        assert rule.foreign + rule.replaced + rule.repeated + rule.skipped + sum(rule[7:11]) + rule.leaving < 1
+        assert version.restructures or rule == rule.without_restructuring()
+    if version.weights is not None:
+        assert len(version.weights) == len(version.rules)
+        assert min(version.weights) > 0
+        assert sum(version.weights) == pytest.approx(1)
 
 
 def test_rules_of_several_worths_are_refused() -> None:

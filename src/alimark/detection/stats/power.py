@@ -14,7 +14,7 @@ from alimark.detection.kernels.types import Limits
 from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.stats.null_tables import paper_rule
 from alimark.keys.arithmetic import pack_bits
-from alimark.keys.key import SOFT_VERSION
+from alimark.keys.derivation import run_numbers
 from alimark.parameters.alimark import DEFAULT_RUN
 
 TYPICAL_AGREEMENT = 0.82
@@ -26,27 +26,33 @@ LONGEST_NEEDED = 40
 
 _TRIALS = 200
 _FULL_POWER = 0.9
-_LEAST_RATE = {False: 1e-4, True: 1e-3}
+_LEAST_HARD_RATE, _LEAST_SOFT_RATE = 1e-4, 1e-3
 """The least false-positive rate that is simulated, for hard and for soft keys, whose scores take longer."""
 
-_TABLED: dict[bool, dict[int, dict[float, int]]] = {
-    False: {
+_TABLED: dict[int, dict[int, dict[float, int]]] = {
+    0: {
         2: {0.05: 16, 0.01: 21, 0.001: 28, 1e-4: 36},
         4: {0.05: 7, 0.01: 10, 0.001: 15, 1e-4: 17},
         8: {0.05: 4, 0.01: 6, 0.001: 7, 1e-4: 10},
         16: {0.05: 2, 0.01: 3, 0.001: 4, 1e-4: 5},
         32: {0.05: 1, 0.01: 2, 0.001: 2, 1e-4: 2},
     },
-    True: {
+    2: {
         8: {0.05: 4, 0.01: 5, 0.001: 6},
         16: {0.05: 4, 0.01: 4, 0.001: 7},
         32: {0.05: 3, 0.01: 5, 0.001: 6},
         64: {0.05: 3, 0.01: 4, 0.001: 7},
     },
+    3: {
+        8: {0.05: 3, 0.01: 4, 0.001: 6},
+        16: {0.05: 3, 0.01: 4, 0.001: 5},
+        32: {0.05: 3, 0.01: 5, 0.001: 6},
+        64: {0.05: 3, 0.01: 4, 0.001: 6},
+    },
 }
-"""Results of `simulate_sentences_needed` for hard (False) and soft (True) keys of common block sizes, by rate."""
+"""Results of `simulate_sentences_needed` for hard keys (0) and versions of soft keys of common block sizes, by rate."""
 
-_simulated: dict[tuple[int, float, bool], int | None] = {}
+_simulated: dict[tuple[int, float, int], int | None] = {}
 _simulating = threading.Lock()
 
 
@@ -59,20 +65,21 @@ class SentencesNeeded:
     """
 
     block_size: int
-    soft: bool
+    soft_version: int = 0
+    """The version of soft decisions; 0 for hard ones."""
     offsets: int = 1
     excerpt: bool = False
 
     def __call__(self, fpr: float) -> int | None:
         """The fewest sentences that are enough; None where no text of up to `LONGEST_NEEDED` sentences is."""
         # At worst the blocks that a text may begin with cost as much as that many keys.
-        needed = sentences_needed(self.block_size, fpr / self.offsets, soft=self.soft)
+        needed = sentences_needed(self.block_size, fpr / self.offsets, self.soft_version)
         if needed is not None and self.excerpt:
             needed = math.ceil(1.5 * needed)  # the wider search costs about that much
         return needed
 
 
-def sentences_needed(block_size: int, fpr: float, *, soft: bool = False) -> int | None:
+def sentences_needed(block_size: int, fpr: float, soft_version: int = 0) -> int | None:
     """The fewest sentences of unattacked marked text that are found nine times in ten at a false-positive rate.
 
     Common cases are tabled. Any other is simulated once in a process, by the thread that asks first. Rates below 1e-4 (soft
@@ -81,7 +88,8 @@ def sentences_needed(block_size: int, fpr: float, *, soft: bool = False) -> int 
     Args:
         block_size: The bits of a block.
         fpr: The false-positive rate.
-        soft: Whether the key's decision is soft.
+        soft_version: The version of soft decisions; 0 for hard ones. Version 1 is taken for version 2, as in the release of
+            version 2.
 
     Returns:
         The number of sentences, or None where more than `LONGEST_NEEDED` are needed.
@@ -90,28 +98,33 @@ def sentences_needed(block_size: int, fpr: float, *, soft: bool = False) -> int 
         >>> sentences_needed(8, 0.01), sentences_needed(8, 0.001)
         (6, 7)
     """
-    least = _LEAST_RATE[soft]
+    version = 2 if soft_version == 1 else soft_version
+    least = _LEAST_SOFT_RATE if version else _LEAST_HARD_RATE
     if fpr < least:
-        base = sentences_needed(block_size, least, soft=soft)
+        base = sentences_needed(block_size, least, version)
         return None if base is None else math.ceil(base * math.log(fpr) / math.log(least))
-    tabled = _TABLED[soft].get(block_size, {}).get(fpr)
+    tabled = _TABLED[version].get(block_size, {}).get(fpr)
     if tabled is not None:
         return tabled
-    case = (block_size, fpr, soft)
+    case = (block_size, fpr, version)
     if case not in _simulated:
         with _simulating:
             if case not in _simulated:  # another thread may have simulated it in the meantime
-                _simulated[case] = simulate_sentences_needed(block_size, fpr, soft=soft)
+                _simulated[case] = simulate_sentences_needed(block_size, fpr, version)
     return _simulated[case]
 
 
 def simulate_sentences_needed(
-    block_size: int, fpr: float, *, soft: bool = False, longest: int = LONGEST_NEEDED
+    block_size: int, fpr: float, soft_version: int = 0, *, longest: int = LONGEST_NEEDED
 ) -> int | None:
     """The same number by simulation with random bits under the default search; takes up to some seconds."""
-    power = _soft_power if soft else _hard_power
-    counts = range(1, longest + 1)
-    return next((count for count in counts if power(block_size, count, fpr) >= _FULL_POWER), None)
+
+    def power(count: int) -> float:
+        return (
+            _soft_power(block_size, count, fpr, soft_version) if soft_version else _hard_power(block_size, count, fpr)
+        )
+
+    return next((count for count in range(1, longest + 1) if power(count) >= _FULL_POWER), None)
 
 
 def _random_blocks(rng: np.random.Generator, m: int, *shape: int) -> Packed:
@@ -142,10 +155,10 @@ def _hard_power(m: int, count: int, fpr: float) -> float:
     return float((scores(marked, blocks) > threshold).mean())
 
 
-def _soft_power(m: int, count: int, fpr: float) -> float:
-    """The same for soft keys."""
+def _soft_power(m: int, count: int, fpr: float, soft_version: int) -> float:
+    """The same for soft keys with the default runs of their version."""
     rng = np.random.default_rng(count)
-    version = SOFT_VERSIONS[SOFT_VERSION]
+    version = SOFT_VERSIONS[soft_version]
     length, draws = math.ceil(version.blocks * count), math.ceil(20 / fpr)
 
     def scores(units: Floats, blocks: Packed) -> Floats:
@@ -156,7 +169,7 @@ def _soft_power(m: int, count: int, fpr: float) -> float:
             starts=np.arange(0, len(flat) + 1, count), texts=jobs % len(units), keys=jobs, weights=version.weights,
         )  # fmt: skip
 
-    runs = np.arange(length) // DEFAULT_RUN[-1]
+    runs = run_numbers(DEFAULT_RUN if soft_version >= 3 else (1,), length)
     unmarked, others = rng.normal(size=(50, count, 2, m)), _random_blocks(rng, m, draws, length)[:, runs]
     threshold = np.quantile(scores(unmarked, others), 1 - fpr, method="higher")
     marked, blocks = rng.normal(size=(_TRIALS, count, 2, m)), _random_blocks(rng, m, _TRIALS, length)[:, runs]

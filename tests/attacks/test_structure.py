@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from random import Random
 
@@ -89,7 +90,7 @@ def test_merge(some: list[str], rate: float, seed: int) -> None:
     merged = [one for one in made if one not in some]
     assert len(merged) == k
     for one in merged:  # both of its sentences are in it, the first without its mark
-        [first] = [i for i, other in enumerate(some) if one.startswith(other[:-1])]
+        [first] = [i for i, other in enumerate(some) if re.match(re.escape(other[:-1]) + "[,;]", one)]
         assert one.lower().endswith(some[first + 1].lower())
         assert one[len(some[first]) - 1 : len(some[first])] in ",;"
 

@@ -119,7 +119,7 @@ def test_interrupting_generation_keeps_every_finished_text(
     tmp_path: Path, key_file: Path, sent: int, status: int
 ) -> None:
     source, output = tmp_path / "prompts.jsonl", tmp_path / "texts.jsonl"
-    source.write_text("".join(json.dumps({"id": i, "prompt": f"Day {i}."}) + "\n" for i in range(200)))
+    source.write_text("".join(json.dumps({"id": i, "prompt": f"Day {i}."}) + "\n" for i in range(2000)))
     words = ["generate", "-k", str(key_file), "--input", str(source), "--output", str(output), "--sentences", "2",
              "--candidates", "4", "--seed", "1"]  # fmt: skip
     child = subprocess.Popen([sys.executable, "-c", CHILD, *words], stderr=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""PMark at full strength: the Harrell-Davis median, the soft count of the authors, and the online form with one batch of draws."""
+"""PMark at full strength: the Harrell-Davis median, the soft count of the authors, and one batch of draws at detection."""
 
 from __future__ import annotations
 

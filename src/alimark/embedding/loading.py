@@ -66,7 +66,7 @@ def load_embedder(
     on_cpu = device in (None, "cpu")
     if backend == "onnx" and not on_cpu:
         raise ModelError(f'the ONNX embedder runs on the CPU; for device {device!r} use backend="torch"')
-    model = _find(base)
+    model = load_model_files(base)
     if backend == "torch" or not on_cpu:
         loaded: Embedder = TorchEmbedder(model, device, prefix)
     else:
@@ -112,7 +112,12 @@ def _registered(name: str) -> bool:
     return name not in store.names() and not Path(name).is_dir() and name in EMBEDDERS
 
 
-def _find(name: str) -> ModelFiles:
+def load_model_files(name: str) -> ModelFiles:
+    """Finds the files of an embedding model by name, folder or hub id, and downloads them where necessary.
+
+    Raises:
+        ModelError: The model cannot be found, or has no safetensors.
+    """
     from alimark.models import store
 
     folder = store.resolve(name)

@@ -10,7 +10,7 @@ from alimark.errors import TextError
 
 
 class PrefixedEmbedder:
-    """Puts an instruction and a blank before each text. Name and fingerprint hold the instruction, since it changes the vectors.
+    """Puts an instruction and a blank before each text. Name and fingerprint depend on the instruction, as the vectors do.
 
     Example:
         >>> from alimark.testing import StandInEmbedder

@@ -64,6 +64,11 @@ class TorchEmbedder(LoadedEmbedder):
             self._recorded = RecordedEncoder(self._forward, target, self._padding, longest)
         self.dimension = int(self._encode([""]).shape[1])
 
+    @property
+    def encoder(self) -> Any:
+        """The model of sentence-transformers."""
+        return self._encoder
+
     def _embed_window(
         self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
     ) -> None:

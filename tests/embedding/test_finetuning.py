@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_embedders import WORDS, home, make_model
+from test_embedders import home
 
 from alimark.embedding import finetuning
 from alimark.embedding.finetuning import FineTuning, SentencePair, fine_tune, read_pairs
@@ -19,6 +19,7 @@ from alimark.errors import AlimarkError, KeyMismatch, RecordError
 from alimark.keys.key import Key
 from alimark.schemes.api import load
 from alimark.testing import StandInEmbedder, StandInLLM
+from tiny_embedders import WORDS, make_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
@@ -26,6 +27,7 @@ pytest.importorskip("sentence_transformers")
 __all__ = ["home"]  # a fixture that is used by every test
 
 pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
@@ -47,7 +49,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def tuned(base: Path, one_torch_thread: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("models") / "tuned"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ALIMARK_HOME", str(folder.parent / "home"))
@@ -107,15 +109,18 @@ class TestFineTuning:
         with pytest.raises(KeyMismatch, match="use the embedder that the key names"):
             load(again, embedder=load_embedder(str(base)))
 
-    def test_what_makes_no_sense_is_refused(self, base: Path, tuned: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    def test_what_makes_no_sense_is_refused(
+        self, base: Path, tuned: tuple[Path, dict[str, Any]], tmp_path: Path
+    ) -> None:
         with pytest.raises(AlimarkError, match="exists"):
             fine_tune(str(base), pairs_of(100), tuned[0], QUICK)
         with pytest.raises(AlimarkError, match="too few"):
             fine_tune(str(base), pairs_of(10), tmp_path / "out", QUICK)
         assert not (tmp_path / "out").exists()
-        for wrong in ({"margin": 0.0}, {"epochs": 0}, {"batch": 1}, {"held_out": 1.0}):
+        wrong_settings: list[dict[str, Any]] = [{"margin": 0.0}, {"epochs": 0}, {"batch": 1}, {"held_out": 1.0}]
+        for wrong in wrong_settings:
             with pytest.raises(AlimarkError):
-                FineTuning(**wrong)  # type: ignore[arg-type]
+                FineTuning(**wrong)
 
 
 class TestPairs:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from test_embedders import home, make_model, write
+from test_embedders import home
 
 from alimark.embedding.loading import load_embedder, split_prefix
 from alimark.errors import KeyMismatch, ModelError
 from alimark.keys.key import Key
 from alimark.testing import StandInEmbedder
+from tiny_embedders import make_model, write
 
 __all__ = ["home"]  # a fixture that is used by every test
 
@@ -57,8 +59,9 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, pooled: bool
     config = json.loads((folder / "1_Pooling" / "config.json").read_text())
     write(folder / "1_Pooling" / "config.json", config | {"include_prompt": pooled})
     expected = SentenceTransformer(str(folder)).encode(TEXTS, prompt=f"{PREFIX} ", normalize_embeddings=True)
-    for backend in ("auto", "torch"):
-        embedder = load_embedder(f"{folder}#{PREFIX}", backend=backend)  # type: ignore[arg-type]
+    backends: tuple[Any, ...] = ("auto", "torch")
+    for backend in backends:
+        embedder = load_embedder(f"{folder}#{PREFIX}", backend=backend)
         assert np.allclose(embedder.embed(TEXTS), expected, atol=1e-5)
     plain = load_embedder(str(folder), backend="torch").embed([f"{PREFIX} {text}" for text in TEXTS])
     assert np.allclose(plain, expected, atol=1e-5) == pooled

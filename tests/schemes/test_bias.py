@@ -94,7 +94,7 @@ def test_sir_adds_its_bias_at_the_same_place(bias: str, folder: Path, llm: Any) 
     mark = mark_of("sir", folder, bias=bias, chunk=3, window=6)
     signs = torch.from_numpy(mark.biases([mark.tokenizer.text([11, 12, 40]).strip()]))
 
-    class Shifted(transformers.LogitsProcessor):  # type: ignore[misc]
+    class Shifted(transformers.LogitsProcessor):  # type: ignore[misc, name-defined]
         def __call__(self, ids: Any, scores: Any) -> Any:
             places = torch.from_numpy(sir.assigned(mark.secret, torch.arange(500).numpy(), 60))
             return scores + mark.parameters.delta * signs[:, places]
@@ -137,7 +137,7 @@ def test_keys_with_different_places_of_the_bias_share_a_batch(scheme: str, folde
     for i, prompt in enumerate(prompts):
         mark = mark_of(scheme, folder, (1, 2, 1)[i], bias=keys[i].parameters["bias"])
         alone = mark.generate(prompt.text, llm, tokens=24, seed=7 + i, sampling=settings.sampling)
-        assert together[i].text == alone.text  # type: ignore[union-attr]
+        assert together[i].text == alone.text
 
 
 class TestLlamaCpp:

@@ -121,6 +121,7 @@ class TestKeys:
         stored = json.loads((tmp_path / "k.json").read_text())["parameters"]
         assert (stored["estimator"], stored["decay_from"]) == ("harrell-davis", "median")
         assert Key.load(tmp_path / "k.json") == key
-        for wrong in ({"estimator": "mean"}, {"decay_from": "zero"}):
-            with pytest.raises(KeyFileError, match="must be"):
+        for name in ("estimator", "decay_from"):
+            wrong: dict[str, Any] = {name: "zero"}
+            with pytest.raises(KeyFileError, match=f"{name} must be"):
                 key_of("pmark", 1, **wrong)

@@ -71,11 +71,11 @@ def test_the_published_interval_is_taken_only_where_it_belongs(
 
 def test_an_interval_that_is_given_is_used_with_any_embedder() -> None:
     embedder, fitted = fitted_with("stand-in")
-    options = {"scheme": "simmark", "embedder": embedder, "fitted": fitted, "preset": "paper"}
-    key = Key.generate(**options, lower=0.1, upper=0.2)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"scheme": "simmark", "embedder": embedder, "fitted": fitted, "preset": "paper"}
+    key = Key.generate(**options, lower=0.1, upper=0.2)
     assert (key.parameters["lower"], key.parameters["upper"]) == (0.1, 0.2)
     with pytest.raises(KeyFileError, match="together"):
-        Key.generate(**options, lower=0.1)  # type: ignore[arg-type]
+        Key.generate(**options, lower=0.1)
 
 
 @pytest.mark.filterwarnings("ignore:others can read the key file")
@@ -93,11 +93,11 @@ def test_an_instruction_changes_what_is_learned_and_a_key_holds_on_to_it() -> No
     key = Key.generate(scheme="simmark", embedder=embedder, fitted=fitted, secret=bytes(32))
     with pytest.raises(KeyFileError, match="learned with the embedder"):
         Key.generate(scheme="simmark", embedder=embedder, fitted=plain)
-    mark = load(key)  # the key names the embedder with its instruction, and that is loaded
+    mark: Any = load(key)  # the key names the embedder with its instruction, and that is loaded
     generation = mark.generate("It was a long day in the harbour.", StandInLLM(), sentences=12, seed=2)
     assert mark.embedder.name == f"stand-in#{COSINE}"
     assert mark.detect(generation.text).verdict() == "found"
     other = load(key_of("simmark", 1), embedder=load_embedder("stand-in"))
     detection = other.detect(generation.text)
     assert detection.z is not None
-    assert detection.z < mark.detect(generation.text).z  # type: ignore[operator]
+    assert detection.z < mark.detect(generation.text).z

@@ -1,6 +1,6 @@
 """Fine-tunes a sentence embedder on paraphrase pairs, as SemStamp does, so that a paraphrase stays in its sentence's region.
 
-The loss is SemStamp's: a sentence's cosine with its paraphrase should exceed its cosine with the closest other paraphrase of the
+The loss is SemStamp's: the cosine of a sentence with its paraphrase should exceed its cosine with any other paraphrase of the
 batch by a margin. The result is a copy of the model's folder with other weights, which any backend loads like the model.
 """
 
@@ -162,11 +162,9 @@ def fine_tune(base: str, pairs: Sequence[SentencePair], output: Path | str, sett
 
 
 def judged(pairs: Sequence[SentencePair], embedder: Embedder) -> dict[str, float]:
-    """How an embedder fares on pairs: the mean cosine of sentences with their paraphrases and with those of other sentences, and
-    the share of either kind in the same region, a mean over random hyperplanes. An eighth would be in it by chance."""
-    original, paraphrase = (
-        embedder.embed([pair[i] for pair in pairs]).astype(np.float64) for i in range(2)
-    )
+    """How an embedder fares on pairs: the mean cosine of sentences with their paraphrases and with those of others, and the
+    share of either kind in the same region, a mean over random hyperplanes. An eighth would be in it by chance."""
+    original, paraphrase = (embedder.embed([pair[i] for pair in pairs]).astype(np.float64) for i in range(2))
     normals = np.random.default_rng(0).normal(size=(_DRAWS * _PLANES, original.shape[1]))
     values = {}
     for suffix, rows in (("", paraphrase), ("_of_others", np.roll(paraphrase, 1, axis=0))):
@@ -176,9 +174,7 @@ def judged(pairs: Sequence[SentencePair], embedder: Embedder) -> dict[str, float
     return {name: round(float(value), 4) for name, value in values.items()}
 
 
-def margin_loss(
-    original: torch.Tensor, paraphrase: torch.Tensor, groups: torch.Tensor, margin: float
-) -> torch.Tensor:
+def margin_loss(original: torch.Tensor, paraphrase: torch.Tensor, groups: torch.Tensor, margin: float) -> torch.Tensor:
     """SemStamp's loss: the mean of max(0, margin - cosine with the paraphrase + largest cosine with another paraphrase).
 
     Args:

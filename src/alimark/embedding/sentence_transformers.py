@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from alimark.embedding import onnx_graph
 from alimark.embedding.base import MAX_CHARACTERS, LoadedEmbedder, ModelFiles, Progress, Vectors, cut_text
 from alimark.errors import MissingExtra, ModelError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 
 class TorchEmbedder(LoadedEmbedder):
@@ -65,7 +68,7 @@ class TorchEmbedder(LoadedEmbedder):
         self.dimension = int(self._encode([""]).shape[1])
 
     @property
-    def encoder(self) -> Any:
+    def encoder(self) -> SentenceTransformer:
         """The model of sentence-transformers."""
         return self._encoder
 

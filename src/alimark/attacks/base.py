@@ -116,7 +116,7 @@ class Attack(ABC):
 
     name: ClassVar[str]
     by_model: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, SettingValue]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     """The settings that a preset changes, by the name of the preset."""
     preset: str = ""
     """The name of the preset, empty without one. An attack with presets has a setting of this name."""

@@ -94,6 +94,24 @@ def test_prompts_and_rounds_are_in_the_label() -> None:
     ]  # fmt: skip
 
 
+def test_a_preset_is_in_the_label() -> None:
+    recipe = parse(
+        SMALL | {"attack": [{"name": "pegasus", "preset": ["", "paper"]}, {"name": "chat", "preset": "paper"}]}
+    )
+    assert [attack.label for attack in attacks(recipe)] == [
+        "pegasus", "pegasus (preset paper)", "chat (preset paper)",
+    ]  # fmt: skip
+    with pytest.raises(AlimarkError, match="no preset 'papers'"):
+        parse(SMALL | {"attack": [{"name": "chat", "preset": "papers"}]})
+
+
+def test_the_statistic_is_named() -> None:
+    assert parse(SMALL).statistic == "score"
+    assert parse(SMALL | {"statistic": "z"}).statistic == "z"
+    with pytest.raises(AlimarkError, match="statistic"):
+        parse(SMALL | {"statistic": "t"})
+
+
 def test_a_grid_is_every_combination() -> None:
     recipe = parse(SMALL | {"grid": {"watermark.key.block_size": [4, 8], "data.sentences": [6, 12]}})
     expanded = list(variants(recipe))

@@ -2,11 +2,11 @@
 
     python benchmarks/paired.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m
 
-Texts are ranked by the recipe's `statistic`, which the first lines of the output name (`--set statistic=z`: the paper's z, where
-a watermark has one). Thresholds are the empirical quantiles of the recipe's human texts under fresh keys, each watermark's own.
-The interval of the difference comes from resampling prompts and human texts together, 4000 times; with `data.human_keys` a human
-text counts under several keys, and is resampled with all of them. Attacks that failed are counted apart: "sound" leaves a prompt
-out where the attack failed on either text, "all" counts failures as misses.
+Texts are ranked by the recipe's `statistic`, which the first lines of the output name (`--set statistic=z` is the paper's z,
+where a watermark has one). Thresholds are the empirical quantiles of the recipe's human texts under fresh keys, each watermark's
+own. The interval of the difference comes from resampling prompts and human texts together, 4000 times; with `data.human_keys` a
+human text counts under several keys, and is resampled with all of them. Attacks that failed are counted apart: "sound" leaves a
+prompt out where the attack failed on either text, "all" counts failures as misses.
 
 With --answers N up to N texts of a prompt are compared, as far as both watermarks have them in the workspace (the answers that
 `quality.answers` asks for), and with --times N each is attacked N times; what the bench did not do is attacked and scored here

@@ -3,7 +3,7 @@
     python benchmarks/paired.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m
 
 Texts are ranked by the recipe's `statistic`, which the first lines of the output name (`--set statistic=z` is the paper's z,
-where a watermark has one). Thresholds are the empirical quantiles of the recipe's human texts under fresh keys, each watermark's
+where a watermark has one). Thresholds are the empirical quantiles of the human texts of the recipe under fresh keys, each its
 own. The interval of the difference comes from resampling prompts and human texts together, 4000 times; with `data.human_keys` a
 human text counts under several keys, and is resampled with all of them. Attacks that failed are counted apart: "sound" leaves a
 prompt out where the attack failed on either text, "all" counts failures as misses.

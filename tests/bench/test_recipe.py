@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from alimark.attacks import attack_class
 from alimark.bench.recipe import attacks, load, parse, put, to_toml, variants
 from alimark.errors import AlimarkError
 
@@ -149,6 +150,14 @@ def test_put_leaves_what_it_copies() -> None:
     before = {"a": {"b": 1}}
     assert put(before, "a.b", 2) == {"a": {"b": 2}}
     assert before == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if path.parent.name == "paper"], ids=lambda path: path.stem)
+def test_recipes_of_the_paper_use_its_statistic_and_its_attacks(path: Path) -> None:
+    recipe = load(path)
+    assert recipe.statistic == "z"
+    for attack in attacks(recipe):
+        assert attack.settings.get("preset") == ("paper" if attack_class(attack.name).presets else None), attack.label
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -63,7 +63,7 @@ class Scored:
     """The p-values of those texts."""
     prompts: Ints
     """To which prompt each text belongs."""
-    statistic: Statistic
+    statistic: Statistic = "score"
 
 
 def texts_of(run: Run, answers: int, times: int = 1) -> list[Text]:

@@ -36,7 +36,7 @@ def ranked_by(records: Iterable[Record], wanted: Statistic) -> Statistic:
 
 
 def statistic_of(record: Record, statistic: Statistic) -> float:
-    """The value of the statistic for one detection, higher for a stronger mark.
+    """The value of the statistic of a detection, higher for a stronger mark.
 
     Of a p-value it is the negative decimal logarithm. Equal p-values give equal numbers, so that a threshold never
     divides texts that random keys cannot tell apart.

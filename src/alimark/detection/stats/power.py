@@ -18,7 +18,10 @@ from alimark.keys.derivation import run_numbers
 from alimark.parameters.alimark import DEFAULT_RUN
 
 TYPICAL_AGREEMENT = 0.82
-"""Share of bits that agree in unattacked text marked with 64 candidates; benchmarks/marked_texts.py measures it."""
+"""Share of bits that agree in unattacked text marked with 64 candidates and blocks of 8 bits, from benchmarks/marked_texts.py.
+
+It is used for all block sizes, although more of few bits and less of many agree: the numbers of sentences below are too high
+for hard keys of fewer bits, and too low for those of more."""
 TYPICAL_WORTH = 1.9
 """The same for soft keys: the shift of a sentence along its block's direction, in standard deviations of unmarked ones."""
 LONGEST_NEEDED = 40

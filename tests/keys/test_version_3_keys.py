@@ -87,7 +87,7 @@ def test_a_run_that_is_none_is_refused(run: object) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("text_version", 1), ("text_version", True), ("text_version", "0"), ("text_version", None),
+        ("text_version", 2), ("text_version", True), ("text_version", "0"), ("text_version", None),
         ("starts", "prompt"), ("starts", 0), ("payload_bits", 16), ("payload_bits", False),
     ],
 )  # fmt: skip

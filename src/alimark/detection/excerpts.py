@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from alimark._util.arrays import Floats, Packed
 from alimark.detection.kernels.types import Step
 from alimark.detection.results import Passage
@@ -19,15 +21,19 @@ def excerpt_length(key: Key, settings: DetectionSettings) -> int:
     return settings.max_blocks + int(key.starts[-1])
 
 
-def score_excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Score:
-    """The score of the best passage anywhere in the text."""
+def score_excerpt(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
+    """The score of the best passage anywhere in any version of the text. Random keys search the same versions."""
     rule, length = scoring(key, settings), excerpt_length(key, settings)
-    raw, steps = _best_passage(signals, 0, len(signals.packed), key.blocks(length), rule)
+    blocks = key.blocks(length)
+    best = [_best_passage(version, 0, len(version.packed), blocks, rule) for version in signals]
+    variant = max(range(len(best)), key=lambda number: best[number][0])
 
     def null_scores(first: int, count: int) -> Floats:
-        return rule.local_scores(signals, key.null_blocks(first, count, length))
+        null = key.null_blocks(first, count, length)
+        scores: Floats = np.max([rule.local_scores(version, null) for version in signals], axis=0)
+        return scores
 
-    return Score(raw, null_scores, steps)
+    return Score(best[variant][0], null_scores, best[variant][1], variant)
 
 
 def passages(

@@ -56,19 +56,21 @@ def detect_keys(
     *,
     best: int = 3,
     llm: LLM | None = None,
+    tried: int | None = None,
 ) -> list[AlignedDetection]:
     """The best few of many keys on a text, best first, with p-values corrected for the number of keys tried.
 
     All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
-    best few alone. The keys may differ in block size and centre, not in embedder and splitter.
+    best few alone. The keys may differ in block size and centre, not in embedder, splitter and text version. `tried` is the
+    number of keys tried where these keys are only some of them.
     """
     _check_alike(keys, embedder)
     widest = widest_key(keys, settings)
     [prepared] = with_variants([prepare(text, widest, embedder, settings)], widest, embedder, settings, llm)
     # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
-    settings = replace(settings, draws=draws_for_keys(settings.draws, len(keys)))
+    settings = replace(settings, draws=draws_for_keys(settings.draws, tried or len(keys)))
     vectors = [embed(deduplicate([version.units.texts]), embedder) for version in prepared.versions]
-    return best_keys(prepared, vectors, keys, embedder, settings, best)
+    return best_keys(prepared, vectors, keys, embedder, settings, best, tried)
 
 
 def detect_keys_batch(
@@ -101,7 +103,8 @@ def detect_keys_batch(
 
     def best(text: PreparedText) -> AlignedDetection:
         beat()
-        return best_keys(text, [vectors[units.rows(text.unit_texts)]], keys, embedder, settings, 1, tried)[0]
+        rows = [vectors[units.rows(version.units.texts)] for version in text.versions]
+        return best_keys(text, rows, keys, embedder, settings, 1, tried)[0]
 
     answers = [text if isinstance(text, AlimarkError) else best(text) for text in prepared]
     clock.lap("alignment")
@@ -112,9 +115,10 @@ def _check_alike(keys: Sequence[Key], embedder: Embedder) -> None:
     """Raises AlimarkError where the keys cannot share one embedding and one kind of score."""
     if not keys:
         raise AlimarkError("no keys were given; give at least one")
-    if len({(key.fingerprint, key.splitter) for key in keys}) > 1:
+    if len({(key.fingerprint, key.splitter, key.text_version) for key in keys}) > 1:
         raise AlimarkError(
-            "keys of several embedders or splitters cannot share one embedding; detect with the keys of each separately"
+            "keys of several embedders, splitters or text versions cannot share one embedding; detect with the keys of "
+            "each separately"
         )
     for key in keys:
         key.check(embedder)

@@ -1,6 +1,6 @@
 """AliMark's detection, from a text to an `AlignedDetection`, as a pipeline of stages.
 
-    text --normalise--> str --split--> SplitText --make_units--> PreparedText     (`prepare` runs these three)
+    text --normalise--> Normalised --split--> SplitText --make_units--> PreparedText     (`prepare` runs these three)
     many PreparedText --deduplicate--> UniqueUnits --embed--> vectors --project--> Signals of each text
     Signals --score--> Score --significance_of--> Significance --describe--> AlignedDetection
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,6 +43,8 @@ from alimark.errors import AlimarkError, LimitError, TextError
 from alimark.keys.key import Key
 from alimark.keys.projection import project
 from alimark.text.language import looks_english
+from alimark.text.normalising import Normalised
+from alimark.text.normalising import normalise as normalise_text
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
@@ -80,13 +82,24 @@ class PreparedText:
     """The answers of a chat model, where restructuring is learned."""
     variants: tuple[PreparedText, ...] = ()
     """The chat model's restructurings of the text, prepared in the same way."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
+    normalised: PreparedText | None = None
+    """The text after normalisation, where a key of text version 0 reads it both ways."""
     replaced: bool = False
     """Whether the restructurings are searched instead of the text, and not beside it."""
 
     @property
     def versions(self) -> tuple[PreparedText, ...]:
-        """What is searched: the text itself and its restructurings, or the restructurings alone."""
-        return self.variants if self.replaced else (self, *self.variants)
+        """What is searched: the text, its restructurings and the normalised text, or the restructurings alone."""
+        if self.replaced:
+            return self.variants
+        return (self, *self.variants, *((self.normalised,) if self.normalised else ()))
+
+    @property
+    def reads_normalised(self) -> bool:
+        """Whether the last of the versions is the normalised text."""
+        return self.normalised is not None and not self.replaced
 
     @property
     def unit_texts(self) -> list[str]:
@@ -94,14 +107,19 @@ class PreparedText:
         return [unit for version in self.versions for unit in version.units.texts]
 
 
-def normalise(text: str) -> str:
-    """The text as it is split. Keys of today take it as it is; the text rules of later key versions belong here."""
-    return text
+def normalise(text: str, key: Key) -> Normalised:
+    """The text as it is split: as it stands for keys of text version 0, normalised for those of version 1."""
+    return splitter(key.splitter, key.text_version).read(text)
 
 
-def split(text: str, key: Key) -> SplitText:
-    """Cuts a text into sentences with the key's splitter. Raises TextError for a text without a sentence."""
-    sentences = splitter(key.splitter).units(text)
+def split(text: str, key: Key, text_version: int | None = None) -> SplitText:
+    """Cuts a text that was normalised into sentences with the key's splitter.
+
+    Raises:
+        TextError: The text has no sentence.
+    """
+    cutter = splitter(key.splitter, key.text_version if text_version is None else text_version)
+    sentences = cutter.units_as_read(text)
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
     return SplitText(text, sentences)
@@ -121,13 +139,43 @@ def make_units(split_text: SplitText, key: Key, settings: DetectionSettings) -> 
 
 def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> PreparedText:
     """Normalises and splits a text and makes its units; raises AlimarkError where the text is empty or too long."""
-    split_text = split(normalise(text), key)
+    normalised = normalise(text, key)
+    split_text = split(normalised.text, key)
+    _check_searchable(split_text, key, settings)
+    units = make_units(split_text, key, settings)
+    warnings = language_warnings(normalised.text, embedder)
+    prepared = PreparedText(text, split_text.sentences, units, warnings, changes=normalised.changes)
+    return prepared if key.text_version else _read_both_ways(prepared, key, settings)
+
+
+def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
     if settings.search == "excerpt":
         check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)
     else:
         check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
-    units = make_units(split_text, key, settings)
-    return PreparedText(text, split_text.sentences, units, language_warnings(text, embedder))
+
+
+def _read_both_ways(prepared: PreparedText, key: Key, settings: DetectionSettings) -> PreparedText:
+    """The text with its normalised form beside it, where normalisation changes more than white space.
+
+    Random keys get their best score over both, too, so the p-value pays for the choice.
+    """
+    normalised = normalise_text(prepared.text)
+    if not normalised.changes:
+        return prepared
+    prepared = replace(prepared, changes=normalised.changes)
+    with suppress(TextError, LimitError):  # then only the text as it stands is searched
+        split_text = split(normalised.text, key, text_version=1)
+        _check_searchable(split_text, key, settings)
+        if _same_words(split_text.sentences, prepared.sentences):
+            return prepared
+        other = PreparedText(prepared.text, split_text.sentences, make_units(split_text, key, settings))
+        return replace(prepared, normalised=other)
+    return prepared
+
+
+def _same_words(sentences: Sequence[str], others: Sequence[str]) -> bool:
+    return [sentence.split() for sentence in sentences] == [other.split() for other in others]
 
 
 def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:
@@ -163,7 +211,7 @@ def with_variants(
     from alimark.detection.chat_restructuring import restructured
 
     checked = not settings.replaces_text
-    cutter = splitter(key.splitter)
+    cutter = splitter(key.splitter, key.text_version)
     answers = restructured([text.text for text in texts], llm, settings.variants, cutter, checked=checked)
     complete = []
     for text, answer in zip(texts, answers, strict=True):
@@ -243,9 +291,7 @@ def project_text(
 def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
     """The score of a text, given the signals of each of its versions: of the whole text or of its best passage."""
     return (
-        score_excerpt(signals[0], key, settings)
-        if settings.search == "excerpt"
-        else score_whole(signals, key, settings)
+        score_excerpt(signals, key, settings) if settings.search == "excerpt" else score_whole(signals, key, settings)
     )
 
 
@@ -287,8 +333,11 @@ def describe(
 ) -> AlignedDetection:
     """The result: the statistic and its p-value with the alignment, the passages and what the verdict needs."""
     excerpt = settings.search == "excerpt"
-    steps, marked = passages(signals[0], scored, significance, key, settings) if excerpt else (scored.steps, ())
     aligned = signals[scored.variant]
+    steps, marked = passages(aligned, scored, significance, key, settings) if excerpt else (scored.steps, ())
+    normalised = text.reads_normalised and scored.variant == len(text.versions) - 1
+    sentences = text.versions[-1].sentences if normalised else text.sentences
+    restructuring = 0 if normalised else scored.variant + text.replaced
     make = partial(
         AlignedDetection,
         decision=key.decision,
@@ -297,13 +346,15 @@ def describe(
         passages=marked,
         near_flips=aligned.near_flips,
         offsets=key.offsets,
-        restructured=text.restructured and replace(text.restructured, best=scored.variant + text.replaced),
+        normalised=dict(text.changes),
+        reading="normalised" if normalised or key.text_version else "as it stands",
+        restructured=text.restructured and replace(text.restructured, best=restructuring),
         sentences_needed=SentencesNeeded(key.block_size, key.soft_version if key.soft else 0, key.offsets, excerpt),
     )
     z = None if excerpt or key.soft else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)
     return build_detection(
-        make, text.text, text.sentences, statistic, significance,
+        make, text.text, sentences, statistic, significance,
         key=key, embedder=EmbedderIdentity.of(embedder), settings=settings, tie_label="ties",
     )  # fmt: skip
 

@@ -341,6 +341,11 @@ class AlignedDetection(Detection):
     """Bits of whole sentences that rounding on another backend might flip."""
     offsets: int = 1
     """The number of blocks that the text may begin with; the p-value pays for the search over them."""
+    normalised: dict[str, int] = field(default_factory=dict)
+    """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
+    reading: Literal["as it stands", "normalised"] = "as it stands"
+    """How the text was read. Under keys of text version 0 it is read both ways, and this is the way with the higher score;
+    the p-value pays for the choice."""
     restructured: Restructured | None = None
     """A chat model's restructurings of the text, where it was asked; the alignment may be that of one of them."""
     sentences_needed: Callable[[float], int | None] = field(repr=False, compare=False)
@@ -363,6 +368,8 @@ class AlignedDetection(Detection):
     def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
+        if self.normalised:
+            content["normalised"] = {**self.normalised, "reading": self.reading}
         if self.passages:
             content["passages"] = [asdict(passage) for passage in self.passages]
         if self.restructured:

@@ -49,7 +49,7 @@ class Session:
         self.prompt, self.key, self.settings = prompt, key, settings
         self._turns = turns or ((Message("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
-        self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
+        self.text = Text(splitter(key.splitter, key.text_version) if key else splitter(DEFAULT_SPLITTER))
         self.ended: Ended | None = None
         self.seconds = 0.0
         self._progress = progress

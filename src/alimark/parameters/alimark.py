@@ -14,6 +14,7 @@ from alimark._util.json_types import JsonObject
 from alimark.embedding.directions import DirectionTable, known, noise_aware
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.parameters.base import FittedData, SchemeParameters
+from alimark.text.normalising import TEXT_VERSIONS
 
 MAX_BLOCK_SIZE = 64
 MAX_OFFSETS = 1024
@@ -60,7 +61,7 @@ class AliMarkParameters(SchemeParameters):
     directions: str | None = None
     """The digest of the table of directions that the vectors are taken from; None: the whole space, or an older version."""
     text_version: int = 0
-    """How a text is read before it is split: 0 as it stands. Reserved; no other value is known to this release."""
+    """How a text is read before it is split: 0 as it stands; 1 normalised, and only its prose (`alimark.text.normalising`)."""
     starts: str = "text"
     """What decides with which of its `offsets` first blocks a text begins: "text", a random choice for each text."""
     payload_bits: int = 0
@@ -92,9 +93,9 @@ class AliMarkParameters(SchemeParameters):
         if not run or not all(type(size) is int and 1 <= size <= MAX_RUN for size in run):
             raise KeyFileError(f"run must be one or more whole numbers from 1 to {MAX_RUN}, not {self.run!r}")
         object.__setattr__(self, "run", run)
-        for name, known_value in (("text_version", 0), ("starts", "text"), ("payload_bits", 0)):
+        for name, known_values in (("text_version", TEXT_VERSIONS), ("starts", ("text",)), ("payload_bits", (0,))):
             value = getattr(self, name)
-            if type(value) is not type(known_value) or value != known_value:
+            if type(value) is not type(known_values[0]) or value not in known_values:
                 raise KeyFileError(f"{name} {value!r} is not known to this release; upgrade alimark")
         defaults = {field.name: field.default for field in fields(self)}
         if self.soft_version < 3 and any(getattr(self, name) != defaults[name] for name in VERSION_3_FIELDS):

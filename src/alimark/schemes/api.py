@@ -109,7 +109,15 @@ def detect(
     from alimark.detection.many_keys import detect_keys
 
     chosen = DetectionSettings.of(detection_settings(first.scheme, first.settings, settings, {**options}))
-    return [*detect_keys(text, keys, first.embedder, chosen, best=best, llm=llm)]
+    detections = [
+        detection
+        for version in sorted({key.text_version for key in keys})
+        for detection in detect_keys(
+            text, [key for key in keys if key.text_version == version], first.embedder, chosen,
+            best=best, llm=llm, tried=len(keys),
+        )
+    ]  # fmt: skip
+    return [*best_first(detections)[:best]]
 
 
 def _detect_each(

@@ -10,6 +10,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import resources
 
@@ -37,7 +38,7 @@ _LINE_END = re.compile("\r\n?|[\x0b\x0c\x85\u2028]|\u2029")
 _WORD = re.compile(r"(?:(?![0-9_])\w)+")
 _MARKED_WORD = re.compile("[^\\W\\d_](?:[^\\W\\d_]|[\u0300-\u036f])*")
 _OVERLAY = re.compile("[\u0305\u0332-\u0338\u033f\u0489\u20d0-\u20f0]")
-_FLOOD = re.compile("([^\\W\\d_])([\u0300-\u036f]{3,})")
+_MANY_MARKS = 3
 _WIDE_MARKS = re.compile(
     "(?<=[\\x20-\\x7e\u2018-\u201d])[\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff5e]+(?![\u3040-\u9fff])"
 )
@@ -181,22 +182,35 @@ def drop_marks(text: str, counts: Counter[str]) -> str:
         return text
     text, strokes = _OVERLAY.subn("", text)
     counts["mark"] += strokes
-    text = _MARKED_WORD.sub(lambda match: _without_flood(match[0], counts), text)
+    words = [match[0] for match in _MARKED_WORD.finditer(text) if len(match[0]) >= 4]
+    flooded = sum(1 for word in words if not word.isascii() and _is_flooded(_letters(word)))
+    everywhere = 2 * flooded > len(words)
+    text = _MARKED_WORD.sub(lambda match: _without_flood(match[0], everywhere, counts), text)
     return unicodedata.normalize("NFC", text)
 
 
-def _without_flood(word: str, counts: Counter[str]) -> str:
+def _letters(word: str) -> list[str]:
+    """The letters of a word, each with its marks apart."""
+    return re.findall("[^\u0300-\u036f][\u0300-\u036f]*", unicodedata.normalize("NFD", word))
+
+
+def _is_flooded(letters: Sequence[str]) -> bool:
+    """Whether most letters of a word of at least four Latin letters carry marks."""
+    marked = sum(len(letter) > 1 for letter in letters)
+    return len(letters) >= 4 and 2 * marked > len(letters) and all(letter[0] < "\u0370" for letter in letters)
+
+
+def _without_flood(word: str, everywhere: bool, counts: Counter[str]) -> str:
+    """The word without its marks where most letters have one, and else without the marks of letters with many.
+
+    `everywhere` says that most words of the text are flooded; then short words lose their marks, too.
+    """
     if word.isascii():
         return word
-    apart = unicodedata.normalize("NFD", word)
-    runs = re.findall("[^\u0300-\u036f]|[\u0300-\u036f]+", apart)
-    marked = sum(run[0] >= "\u0300" and run[0] <= "\u036f" for run in runs)
-    letters = len(runs) - marked
-    if letters >= 4 and 2 * marked > letters and apart.isprintable() and all(run[0] < "\u0370" for run in runs):
-        counts["mark"] += len(apart) - letters
-        return "".join(run for run in runs if not "\u0300" <= run[0] <= "\u036f")
-    plain, floods = _FLOOD.subn(r"\1", apart)
-    if not floods:
+    letters = _letters(word)
+    flooded = everywhere or _is_flooded(letters)
+    plain = [letter[0] if flooded or len(letter) > _MANY_MARKS else letter for letter in letters]
+    if plain == letters:
         return word
-    counts["mark"] += len(apart) - len(plain)
-    return plain
+    counts["mark"] += sum(map(len, letters)) - sum(map(len, plain))
+    return "".join(plain)

@@ -46,7 +46,7 @@ _BACKSLASH = re.compile(r"\\([*_`#+.!>~|{}&%-])")
 _LATEX = re.compile(
     r"\\(?:textbf|textit|texttt|textsc|textrm|textsf|emph|underline|text|sout|section|subsection|paragraph)\*?\{([^{}\n]*)\}"
 )
-_RULE = re.compile(r"^[ \t]{0,3}([-*_=~#])(?:[ \t]?\1){2,}[ \t]*$", re.MULTILINE)
+_RULE = re.compile(r"^[ \t]{0,3}([-*_=])(?:[ \t]?\1){2,}[ \t]*$", re.MULTILINE)
 _HEADING_END = re.compile(r"(?<=[\w.!?])[ \t]+#{1,6}[ \t]*$", re.MULTILINE)
 _LONE_FENCE = re.compile(r"^[ \t]{0,3}(?:`{3,}|~{3,})[ \t]*\w{0,20}[ \t]*$\n?", re.MULTILINE)
 _QUOTE_MARK = re.compile(r"^(?:[ \t]{0,3}[>|│┃])+[ \t]?(?=\S|$)", re.MULTILINE)
@@ -87,7 +87,7 @@ _CITATION = re.compile(
     r"|@[\w:; @-]{1,60}|edit)\]"
     r"|[ \t]?\\(?:cite[pt]?|footnote(?:mark)?|ref|label)\*?(?:\[[^\[\]\n]{0,60}\])?\{[^{}\n]{0,200}\}"
     r"|[ \t]?\{\{[^{}\n]{0,200}\}\}"
-    r"|(?<=[a-z.!?,;\"'”’)])[¹²³⁰⁴-⁹]{1,3}(?=\s|$)"
+    r"|(?:(?<=[a-z]{3})|(?<=[.!?,;\"'”’)]))[¹²³⁰⁴-⁹]{1,3}(?=\s|$)"
 )
 _AUTHOR = (
     r"[A-Z][\w'’-]{1,30}(?:[ ](?:et al\.?|and|&)(?:[ ][A-Z][\w'’-]{1,30})?)?,?[ ]\d{4}[a-z]?(?:, ?p{1,2}\.[ ]?\d{1,4})?"

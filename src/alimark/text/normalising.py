@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from alimark.text import characters, markup, spacing
+from alimark.text.prose import code_spans
 
 KINDS: dict[str, str] = {
     "entity": "{} HTML entities and escapes were decoded",
@@ -68,12 +69,22 @@ def normalise(text: str) -> Normalised:
         {}
     """
     counts: Counter[str] = Counter()
+    text = characters.read_line_ends(text)
+    parts, at = [], 0
+    for start, end in code_spans(text):  # code stays as it is
+        parts += [_normalised_part(text[at:start], counts), text[start:end]]
+        at = end
+    text = "".join([*parts, _normalised_part(text[at:], counts)])
+    return Normalised(text, {kind: counts[kind] for kind in KINDS if counts[kind]})
+
+
+def _normalised_part(text: str, counts: Counter[str]) -> str:
     for _ in range(_PASSES):
         before = text
         text = _one_pass(text, counts)
         if text == before:
             break
-    return Normalised(text, {kind: counts[kind] for kind in KINDS if counts[kind]})
+    return text
 
 
 def _one_pass(text: str, counts: Counter[str]) -> str:
@@ -82,7 +93,7 @@ def _one_pass(text: str, counts: Counter[str]) -> str:
     text = characters.drop_invisible(characters.read_blanks(text, counts), counts)
     text = characters.read_compatibility(text, counts)
     text = characters.drop_marks(characters.read_confusables(text, counts), counts)
-    text = spacing.join_letters(spacing.tidy_lines(text), counts)
+    text = spacing.tidy_lines(spacing.join_letters(spacing.tidy_lines(text), counts))
     text = markup.drop_quote_marks(spacing.collapse_blanks(text), counts)
     text = markup.drop_markdown(markup.drop_fences(text, counts), counts)
     text = markup.drop_citations(markup.read_line_starts(text, counts), counts)

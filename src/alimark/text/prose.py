@@ -157,6 +157,19 @@ def _block_at(text: str, lines: Spans, number: int, ends: _FenceEnds) -> tuple[K
     return kind_of_line(line), number
 
 
+def code_spans(text: str) -> Spans:
+    """The closed code blocks of a text, without those whose content reads as prose."""
+    if "```" not in text and "~~~" not in text:
+        return []
+    return [(b.start, b.end) for b in blocks(text) if b.kind == "code" and not reads_as_prose(_inside(text, b))]
+
+
+def _inside(text: str, block: Block) -> str:
+    """The lines of a code block without its first and last fence."""
+    content = text[block.start : block.end].rstrip("\n").partition("\n")[2]
+    return content.rpartition("\n")[0]
+
+
 def prose_spans(text: str) -> Spans:
     """The parts of a text that are prose: what may carry a mark, and what a detector reads.
 

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 
 _TRAILING = re.compile(r"(?<![ \t])[ \t]+(?=\n|\Z)")
 _BLANK_LINES = re.compile(r"\n{3,}")
 _MANY_BLANKS = re.compile(r"[ \t]{5,}")
 _BLANKS_INSIDE = re.compile(r"(?<=\S)[ \t]{2,}(?=\S)")
 
-_SEPARATED = re.compile(r"\w([^\w\s'’])\w(?:\1\w)*[^\w\s]*|\w[^\w\s]*")
-_LETTER_WORD = re.compile(r"(\w)([^\w\s'’])(?=\w(?:\2|[^\w\s]*(?!\S)))")
-_JOINED = re.compile(
-    r"(?<!\S)(?:[^\W_]{1,20}([_.+~/|=•·-])){1}(?:[^\W_]{1,20}[,;:!?'’]?\1){5,}[^\W_]{1,20}[.,;:!?]*(?!\S)"
-)
+_JOINTS = {"_": 4, "+": 5, "~": 5, "=": 5, "|": 5, "•": 5, "·": 5, "-": 6, ".": 6}
+"""Signs that may stand for the blanks of a sentence, and how many of them a word must have."""
 
 _STOP_THEN_CAPITAL = re.compile(
     r"(?<=[a-z0-9)\"'”’%])([.!?…]+[\"'”’)\]]{0,2})(?=[\"'“‘(]?(?:[A-Z][a-z]|[AI][ '’]|[A-Z]{2}))"
 )
-_STOP_THEN_LETTER = re.compile(r"(?<=[a-z0-9)\"'”’%])([.!?]+[\"'”’)\]]{0,2})(?=[\"'“‘(]?[a-z])")
+_STOP_THEN_LETTER = re.compile(r"(?<=[a-z0-9][a-z0-9)\"'”’%])([.!?]+[\"'”’)\]]{0,2})(?=[\"'“‘(]?[a-z])")
 _ADDRESS = re.compile(r"://|www\.|@|\.(?:com|org|net|edu|gov|io|html?|py|js|txt|pdf)\b", re.IGNORECASE)
 _COMMA = re.compile(r"(?<=[a-z])([,;])(?=[A-Za-z])")
 _BLANK_BEFORE_STOP = re.compile(r"(?<=[\w\"'”’)])[ \t]+(?=[.,](?:\s|\Z))")
 _HYPHEN = re.compile(r"(?<=[a-z])[-\u2010\u2011]\n[ \t]*(?=[a-z])")
 _BROKEN = re.compile(r"(?<=[a-z,;])\n[ \t]*\n[ \t]*(?=[a-z])")
-_PILCROW = re.compile(r"[ \t]*[¶⏎↵␤⁋][ \t]*")
+_PILCROW = re.compile(r"[ \t]?[¶⏎↵␤⁋][ \t]?")
 _EMOJI = "\u203c\u2049\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001f1e5\U0001f200-\U0001faff"
 _EMOJI_STOP = re.compile(
     f"(?<=[a-z0-9'’\"”)%])([ \t]?)[{_EMOJI}][{_EMOJI}\ufe0f\u200d\u20e3]*(?=[ \t]*(?:\n|\\Z)|[ \t]?[\"'“‘(]?[A-Z])[ \t]?"
@@ -51,21 +49,12 @@ def collapse_blanks(text: str) -> str:
 
 
 def join_letters(text: str, counts: Counter[str]) -> str:
-    """Joins letters that are written apart ("T h e   l a m p", "T-h-e l-a-m-p"), and parts words that are joined by signs."""
+    """Joins letters that are written apart ("T h e   l a m p", "T-h-e l-a-m-p"), and parts words that signs join."""
     lines = text.split("\n")
     for number, line in enumerate(lines):
         if len(line) >= 8:
-            lines[number] = _joined_line(line, counts)
-    text, joined = _JOINED.subn(
-        lambda match: match[0].replace(match[1], " ").rstrip() + _final(match), "\n".join(lines)
-    )
-    counts["spaced letters"] += joined
-    return text
-
-
-def _final(match: re.Match[str]) -> str:
-    """The stop at the end of words that were joined by stops."""
-    return "." if match[1] == "." and match[0].endswith(".") else ""
+            lines[number] = _with_blanks(_joined_line(line, counts), counts)
+    return "\n".join(lines)
 
 
 def _joined_line(line: str, counts: Counter[str]) -> str:
@@ -74,11 +63,38 @@ def _joined_line(line: str, counts: Counter[str]) -> str:
     if len(words) >= 6 and single >= 0.7 * len(words) and "  " in line.strip():
         counts["spaced letters"] += single
         return " ".join(part.replace(" ", "") for part in re.split(r"[ \t]{2,}", line.strip()))
-    apart = sum(1 for word in words if len(word) > 2 and _SEPARATED.fullmatch(word))
+    apart = sum(map(_is_apart, words))
     if apart >= 4 and apart >= 0.4 * len(words):
         counts["spaced letters"] += apart
-        return " ".join(_LETTER_WORD.sub(r"\1", word) if _SEPARATED.fullmatch(word) else word for word in words)
+        return " ".join(word[::2] if _is_apart(word) else word for word in words)
     return line
+
+
+def _is_apart(word: str) -> bool:
+    """Whether every second character of a word is the same sign, as in "l-a-m-p"."""
+    signs = word[1::2]
+    return len(word) >= 3 and len(word) % 2 == 1 and not signs[0].isalnum() and len(set(signs)) == 1
+
+
+def _with_blanks(line: str, counts: Counter[str]) -> str:
+    """Replaces signs that stand for blanks, as in "the_lamp_went_out_again"."""
+    if line.count("_") > max(3, 2 * line.count(" ")):
+        counts["spaced letters"] += line.count("_")
+        return line.replace("_", " ")
+    if not any(line.count(sign) >= least for sign, least in _JOINTS.items()):
+        return line
+    return re.sub(r"\S{12,}", lambda match: _parted(match[0], counts), line)
+
+
+def _parted(word: str, counts: Counter[str]) -> str:
+    if "/" in word or "@" in word:
+        return word
+    for sign, least in _JOINTS.items():
+        pieces = word.rstrip(".!?").split(sign)
+        if len(pieces) > least and all(len(piece) <= 20 and any(map(str.isalpha, piece)) for piece in pieces):
+            counts["spaced letters"] += len(pieces) - 1
+            return " ".join(pieces) + word[len(word.rstrip(".!?")) :]
+    return word
 
 
 def read_stops(text: str, counts: Counter[str]) -> str:
@@ -105,15 +121,33 @@ def add_blanks(text: str, counts: Counter[str]) -> str:
         counts["missing blank"] += 1
         return match[1] + " "
 
-    text = _STOP_THEN_CAPITAL.sub(parted, text)
+    text = _STOP_THEN_CAPITAL.sub(_WithQuotes(text, parted), text)
     if len(_STOP_THEN_LETTER.findall(text)) > 3 + 2 * len(re.findall(r"[.!?]\s", text)):
         inside = _Inside(_addresses(text))
-        text = _STOP_THEN_LETTER.sub(parted, text)
+        text = _STOP_THEN_LETTER.sub(_WithQuotes(text, parted), text)
     inside = _Inside(_addresses(text))
     text = _COMMA.sub(parted, text)
     text, blanks = _BLANK_BEFORE_STOP.subn("", text)
     counts["missing blank"] += blanks
     return text
+
+
+class _WithQuotes:
+    """Puts a blank after a stop, and before a quotation mark that opens: every second straight one, from the first on."""
+
+    def __init__(self, text: str, parted: Callable[[re.Match[str]], str]) -> None:
+        self._text, self._parted = text, parted
+        self._at, self._quotes = 0, 0
+
+    def __call__(self, match: re.Match[str]) -> str:
+        self._quotes += self._text.count('"', self._at, match.start(1))
+        self._at = match.start(1)
+        after = self._parted(match)
+        closing = self._quotes % 2
+        if after == match[0] or match[1].count('"') <= closing:
+            return after
+        stop = match[1].index('"') + closing
+        return f"{match[1][:stop]} {match[1][stop:]}"
 
 
 def _addresses(text: str) -> list[tuple[int, int]]:

@@ -1,0 +1,113 @@
+"""Detection of disguised texts: keys of text version 1 normalise, older keys read a text both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from alimark import AliMark, Key, detect
+from alimark.detection.many_keys import detect_keys_batch
+from alimark.detection.pipeline import prepare
+from alimark.detection.results import AlignedDetection
+from alimark.detection.settings import DetectionSettings
+from alimark.errors import AlimarkError
+from alimark.testing import StandInEmbedder, StandInLLM
+
+EMBEDDER = StandInEmbedder()
+SHAPES: dict[str, dict[str, object]] = {
+    "version 1": {"decision": "soft", "text_version": 1},
+    "version 0": {"decision": "soft"},
+    "hard": {"decision": "hard"},
+}
+
+
+def key_of(shape: str, number: int = 7) -> Key:
+    return Key.generate(embedder=EMBEDDER, secret=bytes([number]) * 32, **SHAPES[shape])
+
+
+@pytest.fixture(scope="module", params=list(SHAPES))
+def marked(request: pytest.FixtureRequest) -> tuple[AliMark, str]:
+    mark = AliMark(key_of(request.param), embedder=EMBEDDER)
+    return mark, mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
+
+
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "look-alikes": lambda text: text.replace("a", "а").replace("e", "е").replace("o", "о"),
+    "HTML": lambda text: "<p>" + "".join(f"&#{ord(c)};" for c in text) + "</p>",
+    "invisible": "\u200b".join,
+}
+
+
+@pytest.mark.parametrize("name", DISGUISES)
+def test_a_disguised_text_is_found(marked: tuple[AliMark, str], name: str) -> None:
+    mark, text = marked
+    plain, disguised = mark.detect(text), mark.detect(DISGUISES[name](text))
+    assert plain.verdict() == disguised.verdict() == "found"
+    assert (plain.normalised, plain.reading == "normalised") == ({}, mark.key.text_version == 1)
+    assert disguised.normalised
+    assert disguised.reading == "normalised"
+    assert disguised.sentences == plain.sentences
+    assert disguised.raw == plain.raw
+    assert disguised.record()["normalised"] == {**disguised.normalised, "reading": "normalised"}
+    assert disguised.report()["reading"] == "normalised"
+
+
+def test_an_ordinary_text_is_read_once(marked: tuple[AliMark, str]) -> None:
+    mark, text = marked
+    prepared = prepare(text, mark.key, EMBEDDER, DetectionSettings())
+    assert prepared.versions == (prepared,)
+    assert "normalised" not in mark.detect(text).record()
+
+
+@pytest.mark.parametrize("search", ["whole", "excerpt"])
+def test_random_keys_get_the_better_of_both_readings_too(search: str) -> None:
+    mark = AliMark(key_of("hard"), embedder=EMBEDDER)
+    text = "<b>The mayor</b> sold the bridge.The team found a letter. A stranger hid the piano at home. " * 2
+    options = {"search": search, "draws": 400}
+    both = mark.detect(text, **options)  # type: ignore[arg-type]
+    assert both.normalised
+    first = prepare(text, mark.key, EMBEDDER, DetectionSettings(search=search))  # type: ignore[arg-type]
+    assert len(first.versions) == 2
+    alone = [
+        mark.detect(" ".join(version.sentences), **options).raw  # type: ignore[arg-type]
+        for version in first.versions[1:]
+    ]
+    assert both.raw >= alone[0]
+    assert 1 / 401 <= both.p_value <= 1
+
+
+def test_p_values_of_unmarked_texts_stay_uniform_when_read_both_ways() -> None:
+    llm = StandInLLM(5)
+    text = AliMark(key_of("hard", 99), embedder=EMBEDDER).generate("One.", llm, sentences=8, candidates=1, seed=1).text
+    disguised = DISGUISES["look-alikes"](text)
+    p = [
+        AliMark(key_of("hard", number), embedder=EMBEDDER).detect(disguised, draws=199).p_randomised
+        for number in range(100, 200)
+    ]
+    assert abs(float(np.mean(p)) - 0.5) < 0.12
+    assert np.mean(np.array(p) <= 0.05) <= 0.12
+
+
+def test_keys_of_both_text_versions_can_be_tried_together() -> None:
+    keys = [key_of("version 0", 1), key_of("version 1", 2), key_of("version 1", 3)]
+    mark = AliMark(keys[1], embedder=EMBEDDER)
+    text = mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
+    answers = detect(DISGUISES["HTML"](text), keys, embedder=EMBEDDER)
+    assert (answers[0].key_id, answers[0].keys_tried, answers[0].verdict()) == (keys[1].id, 3, "found")
+    with pytest.raises(AlimarkError, match="text versions"):
+        detect_keys_batch([text], keys, EMBEDDER, DetectionSettings())
+
+
+def test_a_batch_under_many_keys_reads_both_ways() -> None:
+    keys = [key_of("hard", number) for number in (1, 2)]
+    mark = AliMark(keys[1], embedder=EMBEDDER)
+    text = mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
+    [plain, disguised] = detect_keys_batch(
+        [text, DISGUISES["invisible"](text)], keys, EMBEDDER, DetectionSettings(), tried=2
+    )
+    assert isinstance(plain, AlignedDetection)
+    assert isinstance(disguised, AlignedDetection)
+    assert plain.key_id == disguised.key_id == keys[1].id
+    assert disguised.raw == plain.raw

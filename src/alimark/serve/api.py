@@ -27,6 +27,7 @@ from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
+from alimark.text.normalising import statements
 
 router = APIRouter()
 
@@ -99,6 +100,7 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
         "text_sha256": detection.text_sha256, "passages": [asdict(passage) for passage in detection.passages],
         "warnings": list(detection.warnings), "record_id": record.id,
     }  # fmt: skip
+    content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
     content |= {} if detection.z is None else {"z": detection.z}
     content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
     return content | ({"evidence": detection.report(body.fpr)} if body.evidence else {})

@@ -176,6 +176,7 @@ class Found(BaseModel):
     text_sha256: str | None = None
     passages: list[JsonObject] = []
     warnings: list[str] = []
+    normalised: list[str] = Field([], description="What normalisation changed in the text, a sentence for each kind.")
     record_id: str | None = None
     evidence: JsonObject | None = None
     error: Error | None = None

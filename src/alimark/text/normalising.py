@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from alimark.text import characters, markup, spacing
 from alimark.text.prose import code_spans
 
 KINDS: dict[str, str] = {
@@ -69,26 +68,31 @@ def normalise(text: str) -> Normalised:
         {}
     """
     counts: Counter[str] = Counter()
-    text = characters.read_line_ends(text)
-    parts, at = [], 0
-    for start, end in code_spans(text):  # code stays as it is
-        parts += [_normalised_part(text[at:start], counts), text[start:end]]
-        at = end
-    text = "".join([*parts, _normalised_part(text[at:], counts)])
+    for _ in range(_PASSES):
+        before = text
+        text = _outside_code(text, counts)
+        if text == before:
+            break
     return Normalised(text, {kind: counts[kind] for kind in KINDS if counts[kind]})
 
 
-def _normalised_part(text: str, counts: Counter[str]) -> str:
-    for _ in range(_PASSES):
-        before = text
-        text = _one_pass(text, counts)
-        if text == before:
-            break
-    return text
+def _outside_code(text: str, counts: Counter[str]) -> str:
+    """One pass over everything but code, which stays as it is."""
+    from alimark.text.characters import read_line_ends
+
+    text = read_line_ends(text)
+    parts, at = [], 0
+    for start, end in code_spans(text):
+        parts += [_one_pass(text[at:start], counts), text[start:end]]
+        at = end
+    return "".join([*parts, _one_pass(text[at:], counts)])
 
 
 def _one_pass(text: str, counts: Counter[str]) -> str:
-    text = spacing.tidy_lines(characters.read_line_ends(text))
+    # Imported on first use: compiling their patterns would slow down programs that only load a key.
+    from alimark.text import characters, markup, spacing
+
+    text = spacing.tidy_lines(text)
     text = markup.drop_tags(markup.read_entities(text, counts), counts)
     text = characters.drop_invisible(characters.read_blanks(text, counts), counts)
     text = characters.read_compatibility(text, counts)

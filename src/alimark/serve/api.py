@@ -59,7 +59,9 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
             results.append({"error": to_api_error(answer).error})
             continue
         records.append(of_detection(answer[0], text, token))
-        results.append(_result(answer[0], body, records[-1]))
+        # The verdict may need a simulation of some seconds (many keys at a rate that is not tabled).
+        report = service.reports.submit(_result, answer[0], body, records[-1])
+        results.append(await service.result(report))
         service.metrics.detections.labels(results[-1]["verdict"]).inc()
     await service.save(records)
     return JSONResponse({"fpr": body.fpr, "results": results})

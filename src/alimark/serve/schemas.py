@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from alimark._util.json_types import JsonObject
 from alimark.keys.key import MAX_OFFSETS
@@ -15,15 +15,26 @@ Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]
 Seed = Annotated[int, Field(ge=0, lt=2**48)]
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970-01-01 (UTC).")]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+FPRS = (0.05, 0.01, 0.001)
+"""The false-positive rates that a client may ask for. For others the number of sentences needed would have to be simulated."""
+
+
+def _check_fpr(value: float) -> float:
+    if value not in FPRS:
+        raise ValueError(f"the false-positive rate must be one of {', '.join(map(str, FPRS))}")
+    return value
+
+
 Fpr = Annotated[
     float,
+    AfterValidator(_check_fpr),
     Field(
-        ge=0.001,
-        le=0.5,
-        allow_inf_nan=False,
         description="False-positive rate: share of unmarked texts reported as found.",
+        json_schema_extra={"enum": list(FPRS)},
     ),
 ]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+"""A list of texts; the first wrong item ends its validation, so that a request cannot cause millions of errors."""
 
 
 class Strict(BaseModel):
@@ -79,7 +90,7 @@ class ToWrite(Strict):
 class Completion(ToWrite):
     """A request to continue one or more prompts."""
 
-    prompt: str | list[str] = Field(min_length=1)
+    prompt: str | Texts = Field(min_length=1)
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"prompt": "The lighthouse keeper opened the door.", "sentences": 3}]}
     )
@@ -96,7 +107,7 @@ class Message(Strict):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
+    content: str | Annotated[list[Part], Field(fail_fast=True)]
     name: str | None = Field(None, max_length=200)
 
     @property
@@ -108,7 +119,7 @@ class Message(Strict):
 class ChatCompletion(ToWrite):
     """A request to answer a chat."""
 
-    messages: list[Message] = Field(min_length=1, max_length=200)
+    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1, max_length=200)
     max_completion_tokens: int | None = Field(None, ge=1, le=100_000)
     model_config = ConfigDict(
         json_schema_extra={
@@ -143,8 +154,8 @@ class Mark(BaseModel):
 class Detect(Strict):
     """A request to detect the watermark in one or more texts."""
 
-    input: str | list[str] = Field(min_length=1, description="One text or a list of texts.")
-    keys: list[Annotated[str, Field(max_length=64)]] | None = Field(
+    input: str | Texts = Field(min_length=1, description="One text or a list of texts.")
+    keys: Annotated[list[Annotated[str, Field(max_length=64)]], Field(fail_fast=True)] | None = Field(
         None, min_length=1, max_length=1000, description="Key ids; if left out, all active keys are tried."
     )
     fpr: Fpr = 0.01

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
@@ -66,6 +66,7 @@ class Service:
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
         self.checker = Checker(self.embedder_of, max_waiting=settings.detect_queue, on_batch=self.metrics.seen_batch)
+        self.reports = ThreadPoolExecutor(1, "alimark-report")
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)
@@ -153,6 +154,7 @@ class Service:
         """Stops the queues and closes the database."""
         self.checker.close()
         self.writers.close()
+        self.reports.shutdown(wait=False, cancel_futures=True)
         self.store.close()
 
 

@@ -72,6 +72,8 @@ class Settings:
     """Seconds after which a request is stopped."""
     body_timeout: float = 30.0
     """Seconds within which a request body must arrive."""
+    header_timeout: float = 15.0
+    """Seconds within which the headers of a request must arrive."""
     shutdown: float = 120.0
     """Seconds that a stopping server waits for the requests in progress."""
     cors_origins: tuple[str, ...] = ()
@@ -85,7 +87,7 @@ class Settings:
             if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < float("inf"):
                 raise AlimarkError(f"the setting {setting.name} must be a finite number and not negative")
         for name in ("sentences", "candidates", "max_body", "max_text", "max_texts", "max_sentences", "burst",
-                     "concurrency", "detect_queue", "write_queue", "timeout", "body_timeout"):  # fmt: skip
+                     "concurrency", "detect_queue", "write_queue", "timeout", "body_timeout", "header_timeout"):  # fmt: skip
             if not getattr(self, name):
                 raise AlimarkError(f"the setting {name} must be greater than 0")
 

@@ -232,6 +232,10 @@ def prune(
     days: Annotated[float, typer.Option(help="Delete records that are older than so many days.")],
     data: Data = None,
     config: Config = None,
+    clock_is_right: Annotated[
+        bool,
+        typer.Option("--clock-is-right", help="Delete although the clock is much later than at the last deletion."),
+    ] = False,
 ) -> None:
     """Delete old records. A service with the setting `retention_days` does so itself."""
     from alimark.serve.records import RecordLog
@@ -240,7 +244,7 @@ def prune(
         raise AlimarkError("--days must be greater than 0")
     store = _store(_settings(data, config))
     try:
-        typer.echo(f"{RecordLog(store).prune(days)} records deleted")
+        typer.echo(f"{RecordLog(store).prune(days, clock_is_right=clock_is_right)} records deleted")
     finally:
         store.close()
 

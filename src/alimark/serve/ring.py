@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from alimark.embedding.base import Embedder
@@ -43,10 +43,13 @@ class Label:
     ends: float | None
     successor: str | None
     created: float
+    number: int = field(default=0, compare=False)
+    """The place of the key in the order in which keys were added, which does not depend on the clock."""
 
     def alive(self, now: float) -> bool:
         """Returns whether detection uses the key at the time `now`."""
-        return self.starts <= now and (self.ends is None or now < self.ends)
+        # A key that exists was created, so a clock that says otherwise was set back since.
+        return self.starts <= max(now, self.created) and (self.ends is None or now < self.ends)
 
     def marks(self, now: float) -> bool:
         """Returns whether new text may be marked with the key at the time `now`."""
@@ -93,7 +96,7 @@ class Ring:
 
     def all(self) -> list[Label]:
         """Returns the labels of all keys, oldest first."""
-        return sorted(self._labels.values(), key=lambda label: (label.created, label.id))
+        return sorted(self._labels.values(), key=lambda label: label.number)
 
     def key(self, name: str) -> Key:
         """Returns the key with the id `name`.
@@ -121,7 +124,7 @@ class Ring:
             raise NoKey(
                 f"there is no active key to mark text of {model} for {whom}; an administrator creates one with POST /v1/keys"
             )
-        return self._keys[max(usable, key=lambda label: (label.model != "", label.starts, label.created)).id]
+        return self._keys[max(usable, key=lambda label: (label.model != "", *_age(label))).id]
 
     def detecting(self, tenant: str, names: Iterable[str] | None = None) -> list[Key]:
         """Returns the active keys that a token of this tenant may detect with: all, or those in `names`.
@@ -151,10 +154,10 @@ class Ring:
         """Returns the labels of the keys that mark new text now: for each tenant and model the newest, oldest first."""
         now = time.time()
         newest: dict[tuple[str, str], Label] = {}
-        for label in sorted(self._labels.values(), key=lambda label: (label.starts, label.created)):
+        for label in sorted(self._labels.values(), key=_age):
             if label.marks(now) and label.id in self._keys:
                 newest[label.tenant, label.model] = label
-        return sorted(newest.values(), key=lambda label: (label.created, label.id))
+        return sorted(newest.values(), key=lambda label: label.number)
 
     # Changes
 
@@ -301,6 +304,11 @@ def _upgraded(key: Key, embedder: str | Embedder) -> Key:
     return successor if key.offsets == 1 else successor.like(offsets=key.offsets)
 
 
+def _age(label: Label) -> tuple[float, int]:
+    """Sorts keys from the oldest to the newest: by number, except that a key with a later start is the newest when it starts."""
+    return (label.starts if label.starts > label.created else 0.0, label.number)
+
+
 def _check_end(ends: float | None, starts: float) -> None:
     if ends is not None and ends <= starts:
         raise AlimarkError("`ends` must be later than `starts`")
@@ -309,7 +317,8 @@ def _check_end(ends: float | None, starts: float) -> None:
 def _insert(label: Label) -> Job[None]:
     def job(db: Connection) -> None:
         db.execute(
-            "INSERT INTO keys (id, tenant, model, starts, ends, created) VALUES (?, ?, ?, ?, ?, ?) "
+            "INSERT INTO keys (id, tenant, model, starts, ends, created, number) "
+            "VALUES (?, ?, ?, ?, ?, ?, (SELECT COALESCE(MAX(number), 0) + 1 FROM keys)) "
             "ON CONFLICT (id) DO NOTHING",
             (label.id, label.tenant, label.model, label.starts, label.ends, label.created),
         )
@@ -318,4 +327,6 @@ def _insert(label: Label) -> Job[None]:
 
 
 def _label(row: Row) -> Label:
-    return Label(row["id"], row["tenant"], row["model"], row["starts"], row["ends"], row["successor"], row["created"])
+    return Label(
+        row["id"], row["tenant"], row["model"], row["starts"], row["ends"], row["successor"], row["created"], row["number"]
+    )  # fmt: skip

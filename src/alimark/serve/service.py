@@ -19,7 +19,7 @@ from alimark.llm import load_llm
 from alimark.llm.base import LLM
 from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
-from alimark.serve.database import Connection, Store
+from alimark.serve.database import Connection, DatabaseError, Store
 from alimark.serve.gate import ApiError
 from alimark.serve.metrics import Metrics
 from alimark.serve.records import Record, RecordLog
@@ -106,14 +106,22 @@ class Service:
         while True:
             try:
                 if self.settings.retention_days and loop.time() - pruned > _PRUNE:
-                    await asyncio.to_thread(self.records.prune, self.settings.retention_days)
                     pruned = loop.time()
+                    await self._prune()
                 await asyncio.sleep(_REFRESH)
                 await asyncio.to_thread(self.tokens.reload)
                 await asyncio.to_thread(self.ring.reload)
             except AlimarkError:  # until the database answers again, the tokens and keys in memory are used
                 log.warning("the database does not answer")
                 await asyncio.sleep(_REFRESH)
+
+    async def _prune(self) -> None:
+        try:
+            await asyncio.to_thread(self.records.prune, self.settings.retention_days)
+        except DatabaseError:
+            raise
+        except AlimarkError as error:  # the clock may be wrong
+            log.warning("old records were not deleted", extra={"reason": str(error)})
 
     async def save(self, records: Sequence[Record]) -> None:
         """Writes records and returns after the commit; a response is sent only then."""

@@ -27,6 +27,7 @@ TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
     ("GET", "/v1/records"): (ADMIN, None),
     ("GET", "/metrics"): (ADMIN, None),
     ("GET", "/healthz"): ({"generate", "detect", "admin", "nobody"}, None),
+    ("GET", "/readyz"): ({"generate", "detect", "admin", "nobody"}, None),
 }
 
 

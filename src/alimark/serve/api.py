@@ -23,6 +23,7 @@ from alimark.serve.auth import Token
 from alimark.serve.checking import BEST_KEYS, Answer, Check
 from alimark.serve.extract import KINDS, extract
 from alimark.serve.gate import ApiError, to_api_error
+from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
@@ -255,12 +256,20 @@ async def records(
 
 @router.get("/healthz", tags=["health"])
 async def health(service: ServiceOf) -> Response:
-    """Answers with status 200 if the database works, else 503. It needs no token and tells nothing else."""
+    """Answers with status 200 if the database can be read, else 503: whether the process lives. It needs no token."""
     try:
-        await service.query(lambda db: db.execute("SELECT 1 AS one"))
-    except (AlimarkError, ApiError):
+        async with asyncio.timeout(HEALTH_SECONDS):
+            await service.query(lambda db: db.execute("SELECT 1 AS one"))
+    except (AlimarkError, ApiError, TimeoutError):
         return JSONResponse({"status": "the database does not answer"}, 503)
     return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz", tags=["health"])
+async def ready(service: ServiceOf) -> Response:
+    """Answers with status 200 if a record can be written and a text be checked, else 503. It needs no token."""
+    problem = await service.readiness.problem()
+    return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
 
 
 @router.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})

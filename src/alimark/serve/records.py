@@ -88,6 +88,17 @@ class RecordLog:
 
         return job
 
+    def probe(self) -> Job[None]:
+        """Returns a job that writes a record and deletes it, which fails where records cannot be written."""
+        record = Record("probe", "", "", "", "", None)
+        write = self.writing([record])
+
+        def job(connection: Connection) -> None:
+            write(connection)
+            connection.execute("DELETE FROM records WHERE id = ?", (record.id,))
+
+        return job
+
     def page(self, after: int, since: float = 0.0) -> Job[list[Row]]:
         """Returns a job that reads the next page of records after the number `after`, oldest first; empty at the end."""
         return lambda connection: connection.execute(

@@ -305,7 +305,7 @@ def _upgraded(key: Key, embedder: str | Embedder) -> Key:
 
 
 def _age(label: Label) -> tuple[float, int]:
-    """Sorts keys from the oldest to the newest: by number, except that a key with a later start is the newest when it starts."""
+    """Sorts keys from the oldest to the newest: by number, but a key with a later start is the newest when it starts."""
     return (label.starts if label.starts > label.created else 0.0, label.number)
 
 

@@ -21,6 +21,7 @@ from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
 from alimark.serve.database import Connection, DatabaseError, Store
 from alimark.serve.gate import ApiError
+from alimark.serve.health import Readiness
 from alimark.serve.metrics import Metrics
 from alimark.serve.records import Record, RecordLog
 from alimark.serve.ring import Ring
@@ -66,6 +67,7 @@ class Service:
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
         self.checker = Checker(self.embedder_of, max_waiting=settings.detect_queue, on_batch=self.metrics.seen_batch)
+        self.readiness = Readiness(self.store, self.records, self.ring, self.checker)
         self.reports = ThreadPoolExecutor(1, "alimark-report")
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alimark.attacks import attack_class
-from alimark.bench.recipe import attacks, load, parse, put, to_toml, variants
+from alimark.bench.recipe import _toml, attacks, load, parse, put, to_toml, variants
 from alimark.errors import AlimarkError
 
 SMALL: dict[str, Any] = {"title": "small", "data": {"sets": ["manual"], "texts": 2}}
@@ -166,3 +167,12 @@ def test_every_recipe_of_the_project_can_be_used_and_written_again(path: Path) -
     assert recipe.title
     assert parse(tomllib.loads(to_toml(recipe))) == recipe
     assert list(variants(recipe))
+
+
+@pytest.mark.parametrize("value", ["\U000e0001", "tab\t and \x7f", 'a "quote" \\', "\u2028", 1e300, date(2026, 1, 2)])
+def test_every_value_can_be_written_as_toml(value: object) -> None:
+    assert tomllib.loads(f"value = {_toml(value)}")["value"] == value
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    assert tomllib.loads(f"value = {_toml(chr(0xD800))}")["value"] == "\ufffd"

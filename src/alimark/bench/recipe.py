@@ -38,6 +38,8 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import date
+from datetime import time as clock_time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -417,13 +419,21 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+        return '"' + "".join(c if c.isprintable() else _escape(c) for c in escaped) + '"'
     if isinstance(value, dict):
         inside = ", ".join(f"{_name(key)} = {_toml(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, date | clock_time):  # a date with a time is a date, too
+        return value.isoformat()
     return repr(value)
+
+
+def _escape(character: str) -> str:
+    """A character that is not printable, as TOML writes it. TOML has no half of a surrogate pair."""
+    code = ord(character)
+    return "\\ufffd" if 0xD800 <= code < 0xE000 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _name(key: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -15,7 +16,7 @@ from alimark._util.json_types import JsonObject
 from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import draws_for
-from alimark.errors import AlimarkError
+from alimark.errors import AlimarkError, KeyFileError, MissingExtra, ModelError
 from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
@@ -30,6 +31,7 @@ from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
 
 router = APIRouter()
+log = logging.getLogger("alimark.serve")
 
 KeyId = Annotated[str, Path(pattern="^ak[0-9a-f]{18}$")]
 TokenId = Annotated[str, Path(pattern="^tk[0-9a-f]{12}$")]
@@ -83,14 +85,30 @@ async def _detect_all(
 
 
 def _merge(outcomes: Sequence[Answer | BaseException]) -> Answer | AlimarkError:
-    """Merges the outcomes of one text for all groups of keys; an error of one group is the outcome of the text."""
+    """Merges the outcomes of one text for all groups of keys.
+
+    An error that is due to the text is the outcome of the text. Keys that cannot be used, for example because their embedder is
+    not installed, are left out; the detections say so.
+    """
     detections: list[AlignedDetection] = []
+    unusable: AlimarkError | None = None
     for outcome in outcomes:
-        if isinstance(outcome, AlimarkError):
+        if isinstance(outcome, KeyFileError | ModelError | MissingExtra):
+            unusable = outcome
+            log.warning("keys were set aside", extra={"reason": str(outcome)})
+        elif isinstance(outcome, AlimarkError):
             return outcome
-        if isinstance(outcome, BaseException):
+        elif isinstance(outcome, BaseException):
             raise outcome
-        detections += outcome
+        else:
+            detections += outcome
+    if unusable is not None:
+        if not detections:
+            return unusable
+        note = (
+            "some keys could not be used, so a mark of theirs would not be found; the operator's log says which and why"
+        )
+        detections = [replace(detection, warnings=(*detection.warnings, note)) for detection in detections]
     return best_first(detections)[:BEST_KEYS]
 
 

@@ -20,6 +20,7 @@ from alimark.parameters.alimark import DEFAULT_DECISION, SOFT_VERSION
 from alimark.schemes.registry import aligns
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
+from alimark.text.splitting import splitter
 
 log = logging.getLogger("alimark.serve")
 
@@ -63,8 +64,8 @@ class Ring:
         self._folder, self._store = folder, store
         self._keys: dict[str, Key] = {}
         self._labels: dict[str, Label] = {}
-        self.missing: frozenset[str] = frozenset()
-        """Ids of active keys whose file is missing from the folder."""
+        self.set_aside: dict[str, str] = {}
+        """Active keys whose file is missing or damaged, with the reason. The other keys work without them."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.reload()
 
@@ -72,21 +73,24 @@ class Ring:
         """Reads all labels from the database, and the key files that are not in memory yet."""
         rows = self._store.do(lambda db: db.execute("SELECT * FROM keys"))
         labels = {row["id"]: _label(row) for row in rows}
-        missing = set()
+        set_aside: dict[str, str] = {}
         for name, label in labels.items():
             if name not in self._keys and label.alive(max(time.time(), label.starts)):
                 try:
                     self._keys[name] = self._load(name)
-                except KeyFileError:
-                    missing.add(name)
-        for name in missing - self.missing:
-            log.warning("key file missing", extra={"key": name})
-        self._labels, self.missing = labels, frozenset(missing)
+                except AlimarkError as error:
+                    set_aside[name] = str(error)
+        for name in set_aside.keys() - self.set_aside.keys():
+            log.warning("a key was set aside", extra={"key": name, "reason": set_aside[name]})
+        self._labels, self.set_aside = labels, set_aside
 
     def _load(self, name: str) -> Key:
         key = Key.load(self._path(name))
         if key.id != name:
             raise KeyFileError(f"the file of key {name} contains another key; restore the right file")
+        if not aligns(key.scheme):
+            raise KeyFileError(f"the file of key {name} is of the scheme {key.scheme}; restore the right file")
+        splitter(key.splitter)  # raises AlimarkError where it is not known or not installed
         return key
 
     def _path(self, name: str) -> Path:

@@ -198,6 +198,6 @@ class StandInEmbedder:
 @lru_cache(maxsize=1 << 14)
 def _direction(feature: str, dimension: int) -> NDArray[np.float64]:
     """A fixed direction for a feature. Each coordinate is the sum of eight hashed bytes minus its mean: roughly normal."""
-    stream = hashlib.shake_256(feature.encode()).digest(8 * dimension)
+    stream = hashlib.shake_256(feature.encode("utf-8", "surrogatepass")).digest(8 * dimension)
     sums = np.frombuffer(stream, dtype=np.uint8).reshape(dimension, 8).sum(axis=1, dtype=np.float64)
     return np.asarray(sums - 8 * 127.5)

@@ -23,7 +23,7 @@ from alimark.serve import schemas
 from alimark.serve.auth import Token
 from alimark.serve.checking import BEST_KEYS, Answer, Check
 from alimark.serve.extract import KINDS, extract
-from alimark.serve.gate import ApiError, to_api_error
+from alimark.serve.gate import AnyTextResponse, ApiError, to_api_error
 from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
@@ -67,7 +67,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
         results.append(await service.result(report))
         service.metrics.detections.labels(results[-1]["verdict"]).inc()
     await service.save(records)
-    return JSONResponse({"fpr": body.fpr, "results": results})
+    return AnyTextResponse({"fpr": body.fpr, "results": results})
 
 
 async def _detect_all(

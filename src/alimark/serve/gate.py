@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 from alimark._util.json_types import JsonObject
 from alimark.errors import AlimarkError, AttackError, KeyFileError, LimitError, LLMError, ModelError, TextError
 from alimark.serve.auth import Allowance, Token, Tokens
@@ -52,6 +54,16 @@ MAX_UNANNOUNCED_BODY = 64 * 1024
 MAX_VALUES = 10_000
 """The most values in a JSON body: the items of its lists and the fields of its objects."""
 _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+
+
+class AnyTextResponse(JSONResponse):
+    """A JSON response whose texts may contain half a surrogate pair: JSON can write it, as an escape, but UTF-8 cannot."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return super().render(content)
+        except UnicodeEncodeError:
+            return json.dumps(content, allow_nan=False).encode()
 
 
 class ApiError(Exception):

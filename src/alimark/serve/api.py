@@ -14,9 +14,9 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark._util.json_types import JsonObject
 from alimark.detection.results import AlignedDetection, best_first
-from alimark.detection.settings import DetectionSettings
+from alimark.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.detection.stats.p_values import draws_for
-from alimark.errors import AlimarkError, KeyFileError, MissingExtra, ModelError
+from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
 from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
@@ -29,6 +29,7 @@ from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 router = APIRouter()
 log = logging.getLogger("alimark.serve")
@@ -149,6 +150,7 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     """Marks an existing text: a chat model rewrites its sentences, and the rewrites that fit the key are taken."""
     service.check_text(body.input)
     key = service.ring.marking(token.tenant, service.llm.name)
+    await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
     settings = RewriteSettings(body.candidates, body.closeness, body.mean_closeness)
     rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings))
     record = of_text(
@@ -171,8 +173,20 @@ async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken)
     service.check_text(body.input)
     settings = {} if body.name == "translate" else {"rate": body.rate}
     change = load_attack(body.name, **settings)
-    text = await service.result(service.writers.run(lambda: change(body.input, body.seed)))
+
+    def work() -> str:
+        _check_sentences(body.input, DEFAULT_SPLITTER, MAX_SENTENCES)
+        return change(body.input, body.seed)
+
+    text = await service.result(service.writers.run(work))
     return {"name": body.name, "text": text}
+
+
+def _check_sentences(text: str, splitter_name: str, most: int) -> None:
+    """Raises LimitError for a text with so many sentences that the work on it would take too long."""
+    count = len(splitter(splitter_name).spans(text))
+    if count > most:
+        raise LimitError(f"the text has {count:,} sentences, but the limit is {most:,}; send it in parts")
 
 
 # Keys

@@ -43,7 +43,7 @@ def test_prompts_and_human_texts(file: Path) -> None:
 
 
 def test_shorter_ones_may_be_repeated(file: Path) -> None:
-    dataset = load(str(file), 6, human="repeat")
+    dataset = load(str(file), 6, short="repeat")
     assert [item.human.count(".") for item in dataset.items] == [6, 6, 6, 6]
     assert dataset.short == 0
     assert dataset.items[2].human == f"{text(4, 3)} {text(4, 3)}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
-from alimark.bench.jobs import Cell
+from alimark.bench.jobs import HUMAN, Cell
 from alimark.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.bench.recipe import Detection, OneAttack, attacks, to_toml
 from alimark.bench.results import Cost, Estimate, Example, Human, Quality, Results, Row, Runtime, Where
@@ -28,13 +28,21 @@ _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "tra
 _NOMINAL = (0.01, 0.05)
 
 
-def evaluate(run: Run, name: str) -> Results:
-    """The results of a run, computed from the records that exist."""
+def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
+    """The results of a run, computed from the records that exist.
+
+    Args:
+        run: The run.
+        name: The name of the recipe, under which the results are kept.
+        finished: Whether all records exist. If not, the title says so, and detection is not timed, since the models may be
+            missing.
+    """
     records = _Records(run)
+    title = run.recipe.title if finished else f"{run.recipe.title} (unfinished)"
     results: Results = {
-        "version": 1, "name": name, "title": run.recipe.title, "recipe": to_toml(run.recipe), "made": _made(run),
+        "version": 1, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
         "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records)),
-        "runtime": list(_runtime(run)), "null": {}, "examples": [],
+        "runtime": list(_runtime(run)) if finished else [], "null": {}, "examples": [],
         "paper": [value for table in run.recipe.paper for value in paper.values(table)],
     }  # fmt: skip
     for cell in run.cells:
@@ -63,8 +71,11 @@ class _Records:
         compared = {job.id for job in run.meaning_jobs()}
         self.meaning = run.workspace.records("meaning", compared) if compared else {}
 
-    def text(self, record_id: str) -> str:
-        return str(self.texts.get(record_id, {}).get("text", ""))
+    def text(self, source: str) -> str:
+        """The text of a record or, for a human text, of the source itself."""
+        if source.startswith(HUMAN):
+            return source.removeprefix(HUMAN)
+        return str(self.texts.get(source, {}).get("text", ""))
 
 
 def _where(cell: Cell, detection: Detection | None) -> Where:
@@ -122,7 +133,7 @@ def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: 
     every: list[OneAttack | None] = [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
     for attack in every:
         sources = [
-            run.generate_job(cell, item).id if attack is None else run.attack_job(cell, item, attack).id
+            run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id
             for item in cell.items
         ]
         jobs = [
@@ -177,7 +188,7 @@ def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -
     cutter = splitter(DEFAULT_SPLITTER)
     for item in cell.items if attack else ():
         assert attack is not None
-        parent, attacked = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
+        parent, attacked = run.source(cell, item), run.attack_job(cell, item, attack).id
         similarity = records.meaning.get(run.meaning_job(parent, attacked).id, {})
         if "cosine" in similarity:
             cosines.append(float(similarity["cosine"]))
@@ -187,7 +198,7 @@ def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -
 
 
 def _cost(run: Run, cell: Cell, records: _Records) -> list[Cost]:
-    texts = [records.texts.get(run.generate_job(cell, item).id, {}) for item in cell.items]
+    texts = [records.texts.get(run.source(cell, item), {}) for item in cell.items]
     costs = [record["cost"] for record in texts if "cost" in record]
     if not costs:
         return []
@@ -273,7 +284,7 @@ def _examples(run: Run, cell: Cell, records: _Records) -> Iterator[Example]:
     left = cell.recipe.examples
     human_jobs = dict(reversed(list(run.human_jobs(cell, detection))))
     for number, item in enumerate(cell.items):
-        parent, attacked = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
+        parent, attacked = run.source(cell, item), run.attack_job(cell, item, attack).id
         jobs = {"marked": run.detect_job(cell, detection, parent, item.prompt),
                 "attacked": run.detect_job(cell, detection, attacked, item.prompt)}  # fmt: skip
         if number in human_jobs:
@@ -295,7 +306,7 @@ def _data(run: Run) -> list[dict[str, Any]]:
     for cell in run.cells:
         data = cell.data
         rows[data.name, cell.recipe.data.sentences] = {
-            "set": data.name, "texts": len(cell.items), "human texts": len(data.human),
+            "set": data.name, "texts": len(cell.items), "human texts": min(len(data.human), cell.recipe.data.human_texts),
             "sentences": cell.recipe.data.sentences, "short": data.short, "repeats": data.repeats,
         }  # fmt: skip
     return list(rows.values())

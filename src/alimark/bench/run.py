@@ -93,15 +93,30 @@ class Run(Plan):
         super().__init__(recipe)
         self.workspace, self.progress, self.share = workspace, progress or Silent(), share
         self.models = models or Models()
+        self.models.folder = workspace.folder
         self.replicas = replicas
         self.seconds: dict[str, float] = {}
 
     def run(self) -> None:
-        """Run all stages, each for the records that do not exist yet."""
-        for stage in STAGES:
+        """Learn what the schemes need, then run all stages, each for the records that do not exist yet."""
+        for stage in ("fit", *STAGES):
             started = time.perf_counter()
-            self.run_stage(stage)
+            if stage == "fit":
+                self.fit()
+            else:
+                self.run_stage(stage)
             self.seconds[stage] = time.perf_counter() - started
+
+    def fit(self) -> None:
+        """Learn from text what the keys of some schemes need, where the file does not exist yet."""
+        missing = {name: lesson for name, lesson in self.lessons.items() if not self.models.learned_file(name).exists()}
+        if missing:
+            self.progress.stage("fit", len(self.lessons), len(self.lessons) - len(missing))
+        for name, lesson in missing.items():
+            fitted = lesson.learn(self.models)
+            self.models.learned_file(name).parent.mkdir(exist_ok=True)
+            fitted.save(self.models.learned_file(name))
+            self.progress.step()
 
     def run_stage(self, stage: Stage) -> None:
         """Make the missing records of one stage."""
@@ -233,10 +248,9 @@ class Run(Plan):
         targets = (Target(text, job.content.seed) for job, text in sound)
         for place, result in attack.run(targets):
             job = sound[place][0]
-            record: Record = {
-                "parent_id": job.content.parent,
-                "attack": {"name": attack.name, "settings": attack.settings},
-            }
+            parent = job.content.parent
+            record: Record = {} if parent.startswith(HUMAN) else {"parent_id": parent}
+            record |= {"attack": {"name": attack.name, "settings": attack.settings}}
             if result.failed:
                 self.progress.fault(f"{wanted.label}: {result.error}")
             record |= {"failed": True, "error": result.error} if result.failed else {"text": result.text}

@@ -67,6 +67,16 @@ def vocabulary_of(tokenizer_json: str) -> str:
     return _fingerprint(json.loads(tokenizer_json))
 
 
+def plain_name(llm: str) -> str:
+    """The name of a language model without the engine in front of it.
+
+    Example:
+        >>> plain_name("transformers:smollm2-135m")
+        'smollm2-135m'
+    """
+    return next((llm[len(engine) :] for engine in _ENGINES if llm.startswith(engine)), llm)
+
+
 def load_tokenizer(name: str | Path) -> TextTokenizer:
     """Loads a tokenizer.
 
@@ -81,7 +91,7 @@ def load_tokenizer(name: str | Path) -> TextTokenizer:
 
 @lru_cache(maxsize=8)
 def _loaded(name: str) -> TextTokenizer:
-    plain = next((name[len(engine) :] for engine in _ENGINES if name.startswith(engine)), name)
+    plain = plain_name(name)
     file = _in_store(plain) or _resolved(plain)
     if file.is_dir():
         file /= "tokenizer.json"

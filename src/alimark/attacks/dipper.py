@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
+from alimark.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
 from alimark.attacks.base import Attack, Attacked, Target
 from alimark.attacks.checks import text_flaw
 from alimark.attacks.settings import DipperSettings
@@ -54,6 +54,14 @@ class Dipper(DipperSettings, Attack):
             raise AttackError("sentences, max_tokens, tries and batch must be at least 1")
         if not 0 < self.top_p <= 1:
             raise AttackError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model,)
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        return LIBRARIES
 
     @cached_property
     def _network(self) -> Network:

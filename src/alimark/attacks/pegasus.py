@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
+from alimark.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
 from alimark.attacks.base import SentenceAttack
 from alimark.attacks.settings import PegasusSettings
 from alimark.errors import AttackError
@@ -34,6 +34,14 @@ class Pegasus(PegasusSettings, SentenceAttack):
             raise AttackError("beams, max_tokens and batch must be at least 1")
         if self.temperature <= 0:
             raise AttackError(f"the temperature must be above 0, not {self.temperature}")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model,)
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        return LIBRARIES
 
     @cached_property
     def _network(self) -> Network:

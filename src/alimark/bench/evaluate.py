@@ -17,8 +17,11 @@ from alimark.bench import metrics, paper
 from alimark.bench.jobs import HUMAN, Cell
 from alimark.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.bench.recipe import Detection, OneAttack, attacks, to_toml
+from alimark.bench.recipe import load as load_recipe
 from alimark.bench.results import Cost, Estimate, Example, Human, Quality, Results, Row, Runtime, Where
+from alimark.bench.results import load as load_results
 from alimark.bench.run import Run
+from alimark.bench.workspace import Workspace
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.schemes.api import load
 from alimark.schemes.registry import aligns
@@ -58,6 +61,23 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
     return results
 
 
+def all_results(workspace: Workspace) -> list[Results]:
+    """The results of every recipe that was run in a workspace.
+
+    A recipe whose last run did not end has no results of it on disk: they are computed from the records that exist. It is left
+    out if there is no text of it yet.
+    """
+    every = []
+    for name in workspace.names():
+        path, recipe = workspace.results(name), workspace.recipe(name)
+        results = load_results(path) if path.exists() else None
+        if recipe.exists() and (results is None or results["recipe"] != recipe.read_text("utf-8")):
+            results = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
+        if results is not None and (results["rows"] or results["cost"]):
+            every.append(results)
+    return every
+
+
 class _Records:
     """The records of a run, read once."""
 
@@ -66,7 +86,7 @@ class _Records:
         attacked = {job.id for job in run.attack_jobs()}
         self.texts = run.workspace.records("generate", written) | run.workspace.records("attack", attacked)
         self.scores = run.workspace.records("detect", {job.id for job in run.detect_jobs()})
-        read = {job.id for cell in run.cells for *_, job in run.quality_jobs(cell)}
+        read = {job.id for job in run.reading_jobs()}
         self.read = run.workspace.records("quality", read) if read else {}
         compared = {job.id for job in run.meaning_jobs()}
         self.meaning = run.workspace.records("meaning", compared) if compared else {}
@@ -133,8 +153,7 @@ def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: 
     every: list[OneAttack | None] = [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
     for attack in every:
         sources = [
-            run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id
-            for item in cell.items
+            run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id for item in cell.items
         ]
         jobs = [
             run.detect_job(cell, detection, source, item.prompt)

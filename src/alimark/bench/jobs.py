@@ -166,15 +166,18 @@ class Plan:
         settings = recipe.data
         return self._load(name, recipe, max(settings.human_texts, settings.texts), settings.skip)
 
+    def fit_set(self, name: str, recipe: Recipe) -> DataSet:
+        """The texts of a data set of `[fit]`."""
+        return self._load(name, recipe, recipe.fit.texts, 0)
+
     def lesson(self, watermark: Watermark, name: str, recipe: Recipe) -> Lesson:
         """What the rows of a data set learn: from the data sets of `[fit]`, else from the texts after those that are used."""
         settings = recipe.data
-        most = recipe.fit.texts
         if recipe.fit.sets:
-            texts = [text for other in recipe.fit.sets for text in self._load(other, recipe, most, 0).human]
+            texts = [text for other in recipe.fit.sets for text in self.fit_set(other, recipe).human]
         else:
             used = max(settings.human_texts, settings.texts)
-            texts = self._load(name, recipe, used + most, settings.skip).human[used:]
+            texts = self._load(name, recipe, used + recipe.fit.texts, settings.skip).human[used:]
         return Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, texts)
 
     def _with_fitted(self, watermark: Watermark, name: str, recipe: Recipe) -> Watermark:
@@ -323,6 +326,9 @@ class Plan:
                 sources["unmarked"] = self.generate_job(cell, item, marked=False).id
             for kind, source in sources.items():
                 yield kind, source, self.reading_job(cell, item, source)
+
+    def reading_jobs(self) -> Iterator[Job[TextToRead]]:
+        return (job for cell in self.cells for *_, job in self.quality_jobs(cell))
 
     def reading_job(self, cell: Cell, item: Item, source: str) -> Job[TextToRead]:
         """The perplexity of a text that follows its prompt."""

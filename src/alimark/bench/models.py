@@ -22,7 +22,6 @@ from alimark.llm.base import LLM
 from alimark.parameters import parameters_class
 from alimark.schemes.registry import scheme
 
-
 LEARNED = "learned:"
 """Start of a row's `fitted` that the run makes itself: the name of a file in the folder `fitted` of the workspace."""
 
@@ -44,17 +43,21 @@ class Lesson:
         content = digest({"embedder": self.embedder, "options": self.options, "texts": list(self.texts)})
         return f"{self.scheme}-{content}.npz"
 
+    def check(self) -> None:
+        """Check that there are enough texts; raises AlimarkError if not."""
+        if len(self.texts) < _LEAST_TEXTS:
+            raise AlimarkError(
+                f"{self.scheme} learns from texts that are not scored, and only {len(self.texts)} are left; name other data "
+                f"sets of at least {_LEAST_TEXTS} texts ([fit] sets), or score fewer human texts (data.human_texts)"
+            )
+
     def learn(self, models: Models) -> Fitted:
         """Learn what the keys of the scheme need.
 
         Raises:
             AlimarkError: There are too few texts, an option is unknown, or a library is missing.
         """
-        if len(self.texts) < _LEAST_TEXTS:
-            raise AlimarkError(
-                f"{self.scheme} learns from texts that are not scored, and only {len(self.texts)} are left; name other data "
-                f"sets of at least {_LEAST_TEXTS} texts ([fit] sets), or score fewer human texts (data.human_texts)"
-            )
+        self.check()
         kind: Any = scheme(self.scheme)
         try:
             fitted: Fitted = kind.fit(self.texts, models.embedder(self.embedder), **self.options)

@@ -125,7 +125,6 @@ class Llm(_Part):
         given = self.model_dump(exclude={"name", "label", "options"})
         return {name: value for name, value in given.items() if value is not None}
 
-
     @property
     def model(self) -> str:
         """The name of the model without the engine in front of it."""
@@ -346,7 +345,8 @@ def _profiled(content: JsonObject, profile: JsonObject, where: str) -> JsonObjec
     # Two values of the recipe may have become one.
     changed["grid"] = {path: _without_repeats(values) for path, values in changed.get("grid", {}).items()}
     for path, value in profile.get("set", {}).items():
-        changed = put(changed, path, value)
+        if (table := path.split(".")[0]) in changed or table not in _OPTIONAL:  # what a recipe leaves out stays out
+            changed = put(changed, path, value)
     return changed
 
 
@@ -493,7 +493,7 @@ _SHORT = {"llm": "llm.name"}
 
 
 def put(content: JsonObject, path: str, value: object) -> JsonObject:
-    """A copy with `value` at `path`. In a list of tables, a number in the path selects one; otherwise all are changed."""
+    """A copy with `value` at `path`. In a list of tables, a number or a label selects one; otherwise all are changed."""
     changed = deepcopy(content)
     _put(changed, _SHORT.get(path, path).split("."), value, path)
     return changed
@@ -502,6 +502,9 @@ def put(content: JsonObject, path: str, value: object) -> JsonObject:
 def _put(here: Any, parts: Sequence[str], value: Any, path: str) -> None:
     first, rest = parts[0], parts[1:]
     if isinstance(here, list):
+        if labelled := [table for table in here if rest and table.get("label") == first]:
+            _put(labelled[0], rest, value, path)
+            return
         if not first.isdigit():
             for table in here:
                 _put(table, parts, value, path)

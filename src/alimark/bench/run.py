@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -99,13 +100,11 @@ class Run(Plan):
 
     def run(self) -> None:
         """Learn what the schemes need, then run all stages, each for the records that do not exist yet."""
-        for stage in ("fit", *STAGES):
+        steps: dict[str, Callable[[], None]] = {stage: partial(self.run_stage, stage) for stage in STAGES}
+        for name, step in {"fit": self.fit, **steps}.items():
             started = time.perf_counter()
-            if stage == "fit":
-                self.fit()
-            else:
-                self.run_stage(stage)
-            self.seconds[stage] = time.perf_counter() - started
+            step()
+            self.seconds[name] = time.perf_counter() - started
 
     def fit(self) -> None:
         """Learn from text what the keys of some schemes need, where the file does not exist yet."""
@@ -129,7 +128,16 @@ class Run(Plan):
         elif stage == "meaning" and self.recipe.meaning:
             self._make("meaning", self.meaning_jobs(), self._compared)
         elif stage == "quality" and self.recipe.quality.oracle:
-            self._make("quality", (job for cell in self.cells for *_, job in self.quality_jobs(cell)), self._read)
+            self._make("quality", self.reading_jobs(), self._read)
+
+    def is_finished(self, stage: Stage) -> bool:
+        """Whether all records of a stage exist."""
+        jobs: dict[Stage, Iterable[Job[object]]] = {
+            "generate": self.generate_jobs(), "attack": self.attack_jobs(), "detect": self.detect_jobs(),
+            "meaning": self.meaning_jobs(), "quality": self.reading_jobs(),
+        }  # fmt: skip
+        ids = {job.id for job in jobs[stage]}
+        return len(self.workspace.records(stage, ids)) == len(ids)
 
     def generate(self, jobs: Iterable[Job[TextToWrite]]) -> None:
         self._make("generate", jobs, self._generated)

@@ -55,7 +55,8 @@ def jobs(args: argparse.Namespace) -> None:
     from alimark.bench.run import Run
     from alimark.bench.workspace import Workspace
 
-    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
+    run = Run(load(args.recipe, args.overrides, args.profiles), Workspace(args.workspace))
+    run.fit()
     of_stage = {"generate": _texts_to_write, "attack": _attacks, "detect": _detections, "quality": _readings}
     found = [job for stage in args.stages for job in of_stage[stage](run)]
     known = run.texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
@@ -348,6 +349,7 @@ def main() -> None:
     one.add_argument("recipe", type=Path)
     one.add_argument("workspace", type=Path)
     one.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    one.add_argument("--profile", action="append", default=[], dest="profiles", metavar="NAME")
     one.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="those of them; all unless told")
     one.add_argument("--output", type=Path, required=True)
     one.set_defaults(verb=jobs)

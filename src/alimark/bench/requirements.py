@@ -119,6 +119,8 @@ class _Checks:
         """Check the models that are named outside the rows of watermarks and attacks."""
         if "generate" in self.stages:
             self.check(f"language model {point.llm.name}", partial(check_llm, point.llm.name))
+            if device := str(point.llm.options.get("device", "")):
+                self.check(f"device {device}", partial(_check_device, device))
         for detection in point.detection if "detect" in self.stages else ():
             if detection.llm:
                 self.check(f"language model {detection.llm}", partial(check_llm, detection.llm))
@@ -190,6 +192,14 @@ def _loaded(step: OneAttack) -> Attack:
 def _need(library: str, extra: str) -> None:
     if find_spec(library) is None:
         raise MissingExtra(library, extra)
+
+
+def _check_device(name: str) -> None:
+    if name.startswith("cuda") and find_spec("torch"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise LLMError("PyTorch finds no GPU on this machine; use --set llm.options={}")
 
 
 def _check_engine(llm: str) -> None:

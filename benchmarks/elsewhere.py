@@ -62,7 +62,7 @@ def jobs(args: argparse.Namespace) -> None:
     found = [job for stage in args.stages for job in of_stage[stage](run)]
     learned = {name: run.models.fitted(f"{LEARNED}{name}").public() for name in run.lessons}
     known = run.texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
-    there = [{"id": _name(own), "stage": "text", "text": text} for own, text in known.items()]
+    there: list[Record] = [{"id": _name(own), "stage": "text", "text": text} for own, text in known.items()]
     there += [{"id": name, "stage": "fitted", "fitted": content} for name, content in learned.items()]
     lines = [json.dumps(job | ({"source": _name(job["source"])} if "source" in job else {}), ensure_ascii=False)
              for job in there + found]  # fmt: skip

@@ -14,7 +14,7 @@ import paired
 import quality
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
+from alimark.bench.workspace import Stage, Workspace
 from rewriters import Rewriter
 from small_recipes import STAND_INS, recipe
 
@@ -198,10 +198,12 @@ def test_texts_written_elsewhere_are_those_of_the_bench(tmp_path: Path, monkeypa
     call("jobs", path, tmp_path / "here", "--stages", "generate", "attack", "--output", tmp_path / "jobs.jsonl")
     call("do", tmp_path / "jobs.jsonl", tmp_path / "made")
     call("take", tmp_path / "made", tmp_path / "here")
-    for stage, jobs in (("generate", list(whole.generate_jobs())), ("attack", list(whole.attack_jobs()))):
-        ids = {job.id for job in jobs}
+    jobs: dict[Stage, set[str]] = {
+        "generate": {job.id for job in whole.generate_jobs()}, "attack": {job.id for job in whole.attack_jobs()},
+    }  # fmt: skip
+    for stage, ids in jobs.items():
         here, there = (Workspace(tmp_path / name).records(stage, ids) for name in ("here", "whole"))
-        assert len(here) == len(jobs) == {"generate": 6, "attack": 9}[stage]
+        assert len(here) == len(ids) == {"generate": 6, "attack": 9}[stage]
         assert {own: (r["text"], r.get("parent_id")) for own, r in here.items()} == {
             own: (r["text"], r.get("parent_id")) for own, r in there.items()
         }

@@ -79,22 +79,22 @@ class _Checks:
     """The stages that have something left to do."""
     finished: set[str] = field(default_factory=set)
     """Labels of the attacks that have nothing left to do."""
-    _found: dict[str, str] = field(default_factory=dict)
+    _results: dict[str, str] = field(default_factory=dict)
     """What is wrong with each thing that was checked; empty if it is there."""
 
     @property
     def problems(self) -> list[str]:
-        return [f"{thing}: {problem}" for thing, problem in self._found.items() if problem]
+        return [f"{thing}: {problem}" for thing, problem in self._results.items() if problem]
 
     def check(self, thing: str, test: Callable[[], object]) -> bool:
         """Run a test that raises an error if the thing is not there. Returns whether it is there."""
-        if thing not in self._found:
+        if thing not in self._results:
             try:
                 test()
-                self._found[thing] = ""
+                self._results[thing] = ""
             except AlimarkError as error:
-                self._found[thing] = str(error)
-        return not self._found[thing]
+                self._results[thing] = str(error)
+        return not self._results[thing]
 
     def libraries(self, user: str, libraries: Iterable[tuple[str, str]]) -> None:
         """Check optional libraries, each given with the extra that installs it."""
@@ -112,8 +112,8 @@ class _Checks:
         jobs_of_attack: dict[str, set[str]] = {}
         for step in (step for job in run.attack_jobs() for step in job.chain):
             jobs_of_attack.setdefault(step.content.attack.label, set()).add(step.id)
-        made = run.workspace.records("attack", set().union(*jobs_of_attack.values())).keys()
-        self.finished = {label for label, ids in jobs_of_attack.items() if ids <= made}
+        records = run.workspace.records("attack", set().union(*jobs_of_attack.values()))
+        self.finished = {label for label, ids in jobs_of_attack.items() if ids <= records.keys()}
 
     def models(self, point: Recipe) -> None:
         """Check the models that are named outside the rows of watermarks and attacks."""
@@ -156,7 +156,7 @@ class _Checks:
 
     def _tokenizer(self, name: str, point: Recipe) -> None:
         """Check that a tokenizer is there; that of a store model is made from the weights, which the run fetches."""
-        there = self._found.get(f"language model {point.llm.name}", "") == "" or name != point.llm.model
+        there = self._results.get(f"language model {point.llm.name}", "") == "" or name != point.llm.model
         if name not in store.names() and there:
             self.check(f"tokenizer of {name}", partial(load_tokenizer, name))
 
@@ -165,7 +165,7 @@ class _Checks:
         for name in point.fit.sets:
             self.check(f"data set {name}", partial(self.plan.fit_set, name, point))
         for name in point.data.sets:
-            if self._found[f"data set {name}"] or any(self._found[f"data set {other}"] for other in point.fit.sets):
+            if self._results[f"data set {name}"] or any(self._results[f"data set {other}"] for other in point.fit.sets):
                 continue
             self.check(
                 f"texts of {', '.join(point.fit.sets) or name} that {watermark.label} learns from",

@@ -270,7 +270,8 @@ def _attack(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
             record: Record = {name: some[place][name] for name in ("id", "parent_id") if name in some[place]}
             record |= {"attack": {"name": attack.name, "settings": attack.settings}}
             record |= {"failed": True, "error": made.error} if made.failed else {"text": made.text}
-            yield record | {"tries": made.tries, "tokens": made.tokens, "left": made.left}
+            yield record | {"tries": made.tries, "tokens": made.tokens, "left": made.left,
+                            "rejected": len(made.rejected)}  # fmt: skip
 
 
 def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:

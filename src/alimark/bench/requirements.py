@@ -13,7 +13,7 @@ from alimark.bench.jobs import Plan
 from alimark.bench.models import embedder_name, learns
 from alimark.bench.recipe import OneAttack, Recipe, Watermark, attacks, token_level, variants
 from alimark.bench.workspace import STAGES
-from alimark.embedding.loading import check_embedder
+from alimark.embedding.loading import check_embedder, split_prefix
 from alimark.errors import AlimarkError, LLMError, MissingExtra
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import DEFAULT_EMBEDDER, Key
@@ -65,7 +65,8 @@ def store_models(recipe: Recipe) -> list[str]:
     for variant in variants(recipe):
         point = variant.recipe
         names |= {point.llm.model, *(detection.llm for detection in point.detection)}
-        names |= {embedder_name(mark) for mark in point.watermark if parameters_class(mark.scheme).embeds}
+        embedders = [embedder_name(mark) for mark in point.watermark if parameters_class(mark.scheme).embeds]
+        names |= {split_prefix(name)[0] for name in embedders}
         names |= {model for attack in attacks(point) for step in attack.steps for model in _loaded(step).models}
     return sorted(names & set(store.names()))
 

@@ -31,6 +31,8 @@ _REGISTRY: Registry[type[Watermark]] = Registry(
         "k-semstamp": "alimark.schemes.k_semstamp:KSemStamp",
         "simmark": "alimark.schemes.simmark:SimMark",
         "pmark": "alimark.schemes.pmark:PMark",
+        "samark": "alimark.schemes.samark:SAMark",
+        "postmark": "alimark.schemes.postmark:PostMark",
     },
     error=KeyFileError,
 )

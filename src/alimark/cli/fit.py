@@ -12,7 +12,7 @@ import typer
 from alimark.cli import loading, options, show
 from alimark.errors import AlimarkError
 
-SchemeName = Annotated[str, typer.Argument(help="What to learn: directions (for AliMark), k-semstamp, simmark or sir.")]
+SchemeName = Annotated[str, typer.Argument(help="What to learn: directions (for AliMark), k-semstamp, simmark, sir or postmark.")]
 Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write, for `alimark keygen --fitted`.")]
 EmbedderName = Annotated[
     str, typer.Option(help="Sentence embedder: a name from `alimark models list`, a path or a hub id.")
@@ -37,14 +37,16 @@ def fit(
     directions for: along them more of a mark survives a rewrite.
     k-semstamp learns k-means regions of sentences of the domain, simmark an
     interval of the similarity of neighbouring sentences, sir a network from
-    the embedding of a text to a bias of its tokens. Use other texts than those
-    that you test a detector on; the file records their number and their hash.
+    the embedding of a text to a bias of its tokens, postmark a list of words
+    and where human texts lie. Use other texts than those that you test a
+    detector on; the file records their number and their hash.
 
         alimark fit directions --human texts.jsonl --embedder my/embedder -o directions.npz
         alimark keygen --embedder my/embedder --fitted directions.npz -o key.json
         alimark fit k-semstamp --human texts.jsonl -o regions.npz
         alimark fit simmark --human texts.jsonl --set distance=euclidean -o interval.npz
         alimark fit sir --human texts.jsonl -o sir.safetensors
+        alimark fit postmark --human texts.jsonl -o words.npz
         alimark keygen --scheme simmark --fitted interval.npz -o key.json
     """
     from alimark.calibration.human_text import human_texts

@@ -1,6 +1,6 @@
 """The choices that the descriptions of SAMark and PostMark leave open, tried on prompts that are not scored elsewhere.
 
-    python benchmarks/rival_choices.py samark   --data booksum.jsonl --texts 14 --output samark.jsonl
+    python benchmarks/rival_choices.py samark   --data booksum.jsonl --texts 8 --candidates 16 --output samark.jsonl
     python benchmarks/rival_choices.py postmark --data booksum.jsonl c4.jsonl nq.jsonl --texts 24
 
 `samark` generates texts (it resumes) and prints how well they are found with signs that the detector knows and with signs
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -75,8 +74,8 @@ def samark(args: argparse.Namespace) -> None:
         left = [i for i in range(args.texts) if str(i) not in writer.done]
         prompts = [Prompt(rows[i]["prompt"], i, keys[i]) for i in left]
         if prompts:
-            mark = SAMark(keys[0], embedder=embedder)
-            for place, result in mark.generate_many(prompts, load_llm(args.llm), GenerationSettings(SENTENCES, 64)):
+            mark, settings = SAMark(keys[0], embedder=embedder), GenerationSettings(SENTENCES, args.candidates)
+            for place, result in mark.generate_many(prompts, load_llm(args.llm), settings):
                 if isinstance(result, Exception):
                     raise result
                 writer.write(result.record(str(left[place])))
@@ -124,9 +123,8 @@ def postmark(args: argparse.Namespace) -> None:
     fitted = PostMark.fit(people[args.texts :], embedder)
     print(f"{len(fitted.origin['words'])} words, {fitted.origin['excerpts']} excerpts")
     _stability(texts, fitted, embedder)
-    for pool in (1, 3):
-        for threshold in (0.5, 0.6, 0.7, 0.8, 1.0):
-            _presence(texts, fitted, embedder, pool=pool, threshold=threshold)
+    for pool in (3, 1):
+        _presence(texts, fitted, embedder, pool)
 
 
 def _stability(texts: Sequence[str], fitted: Fitted, embedder: Embedder) -> None:
@@ -157,23 +155,27 @@ def _nearest(texts: Sequence[str], table: Floats, embedder: Embedder, kind: str)
     return [np.argsort(-(table @ vector))[:90].tolist() for vector in vectors]
 
 
-def _presence(texts: Sequence[str], fitted: Fitted, embedder: Embedder, **parameters: Any) -> None:
+def _presence(texts: Sequence[str], fitted: Fitted, embedder: Embedder, pool: int) -> None:
     """The mean share of words that are present and the share of texts found, for unmarked and for marked texts."""
-    marks = [
-        PostMark(
-            Key.generate(scheme="postmark", embedder=embedder, fitted=fitted, secret=secret(i), **parameters),
-            embedder=embedder,
-        )
-        for i in range(len(texts))
-    ]
-    marked = [spread(text, mark.words(text)) for mark, text in zip(marks, texts, strict=True)]
-    print(json.dumps(parameters), end=":")
-    for name, some in (("unmarked", list(texts)), *attacked(marked)):
-        detections = [mark.detect(text) for mark, text in zip(marks, some, strict=True)]
-        share = np.mean([detection.raw for detection in detections])
-        found = np.mean([detection.p_value <= 0.01 for detection in detections])
-        print(f" {name} {share:.2f} ({100 * found:.0f}%)", end="")
-    print(flush=True)
+
+    def marks(**parameters: Any) -> list[PostMark]:
+        keys = [
+            Key.generate(scheme="postmark", embedder=embedder, fitted=fitted, secret=secret(i), pool=pool, **parameters)
+            for i in range(len(texts))
+        ]
+        return [PostMark(key, embedder=embedder) for key in keys]
+
+    marked = [spread(text, mark.words(text)) for mark, text in zip(marks(), texts, strict=True)]
+    versions = [("unmarked", list(texts)), *attacked(marked)]
+    for threshold in (0.6, 0.7, 0.8, 1.0):
+        print(f"pool {pool}, threshold {threshold}", end=":")
+        for name, some in versions:
+            pairs = zip(marks(threshold=threshold), some, strict=True)
+            detections = [mark.detect(text, draws=300) for mark, text in pairs]
+            share = np.mean([detection.raw for detection in detections])
+            found = np.mean([detection.p_value <= 0.01 for detection in detections])
+            print(f" {name} {share:.2f} ({100 * found:.0f}%)", end="")
+        print(flush=True)
 
 
 def spread(text: str, words: Sequence[str]) -> str:
@@ -189,7 +191,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("method", choices=["samark", "postmark"])
     parser.add_argument("--data", type=Path, nargs="+", required=True)
-    parser.add_argument("--texts", type=int, default=14)
+    parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--output", type=Path, default=Path("samark.jsonl"))
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--llm", default="smollm2-135m")

@@ -258,7 +258,8 @@ def _attack(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
             record: Record = {"id": some[place]["id"], "parent_id": some[place]["source"],
                               "attack": {"name": attack.name, "settings": attack.settings}}  # fmt: skip
             record |= {"failed": True, "error": made.error} if made.failed else {"text": made.text}
-            yield record | {"tries": made.tries, "tokens": made.tokens, "left": made.left}
+            yield record | {"tries": made.tries, "tokens": made.tokens, "left": made.left,
+                            "rejected": len(made.rejected)}  # fmt: skip
 
 
 def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:

@@ -2,10 +2,11 @@
 
     python benchmarks/paired.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m
 
-Thresholds are the empirical quantiles of the recipe's human texts under fresh keys, each watermark's own. The interval of the
-difference comes from resampling prompts and human texts together, 4000 times; with `data.human_keys` a human text counts
-under several keys, and is resampled with all of them. Attacks that failed are counted apart: "sound" leaves a prompt out where
-the attack failed on either text, "all" counts failures as misses.
+Texts are ranked by the recipe's `statistic`, which the first lines of the output name (`--set statistic=z` is the paper's z,
+where a watermark has one). Thresholds are the empirical quantiles of the human texts of the recipe under fresh keys, each its
+own. The interval of the difference comes from resampling prompts and human texts together, 4000 times; with `data.human_keys` a
+human text counts under several keys, and is resampled with all of them. Attacks that failed are counted apart: "sound" leaves a
+prompt out where the attack failed on either text, "all" counts failures as misses.
 
 With --answers N up to N texts of a prompt are compared, as far as both watermarks have them in the workspace (the answers that
 `quality.answers` asks for), and with --times N each is attacked N times; what the bench did not do is attacked and scored here
@@ -29,6 +30,7 @@ from alimark.bench.data import Item
 from alimark.bench.jobs import Cell, Job
 from alimark.bench.recipe import OneAttack, attacks, load
 from alimark.bench.run import Run
+from alimark.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace
 
 Floats = NDArray[np.float64]
@@ -61,6 +63,7 @@ class Scored:
     """The p-values of those texts."""
     prompts: Ints
     """To which prompt each text belongs."""
+    statistic: Statistic = "score"
 
 
 def texts_of(run: Run, answers: int, times: int = 1) -> list[Text]:
@@ -126,16 +129,22 @@ def scored(run: Run, label: str, texts: list[Text]) -> Scored:
     }
     records = run.workspace.records("detect", {*own, *(one for some in jobs.values() for one in some)})
 
-    def values(ids: list[str], name: str) -> Floats:
-        return np.array([float(records.get(one, {}).get(name, np.nan)) for one in ids])
+    statistic = ranked_by([record for record in records.values() if not record.get("failed")], run.recipe.statistic)
 
-    human = values(own, "score").reshape(-1, run.recipe.data.human_keys)
+    def ranks(ids: list[str]) -> Floats:
+        sound = [records.get(one, {"failed": True}) for one in ids]
+        return np.array([np.nan if record.get("failed") else statistic_of(record, statistic) for record in sound])
+
+    def p_values(ids: list[str]) -> Floats:
+        return np.array([float(records.get(one, {}).get("p_value", np.nan)) for one in ids])
+
+    human = ranks(own).reshape(-1, run.recipe.data.human_keys)
     if np.isnan(human).any():
         raise SystemExit(
             f"{int(np.isnan(human).sum())} human texts are not scored yet: finish `alimark bench run` first"
         )
-    every, own_p = ({way: values(ids, name) for way, ids in jobs.items()} for name in ("score", "p_value"))
-    return Scored(label, human, values(own, "p_value"), every, own_p, np.array([text.prompt for text in texts]))
+    every, own_p = ({way: values(ids) for way, ids in jobs.items()} for values in (ranks, p_values))
+    return Scored(label, human, p_values(own), every, own_p, np.array([text.prompt for text in texts]), statistic)
 
 
 def rate(scores: Floats, human: Floats, fpr: float, times: Floats | None = None) -> float:
@@ -230,7 +239,7 @@ def main() -> None:
     for own in (one, two):
         found = ", ".join(f"{100 * (own.p_values <= level).mean():.1f}% at p <= {level}" for level in (0.01, 0.05))
         scores = f"{len(own.human)} human texts, {own.human.size} scores"
-        print(f"{own.label}: {scores}, of which found: {found}")
+        print(f"{own.label}: ranked by {TITLES[own.statistic]}; {scores}, of which found: {found}")
     print(f"{len(texts)} texts of each on {len(set(one.prompts.tolist()))} prompts\n")
     names = [f"{own.label} {'p <= ' if args.nominal else 'TPR@'}{x}" for x in ("1%", "5%") for own in (one, two)]
     head = ["attack", "sound", "failed", *names[:2], "difference", *names[2:], "difference", "@1%, all"]

@@ -4,8 +4,8 @@
 
 Of each watermark: the share found at p <= 0.01 by random keys among sound rewrites, with its 95% interval (Wilson); the same
 with failed attacks as misses; and, where the workspace holds scores of human texts, the share above the empirical 99% quantile
-of their scores (TPR@1%). Below the table: how often human texts were found at p <= 0.01, 0.05 and 0.5, with 99% intervals over
-texts.
+of their scores (TPR@1%), by the recipe's `statistic`. Below the table: the statistic, and how often human texts were found at
+p <= 0.01, 0.05 and 0.5, with 99% intervals over texts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from alimark.bench.jobs import Cell
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
+from alimark.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace
 
 Floats = NDArray[np.float64]
@@ -34,19 +35,28 @@ def wilson(found: int, count: int, z: float = 1.96) -> tuple[float, float]:
     return 100 * (middle - half), 100 * (middle + half)
 
 
-def values(run: Run, ids: list[str]) -> tuple[Floats, Floats]:
-    """The p-values and scores of detections; NaN where there is none."""
+def values(run: Run, ids: list[str], statistic: Statistic) -> tuple[Floats, Floats]:
+    """The p-values and the statistic of detections; NaN where there is none."""
     records = run.workspace.records("detect", ids)
     rows = [records.get(one_id, {}) for one_id in ids]
     p_values = np.array([float(row.get("p_value", np.nan)) for row in rows])
-    return p_values, np.array([float(row.get("score", np.nan)) for row in rows])
+    return p_values, np.array([statistic_of(row, statistic) if "p_value" in row else np.nan for row in rows])
 
 
-def human(run: Run, cells: list[Cell]) -> tuple[Floats, Floats]:
-    """The p-values and scores of the human texts that were scored, a row for each text."""
+def statistic_for(run: Run, cells: list[Cell]) -> Statistic:
+    """What a watermark's texts are ranked by: the recipe's statistic, or the score where the scheme has no z."""
+    [detection] = run.recipe.detection
+    ids = [run.detect_job(cell, detection, run.generate_job(cell, item).id, item.prompt).id
+           for cell in cells for item in cell.items]  # fmt: skip
+    records = run.workspace.records("detect", ids).values()
+    return ranked_by([record for record in records if not record.get("failed")], run.recipe.statistic)
+
+
+def human(run: Run, cells: list[Cell], statistic: Statistic) -> tuple[Floats, Floats]:
+    """The p-values and the statistic of the human texts that were scored, a row for each text."""
     [detection] = run.recipe.detection
     ids = [job.id for cell in cells for _, job in run.human_jobs(cell, detection)]
-    p_values, scores = (array.reshape(-1, run.recipe.data.human_keys) for array in values(run, ids))
+    p_values, scores = (array.reshape(-1, run.recipe.data.human_keys) for array in values(run, ids, statistic))
     scored = ~np.isnan(scores).any(axis=1)
     return p_values[scored], scores[scored]
 
@@ -74,7 +84,8 @@ def main() -> None:
     notes = []
     for label in labels:
         cells = [cell for cell in run.cells if cell.watermark.label == label]
-        null_p, null_scores = human(run, cells)
+        statistic = statistic_for(run, cells)
+        null_p, null_scores = human(run, cells, statistic)
         threshold = float(np.quantile(null_scores, 0.99, method="higher")) if null_scores.size else math.nan
         for attack in (None, *attacks(run.recipe)):
             name = "none" if attack is None else attack.label
@@ -86,7 +97,7 @@ def main() -> None:
                 ).id
                 for cell in cells for item in cell.items
             ]  # fmt: skip
-            columns.setdefault(name, {})[label] = cell_text(*values(run, ids), threshold)
+            columns.setdefault(name, {})[label] = cell_text(*values(run, ids, statistic), threshold)
         if null_p.size:
             rng = np.random.default_rng(1)
             rows = rng.integers(0, len(null_p), (4000, len(null_p)))
@@ -95,7 +106,10 @@ def main() -> None:
                 means = (null_p <= level).mean(axis=1)
                 low, high = np.quantile(means[rows].mean(axis=1), (0.005, 0.995))
                 shares.append(f"{100 * means.mean():.1f}% [{100 * low:.1f}, {100 * high:.1f}] at p <= {level}")
-            notes.append(f"{label}: {len(null_p)} human texts, {null_p.size} scores, found: " + ", ".join(shares))
+            notes.append(
+                f"{label}: ranked by {TITLES[statistic]}; {len(null_p)} human texts, {null_p.size} scores, found: "
+                + ", ".join(shares)
+            )
     print("| attack | " + " | ".join(labels) + " |\n" + "| --- " * (len(labels) + 1) + "|")
     for name, row in columns.items():
         print(f"| {name} | " + " | ".join(row[label] for label in labels) + " |")

@@ -83,14 +83,16 @@ def noise(args: argparse.Namespace) -> None:
         corpora.append(pair_statistics(pairs[:-held], embedder))
         held_out[path.name.partition(".")[0]] = pairs[-held:][: args.held_out]
         print(f"{path.name}: {len(pairs)} pairs, {corpora[-1].noise_count} aligned sentences", flush=True)
-    table, ratios = table_of(corpora, args.ridge)
-    spread, noise_covariance, mean = combine(corpora)
+    table, ratios = table_of(corpora, args.ridge, args.topic_weight)
+    spread, _, _, mean = sums = combine(corpora)
+    against = sums.against(args.topic_weight)
     shown = [k for k in (1, 8, 16, 32, 64) if k <= len(ratios)]
     print("spread over noise:", ", ".join(f"{k}: {ratios[k - 1]:.2f}" for k in shown))
     components = np.linalg.eigh(spread)[1][:, ::-1][:, : args.rank].T
     candidates = {"principal components": components, "noise-aware": table.rows[: args.rank]}
-    candidates |= {f"noise-aware, {k}": table.rows[:k] for k in (8, 16, 64) if k != args.rank}
-    candidates |= {f"ridge {r:g}": directions_of(spread, noise_covariance, args.rank, r)[0] for r in args.ridges}
+    candidates["noise-aware, topics not counted"] = directions_of(spread, sums.noise, args.rank)[0]
+    candidates |= {f"noise-aware, {k}": table.rows[:k] for k in (8, 16, 32) if k != args.rank}
+    candidates |= {f"ridge {r:g}": directions_of(spread, against, args.rank, r)[0] for r in args.ridges}
     print("| held-out cosines | " + " | ".join(held_out) + " |")
     for name, rows in candidates.items():
         cosines = [mean_cosine(pairs, embedder, rows, mean) for pairs in held_out.values()]
@@ -149,8 +151,9 @@ def main() -> None:
         command.set_defaults(run=action)
         if verb == "noise":
             command.add_argument("--device", default="", help="cuda for a GPU")
-            command.add_argument("--rank", type=int, default=32, help="the rank of the cosines that are printed")
+            command.add_argument("--rank", type=int, default=MOST, help="the rank of the cosines that are printed")
             command.add_argument("--ridge", type=float, default=1e-4)
+            command.add_argument("--topic-weight", type=float, default=2.0, help="how much the topics of texts count")
             command.add_argument("--ridges", type=float, nargs="*", default=[1e-2, 1.0], help="others to compare")
             command.add_argument(
                 "--held-out", type=int, default=60, help="pairs of each file that cosines are taken of"

@@ -324,3 +324,37 @@ def test_a_model_that_cannot_be_reached_ends_the_run_over_sentences() -> None:
     [result] = by_sentence(Teller(lambda request, before: ContextFull("full")))
     assert result.error == "no usable answer for 6 of 6 sentences"
     assert result.tries == 6
+
+
+# What the paper's public code does
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [answer for flaw, answer in FLAWED.items() if flaw != "empty"]
+    + ["Here is the rewritten text:\n\nA boat was sold."],
+)
+def test_the_papers_preset_takes_the_first_answer_as_it_is(answer: str) -> None:
+    llm = Teller(lambda request, before: answer, ended="length")
+    [attack] = attacked(llm, preset="paper")
+    assert attack == Attacked(answer.strip(), tokens=len(answer.split()))
+    assert llm.sampling == Sampling(1.0, 1.0, 1.0, 512, may_end=True)
+
+
+def test_the_papers_preset_asks_again_for_nothing_but_an_empty_answer() -> None:
+    [attack] = attacked(Teller(lambda request, before: "A boat." if before == 2 else " "), preset="paper")
+    assert (attack.text, attack.tries) == ("A boat.", 3)
+    [attack] = attacked(Teller(lambda request, before: ""), preset="paper")
+    assert attack.error == "empty, after 5 tries"
+
+
+def test_the_papers_preset_is_recorded_and_a_setting_beside_it_wins() -> None:
+    settings = load_attack("chat", preset="paper", max_tokens=768).settings
+    assert (settings["preset"], settings["max_tokens"], settings["tries"]) == ("paper", 768, 5)
+    assert load_attack("gpt-3.5", preset="paper").settings["max_tokens"] == 512
+    assert "preset" not in load_attack("chat").settings
+
+
+def test_a_preset_that_does_not_exist() -> None:
+    with pytest.raises(AttackError, match="chat has no preset 'public'; there is: paper"):
+        load_attack("chat", preset="public")

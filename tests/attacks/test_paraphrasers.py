@@ -148,6 +148,43 @@ def test_what_a_random_model_says_is_no_attack(folders: Folders) -> None:
         attack(TEXT)
 
 
+def test_pegasus_as_in_the_public_code(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sampled beams at temperature 2 with a repetition penalty; the first one is taken, whatever it says."""
+    attack = Pegasus(model=folders.pegasus(20), preset="paper")
+    settings = {name: attack.settings[name] for name in ("sample", "temperature", "top_k", "repetition_penalty")}
+    assert settings == {"sample": True, "temperature": 2.0, "top_k": 50, "repetition_penalty": 1.03}
+    asked: list[dict[str, Any]] = []
+    generate = attack._network.model.generate
+
+    def spy(**options: Any) -> Any:
+        asked.append({name: options[name] for name in options if name not in ("input_ids", "attention_mask")})
+        return generate(**options)
+
+    monkeypatch.setattr(attack._network.model, "generate", spy)
+    [done] = finished(attack, Target(TEXT))
+    assert not done.failed
+    assert (done.left, done.rejected) == (0, ())
+    assert asked[0] == {
+        "num_beams": 10, "num_return_sequences": 3, "max_new_tokens": 60, "do_sample": True, "temperature": 2.0,
+        "top_k": 50, "repetition_penalty": 1.03,
+    }  # fmt: skip
+    first = [row[0] for row in attack.answers(SENTENCES)]
+    assert done.text == " ".join(text for text in first if text)
+    [random] = finished(Pegasus(model=folders.pegasus(0), max_tokens=12, preset="paper"), Target(TEXT))
+    assert random.text  # with the checks this is no attack
+
+
+def test_an_answer_that_is_used_unchecked_may_be_empty(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = Pegasus(model=folders.pegasus(), preset="paper")
+    rows = {sentence: [said] for sentence, said in PARAPHRASES.items()} | {SENTENCES[2]: [""], SENTENCES[4]: []}
+    monkeypatch.setattr(Pegasus, "answers", lambda self, sentences: [rows[sentence] for sentence in sentences])
+    [done] = finished(attack, Target(TEXT))
+    assert done.text == " ".join(SAID[i] for i in (0, 1, 3, 5))
+    rows = {sentence: [""] for sentence in SENTENCES}
+    assert finished(attack, Target(TEXT))[0].error == "empty"
+    assert finished(attack, Target(" "))[0].error == "the text holds no sentence"
+
+
 # Parrot
 
 
@@ -200,6 +237,36 @@ def test_parrot_without_a_fit_paraphrase_fails(folders: Folders) -> None:
     attack = parrot_of(folders, adequacy=1.0, fluency=1.0)
     assert attack.answers(SENTENCES[:2]) == [[], []]
     assert finished(attack, Target(TEXT))[0].error == "no usable answer for 6 of 6 sentences"
+
+
+def test_parrot_as_in_the_public_code(folders: Folders) -> None:
+    """Where nothing passes, the best of what did not is taken: a sentence never stays as it is."""
+    attack = parrot_of(folders, adequacy=1.0, fluency=1.0, preset="paper")
+    [done] = finished(attack, Target(TEXT))
+    assert not done.failed
+    assert done.left == 0
+    every = attack.answers(["The water, (cold) & clear!"])[0]
+    assert every
+    for text in every:
+        assert text[0] == text[0].upper()
+        assert text[-1] in "?."
+        assert set(text[:-1]) <= set("abcdefghijklmnopqrstuvwxyz0123456789 ?'-I" + text[0])
+    with inputs_of(attack._paraphraser) as read:
+        attack.answers(["The water, cold, was clear."])
+    assert "," not in read[0]
+
+
+def test_parrot_of_the_public_code_still_prefers_what_passes(folders: Folders) -> None:
+    [every] = parrot_of(folders, adequacy=1.0, fluency=1.0, preset="paper").answers(SENTENCES[:1])
+    [lenient] = parrot_of(folders, adequacy=0.0, fluency=0.0, preset="paper").answers(SENTENCES[:1])
+    assert every == lenient
+    source = f"paraphrase: {SENTENCES[0]}"
+    plain = [text[:1].lower() + text[1:].rstrip(".") for text in every]
+    chances = [chance(folders.judge(), 1, source, text) for text in plain]
+    least = float(np.mean(sorted(chances)[2:4]))
+    [some] = parrot_of(folders, adequacy=least, fluency=1.0, preset="paper").answers(SENTENCES[:1])
+    assert some == [text for text, passing in zip(every, chances, strict=True) if passing >= least]
+    assert Parrot(preset="paper").settings["max_tokens"] == 92
 
 
 @pytest.mark.parametrize(
@@ -343,6 +410,26 @@ def test_a_second_try_may_do(folders: Folders, monkeypatch: pytest.MonkeyPatch) 
     assert (second.text, second.tries, second.rejected) == (SAID[0], 1, ())
     monkeypatch.undo()
     assert first.tokens == 2 * finished(attack, Target(TEXT, 1))[0].tokens
+
+
+def test_dipper_as_in_the_public_code(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but an empty text is tried again, and a window's rewrite has at most 100 tokens."""
+    attack = Dipper(model=folders.t5(0), top_p=1.0, preset="paper")
+    assert attack.settings["max_new_tokens"] == 100
+    assert attack.settings["tries"] == 5
+    [done] = finished(attack, Target(SENTENCES[0], 5))
+    assert not done.failed
+    assert done.tries == 1
+    assert done.tokens <= 100
+    attack = Dipper(model=folders.t5(), preset="paper")
+    decode = attack._network.decode
+    lost = {SAID[2]}
+    monkeypatch.setattr(
+        _seq2seq.Network, "decode", lambda self, rows: ["" if text in lost else text for text in decode(rows)]
+    )
+    assert finished(attack, Target(TEXT))[0].text == " ".join(said for said in SAID if said != SAID[2])
+    lost |= set(SAID)
+    assert finished(attack, Target(SENTENCES[0]))[0].error == "empty after 5 tries"
 
 
 def test_a_lost_sentence_is_a_flaw(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,14 @@ class MadeUp:
         human = self.chance.normal(0, 1, 2 * self.texts).tolist()
         p_values = self.chance.uniform(0, 1, 2 * self.texts).tolist()
         rates = {"0.01": share(p_values, 0.01), "0.05": share(p_values, 0.05)}
-        scored = {"scores": human, "p_values": p_values, "texts": self.texts, "keys": 2, "false_positives": rates}
+        scored = {
+            "statistic": "z",
+            "scores": human,
+            "p_values": p_values,
+            "texts": self.texts,
+            "keys": 2,
+            "false_positives": rates,
+        }
         self.results["human"].append(cast(Human, {**where, **scored}))
         for attack, left in {"none": 1.0, **attacks}.items():
             self.results["rows"].append(self.row(where, attack, strength * left, human))
@@ -82,7 +89,9 @@ class MadeUp:
             "tpr_nominal": {"0.01": share(p_values, 0.01), "0.05": share(p_values, 0.05)},
             "cosine": None if attack == "none" else estimate(0.87),
             "deltas": [] if attack == "none" else self.chance.normal(middle, 0.12, len(scores)).clip(0.1).tolist(),
-            "scores": scores, "p_values": p_values,
+            "scores": scores, "p_values": p_values, "statistic": "z",
+            "tpr_public": {"0.01": float(np.mean(np.array(scores) > 3.2)), "0.05": float(np.mean(np.array(scores) > 2.7))},
+            "retried": 2 * failed, "kept": 0, "with_failures": None,
         }  # fmt: skip
 
     def quality(self, method: str, level: float, *, data: str = "booksum", grid: dict[str, Any] | None = None) -> None:

@@ -38,6 +38,24 @@ class TestRoc:
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
         assert metrics.auroc(marked, human) == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
 
+    @given(TIED | ANY, TIED | ANY, st.sampled_from([0.0001, 0.001, 0.005, 0.01, 0.05, 0.5]))
+    @settings(deadline=None)
+    def test_interpolation_equals_that_of_the_public_script(
+        self, marked: list[float], human: list[float], fpr: float
+    ) -> None:
+        truth, scores = np.repeat([1, 0], [len(marked), len(human)]), np.array(marked + human)
+        false, true, _ = roc_curve(truth, scores)
+        assert metrics.tpr_interpolated(marked, human, fpr) == pytest.approx(np.interp(fpr, false, true), abs=1e-9)
+
+    def test_below_one_human_score_the_rate_is_interpolated(self) -> None:
+        """Of 500 human texts the first false positive is 0.2%: 0.1% lies half way to it."""
+        human, marked = np.arange(500), [*range(490, 500), *[600] * 10]
+        assert metrics.tpr_interpolated(marked, human, 0.001) == pytest.approx(0.525)
+        assert metrics.tpr_interpolated(marked, human, 0.002) == pytest.approx(0.55)
+        estimate = metrics.tpr_at(marked, human, 0.01)
+        assert estimate is not None
+        assert estimate.value == 0.75  # as named: above all human texts but five
+
     def test_counts(self) -> None:
         curve = metrics.roc([3, 1], [2, 1, 0, 0])
         assert curve.thresholds.tolist() == [math.inf, 3, 2, 1, 0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from alimark.attacks import attack_class
 from alimark.bench.recipe import attacks, load, parse, put, to_toml, variants
 from alimark.errors import AlimarkError
 
@@ -94,6 +95,24 @@ def test_prompts_and_rounds_are_in_the_label() -> None:
     ]  # fmt: skip
 
 
+def test_a_preset_is_in_the_label() -> None:
+    recipe = parse(
+        SMALL | {"attack": [{"name": "pegasus", "preset": ["", "paper"]}, {"name": "chat", "preset": "paper"}]}
+    )
+    assert [attack.label for attack in attacks(recipe)] == [
+        "pegasus", "pegasus (preset paper)", "chat (preset paper)",
+    ]  # fmt: skip
+    with pytest.raises(AlimarkError, match="no preset 'papers'"):
+        parse(SMALL | {"attack": [{"name": "chat", "preset": "papers"}]})
+
+
+def test_the_statistic_is_named() -> None:
+    assert parse(SMALL).statistic == "score"
+    assert parse(SMALL | {"statistic": "z"}).statistic == "z"
+    with pytest.raises(AlimarkError, match="statistic"):
+        parse(SMALL | {"statistic": "t"})
+
+
 def test_a_grid_is_every_combination() -> None:
     recipe = parse(SMALL | {"grid": {"watermark.key.block_size": [4, 8], "data.sentences": [6, 12]}})
     expanded = list(variants(recipe))
@@ -131,6 +150,14 @@ def test_put_leaves_what_it_copies() -> None:
     before = {"a": {"b": 1}}
     assert put(before, "a.b", 2) == {"a": {"b": 2}}
     assert before == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if path.parent.name == "paper"], ids=lambda path: path.stem)
+def test_recipes_of_the_paper_use_its_statistic_and_its_attacks(path: Path) -> None:
+    recipe = load(path)
+    assert recipe.statistic == "z"
+    for attack in attacks(recipe):
+        assert attack.settings.get("preset") == ("paper" if attack_class(attack.name).presets else None), attack.label
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")

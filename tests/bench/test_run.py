@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from alimark.attacks import Attacked
 from alimark.bench import jobs
 from alimark.bench.data import DataSet, Item
-from alimark.bench.evaluate import evaluate
+from alimark.bench.evaluate import _rejected, evaluate
 from alimark.bench.jobs import Cell
 from alimark.bench.models import Models
 from alimark.bench.recipe import attacks, parse, variants
@@ -54,6 +55,87 @@ def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
     assert len(results["examples"]) == 3
     assert results["data"][0]["set"] == "manual"
     json.dumps(results, allow_nan=False)
+
+
+def test_texts_are_ranked_by_the_statistic_of_the_recipe(tmp_path: Path) -> None:
+    """z is the paper's; the score is standardised for each text, which ranks texts in another order."""
+    run(tmp_path)
+    detections = records(tmp_path)["detect"]
+    results = {name: evaluate(run(tmp_path, recipe(statistic=name)), name) for name in ("score", "z", "p")}
+    assert len(records(tmp_path)["detect"]) == len(detections)  # nothing is scored again
+    for name, result in results.items():
+        assert {row["statistic"] for row in [*result["rows"], *result["human"]]} == {name}
+        scores = [score for row in [*result["rows"], *result["human"]] for score in row["scores"]]
+        field = {"p": "p_value"}.get(name, name)
+        values = [float(record[field]) for record in detections]
+        assert sorted(scores) == pytest.approx(sorted(-np.log10(values) if name == "p" else values))
+        assert all(set(row["tpr_public"]) == {"0.01", "0.05"} for row in result["rows"])
+    assert results["z"]["rows"][0]["scores"] != results["score"]["rows"][0]["scores"]
+    assert results["z"]["examples"][0]["scores"] != results["score"]["examples"][0]["scores"]
+    assert results["z"]["rows"][0]["p_values"] == results["score"]["rows"][0]["p_values"]
+
+
+def test_equal_p_values_rank_equal(tmp_path: Path) -> None:
+    """With 99 random keys many texts share the least p-value: a threshold takes all of them or none."""
+    row = evaluate(run(tmp_path, recipe(statistic="p")), "p")["rows"][0]
+    human = evaluate(run(tmp_path, recipe(statistic="p")), "p")["human"][0]
+    assert max(row["scores"]) == 2.0  # p = 1 / 100
+    tied = np.mean(np.array(human["scores"]) == 2.0)
+    rate = row["tpr"]["0.01"]
+    assert rate is not None
+    expected = 0.0 if tied > 0.01 else np.mean(np.array(row["scores"]) > sorted(human["scores"])[-2])
+    assert rate["value"] == expected
+    pairs = np.sign(np.subtract.outer(row["scores"], human["scores"]))
+    assert row["auroc"]["value"] == pytest.approx(float((pairs + 1).mean() / 2))
+
+
+def test_a_method_without_a_z_is_ranked_by_its_score(tmp_path: Path) -> None:
+    soft = [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 8}}]
+    results = evaluate(run(tmp_path, recipe(statistic="z", watermark=soft)), "soft")
+    assert {row["statistic"] for row in [*results["rows"], *results["human"]]} == {"score"}
+
+
+def test_failed_attacks_are_counted_and_as_misses_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alimark.attacks.structure import Delete
+
+    def rewritten(self: Delete, targets: Any) -> Any:
+        for place, target in enumerate(targets):
+            failed = place == 3
+            yield (
+                place,
+                Attacked("" if failed else target.text, "no" * failed, 1 + place, ("short",) * place, left=place),
+            )
+
+    monkeypatch.setattr(Delete, "run", rewritten)
+    bench = run(tmp_path, recipe(attack=[{"name": "delete", "rate": 0.5}]))
+    clean, row = evaluate(bench, "failures")["rows"]
+    assert (row["texts"], row["failed"], row["retried"], row["kept"]) == (3, 1, 3, 6)
+    assert (clean["failed"], clean["retried"], clean["with_failures"]) == (0, 0, None)
+    every, rate = row["with_failures"], row["tpr"]["0.05"]
+    assert every is not None
+    assert rate is not None
+    assert every["auroc"]["value"] == pytest.approx(0.75 * row["auroc"]["value"])
+    assert every["tpr"]["0.05"] is not None
+    assert every["tpr"]["0.05"]["value"] == pytest.approx(0.75 * rate["value"])
+    assert every["tpr"]["0.05"]["count"] == 4
+    assert every["tpr_nominal"]["0.05"]["value"] == pytest.approx(0.75 * row["tpr_nominal"]["0.05"]["value"])
+
+
+@pytest.mark.parametrize(
+    ("record", "rejected"),
+    [
+        ({"tries": 1}, 0),
+        ({"tries": 3, "attack": {"name": "chat", "settings": {"tries": 4}}}, 2),
+        ({"tries": 4, "failed": True, "attack": {"name": "chat", "settings": {"tries": 4}}}, 4),
+        ({"tries": 5, "attack": {"name": "chat", "settings": {"rounds": 2}}}, None),
+        ({"tries": 14, "attack": {"name": "chat-sentences", "settings": {}}}, None),
+        ({"tries": 14, "rejected": 2, "attack": {"name": "chat-sentences", "settings": {}}}, 2),
+    ],
+)
+def test_answers_that_records_of_earlier_releases_say_were_rejected(
+    record: dict[str, Any], rejected: int | None
+) -> None:
+    assert _rejected(record) == rejected
 
 
 def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:

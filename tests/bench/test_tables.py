@@ -120,6 +120,78 @@ def test_the_papers_ways_of_detection_stand_beside_ours() -> None:
     ]
 
 
+def test_every_table_of_rates_names_its_statistic() -> None:
+    made_up = MadeUp()
+    made_up.watermark("AliMark", 5.0, {"chat": 0.5})
+    made_up.watermark("EXP", 5.0, {"chat": 0.5})
+    for part in ("rows", "human"):
+        for row in made_up.results[part]:
+            row["statistic"] = "score" if row["method"] == "EXP" else "z"
+    every = [*rates.overview(made_up.results), *rates.details(made_up.results), *tables.human(made_up.results)]
+    assert len(every) == 5
+    for table in every:
+        assert "Statistic: the method's own z for AliMark; the score standardised by random keys for EXP." in table.note
+    old = MadeUp()
+    old.watermark("AliMark", 5.0, {"chat": 0.5})
+    for row in old.results["rows"]:
+        del row["statistic"]
+    [table] = rates.details(old.results)
+    assert "Statistic: the score standardised by random keys." in table.note
+
+
+def test_both_readings_of_the_papers_rates_and_a_note_about_them() -> None:
+    made_up = MadeUp()
+    made_up.results["paper"] = paper.values("main")
+    made_up.watermark("AliMark", 5.0, {"pegasus": 0.5, "delete 0.3": 0.5})
+    made_up.watermark("PMark", 5.0, {"pegasus": 0.5, "delete 0.3": 0.5})
+    one, five, auroc = rates.overview(made_up.results)
+    for table, label in ((one, "ours at 0.1%"), (five, "ours at 0.5%")):
+        assert [column.label for column in table.columns if column.over == "pegasus"] == ["ours", label, "paper"]
+        assert "by interpolation, and prints the results as TPR@1% and TPR@5%" in table.note
+        assert (
+            sum(column.label == label for column in table.columns) == 2
+        )  # not beside attacks that the paper has no figure for
+    assert "by interpolation" not in auroc.note
+    row = made_up.results["rows"][1]
+    place = [column.label for column in one.columns].index("ours at 0.1%", 4)
+    assert one.lines[0].cells[place].text == f"{100 * row['tpr_public']['0.01']:.1f}"
+    [details] = rates.details(made_up.results)
+    assert [column.label for column in details.columns if column.over == "TPR@5%"] == ["ours", "ours at 0.5%", "paper"]
+
+
+def test_rejected_answers_and_failures_stand_in_every_table() -> None:
+    made_up = MadeUp()
+    made_up.watermark("AliMark", 5.0, {"chat": 0.5, "delete 0.3": 0.5})
+    made_up.watermark("PMark", 5.0, {"chat": 0.5, "delete 0.3": 0.5})
+    for row in made_up.results["rows"]:
+        hit = row["attack"] == "chat"
+        row |= {"texts": 90 if hit else 100, "failed": 10 if hit else 0, "retried": 25 if hit else 0}
+        if hit:
+            row["with_failures"] = {
+                "auroc": estimate(0.5), "tpr": {"0.01": estimate(0.123)}, "tpr_nominal": {"0.01": estimate(0.2)},
+            }  # fmt: skip
+    overview = rates.overview(made_up.results)
+    for table in overview:
+        assert "chat: 25.0% with rejected answers, 10.0% failed." in table.note
+        assert "delete" not in table.note
+    assert overview[0].lines[0].cells[2].small.endswith("; all 12.3")
+    assert "all" not in overview[0].lines[0].cells[1].small
+    [details] = rates.details(made_up.results)
+    labels = [column.label for column in details.columns]
+    line = next(line for line in details.lines if line.group == "chat")
+    assert [line.cells[labels.index(name)].text for name in ("failed", "rejected answers")] == ["10", "25.0%"]
+    assert line.cells[labels.index("TPR@1%")].small.endswith("; all 12.3")
+
+
+def test_an_attack_with_a_preset_stands_beside_the_papers() -> None:
+    made_up = MadeUp()
+    made_up.results["paper"] = paper.values("main")
+    made_up.watermark("AliMark", 5.0, {"pegasus": 0.5})
+    row = made_up.results["rows"][1]
+    row["attack"] = "pegasus (preset paper)"
+    assert beside(made_up.results, row) == (0.956, "")
+
+
 # --- In a sentence
 
 

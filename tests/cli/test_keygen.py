@@ -28,7 +28,7 @@ def test_decisions_are_soft_unless_hard_ones_are_asked_for(run: Run, tmp_path: P
     assert run("keygen", "-o", tmp_path / "soft.json").status == 0
     assert run("keygen", "-o", tmp_path / "hard.json", "--decision", "hard").status == 0
     soft, hard = Key.load(tmp_path / "soft.json"), Key.load(tmp_path / "hard.json")
-    assert (soft.decision, soft.block_size, soft.soft_version) == ("soft", 32, SOFT_VERSION)
+    assert (soft.decision, soft.block_size, soft.soft_version) == ("soft", 64, SOFT_VERSION)
     assert (hard.decision, hard.block_size) == ("hard", 8)
     refused = run("keygen", "-o", tmp_path / "k.json", "--scheme", "kgw", "--decision", "hard")
     assert "kgw has no parameter decision" in refused.err

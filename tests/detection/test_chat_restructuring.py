@@ -93,6 +93,59 @@ def test_the_best_of_the_text_and_its_restructurings(mark: AliMark, sentences: l
         assert detection.restructured.best == int(np.argmax(scores))
 
 
+def test_the_answer_replaces_the_text(mark: AliMark, sentences: list[str]) -> None:
+    """As the paper's figures imply: a model that rewrites too much loses the mark even of a text that nobody attacked."""
+    text = " ".join(sentences)
+    summary = "A sailor went to sea. Nobody heard from him again."
+    llm = Restructurer(lambda units, number: summary)
+    kept = mark.detect(text, restructure="learned", variants=1, llm=llm)
+    replaced = mark.detect(text, restructure="learned-only", variants=1, llm=llm)
+    alone = mark.detect(summary, restructure="none")
+    assert kept.p_value <= 0.002
+    assert replaced.raw == alone.raw
+    assert replaced.p_value > 0.05
+    assert replaced.sentences == tuple(splitter().units(text))
+    assert replaced.restructured is not None
+    assert (replaced.restructured.texts, replaced.restructured.best) == ((summary,), 1)
+    assert replaced.restructured.dropped == {}
+    assert next(step.text for step in replaced.alignment if step.text) == "A sailor went to sea."
+
+
+def test_every_answer_that_holds_a_sentence_replaces_the_text(mark: AliMark, sentences: list[str]) -> None:
+    text, other = " ".join(sentences), " ".join(run_on(sentences))
+    answers: list[str | Draw] = ["", other, Draw(other[:200], 1, "length"), other, text]
+    llm = Restructurer(lambda _, number: answers[number])
+    detection = mark.detect(text, restructure="learned-only", variants=5, llm=llm)
+    assert detection.restructured is not None
+    assert detection.restructured.texts == (other, other[:200].strip(), text)
+    assert detection.restructured.dropped == {"empty": 1, "repeat": 1}
+    assert detection.restructured.best == 3
+    assert detection.raw == mark.detect(text, restructure="none").raw
+    first = mark.detect(text, restructure="learned-only", variants=2, llm=llm)
+    assert first.raw == mark.detect(other, restructure="none").raw
+
+
+def test_without_an_answer_the_text_is_searched_and_a_warning_says_so(mark: AliMark, sentences: list[str]) -> None:
+    text = " ".join(sentences)
+    for answer in ("", ContextFull("too long")):
+        llm = Restructurer(lambda units, number, answer=answer: answer)  # type: ignore[misc]
+        detection = mark.detect(text, restructure="learned-only", variants=1, llm=llm)
+        assert detection.raw == mark.detect(text, restructure="none").raw
+        assert detection.restructured is not None
+        assert detection.restructured.best == 0
+        assert any("no answer" in warning for warning in detection.warnings)
+
+
+def test_the_answer_under_many_keys(mark: AliMark, sentences: list[str]) -> None:
+    llm = Restructurer(lambda units, number: " ".join(sentences))
+    keys = [fixed_key(number) for number in range(5)]
+    best = detect(" ".join(run_on(sentences)), keys, embedder=EMBEDDER, restructure="learned-only", variants=1, llm=llm)
+    assert best[0].key_id == mark.key.id
+    assert isinstance(best[0], AlignedDetection)
+    assert best[0].restructured is not None
+    assert best[0].restructured.best == 1
+
+
 def test_a_text_is_asked_about_without_the_key(mark: AliMark, sentences: list[str]) -> None:
     llm = Restructurer(cut_at_random)
     text = " ".join(sentences)

@@ -109,10 +109,28 @@ def test_corpora_count_the_same_whatever_their_size() -> None:
             statistics.add_text(scale * rng.normal(size=(50, 3)) + 2)
         statistics.add_noise(scale * rng.normal(size=(texts * 50, 3)) / 2)
         corpora.append(statistics)
-    spread, noise, mean = combine(corpora)
+    spread, noise, _, mean = combine(corpora)
     np.testing.assert_allclose(spread, np.eye(3) * (1 + 9) / 2, atol=0.8)
     np.testing.assert_allclose(noise, np.eye(3) * (1 + 9) / 8, atol=0.3)
     np.testing.assert_allclose(mean, 2, atol=0.2)
+
+
+def test_a_direction_that_topics_share_comes_last() -> None:
+    rng, statistics = np.random.default_rng(8), Statistics(3)
+    for _ in range(200):
+        statistics.add_text(rng.normal(size=(20, 3)) + rng.normal(size=3) * [3.0, 0.0, 0.0])
+    statistics.add_noise(rng.normal(size=(4000, 3)) * [0.3, 0.4, 0.5])
+    for weight, order in ((0.0, [0, 1, 2]), (2.0, [1, 2, 0])):
+        table, _ = table_of([statistics], topic_weight=weight)
+        assert np.abs(table.rows).argmax(axis=1).tolist() == order
+
+
+def test_topics_are_the_covariance_of_the_means_of_texts() -> None:
+    statistics = Statistics(2)
+    for mean in (1.0, 3.0, 8.0):
+        statistics.add_text(np.array([[mean - 1, 5.0], [mean + 1, 5.0]]))
+    statistics.add_noise(np.eye(2))
+    np.testing.assert_allclose(combine([statistics]).topics, [[np.var([1, 3, 8], ddof=1), 0], [0, 0]])
 
 
 def test_how_a_text_differs_from_its_mean() -> None:

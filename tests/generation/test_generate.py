@@ -154,6 +154,25 @@ def test_a_sentence_without_end_is_cut_and_closed() -> None:
     assert all(sentence.endswith(".") for sentence in generation.sentences)
 
 
+def test_equally_good_sentences_without_end_are_drawn_at_random() -> None:
+    """As in the paper's algorithm 1, also where no candidate is a whole sentence: the first of equals has no advantage."""
+    key = KEYS[2]
+    block = int(key.blocks(1)[0])
+    beginnings = [f"Number {i} came to the old house by the river and" for i in range(40)]
+    bits = to_bits(project(EMBEDDER.embed([f"{beginning}." for beginning in beginnings]), key)).tolist()
+    tied = [beginning for beginning, b in zip(beginnings, bits, strict=True) if (b ^ block).bit_count() == 1][:2]
+
+    class CutOff(LLM):
+        name = "cut off"
+
+        def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+            return [[Draw(f" {text}", 128, "length") for text in tied]]
+
+    texts = Counter(write(CutOff(), key=key, seed=s, sentences=1, candidates=2).text for s in range(100))
+    assert len(texts) == 2
+    assert min(texts.values()) > 25
+
+
 def test_flawed_candidates_are_counted_and_avoided() -> None:
     class Parrot(LLM):
         """Half of its draws are blank or say the same, and it begins with that."""

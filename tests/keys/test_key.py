@@ -108,7 +108,7 @@ def test_from_arrays_and_its_null_law() -> None:
 
 def test_decisions_are_soft_by_default() -> None:
     key = Key.generate(secret=SECRET)
-    assert (key.decision, key.block_size, key.span, key.soft_version) == ("soft", 32, 32, SOFT_VERSION)
+    assert (key.decision, key.block_size, key.span, key.soft_version) == ("soft", 64, 64, SOFT_VERSION)
     assert Key.generate(secret=SECRET, decision="soft") == key
     assert Key(SECRET, embedder=key.embedder, fingerprint=key.fingerprint) == key
     assert AliMarkParameters().soft

@@ -19,10 +19,10 @@ from fixed_texts import EMBEDDER, soft_key
 
 def test_a_soft_key_is_as_it_was_saved(tmp_path: Path) -> None:
     key = Key.generate(decision="soft")
-    assert (key.block_size, key.span, key.soft_version) == (32, 32, SOFT_VERSION)
+    assert (key.block_size, key.span, key.soft_version) == (64, 64, SOFT_VERSION)
     key.save(tmp_path / "key.json")
     again = Key.load(tmp_path / "key.json")
-    assert (again, again.span, again.soft) == (key, 32, True)
+    assert (again, again.span, again.soft) == (key, 64, True)
     assert np.array_equal(again.vectors(384), key.vectors(384))
     content = json.loads((tmp_path / "key.json").read_text())
     (tmp_path / "key.json").write_text(json.dumps(content | {"soft_version": 99}))
@@ -78,5 +78,6 @@ def test_worth_is_the_projection_along_the_block() -> None:
     target = targets(key, 3)[2]
     assert np.linalg.norm(target) == pytest.approx(1)
     soft = carried(rows, target, key)
-    assert [sentence.worth for sentence in soft] == pytest.approx((rows @ target).tolist())
+    after_a_rewrite = np.sqrt((rows**2).mean(axis=1) + 0.5)
+    assert [sentence.worth for sentence in soft] == pytest.approx((rows @ target / after_a_rewrite).tolist())
     assert [sentence.bits for sentence in soft] == ((rows >= 0) == (target > 0)).sum(axis=1).tolist()

@@ -17,7 +17,7 @@ from alimark.errors import KeyFileError, KeyMismatch
 from alimark.keys.arithmetic import orthonormal
 from alimark.keys.derivation import many_vectors
 from alimark.keys.folder import load_keys
-from alimark.keys.projection import project, targets
+from alimark.keys.projection import carried, project, targets
 from alimark.models import store
 from alimark.parameters.alimark import DEFAULT_RUN, VERSION_3_FIELDS, AliMarkParameters
 from fixed_texts import EMBEDDER
@@ -41,7 +41,7 @@ def test_the_default_key_has_version_3_and_the_table_of_its_embedder() -> None:
     key = shipped()
     table = noise_aware("sha256:" + store.entry("all-MiniLM-L6-v2").weights.sha256)
     assert table is not None
-    assert (key.soft_version, key.run, key.span) == (3, DEFAULT_RUN, 32)
+    assert (key.soft_version, key.run, key.span) == (3, DEFAULT_RUN, 64)
     public = key.public()
     assert {name: public[name] for name in VERSION_3_FIELDS} == {
         "run": list(DEFAULT_RUN), "directions": table.digest, "text_version": 0, "starts": "text", "payload_bits": 0,
@@ -259,3 +259,20 @@ def test_an_embedder_of_other_dimensions_is_refused() -> None:
 def test_parameters_of_version_3_are_read_back_from_json() -> None:
     parameters = AliMarkParameters.parse(shipped(run=[1, 4]).public())
     assert parameters.to_json() == shipped(run=[1, 4]).parameters.to_json()
+
+
+# Selection
+
+
+def test_version_3_prefers_a_candidate_along_the_direction_over_one_that_is_far_out() -> None:
+    new = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
+    old = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), soft_version=2)
+    target = targets(new, 1)[0]
+    side = np.roll(target, 1) * np.where(np.arange(len(target)) % 2, 1, -1)
+    side -= (side @ target) * target
+    scale = np.sqrt(len(target))
+    aligned, far_out = scale * target, scale * (1.2 * target + 3 * side / np.linalg.norm(side))
+    candidates = np.stack([aligned, far_out])
+    assert [carry.worth for carry in carried(candidates, target, old)] == pytest.approx([scale, 1.2 * scale])
+    first, second = (carry.worth for carry in carried(candidates, target, new))
+    assert first > second

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from scipy.stats.mstats import hdmedian
+
 from alimark import Key
 
 Vector = Sequence[float]
@@ -156,10 +158,25 @@ def kept_candidates(key: Key, sentence: int, vectors: Sequence[Vector]) -> list[
     left = list(range(len(vectors)))
     for i, channel in enumerate(channels(key, len(vectors[0]))):
         values = {n: cosine(channel, vectors[n]) for n in left}
-        middle = median(values.values()) if key.parameters["median"] == "sampled" and values else 0.0
+        middle = estimated(key, list(values.values())) if key.parameters["median"] == "sampled" and values else 0.0
         wanted = secret_bit(key, sentence, i)
         left = [n for n in left if (values[n] >= middle) == bool(wanted)]
     return left
+
+
+def estimated(key: Key, values: Sequence[float]) -> float:
+    weighted = (
+        key.parameters["estimator"] == "harrell-davis" and len(values) > 1
+    )  # scipy has no answer for a single value
+    return float(hdmedian(values)) if weighted else median(values)
+
+
+def channel_count(key: Key, beyond: float) -> float:
+    """The count of a sentence that is `beyond` the median on the wrong side, or as much on the right side if below 0."""
+    if beyond <= key.parameters["threshold"]:
+        return 1.0
+    distance = beyond if key.parameters["decay_from"] == "median" else beyond - key.parameters["threshold"]
+    return math.exp(-key.parameters["decay"] * distance)
 
 
 def channel_z(key: Key, vectors: Sequence[Vector]) -> float:
@@ -169,5 +186,5 @@ def channel_z(key: Key, vectors: Sequence[Vector]) -> float:
         for i, channel in enumerate(channels(key, len(vector))):
             value = cosine(channel, vector)
             beyond = -value if secret_bit(key, t, i) else value
-            count += math.exp(-key.parameters["decay"] * max(0.0, beyond - key.parameters["threshold"]))
+            count += channel_count(key, beyond)
     return z_score(count, len(vectors) * key.parameters["channels"], 0.5)

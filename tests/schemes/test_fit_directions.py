@@ -52,8 +52,8 @@ def test_too_few_texts_are_refused() -> None:
 
 def test_a_key_takes_its_vectors_from_learned_directions(fitted: Fitted, key: Key) -> None:
     table = DirectionTable.of(fitted.arrays["directions"], fitted.arrays["mean"])
-    assert (key.soft_version, key.span, key.public()["directions"]) == (3, 32, table.digest)
-    basis = np.linalg.qr(table.rows[:32].T)[0]
+    assert (key.soft_version, key.span, key.public()["directions"]) == (3, 64, table.digest)
+    basis = np.linalg.qr(table.rows.T)[0]
     vectors = key.vectors(64)
     np.testing.assert_allclose(vectors @ basis @ basis.T, vectors, atol=1e-9)
     rows = EMBEDDER.embed(["A dog barked."])
@@ -113,7 +113,7 @@ def test_the_whole_road_on_the_command_line(command: Run, tmp_path: Path) -> Non
     assert done.status == 0, done.err
     assert len(done.err.splitlines()) == 3  # no line about missing directions
     key = Key.load(key_file)
-    assert (done.out.strip(), key.span, key.fitted is not None) == (key.id, 32, True)
+    assert (done.out.strip(), key.span, key.fitted is not None) == (key.id, 64, True)
     done = command("generate", "-k", key_file, "-p", "It was a day.", "--seed", 3, "--sentences", 12)
     assert done.status == 0, done.err
     (tmp_path / "text.txt").write_text(done.out)

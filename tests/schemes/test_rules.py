@@ -28,6 +28,10 @@ KEYS = {
     ),
     "pmark": lambda n: key_of("pmark", n),
     "pmark, 9 channels": lambda n: key_of("pmark", n, channels=9, decay=30.0),
+    "pmark of earlier releases": lambda n: key_of(
+        "pmark", n, decay=30.0, threshold=0.02, estimator="sample", decay_from="threshold"
+    ),
+    "pmark, wide threshold": lambda n: key_of("pmark", n, decay=30.0, threshold=0.02),
 }
 
 
@@ -66,17 +70,19 @@ def test_rules_of_the_sentence_before_accept_what_the_oracle_accepts(name: str, 
         assert not worths[1] or not worths[0] or min(worths[1]) >= max(worths[0])
 
 
-@pytest.mark.parametrize("median", ["prior", "sampled"])
+@pytest.mark.parametrize(
+    ("median", "estimator"), [("prior", "sample"), ("sampled", "sample"), ("sampled", "harrell-davis")]
+)
 @pytest.mark.parametrize("channels", [1, 3, 9])
-def test_pmark_keeps_the_candidates_that_the_oracle_keeps(median: str, channels: int) -> None:
-    key = key_of("pmark", 3, median=median, channels=channels)
+def test_pmark_keeps_the_candidates_that_the_oracle_keeps(median: str, estimator: str, channels: int) -> None:
+    key = key_of("pmark", 3, median=median, estimator=estimator, channels=channels)
     rule = rule_for(key, GenerationSettings(), "")
     for sentence in range(4):
         rows = random_rows(64, sentence)
         weights = rule.weigh(rule.see(rows.astype(np.float32)))
         kept = [n for n, weight in enumerate(weights) if weight.met]
         assert kept == oracle.kept_candidates(key, sentence, rows.tolist())
-        if median == "sampled" and channels < 7:
+        if median == "sampled" and estimator == "sample" and channels < 7:
             assert len(kept) == 64 >> channels  # halved by every channel
         assert all(weight.matches == channels for weight in weights if weight.met)
         rule.chose(rule.see(rows[:1].astype(np.float32))[0])

@@ -196,7 +196,7 @@ def _step(own: Any, logits: Any) -> _token_sampling.Step:
 
 
 def test_kgw_is_transformers_processor_and_detector_with_a_hashed_list(folder: Path, llm: Any) -> None:
-    mark = mark_of("kgw", folder, gamma=0.25)
+    mark = mark_of("kgw", folder, gamma=0.25, bias="nucleus")
     processor = mark.logits_processor(500)
     own = torch.tensor([[3, 4, 5], [6, 7, 8]])
     logits = torch.randn(2, 500, generator=torch.Generator().manual_seed(4)).log_softmax(dim=1)

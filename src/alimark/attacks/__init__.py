@@ -52,7 +52,8 @@ def load_attack(name: str, **settings: SettingValue) -> Attack:
 
     Args:
         name: The name of the attack; `names()` or `alimark attack list` lists them.
-        settings: The settings of the attack by name. The defaults are those of the paper, where it has the attack.
+        settings: The settings of the attack by name. The defaults are those that the paper names, where it has the attack;
+            `preset="paper"` also does what only the paper's public code shows.
 
     Returns:
         The attack: call it with a text, or call its `run` with many.

@@ -78,8 +78,11 @@ class Question:
         messages = (Message("system", CHAT_SYSTEM), Message("user", content))
         return Request("", 1, int.from_bytes(digest[:6], "big"), messages=messages)
 
-    def read(self, answer: Answer, flaw_of: Callable[[str], str]) -> None:
-        """Reads an answer: it becomes the `rewrite`, or `rejected` has one more where `flaw_of` gives a reason."""
+    def read(self, answer: Answer, flaw_of: Callable[[str], str], *, checked: bool = True) -> None:
+        """Reads an answer: it becomes the `rewrite`, or `rejected` has one more where `flaw_of` gives a reason.
+
+        Where answers are not `checked`, any text is the rewrite, unfinished or not, with all that stands around it.
+        """
         self.tries += 1
         if isinstance(answer, ContextFull):
             self.too_long, self.flaw = True, "does not fit the model's context"
@@ -90,8 +93,11 @@ class Question:
         else:
             [draw] = answer
             self.tokens += draw.tokens
-            text = without_preface(draw.text)
-            self.flaw = flaw_of(text) or ("unfinished" if draw.ended == "length" else "")
+            text = without_preface(draw.text) if checked else draw.text.strip()
+            if checked:
+                self.flaw = flaw_of(text) or ("unfinished" if draw.ended == "length" else "")
+            else:
+                self.flaw = "" if text else "empty"
         if self.flaw:
             self.rejected.append(f"{self.flaw}: {text[:80]}" if text else self.flaw)
         else:

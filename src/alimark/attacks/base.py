@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from alimark._util.jsonl import Record
     from alimark.llm.base import LLM
 
+PAPER_PRESET = "paper"
+"""The name of the preset with which an attack does what the paper's public code does."""
+
 T = TypeVar("T")
 SettingValue: TypeAlias = "str | float | bool | Sequence[str] | LLM"
 """The values that settings of attacks have: numbers, texts, switches, a pool of texts (`pool`), a loaded model (`engine`)."""
@@ -95,6 +98,8 @@ class Attack(ABC):
     Attributes:
         name: The name of the attack, as `load_attack` and `alimark attack` know it.
         by_model: Whether a model writes the text. Such an attack takes longer, and may fail for some texts.
+        presets: The settings that a preset changes, by the name of the preset.
+        preset: The name of the preset, empty without one.
 
     Example:
         >>> from alimark.attacks import Target, load_attack
@@ -111,6 +116,15 @@ class Attack(ABC):
 
     name: ClassVar[str]
     by_model: ClassVar[bool] = False
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    """The settings that a preset changes, by the name of the preset."""
+    preset: str = ""
+    """The name of the preset, empty without one. An attack with presets has a setting of this name."""
+
+    @property
+    def follows_public_code(self) -> bool:
+        """Whether the attack does what the paper's public code does: no answer is checked, and every answer is used."""
+        return self.preset == PAPER_PRESET
 
     @property
     def settings(self) -> Record:
@@ -151,6 +165,28 @@ class Attack(ABC):
         if attacked.failed:
             raise AttackError(f"{self.name} failed: {attacked.error}")
         return attacked.text
+
+
+def apply_preset(attack: Attack) -> None:
+    """Gives the settings of an attack the values of its preset; called in the `__post_init__` of attacks with presets.
+
+    A setting that has another value than its default was given beside the preset, and stays.
+
+    Args:
+        attack: The attack, a frozen dataclass.
+
+    Raises:
+        AttackError: The attack has no preset of this name.
+    """
+    if not attack.preset:
+        return
+    if attack.preset not in attack.presets:
+        known = ", ".join(attack.presets) or "none"
+        raise AttackError(f"{attack.name} has no preset {attack.preset!r}; there is: {known}")
+    defaults = {option.name: option.default for option in fields(attack)}  # type: ignore[arg-type]
+    for name, value in attack.presets[attack.preset].items():
+        if getattr(attack, name) == defaults[name]:
+            object.__setattr__(attack, name, value)  # the dataclass is frozen only from here on
 
 
 def recorded_settings(kind: type[Attack], settings: Mapping[str, T]) -> dict[str, T]:
@@ -219,7 +255,8 @@ class SentenceAttack(Attack):
     """Base class of attacks by a model that rewrites sentence by sentence. Layout and code blocks do not change.
 
     A sentence without an answer that passes the checks is not changed, and `Attacked.left` counts it. Where this holds for
-    more than `_MAX_SHARE_LEFT` of the sentences of a text, the attack on that text has failed.
+    more than `_MAX_SHARE_LEFT` of the sentences of a text, the attack on that text has failed. With the paper's preset nothing
+    is checked: the first answer replaces the sentence, and a sentence with an empty answer is lost.
     """
 
     by_model = True
@@ -243,8 +280,9 @@ class SentenceAttack(Attack):
     def _finish(self, waiting: Sequence[_SplitText]) -> Iterator[tuple[int, Attacked]]:
         sentences = list(dict.fromkeys(piece.body for text in waiting for piece in text.sentences))
         answers = dict(zip(sentences, self._in_batches(sentences), strict=True))
+        put_together = _rewritten_unchecked if self.follows_public_code else _rewritten
         for text in waiting:
-            yield text.position, _rewritten(text.sentences, text.tail, answers)
+            yield text.position, put_together(text.sentences, text.tail, answers)
 
     def _in_batches(self, sentences: Sequence[str]) -> list[list[str]]:
         # Sentences of similar length share a batch, since a batch is padded to its longest sentence.
@@ -275,6 +313,18 @@ def _rewritten(sentences: Sequence[Piece], tail: str, answers: dict[str, list[st
         else:
             bodies.append(None)
     return replace_sentences(sentences, tail, bodies, rejected)
+
+
+def _rewritten_unchecked(sentences: Sequence[Piece], tail: str, answers: dict[str, list[str]]) -> Attacked:
+    """The text with the first answer in the place of each sentence, whatever it says; empty answers leave a sentence out."""
+    if not sentences:
+        return Attacked("", "the text holds no sentence")
+    bodies = [next(iter(answers[piece.body]), "").strip() for piece in sentences]
+    if not any(bodies):
+        return Attacked("", "empty")
+    return Attacked(
+        join([Piece(piece.lead, body) for piece, body in zip(sentences, bodies, strict=True) if body], tail)
+    )
 
 
 def replace_sentences(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar
 
 from alimark.attacks._chat_requests import ChatModelAttack, Question, ask_until_done, prompt_text
-from alimark.attacks.base import Attacked, Target, setting
+from alimark.attacks.base import PAPER_PRESET, Attacked, Target, apply_preset, setting
 from alimark.attacks.checks import text_flaw
 from alimark.attacks.settings import GPT35, ChatSettings
 from alimark.errors import AttackError
@@ -51,12 +52,16 @@ class Chat(ChatSettings, ChatModelAttack):
 
     With --rounds, each answer is checked against the text that it rewrites and
     against the original, and the error of a failed text names the round.
+
+    With --preset paper, the first answer that is not empty is used as it is.
     """
 
     name: ClassVar[str] = "chat"
+    presets = MappingProxyType({PAPER_PRESET: {"max_tokens": 512, "tries": 5}})
     engine: LLM | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        apply_preset(self)
         super().__post_init__()
         if self.rounds < 1:
             raise AttackError(f"rounds must be at least 1, not {self.rounds}")
@@ -75,7 +80,7 @@ class Chat(ChatSettings, ChatModelAttack):
     def _is_done(self, job: _Job, answer: Answer) -> bool:
         """Reads an answer; where it passes the checks and is not the last, the next round begins."""
         question = job.question
-        question.read(answer, job.flaw)
+        question.read(answer, job.flaw, checked=not self.follows_public_code)
         if question.rewrite:
             if len(job.rounds) == self.rounds:
                 return True

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
-from alimark.attacks.base import Attack, Attacked, Target
+from alimark.attacks.base import PAPER_PRESET, Attack, Attacked, Target, apply_preset
 from alimark.attacks.checks import text_flaw
 from alimark.attacks.settings import DipperSettings
 from alimark.errors import AttackError
@@ -41,17 +42,23 @@ class Dipper(DipperSettings, Attack):
 
     The result depends on the text and its seed only, up to rounding in a batch. On a
     GPU the model is bfloat16, and there rounding sometimes changes a token.
+
+    With --preset paper, any rewrite that is not empty is used.
     """
 
     name: ClassVar[str] = "dipper"
     by_model: ClassVar[bool] = True
+    presets = MappingProxyType({PAPER_PRESET: {"max_new_tokens": 100, "tries": 5}})
 
     def __post_init__(self) -> None:
+        apply_preset(self)
         for setting, value in (("lexical", self.lexical), ("order", self.order)):
             if value not in _DIVERSITIES:
                 raise AttackError(f"{setting} diversity must be one of 0, 20, 40, 60, 80 and 100, not {value}")
         if min(self.sentences, self.max_tokens, self.tries, self.batch) < 1:
             raise AttackError("sentences, max_tokens, tries and batch must be at least 1")
+        if self.max_new_tokens < 0:
+            raise AttackError(f"max_new_tokens must be at least 0, not {self.max_new_tokens}")
         if not 0 < self.top_p <= 1:
             raise AttackError(f"top_p must be above 0 and at most 1, not {self.top_p}")
 
@@ -76,8 +83,8 @@ class Dipper(DipperSettings, Attack):
         jobs = [job for job in jobs if job.windows]
         for attempt in range(self.tries):
             for job, windows in zip(jobs, self._rewrite(jobs, attempt), strict=True):
-                text = join(windows, job.tail)
-                job.flaw = "empty" if not all(piece.body for piece in windows) else text_flaw(text, job.target.text)
+                text = join([piece for piece in windows if piece.body], job.tail)
+                job.flaw = self._flaw(windows, text, job.target.text)
                 if job.flaw:
                     job.rejected.append(f"{job.flaw}: {text[:80]}")
                 else:
@@ -86,6 +93,13 @@ class Dipper(DipperSettings, Attack):
         for job in jobs:
             error = f"{job.flaw} after {self.tries} tries"
             yield job.index, Attacked("", error, self.tries, tuple(job.rejected), tokens=job.tokens)
+
+    def _flaw(self, windows: Sequence[Piece], text: str, original: str) -> str:
+        """Why the rewritten windows are no rewrite of the text; empty where they are."""
+        rewritten = [bool(piece.body) for piece in windows]
+        if self.follows_public_code:
+            return "" if any(rewritten) else "empty"
+        return text_flaw(text, original) if all(rewritten) else "empty"
 
     def _rewrite(self, jobs: Sequence[_Job], attempt: int) -> list[list[Piece]]:
         """The rewritten windows of each text. The first windows of all texts form a batch, then the second windows."""
@@ -133,7 +147,7 @@ class Dipper(DipperSettings, Attack):
                 **network.encode(inputs, self.max_tokens),
                 do_sample=False,
                 num_beams=1,
-                max_new_tokens=self.max_tokens,
+                max_new_tokens=self.max_new_tokens or self.max_tokens,
                 logits_processor=LogitsProcessorList([_Nucleus(self.top_p, seeds)]),
             )
         padding = network.model.generation_config.pad_token_id

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
 from alimark.attacks._beams import diverse_beams
+from alimark.attacks._public import well_formed
 from alimark.attacks._seq2seq import Network, load_classifier, load_seq2seq, one_line
-from alimark.attacks.base import SentenceAttack
+from alimark.attacks.base import PAPER_PRESET, SentenceAttack, apply_preset
 from alimark.attacks.settings import ParrotSettings
 from alimark.errors import AttackError
 
@@ -20,6 +23,14 @@ _FLUENCY_TASK = "Sentence: "  # the prefix in the training of the fluency model
 
 _CLASSIFIER_BATCH = 32
 
+# What the parrot library removes from a sentence before the model reads it, and from what the model wrote.
+_NOT_READ = re.compile(r"[^a-zA-Z0-9 ?'\-/:.]")
+_NOT_WRITTEN = re.compile(r"[^a-zA-Z0-9 ?'\-]")
+_LONGEST_INPUT = 512
+
+_Pairs = list[tuple[int, str]]
+"""Paraphrases, each with the number of its sentence."""
+
 
 @dataclass(frozen=True)
 class Parrot(ParrotSettings, SentenceAttack):
@@ -27,11 +38,16 @@ class Parrot(ParrotSettings, SentenceAttack):
 
     Diverse beam search writes several paraphrases of a sentence. Of those that keep
     the meaning and are fluent, the one that differs most is used.
+
+    With --preset paper, paraphrases are in lower case and without most punctuation,
+    and where none keeps the meaning or is fluent, one of the others is used.
     """
 
     name: ClassVar[str] = "parrot"
+    presets = MappingProxyType({PAPER_PRESET: {"max_tokens": 92}})
 
     def __post_init__(self) -> None:
+        apply_preset(self)
         if min(self.beams, self.groups, self.max_tokens, self.batch) < 1:
             raise AttackError("beams, groups, max_tokens and batch must be at least 1")
         if self.beams % self.groups:
@@ -55,15 +71,34 @@ class Parrot(ParrotSettings, SentenceAttack):
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
         texts = [one_line(sentence) for sentence in sentences]
+        if self.follows_public_code:
+            return self._public_answers([_NOT_READ.sub("", text) for text in texts])
         pairs = [(i, text) for i, beams in enumerate(self._beams(texts)) for text in _different(beams, texts[i])]
         pairs = self._adequate(texts, pairs)
         pairs = self._fluent(pairs)
         pairs.sort(key=lambda pair: -edit_distance(texts[pair[0]], pair[1]))
         return [[text for index, text in pairs if index == i] for i in range(len(texts))]
 
+    def _public_answers(self, texts: Sequence[str]) -> list[list[str]]:
+        """The paraphrases as the paper's public code has them: a sentence always gets one.
+
+        The classifier and the edit distance compare with the model's input, which begins with the task.
+        """
+        inputs = [_TASK + text for text in texts]
+        pairs = [
+            (i, text)
+            for i, beams in enumerate(self._beams(texts))
+            for text in dict.fromkeys(_NOT_WRITTEN.sub("", beam.lower()) for beam in beams)
+        ]
+        pairs = _or_all(self._adequate(inputs, pairs), pairs)
+        pairs = _or_all(self._fluent(pairs), pairs)
+        pairs.sort(key=lambda pair: -_levenshtein(inputs[pair[0]].lower(), pair[1]))
+        return [[well_formed(text, full_stop=True) for index, text in pairs if index == i] for i in range(len(texts))]
+
     def _beams(self, texts: Sequence[str]) -> list[list[str]]:
         network = self._paraphraser
-        batch = network.encode([_TASK + text for text in texts], self.max_tokens)
+        limit = _LONGEST_INPUT if self.follows_public_code else self.max_tokens
+        batch = network.encode([_TASK + text for text in texts], limit)
         beams = diverse_beams(
             network.model,
             batch["input_ids"],
@@ -75,22 +110,36 @@ class Parrot(ParrotSettings, SentenceAttack):
         )
         return [network.decode([list(beam.tokens) for beam in row]) for row in beams]
 
-    def _adequate(self, texts: Sequence[str], pairs: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    def _adequate(self, texts: Sequence[str], pairs: _Pairs) -> _Pairs:
         network = self._adequacy
         originals, paraphrases = [texts[i] for i, _ in pairs], [text for _, text in pairs]
-        probabilities = _probabilities(network, _entailment(network), originals, paraphrases)
+        # The public code leaves the neutral label of three out of the probabilities.
+        leave_out = 1 if self.follows_public_code and len(network.model.config.id2label) == 3 else None
+        probabilities = _probabilities(network, _entailment(network), originals, paraphrases, leave_out=leave_out)
         return [pair for pair, probability in zip(pairs, probabilities, strict=True) if probability >= self.adequacy]
 
-    def _fluent(self, pairs: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    def _fluent(self, pairs: _Pairs) -> _Pairs:
         probabilities = _probabilities(self._fluency, 1, [_FLUENCY_TASK + text for _, text in pairs])
         return [pair for pair, probability in zip(pairs, probabilities, strict=True) if probability >= self.fluency]
 
 
+def _or_all(passing: _Pairs, pairs: _Pairs) -> _Pairs:
+    """The paraphrases that pass, and all paraphrases of the sentences of which none passes."""
+    with_some = {index for index, _ in passing}
+    return [*passing, *(pair for pair in pairs if pair[0] not in with_some)]
+
+
 def edit_distance(text: str, other: str) -> float:
     """The Levenshtein distance of two texts without regard to case, as a share of the length of the longer one."""
-    a, b = (np.array([ord(c) for c in side.casefold()], dtype=np.int64) for side in (text, other))
+    sides = text.casefold(), other.casefold()
+    return _levenshtein(*sides) / max(1, *map(len, sides))
+
+
+def _levenshtein(text: str, other: str) -> int:
+    """The fewest characters to insert, delete or replace to make one text from the other."""
+    a, b = (np.array([ord(c) for c in side], dtype=np.int64) for side in (text, other))
     if not len(a) or not len(b):
-        return float(len(a) != len(b))
+        return max(len(a), len(b))
     columns = np.arange(len(b) + 1)
     row = columns.copy()
     for character in a:
@@ -98,7 +147,7 @@ def edit_distance(text: str, other: str) -> float:
         costs[1:] = np.minimum(costs[1:], row[:-1] + (b != character))
         # Insertions cost 1 for each column: the minimum over the column where a run of them begins.
         row = np.minimum.accumulate(costs - columns) + columns
-    return float(row[-1]) / max(len(a), len(b))
+    return int(row[-1])
 
 
 def _different(paraphrases: Sequence[str], sentence: str) -> list[str]:
@@ -116,9 +165,14 @@ def _entailment(network: Network) -> int:
 
 
 def _probabilities(
-    network: Network, label: int, texts: Sequence[str], pairs: Sequence[str] | None = None
+    network: Network,
+    label: int,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    leave_out: int | None = None,
 ) -> list[float]:
-    """The probability of a label for each text, or for each pair of texts."""
+    """The probability of a label for each text, or for each pair of texts, among all labels but `leave_out`."""
     import torch
 
     positions = getattr(network.model.config, "max_position_embeddings", 514) - 2  # RoBERTa counts positions from 2
@@ -128,5 +182,8 @@ def _probabilities(
         for start in range(0, len(texts), _CLASSIFIER_BATCH):
             part = slice(start, start + _CLASSIFIER_BATCH)
             batch = network.encode(texts[part], limit, None if pairs is None else pairs[part])
-            probabilities += network.model(**batch).logits.float().softmax(-1)[:, label].tolist()
+            logits = network.model(**batch).logits.float()
+            if leave_out is not None:
+                logits[:, leave_out] = -torch.inf
+            probabilities += logits.softmax(-1)[:, label].tolist()
     return probabilities

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar
 
+from alimark.attacks._public import well_formed
 from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
-from alimark.attacks.base import SentenceAttack
+from alimark.attacks.base import PAPER_PRESET, SentenceAttack, apply_preset
 from alimark.attacks.settings import PegasusSettings
 from alimark.errors import AttackError
 
@@ -25,15 +27,24 @@ class Pegasus(PegasusSettings, SentenceAttack):
 
     The most probable of its beams that passes the checks is used. The result depends
     on the sentence and the settings only, with --sample too: the seed is not used.
+
+    With --preset paper, beams are sampled at temperature 2, and the first is used
+    whatever it says.
     """
 
     name: ClassVar[str] = "pegasus"
+    presets = MappingProxyType(
+        {PAPER_PRESET: {"sample": True, "temperature": 2.0, "top_k": 50, "repetition_penalty": 1.03}}
+    )
 
     def __post_init__(self) -> None:
+        apply_preset(self)
         if min(self.beams, self.max_tokens, self.batch) < 1:
             raise AttackError("beams, max_tokens and batch must be at least 1")
         if self.temperature <= 0:
             raise AttackError(f"the temperature must be above 0, not {self.temperature}")
+        if self.repetition_penalty <= 0 or self.top_k < 0:
+            raise AttackError("repetition_penalty must be above 0, and top_k at least 0")
 
     @cached_property
     def _network(self) -> Network:
@@ -41,13 +52,16 @@ class Pegasus(PegasusSettings, SentenceAttack):
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
         texts = [one_line(sentence) for sentence in sentences]
-        return [self._sampled(text) for text in texts] if self.sample else self._searched(texts)
+        rows = [self._sampled(text) for text in texts] if self.sample else self._searched(texts)
+        return [[well_formed(text) for text in row] for row in rows] if self.follows_public_code else rows
 
     def _searched(self, texts: Sequence[str], **options: Any) -> list[list[str]]:
         import torch
 
         count = min(self.beams, _ANSWERS)
         network = self._network
+        if self.repetition_penalty != 1:
+            options["repetition_penalty"] = self.repetition_penalty
         with torch.inference_mode():
             rows = network.model.generate(
                 **network.encode(texts, self.max_tokens),
@@ -66,4 +80,4 @@ class Pegasus(PegasusSettings, SentenceAttack):
         devices = [self._network.device] if self._network.device.type == "cuda" else []
         with _sampling, torch.random.fork_rng(devices):
             torch.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
-            return self._searched([text], do_sample=True, temperature=self.temperature, top_k=0)[0]
+            return self._searched([text], do_sample=True, temperature=self.temperature, top_k=self.top_k)[0]

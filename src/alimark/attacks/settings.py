@@ -1,6 +1,7 @@
-"""The settings of the attacks that use a model. Where the paper has the attack, the defaults are the paper's settings.
+"""The settings of the attacks that use a model. Where the paper has the attack, the defaults are the settings that it names.
 
-They are in one file so that they can be compared with the paper. A model is named by its name in the store
+The paper's public code also uses every answer of a model as it is, where alimark checks them; `preset="paper"` does the same.
+The settings are in one file so that they can be compared with the paper. A model is named by its name in the store
 (`alimark models list`), by its id on the model hub, or by a folder.
 """
 
@@ -31,6 +32,15 @@ def _tries(count: int) -> int:
     return setting(count, "How often a text is generated before the attack on it counts as failed.")
 
 
+def _preset() -> str:
+    return setting(
+        "",
+        "paper: do what the paper's public code does. Its settings are used where no other is given, no answer is checked, and "
+        "each is used as it is.",
+        record_default=False,
+    )
+
+
 @dataclass(frozen=True)
 class PegasusSettings:
     """Settings of Pegasus: sentence by sentence, 10 beams, at most 60 tokens."""
@@ -45,6 +55,13 @@ class PegasusSettings:
     sample: bool = setting(False, "Sample along the beams instead of taking the most probable tokens.")
     batch: int = _batch(16)
     device: str = _device()
+    top_k: int = setting(
+        0, "With --sample: the number of most probable tokens that are sampled from; 0 for all.", record_default=False
+    )
+    repetition_penalty: float = setting(
+        1.0, "Divides the probability of tokens that were used before; 1 is no penalty.", record_default=False
+    )
+    preset: str = _preset()
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,7 @@ class ParrotSettings:
     max_tokens: int = _max_tokens(128, "of a sentence")
     batch: int = _batch(8)
     device: str = _device()
+    preset: str = _preset()
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,10 @@ class DipperSettings:
     tries: int = _tries(3)
     batch: int = _batch(8, "Texts")
     device: str = _device()
+    max_new_tokens: int = setting(
+        0, "The maximum number of tokens of a window's rewrite; 0 for max_tokens.", record_default=False
+    )
+    preset: str = _preset()
 
 
 @dataclass(frozen=True)
@@ -157,6 +179,7 @@ class ChatSettings:
         1, "How often the text is rewritten; from the second round on, the model rewrites its own answer.",
         record_default=False,
     )  # fmt: skip
+    preset: str = _preset()
 
 
 @dataclass(frozen=True)

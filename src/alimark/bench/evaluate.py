@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -17,8 +17,20 @@ from alimark.bench import metrics, paper
 from alimark.bench.jobs import Cell
 from alimark.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.bench.recipe import Detection, OneAttack, attacks, to_toml
-from alimark.bench.results import Cost, Estimate, Example, Human, Quality, Results, Row, Runtime, Where
+from alimark.bench.results import (
+    Cost,
+    Estimate,
+    Example,
+    Human,
+    Quality,
+    Results,
+    Row,
+    Runtime,
+    Where,
+    WithFailures,
+)
 from alimark.bench.run import Run
+from alimark.bench.statistic import Statistic, ranked_by, statistic_of
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.schemes.api import load
 from alimark.schemes.registry import aligns
@@ -43,7 +55,7 @@ def evaluate(run: Run, name: str) -> Results:
             human = _human(run, cell, detection, records)
             if human is None:
                 continue
-            results["human"].append(human[0])
+            results["human"].append(human.human)
             results["rows"] += _rows(run, cell, detection, records, human)
         results["examples"] += _examples(run, cell, records)
         _null(run, cell, records, results["null"])
@@ -55,7 +67,7 @@ class _Records:
 
     def __init__(self, run: Run) -> None:
         written = {job.id for job in run.generate_jobs()}
-        attacked = {job.id for job in run.attack_jobs()}
+        attacked = {step.id for job in run.attack_jobs() for step in job.chain}
         self.texts = run.workspace.records("generate", written) | run.workspace.records("attack", attacked)
         self.scores = run.workspace.records("detect", {job.id for job in run.detect_jobs()})
         read = {job.id for cell in run.cells for *_, job in run.quality_jobs(cell)}
@@ -98,8 +110,31 @@ def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
     }
 
 
-_Negatives = tuple[Human, list[int]]
-"""The scores of human texts, and for each score the number of its text: a text may be scored under several keys."""
+@dataclass(frozen=True)
+class _Negatives:
+    """The scores of human texts, and for each score the number of its text: a text may be scored under several keys."""
+
+    human: Human
+    groups: list[int]
+    statistic: Statistic
+
+    def rates(self, scores: Sequence[float], levels: Sequence[float]) -> dict[str, Estimate | None]:
+        """The TPR of marked texts at each false-positive rate."""
+        rates: dict[str, Estimate | None] = {}
+        for fpr in levels:
+            rate = metrics.tpr_at(scores, self.human["scores"], fpr, groups=self.groups)
+            rates[f"{fpr:g}"] = None if rate is None else _estimate(rate)
+        return rates
+
+    def auroc(self, scores: Sequence[float]) -> Estimate:
+        return _estimate(metrics.auroc_interval(scores, self.human["scores"], groups=self.groups))
+
+    def public_readings(self, scores: Sequence[float]) -> dict[str, float]:
+        """The TPR where the paper's public script evaluates it, by the rate that the script names."""
+        return {
+            named: metrics.tpr_interpolated(scores, self.human["scores"], fpr)
+            for named, fpr in metrics.PUBLIC_READINGS.items()
+        }
 
 
 def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Negatives | None:
@@ -110,12 +145,14 @@ def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Ne
     if not rows:
         return None
     p_values = [float(record["p_value"]) for _, record in rows]
+    statistic = ranked_by([record for _, record in rows], cell.recipe.statistic)
     human: Human = {
-        **_where(cell, detection), "scores": [float(record["score"]) for _, record in rows], "p_values": p_values,
+        **_where(cell, detection), "statistic": statistic,
+        "scores": [statistic_of(record, statistic) for _, record in rows], "p_values": p_values,
         "texts": len({number for number, _ in rows}), "keys": cell.recipe.data.human_keys,
         "false_positives": _shares(p_values),
     }  # fmt: skip
-    return human, [number for number, _ in rows]
+    return _Negatives(human, [number for number, _ in rows], statistic)
 
 
 def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: _Negatives) -> Iterator[Row]:
@@ -145,14 +182,10 @@ def _row(
     human: _Negatives,
     records: _Records,
 ) -> Row:
-    scores = [float(record["score"]) for record in sound]
+    scores = [statistic_of(record, human.statistic) for record in sound]
     p_values = [float(record["p_value"]) for record in sound]
-    negatives, groups = human[0]["scores"], human[1]
-    rates: dict[str, Estimate | None] = {}
-    for fpr in cell.recipe.fpr:
-        rate = metrics.tpr_at(scores, negatives, fpr, groups=groups)
-        rates[f"{fpr:g}"] = None if rate is None else _estimate(rate)
     cosines, deltas = _change(run, cell, attack, records)
+    retried, kept = _answers(run, cell, attack, records)
     return {
         **_where(cell, detection),
         "attack": attack.label if attack else "none",
@@ -160,15 +193,62 @@ def _row(
         "rate": attack.rate if attack else None,
         "texts": len(sound),
         "failed": failed,
-        "negatives": len(negatives),
-        "auroc": _estimate(metrics.auroc_interval(scores, negatives, groups=groups)),
-        "tpr": rates,
+        "negatives": len(human.human["scores"]),
+        "auroc": human.auroc(scores),
+        "tpr": human.rates(scores, cell.recipe.fpr),
+        "tpr_public": human.public_readings(scores),
         "tpr_nominal": _shares(p_values),
+        "with_failures": _with_failures(scores, p_values, failed, human, cell.recipe.fpr),
+        "retried": retried,
+        "kept": kept,
+        "statistic": human.statistic,
         "cosine": _mean(cosines) if cosines else None,
         "deltas": deltas,
         "scores": scores,
         "p_values": p_values,
     }
+
+
+def _with_failures(
+    scores: Sequence[float], p_values: Sequence[float], failed: int, human: _Negatives, levels: Sequence[float]
+) -> WithFailures | None:
+    """The rates with failed attacks as texts in which nothing is found: below every other score."""
+    if not failed:
+        return None
+    lowest = min(*scores, *human.human["scores"]) - 1
+    every = [*scores, *[lowest] * failed]
+    return {
+        "auroc": human.auroc(every),
+        "tpr": human.rates(every, levels),
+        "tpr_nominal": _shares([*p_values, *[1.0] * failed]),
+    }
+
+
+def _answers(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -> tuple[int | None, int]:
+    """The texts with an answer that was not used (None where a record does not say), and the sentences left as they were."""
+    retried, kept, known = 0, 0, True
+    for item in cell.items if attack else ():
+        assert attack is not None
+        steps = [records.texts.get(job.id, {}) for job in run.attack_job(cell, item, attack).chain]
+        counts = [_rejected(step) for step in steps]
+        known &= None not in counts
+        retried += any(counts)
+        kept += sum(int(step.get("left", 0)) for step in steps)
+    return (retried if known else None), kept
+
+
+def _rejected(record: Record) -> int | None:
+    """The answers of a model that an attack did not use; None where the record of an earlier release does not say.
+
+    Those records have the number of tries. All but the last failed where one answer is enough; an attack by sentences or in
+    rounds needs several.
+    """
+    if "rejected" in record:
+        return int(record["rejected"])
+    tries, failed = int(record.get("tries", 1)), int(bool(record.get("failed")))
+    attack = record.get("attack", {"name": "", "settings": {}})
+    needs_several = attack["name"] == "chat-sentences" or "rounds" in attack["settings"]
+    return None if needs_several and tries > 1 else tries - 1 + failed
 
 
 def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -> tuple[list[float], list[float]]:
@@ -272,6 +352,7 @@ def _examples(run: Run, cell: Cell, records: _Records) -> Iterator[Example]:
     attack, detection = attacks(cell.recipe)[-1], cell.recipe.detection[0]
     left = cell.recipe.examples
     human_jobs = dict(reversed(list(run.human_jobs(cell, detection))))
+    wanted: Statistic = "z" if cell.recipe.statistic == "z" else "score"  # the p-value is shown beside it
     for number, item in enumerate(cell.items):
         parent, attacked = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
         jobs = {"marked": run.detect_job(cell, detection, parent, item.prompt),
@@ -282,10 +363,12 @@ def _examples(run: Run, cell: Cell, records: _Records) -> Iterator[Example]:
         if left == 0 or not all("score" in record for record in scores.values()):
             continue
         left -= 1
+        statistic = ranked_by(scores.values(), wanted)
         yield {
             "method": cell.watermark.label, "attack": attack.label, "prompt": item.prompt, "human": item.human,
             "marked": records.text(parent), "attacked": records.text(attacked),
-            "scores": {kind: float(record["score"]) for kind, record in scores.items()},
+            "statistic": statistic,
+            "scores": {kind: statistic_of(record, statistic) for kind, record in scores.items()},
             "p_values": {kind: float(record["p_value"]) for kind, record in scores.items()},
         }  # fmt: skip
 

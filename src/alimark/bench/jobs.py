@@ -112,15 +112,22 @@ def _generation_parameters(watermark: Watermark) -> dict[str, Any]:
 
     A soft decision is always named and a hard one never, whatever the default and the recipe say: the records of releases
     whose default was hard name it in this way. Versions 1 and 2 of soft decisions write the same texts; of version 3 the
-    parameters with their defaults count, such as the table of directions of the embedder.
+    parameters with their defaults count, such as the table of directions of the embedder. Parameters of rivals that were added
+    after a release count where they do something else than that release did.
     """
     parameters = {name: value for name, value in watermark.key.items() if name not in ("soft_version", "decision")}
     if not watermark.soft:
-        return parameters
+        return parameters | _later_parameters(watermark)
     version = watermark.key.get("soft_version", SOFT_VERSION)
     if version < 3:
         return parameters | {"decision": "soft"}
     return parameters | _public_parameters(watermark)
+
+
+def _later_parameters(watermark: Watermark) -> dict[str, Any]:
+    """The parameters that the scheme gained after a release and that change what its keys do."""
+    parameters = watermark.parameters()
+    return {name: value for name, value in parameters.to_json().items() if name in parameters.earlier}
 
 
 _version_3: dict[str, dict[str, Any]] = {}

@@ -148,6 +148,20 @@ def tpr_at(
     return _estimate(float(hits / count), *ends, count, level, negatives=len(negative), threshold=threshold)
 
 
+PUBLIC_READINGS = {"0.01": 0.001, "0.05": 0.005}
+"""The false-positive rates at which the paper's public script evaluates what it prints as TPR at 1% and 5%."""
+
+
+def tpr_interpolated(marked: ArrayLike, human: ArrayLike, fpr: float) -> float:
+    """The TPR at a false-positive rate by linear interpolation of the ROC curve, as the paper's public script computes it.
+
+    Unlike `tpr_at` it gives a number for any count of human scores: below one score in the count it interpolates between the
+    TPR above all human scores and the TPR above all but one.
+    """
+    curve = roc(marked, human)
+    return float(np.interp(fpr, curve.fpr, curve.tpr))
+
+
 def _cut(human: Floats, fpr: float) -> float:
     """The score that a threshold must exceed so that at most a share `fpr` of the human scores reach it."""
     allowed = math.floor(fpr * len(human) + 1e-9)

@@ -21,6 +21,7 @@ from alimark.bench.shape import (
     group_label,
     grouped,
     negatives,
+    statistics,
     variant,
     variants,
 )
@@ -216,7 +217,8 @@ def scores(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
             _score_panel(sheet, axes, results, clean, attacked, looks.colours[compared.method])
             about = family(attacked[0]) if attacked else "no attack"
             sheet.head(axes, f"{compared.label}: {about}" if len(among) > 1 else about)
-        sheet.name_axes("score", "share of texts (%)")
+        named = [{"p": "-log10 p"}.get(name, name) for name in statistics(rows)]
+        sheet.name_axes(" or ".join(named), "share of texts (%)")
         yield sheet.finish(
             "Filled: before the attack. Lines: after it; with several rates, the lowest is light and the highest dark."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,8 +21,20 @@ from alimark.bench.cells import (
     percent,
     three,
 )
-from alimark.bench.results import Estimate, Results, Row
-from alimark.bench.shape import NO_ATTACK, Paper, Variant, attack_label, family, group_label, grouped, variant, variants
+from alimark.bench.metrics import PUBLIC_READINGS
+from alimark.bench.results import Estimate, Results, Row, WithFailures
+from alimark.bench.shape import (
+    NO_ATTACK,
+    Paper,
+    Variant,
+    attack_label,
+    family,
+    group_label,
+    grouped,
+    statistic_note,
+    variant,
+    variants,
+)
 
 
 @dataclass(frozen=True)
@@ -33,10 +45,28 @@ class Metric:
     about: str
 
     def of(self, row: Row) -> Estimate | None:
+        return self._of(row)
+
+    def with_failures(self, row: Row) -> Estimate | None:
+        """The figure with failed attacks as misses; None if none failed."""
+        rates = row.get("with_failures")
+        return self._of(rates) if rates else None
+
+    def _of(self, rates: Row | WithFailures) -> Estimate | None:
         kind, _, level = self.key.partition("@")
         if kind == "auroc":
-            return row["auroc"]
-        return row["tpr"].get(level) if kind == "tpr" else row["tpr_nominal"].get(level)
+            return rates["auroc"]
+        return rates["tpr"].get(level) if kind == "tpr" else rates["tpr_nominal"].get(level)
+
+    def public_reading(self, row: Row) -> float | None:
+        """The figure where the paper's public script evaluates what it prints under this name."""
+        kind, _, level = self.key.partition("@")
+        return row.get("tpr_public", {}).get(level) if kind == "tpr" else None
+
+    def cell(self, row: Row) -> Cell:
+        """The figure with its interval and, where attacks failed, the figure with failures as misses."""
+        cell, every = estimated(self.of(row)), self.with_failures(row)
+        return replace(cell, small=f"{cell.small}; all {percent(every['value'])}") if every else cell
 
 
 def _tpr(level: str) -> Metric:
@@ -59,7 +89,38 @@ def metrics(rows: Sequence[Row]) -> list[Metric]:
 
 # --- Tables
 
-_BESIDE = " Figures of the paper are beside ours; small print below them says where their setting differs."
+_BESIDE = " Figures of the paper are beside ours; small print says where their setting differs. The paper ranks by z."
+_TWO_READINGS = (
+    " The paper's public script evaluates the ROC curve at false-positive rates of 0.1% and 0.5%, by interpolation, and prints "
+    "the results as TPR@1% and TPR@5%. Whether the paper's tables were made with it is not known, so ours are given for both "
+    'readings: "ours" as named, "ours at 0.1%" and "ours at 0.5%" as that script evaluates them.'
+)
+
+
+def _public_label(metric: Metric) -> str:
+    """The heading of our figures as the public script evaluates them."""
+    return f"ours at {100 * PUBLIC_READINGS[metric.key.partition('@')[2]]:g}%"
+
+
+def _beside_note(shown: Sequence[Metric], rows: Sequence[Row]) -> str:
+    two_readings = any(metric.public_reading(row) is not None for metric in shown for row in rows)
+    return _BESIDE + (_TWO_READINGS if two_readings else "")
+
+
+def _answers_note(rows: Sequence[Row]) -> str:
+    """The share of texts on which each attack failed, or for which its model gave an answer that was not used."""
+    parts = []
+    for attack in dict.fromkeys(row["attack"] for row in rows if row["attack"] != NO_ATTACK):
+        members = [row for row in rows if row["attack"] == attack]
+        texts = sum(row["texts"] + row["failed"] for row in members)
+        failed, counts = sum(row["failed"] for row in members), [row.get("retried") for row in members]
+        if failed or any(counts):
+            known = [count for count in counts if count is not None]
+            again = f"{percent(sum(known) / texts)}%" if len(known) == len(counts) else "an unrecorded share"
+            parts.append(f"{attack}: {again} with rejected answers, {percent(failed / texts)}% failed")
+    if not parts:
+        return " No attack failed or rejected an answer."
+    return f' Texts by attack: {"; ".join(parts)}. "all" in small print: with failed texts as misses.'
 
 
 def _ranked(rows: Sequence[Row]) -> str:
@@ -69,10 +130,12 @@ def _ranked(rows: Sequence[Row]) -> str:
     return "methods at the same settings" if any(other.grid for other in among) else "methods"
 
 
-def _note(rows: Sequence[Row], beside: bool) -> str:
+def _note(metric: Metric, rows: Sequence[Row], beside: bool) -> str:
     texts = sorted({row["texts"] for row in rows})
     count = f"{texts[0]}" if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
-    return f"In percent, with 95% intervals; {count} marked texts per figure.{_BESIDE if beside else ''}"
+    intervals = f"In percent, with 95% intervals; {count} marked texts per figure."
+    note = f"{intervals} {statistic_note(rows)}{_answers_note(rows)}"
+    return note + (_beside_note([metric], rows) if beside else "")
 
 
 def _ranking_set(variant: Variant, among: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
@@ -93,7 +156,9 @@ def _matrix(results: Results, metric: Metric) -> Table:
     names, groups = Names(rows), grouped(rows)
     attacks = {row["attack"]: row for row in rows}
     beside = {row["attack"] for row in rows if paper.find(row, metric.key)}
-    columns = [*names.columns, *(column for row in attacks.values() for column in _attack_columns(row, beside))]
+    public = any(metric.public_reading(row) is not None for row in rows)
+    ours = ["ours", *([_public_label(metric)] if public else [])]
+    columns = [*names.columns, *(column for row in attacks.values() for column in _attack_columns(row, beside, ours))]
     lines, sets = [], []
     for group, members in groups.items():
         by_place = {(variant(row), row["attack"]): row for row in members}
@@ -101,19 +166,25 @@ def _matrix(results: Results, metric: Metric) -> Table:
             cells = names.cells(compared)
             for attack in attacks:
                 row = by_place.get((compared, attack))
-                cells.append(estimated(metric.of(row)) if row else Cell())
+                cells.append(metric.cell(row) if row else Cell())
                 if attack in beside:
+                    cells += [_public_cell(metric, row)] if public else []
                     cells.append(papers(paper.find(row, metric.key)) if row else Cell())
             lines.append(Line(cells, group_label(group, groups)))
             sets.append((group, _ranking_set(compared, variants(members))))
     lines = mark_columns(lines, sets, range(len(names.columns), len(columns)))
     title = f"{metric.title}: {metric.about}"
-    return Table(title, columns, lines, _note(rows, bool(beside)), "texts", _ranked(rows))
+    return Table(title, columns, lines, _note(metric, rows, bool(beside)), "texts", _ranked(rows))
 
 
-def _attack_columns(row: Row, beside: set[str]) -> list[Column]:
+def _public_cell(metric: Metric, row: Row | None) -> Cell:
+    reading = metric.public_reading(row) if row else None
+    return Cell() if reading is None else Cell(percent(reading), value=reading)
+
+
+def _attack_columns(row: Row, beside: set[str], ours: Sequence[str]) -> list[Column]:
     if row["attack"] in beside:
-        return [Column("ours", attack_label(row["attack"])), Column(PAPER, attack_label(row["attack"]))]
+        return [Column(label, attack_label(row["attack"])) for label in (*ours, PAPER)]
     if row["rate"] is None:
         return [Column(attack_label(row["attack"]))]
     return [Column(f"{row['rate']:g}", family(row))]
@@ -158,23 +229,28 @@ _Cells = Callable[[Row], list[Cell]]
 def _rates(paper: Paper, rows: Sequence[Row]) -> tuple[list[Column], _Cells, str]:
     every = metrics(rows)
     beside = {metric.key for metric in every if any(paper.find(row, metric.key) for row in rows)}
+    public = {metric.key for metric in every if any(metric.public_reading(row) is not None for row in rows)} & beside
     columns = []
     for metric in every:
-        pair = [Column("ours", metric.title), Column(PAPER, metric.title)]
-        columns += pair if metric.key in beside else [Column(metric.title)]
+        ours = ["ours", *([_public_label(metric)] if metric.key in public else [])]
+        several = [Column(label, metric.title) for label in (*ours, PAPER)]
+        columns += several if metric.key in beside else [Column(metric.title)]
 
     def cells(row: Row) -> list[Cell]:
         figures = []
         for metric in every:
-            figures.append(estimated(metric.of(row)))
+            figures.append(metric.cell(row))
+            figures += [_public_cell(metric, row)] if metric.key in public else []
             figures += [papers(paper.find(row, metric.key))] if metric.key in beside else []
         return figures
 
     note = (
         "Rates in percent, with 95% intervals. TPR: at the threshold that this share of the human scores reaches; p: at the "
-        "nominal p-value. Failed: texts on which the attack failed; no rate counts them."
+        f"nominal p-value. {statistic_note(rows)} Failed: texts on which the attack failed; rates leave them out, and "
+        '"all" in small print counts them as misses. Rejected answers: the share of texts, failed ones included, for which the '
+        "attack's model gave an answer that was not used."
     )
-    return columns, cells, note + (_BESIDE if beside else "")
+    return columns, cells, note + (_beside_note(every, rows) if beside else "")
 
 
 def _rest(rows: Sequence[Row]) -> tuple[list[Column], _Cells]:
@@ -199,7 +275,24 @@ def _delta(row: Row) -> Cell:
     return Cell(f"{mean:.2f}", f"sd {np.std(row['deltas']):.2f}", mean)
 
 
-_EXTRAS: dict[str, Callable[[Row], Cell]] = {"similarity of meaning": _cosine, "sentences after / before": _delta}
+def _retried(row: Row) -> Cell:
+    retried = row.get("retried")
+    if row["attack"] == NO_ATTACK or not (row["texts"] + row["failed"]):
+        return Cell()
+    share = None if retried is None else retried / (row["texts"] + row["failed"])
+    return Cell("–" if "retried" in row else "") if share is None else Cell(f"{percent(share)}%", value=share)
+
+
+def _kept(row: Row) -> Cell:
+    return counted(row["kept"]) if row.get("kept") else Cell()
+
+
+_EXTRAS: dict[str, Callable[[Row], Cell]] = {
+    "rejected answers": _retried,
+    "sentences kept": _kept,
+    "similarity of meaning": _cosine,
+    "sentences after / before": _delta,
+}
 
 
 # --- Summary

@@ -44,6 +44,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from alimark._util.files import read_text
+from alimark.bench.statistic import Statistic
 from alimark.errors import AlimarkError
 from alimark.parameters import SchemeParameters, known_schemes, parameters_class
 from alimark.parameters.alimark import AliMarkParameters
@@ -177,6 +178,10 @@ class Recipe(_Part):
     attack: list[Attack] = []
     clean: bool = True
     """Whether texts are also scored before any attack."""
+    statistic: Statistic = "score"
+    """What texts are ranked by in AUROC, TPR and ROC curves: "z", the method's own z, as in the paper; "score", standardised by
+    random keys for each text; or "p", the p-value by random keys. A method without a z is ranked by its score. Records hold all
+    three, so that nothing runs again after a change."""
     fpr: list[Share] = [0.01, 0.05, 0.005, 0.001]
     meaning: str = ""
     """The embedder that measures how similar attacked texts are to the originals; if empty, this is not measured."""
@@ -306,7 +311,7 @@ def attacks(recipe: Recipe) -> list[OneAttack]:
     return result
 
 
-_ALWAYS_SHOWN = ("rate", "via", "prompt", "rounds")
+_ALWAYS_SHOWN = ("rate", "via", "prompt", "rounds", "preset")
 
 
 def _expanded(attack: Attack, earlier: OneAttack | None) -> Iterator[OneAttack]:
@@ -315,7 +320,7 @@ def _expanded(attack: Attack, earlier: OneAttack | None) -> Iterator[OneAttack]:
     shown = [name for name in attack.settings if name in several or name in _ALWAYS_SHOWN]
     for values in itertools.product(*several.values()):
         settings = attack.settings | dict(zip(several, values, strict=True))
-        label = " ".join([attack.name, *(_shown(name, settings[name]) for name in shown)])
+        label = " ".join(filter(None, [attack.name, *(_shown(name, settings[name]) for name in shown)]))
         step = OneAttack(attack.name, f"{earlier.label}, {label}" if earlier else label, settings, earlier)
         if attack.then is None:
             yield step
@@ -325,6 +330,8 @@ def _expanded(attack: Attack, earlier: OneAttack | None) -> Iterator[OneAttack]:
 
 def _shown(name: str, value: object) -> str:
     """A setting's value in a label."""
+    if name == "preset":
+        return f"(preset {value})" if value else ""
     if name == "rounds":
         return f"{value} round" if value == 1 else f"{value} rounds"
     if name == "prompt" and " " in str(value):

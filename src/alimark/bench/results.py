@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from alimark._util.files import write_whole
 from alimark.errors import RecordError
@@ -40,8 +40,16 @@ class Where(TypedDict):
     grid: dict[str, Any]
 
 
+class WithFailures(TypedDict):
+    """The rates of a row with failed attacks as misses."""
+
+    auroc: Estimate
+    tpr: dict[str, Estimate | None]
+    tpr_nominal: dict[str, Estimate]
+
+
 class Row(Where):
-    """One method under one attack."""
+    """One method under one attack. Results of earlier releases have no `statistic` and what depends on it: `score`."""
 
     attack: str
     """"none", or the attack's name with the settings that the recipe varies: "delete 0.3"."""
@@ -61,12 +69,24 @@ class Row(Where):
     deltas: list[float]
     """The number of sentences after the attack, divided by the number before."""
     scores: list[float]
+    """Of the row's statistic."""
     p_values: list[float]
+    statistic: NotRequired[str]
+    """What the texts are ranked by: "z", "score" or "p"."""
+    tpr_public: NotRequired[dict[str, float]]
+    """By the rate that the paper's public script names, "0.01" and "0.05": the TPR where that script evaluates it."""
+    retried: NotRequired[int | None]
+    """Texts, failed ones included, for which the attack's model gave an answer that was not used; None if not recorded."""
+    kept: NotRequired[int]
+    """Sentences that an attack by sentences left as they were."""
+    with_failures: NotRequired[WithFailures | None]
+    """The rates with failed attacks as misses; None if none failed."""
 
 
 class Human(Where):
     """The same detector on human texts."""
 
+    statistic: NotRequired[str]
     scores: list[float]
     p_values: list[float]
     texts: int
@@ -119,6 +139,7 @@ class Example(TypedDict):
     attacked: str
     scores: dict[str, float]
     """Of the human, marked and attacked text."""
+    statistic: NotRequired[str]
     p_values: dict[str, float]
 
 

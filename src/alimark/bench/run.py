@@ -240,7 +240,8 @@ class Run(Plan):
             if result.failed:
                 self.progress.fault(f"{wanted.label}: {result.error}")
             record |= {"failed": True, "error": result.error} if result.failed else {"text": result.text}
-            yield job, record | {"tries": result.tries, "tokens": result.tokens, "left": result.left}
+            yield job, record | {"tries": result.tries, "tokens": result.tokens, "left": result.left,
+                                 "rejected": len(result.rejected)}  # fmt: skip
 
     # Detection
 

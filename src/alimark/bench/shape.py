@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from alimark.bench.results import Example, Human, JsonMapping, PaperValue, Quality, Results, Row
+from alimark.bench.statistic import TITLES
 
 NO_ATTACK = "none"
 REFERENCES = ("unmarked", "human")
@@ -105,6 +106,25 @@ def _is_rate(word: str, rate: float) -> bool:
         return False
 
 
+def statistics(rows: Iterable[JsonMapping]) -> dict[str, list[str]]:
+    """The methods by the statistic that they are ranked by. Results of earlier releases were ranked by the score."""
+    methods: dict[str, list[str]] = {}
+    for row in rows:
+        members = methods.setdefault(row.get("statistic", "score"), [])
+        if row["method"] not in members:
+            members.append(row["method"])
+    return methods
+
+
+def statistic_note(rows: Iterable[JsonMapping]) -> str:
+    """A sentence that names the statistic behind the figures of a table."""
+    methods = statistics(rows)
+    if len(methods) == 1:
+        return f"Statistic: {TITLES[next(iter(methods))]}."
+    parts = [f"{TITLES[name]} for {', '.join(members)}" for name, members in methods.items()]
+    return f"Statistic: {'; '.join(parts)}."
+
+
 def negatives(results: Results, row: Row) -> list[float]:
     """The scores of the human texts that a row is compared with; their rows may leave out the LLM."""
 
@@ -153,7 +173,8 @@ def passages(example: Example) -> list[tuple[str, str]]:
 
 def example_figures(example: Example, kind: str) -> list[str]:
     """Score and p-value of one text of an example, if it has them."""
-    figures = [f"score {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
+    statistic = example.get("statistic", "score")
+    figures = [f"{statistic} {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
     return figures + ([f"p = {example['p_values'][kind]:.3g}"] if kind in example["p_values"] else [])
 
 
@@ -182,7 +203,8 @@ class Paper:
             fits.sort(key=lambda value: not _same(value["llm"], row.get("llm", "")))
             if fits:
                 llm = "" if _same(fits[0]["llm"], row.get("llm", "")) else fits[0]["llm"]
-                return fits[0]["value"], ", ".join(part for part in (llm, "" if name == attack else name) if part)
+                same = name in (attack, row.get("attack_name"))  # the label also names settings, such as a preset
+                return fits[0]["value"], ", ".join(part for part in (llm, "" if same else name) if part)
         return None
 
     def _fits(self, value: PaperValue, row: JsonMapping, attack: str, grid: JsonMapping) -> bool:

@@ -35,7 +35,7 @@ def _by_group(
 
 def human(results: Results) -> list[Table]:
     levels = sorted({level for row in results["human"] for level in row["false_positives"]}, key=float)
-    columns = [Column("texts"), Column("keys"), Column("mean score")]
+    columns = [Column("texts"), Column("keys"), Column("mean statistic")]
     columns += [Column(f"p ≤ {level}") for level in levels]
 
     def cells(row: Human) -> list[Cell]:
@@ -46,7 +46,8 @@ def human(results: Results) -> list[Table]:
 
     note = (
         "Share of human scores at or below each p-value, in percent, with 95% intervals. It should not exceed the p-value. "
-        "▲: the whole interval lies above the p-value. Keys: the number of fresh keys that each text was scored under."
+        "▲: the whole interval lies above the p-value. Keys: the number of fresh keys that each text was scored under. "
+        f"{shape.statistic_note(results['human'])}"
     )
     return _by_group("False positives on human texts", results["human"], columns, cells, note)
 

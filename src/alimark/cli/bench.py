@@ -149,15 +149,28 @@ def _print_table(results: Results) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("method", "data", "attack", "texts", "failed", "AUROC", "TPR@1%", "TPR@5%", "p <= 0.01"):
-        table.add_column(title, justify="left" if title in ("method", "data", "attack") else "right")
+    words = ("method", "data", "attack", "statistic")
+    numbers = (
+        "texts",
+        "failed",
+        "rejected answers",
+        "AUROC",
+        "TPR@1%",
+        "TPR@5%",
+        "p <= 0.01",
+        "TPR@1%, failed as misses",
+    )
+    for title in (*words, *numbers):
+        table.add_column(title, justify="left" if title in words else "right")
     for row in results["rows"]:
         grid = ", ".join(f"{name}={value}" for name, value in row["grid"].items())
         method = " ".join(part for part in (row["method"], row["detection"], grid) if part)
         rates = [_percent(row["tpr"].get(rate)) for rate in ("0.01", "0.05")]
+        every, retried = row.get("with_failures"), row.get("retried")
         table.add_row(
-            method, row["data"], row["attack"], str(row["texts"]), str(row["failed"]), f"{row['auroc']['value']:.3f}", *rates,
-            _percent(row["tpr_nominal"].get("0.01")),
+            method, row["data"], row["attack"], row.get("statistic", "score"), str(row["texts"]), str(row["failed"]),
+            "-" if retried is None else str(retried), f"{row['auroc']['value']:.3f}", *rates,
+            _percent(row["tpr_nominal"].get("0.01")), _percent(every["tpr"].get("0.01")) if every else rates[0],
         )  # fmt: skip
     show.stdout().print(table)
 

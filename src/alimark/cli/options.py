@@ -69,7 +69,8 @@ Restructure = Annotated[
     str,
     typer.Option(
         help="Which changes of sentence boundaries are undone. none; single: one merge or split at a time, as in the paper; "
-        "A,B: up to A merges and B splits together; learned: restructurings by a chat model (needs --llm); learned+single."
+        "A,B: up to A merges and B splits together; learned: the text and restructurings by a chat model (needs --llm); "
+        "learned+single; learned-only: the chat model's answers in the place of the text."
     ),
 ]
 DetectionModel = Annotated[
@@ -181,5 +182,5 @@ class SearchOptions:
             return int(merges), int(splits)
         except ValueError:
             raise AlimarkError(
-                "--restructure takes none, single, learned, learned+single or two numbers such as 2,1"
+                "--restructure takes none, single, learned, learned+single, learned-only or two numbers such as 2,1"
             ) from None

@@ -58,13 +58,28 @@ class Restructured:
     llm: str
     texts: tuple[str, ...]
     dropped: dict[str, int] = field(default_factory=dict)
-    """The number of answers that were not searched, by reason: unfinished, context full, other words, unchanged, repeat."""
+    """The number of answers that were not searched, by reason: unfinished, context full, other words, unchanged, empty,
+    repeat."""
     best: int = 0
     """The number, from 1, of the answer in `texts` that the alignment belongs to; 0 for the text itself."""
 
 
-def restructured(texts: Sequence[str], llm: LLM, variants: int, cutter: Splitter) -> list[Restructured]:
-    """Up to `variants` restructurings of each text. They depend on the text and the model alone."""
+def restructured(
+    texts: Sequence[str], llm: LLM, variants: int, cutter: Splitter, *, checked: bool = True
+) -> list[Restructured]:
+    """Up to `variants` restructurings of each text. They depend on the text and the model alone.
+
+    Args:
+        texts: The texts.
+        llm: The chat model.
+        variants: The number of answers to ask for.
+        cutter: The splitter of the key.
+        checked: Whether answers are left out that are unfinished, unchanged or in other words than the text. If not, every
+            answer with a sentence counts, as where the answer replaces the text.
+
+    Returns:
+        The answers to search for each text.
+    """
     answers: dict[int, list[Draw] | ContextFull] = {}
     for tokens, members in _by_length(texts).items():
         sampling = Sampling(0.7, 0.95, 1.0, max_tokens=tokens, may_end=True)
@@ -73,7 +88,7 @@ def restructured(texts: Sequence[str], llm: LLM, variants: int, cutter: Splitter
             if isinstance(answer, Exception) and not isinstance(answer, ContextFull):
                 raise answer  # without the model, all further texts would be searched without restructurings
             answers[members[place]] = answer
-    return [_kept(text, answers[i], llm, variants, cutter) for i, text in enumerate(texts)]
+    return [_kept(text, answers[i], llm, variants, cutter, checked) for i, text in enumerate(texts)]
 
 
 def _by_length(texts: Sequence[str]) -> dict[int, list[int]]:
@@ -90,7 +105,9 @@ def _request(text: str, count: int) -> Request:
     return Request("", count, seed, messages=(Message("user", PROMPT.format(text=text)),))
 
 
-def _kept(text: str, answer: list[Draw] | ContextFull, llm: LLM, variants: int, cutter: Splitter) -> Restructured:
+def _kept(
+    text: str, answer: list[Draw] | ContextFull, llm: LLM, variants: int, cutter: Splitter, checked: bool
+) -> Restructured:
     if isinstance(answer, ContextFull):
         return Restructured(llm.name, (), {"context full": variants})
     sentences = cutter.units(text)
@@ -99,17 +116,24 @@ def _kept(text: str, answer: list[Draw] | ContextFull, llm: LLM, variants: int, 
     for draw in answer:
         restored = _without_preface(draw.text, text)
         units = tuple(cutter.units(restored))
-        if draw.ended == "length":
-            dropped["unfinished"] += 1
-        elif not units or words_in_common(restored, text) < KEPT_WORDS:
-            dropped["other words"] += 1
-        elif list(units) == sentences:
-            dropped["unchanged"] += 1
+        if checked and (flaw := _flaw(draw, restored, units, text, sentences)):
+            dropped[flaw] += 1
+        elif not units:
+            dropped["empty"] += 1
         elif units in seen:
             dropped["repeat"] += 1
         else:
             seen[units] = restored
     return Restructured(llm.name, tuple(seen.values()), dict(dropped))
+
+
+def _flaw(draw: Draw, restored: str, units: tuple[str, ...], text: str, sentences: list[str]) -> str:
+    """Why an answer says nothing new about the text; empty where it does."""
+    if draw.ended == "length":
+        return "unfinished"
+    if not units or words_in_common(restored, text) < KEPT_WORDS:
+        return "other words"
+    return "unchanged" if list(units) == sentences else ""
 
 
 def _without_preface(answer: str, text: str) -> str:

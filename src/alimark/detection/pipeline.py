@@ -80,11 +80,13 @@ class PreparedText:
     """The answers of a chat model, where restructuring is learned."""
     variants: tuple[PreparedText, ...] = ()
     """The chat model's restructurings of the text, prepared in the same way."""
+    replaced: bool = False
+    """Whether the restructurings are searched instead of the text, and not beside it."""
 
     @property
     def versions(self) -> tuple[PreparedText, ...]:
-        """The text itself and its restructurings."""
-        return (self, *self.variants)
+        """What is searched: the text itself and its restructurings, or the restructurings alone."""
+        return self.variants if self.replaced else (self, *self.variants)
 
     @property
     def unit_texts(self) -> list[str]:
@@ -160,7 +162,9 @@ def with_variants(
         raise AlimarkError("learned restructuring asks a chat model; give one (llm=..., or --llm)")
     from alimark.detection.chat_restructuring import restructured
 
-    answers = restructured([text.text for text in texts], llm, settings.variants, splitter(key.splitter))
+    checked = not settings.replaces_text
+    cutter = splitter(key.splitter)
+    answers = restructured([text.text for text in texts], llm, settings.variants, cutter, checked=checked)
     complete = []
     for text, answer in zip(texts, answers, strict=True):
         variants = []
@@ -168,8 +172,17 @@ def with_variants(
             with suppress(LimitError):  # a restructuring with more sentences than can be searched is left out
                 variants.append(prepare(variant, key, embedder, settings))
         tried = replace(answer, texts=tuple(variant.text for variant in variants))
-        complete.append(replace(text, restructured=tried, variants=tuple(variants)))
+        with_answers = replace(text, restructured=tried, variants=tuple(variants))
+        complete.append(_replaced(with_answers) if settings.replaces_text else with_answers)
     return complete
+
+
+def _replaced(text: PreparedText) -> PreparedText:
+    """The text with its restructurings in its place; where there are none, the text itself with a warning."""
+    if text.variants:
+        return replace(text, replaced=True)
+    warning = "the chat model gave no answer that could replace the text, so the text was searched as it is"
+    return replace(text, warnings=(*text.warnings, warning))
 
 
 def units_of(texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Iterator[str]:
@@ -284,7 +297,7 @@ def describe(
         passages=marked,
         near_flips=aligned.near_flips,
         offsets=key.offsets,
-        restructured=text.restructured and replace(text.restructured, best=scored.variant),
+        restructured=text.restructured and replace(text.restructured, best=scored.variant + text.replaced),
         sentences_needed=SentencesNeeded(key.block_size, key.soft_version if key.soft else 0, key.offsets, excerpt),
     )
     z = None if excerpt or key.soft else scored.raw

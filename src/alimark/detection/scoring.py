@@ -35,7 +35,7 @@ class Score:
     null_scores: NullScores
     steps: Sequence[Step]
     variant: int = 0
-    """Which version of the text scored best: 0 for the text itself, then the restructurings of a chat model."""
+    """Which version of the text scored best: an index into `PreparedText.versions`."""
 
 
 class Scoring(Protocol):

@@ -48,7 +48,8 @@ class DetectionSettings(RandomKeys):
     Args:
         restructure: How sentences may be merged and split before they are aligned with the key: "none"; "single" (one merge
             or one split); (merges, splits), at most so many of each; "learned", the text and a chat model's restructurings
-            of it; or "learned+single", each of those with one merge or one split.
+            of it; "learned+single", each of those with one merge or one split; or "learned-only", the chat model's answers
+            in the place of the text, which the paper's figures for learned restructuring imply (with variants=1).
         variants: The number of restructurings that the chat model is asked for where restructuring is learned.
         alpha: A text of N sentences is aligned with at least alpha * N blocks. Hard keys only.
         beta: A text of N sentences is aligned with at most beta * N blocks. Hard keys only.
@@ -104,7 +105,7 @@ class DetectionSettings(RandomKeys):
         try:
             _ = self.limits
         except (ValueError, TypeError) as error:
-            more = " (or 'learned', or 'learned+single')" if isinstance(self.restructure, str) else ""
+            more = " (or 'learned', 'learned+single' or 'learned-only')" if isinstance(self.restructure, str) else ""
             raise AlimarkError(f"{error}{more}") from None
 
     @classmethod
@@ -119,13 +120,18 @@ class DetectionSettings(RandomKeys):
     @property
     def learned(self) -> bool:
         """Whether a chat model restructures the text."""
-        return self.restructure in ("learned", "learned+single")
+        return self.restructure in ("learned", "learned+single", "learned-only")
+
+    @property
+    def replaces_text(self) -> bool:
+        """Whether a chat model's answers are searched instead of the text, and not beside it."""
+        return self.restructure == "learned-only"
 
     @property
     def limits(self) -> Limits:
         """How many merges and splits the alignment may use."""
         if self.learned:
-            return Limits.of("none" if self.restructure == "learned" else "single")
+            return Limits.of("single" if self.restructure == "learned+single" else "none")
         limits = Limits.of(self.restructure)
         # The local search knows the moves of a single step, and uses them as often as it needs.
         return Limits.of("single") if self.search == "excerpt" else limits

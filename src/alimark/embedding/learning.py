@@ -1,9 +1,11 @@
 """Learns the directions of an embedding space in which a mark survives paraphrasing.
 
-Two covariances decide. W says how the sentences of a text differ from the text's mean: a mark is the choice of a sentence, so
-it can only move a text along directions in which sentences differ. P says how a paraphrase moves a sentence: this is noise. The
-directions are the leading generalised eigenvectors of W against P, scaled to a variance of 1 under W. They are not made
-orthonormal, because the scale is part of what makes noisy directions count less.
+Three covariances decide. W says how the sentences of a text differ from the text's mean: a mark is the choice of a sentence, so
+it can only move a text along directions in which sentences differ. P says how a paraphrase moves a sentence: this is noise. T
+says how the means of texts differ, by their topics. This is noise too: no candidate sentence changes the topic, and all
+sentences of a text share it, so it does not average out within a block. The directions are the leading generalised
+eigenvectors of W against P + 2 T, scaled to a variance of 1 under W. They are not made orthonormal, because the scale is part
+of what makes noisy directions count less.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from alimark.errors import AlimarkError
 
 _SINGLE, _DOUBLE = 0.35, 0.4  # the cosine above which matching one sentence, or one with two, beats leaving them out
 _RIDGE = 1e-4
+_TOPIC_WEIGHT = 2.0  # how much the topics count beside the paraphrases; docs/soft.md compares others
 _FEWEST_SENTENCES = 200
 _EMBEDDED_TOGETHER = 4096
 
@@ -43,6 +46,7 @@ class Statistics:
     spread: Floats = field(init=False)
     noise: Floats = field(init=False)
     total: Floats = field(init=False)
+    means: list[Floats] = field(default_factory=list)
     spread_count: int = 0
     noise_count: int = 0
     sentences: int = 0
@@ -52,8 +56,9 @@ class Statistics:
         self.total = np.zeros(self.dimension)
 
     def add_text(self, vectors: Floats) -> None:
-        """Adds how the sentences of a text differ from its mean."""
-        differences = vectors - vectors.mean(axis=0)
+        """Adds how the sentences of a text differ from its mean, and the mean."""
+        self.means.append(vectors.mean(axis=0))
+        differences = vectors - self.means[-1]
         self.spread += differences.T @ differences
         self.spread_count += len(vectors) - 1
         self.total += vectors.sum(axis=0)
@@ -65,12 +70,29 @@ class Statistics:
         self.noise_count += len(differences)
 
 
-def combine(corpora: Sequence[Statistics]) -> tuple[Floats, Floats, Floats]:
-    """The mean W, the mean P and the mean sentence of several corpora; each corpus and each paraphraser counts the same."""
+class Covariances(NamedTuple):
+    """What directions are learned from."""
+
+    spread: Floats
+    noise: Floats
+    topics: Floats
+    """The covariance of the means of texts. A part of it is the spread itself, which does not change the directions."""
+    mean: Floats
+    """The mean sentence."""
+
+    def against(self, topic_weight: float = _TOPIC_WEIGHT) -> Floats:
+        """The noise of paraphrases and topics together."""
+        return self.noise + topic_weight * self.topics
+
+
+def combine(corpora: Sequence[Statistics]) -> Covariances:
+    """The mean covariances and the mean sentence of several corpora; each corpus and each paraphraser counts the same."""
     spread = np.mean([corpus.spread / corpus.spread_count for corpus in corpora if corpus.spread_count], axis=0)
     noise = np.mean([corpus.noise / corpus.noise_count for corpus in corpora if corpus.noise_count], axis=0)
+    texts = [np.array(corpus.means) for corpus in corpora if len(corpus.means) > 1]
+    topics = np.mean([np.cov(means.T) for means in texts], axis=0) if texts else np.zeros_like(noise)
     mean = np.sum([corpus.total for corpus in corpora], axis=0) / sum(corpus.sentences for corpus in corpora)
-    return spread, noise, mean
+    return Covariances(spread, noise, topics, mean)
 
 
 def directions_of(spread: Floats, noise: Floats, count: int = MOST, ridge: float = _RIDGE) -> tuple[Floats, Floats]:
@@ -87,7 +109,9 @@ def directions_of(spread: Floats, noise: Floats, count: int = MOST, ridge: float
     return rows * signs, ratios[::-1][:count]
 
 
-def table_of(corpora: Sequence[Statistics], ridge: float = _RIDGE) -> tuple[DirectionTable, Floats]:
+def table_of(
+    corpora: Sequence[Statistics], ridge: float = _RIDGE, topic_weight: float = _TOPIC_WEIGHT
+) -> tuple[DirectionTable, Floats]:
     """The table of directions learned from several corpora, and the ratio of spread to noise along each.
 
     Raises:
@@ -97,9 +121,9 @@ def table_of(corpora: Sequence[Statistics], ridge: float = _RIDGE) -> tuple[Dire
         raise AlimarkError(
             f"directions are learned from at least {_FEWEST_SENTENCES} sentences with their paraphrases; give more texts"
         )
-    spread, noise, mean = combine(corpora)
-    rows, ratios = directions_of(spread, noise, min(MOST, len(noise)), ridge)
-    return DirectionTable.of(rows, mean), ratios
+    sums = combine(corpora)
+    rows, ratios = directions_of(sums.spread, sums.against(topic_weight), min(MOST, len(sums.mean)), ridge)
+    return DirectionTable.of(rows, sums.mean), ratios
 
 
 # Statistics of pairs of texts and paraphrases

@@ -15,6 +15,7 @@ from alimark._util.registry import Registry
 from alimark.embedding import onnx_graph
 from alimark.embedding.base import Embedder, ModelFiles
 from alimark.embedding.onnx import OnnxEmbedder
+from alimark.embedding.prefix import PrefixedEmbedder
 from alimark.embedding.sentence_transformers import TorchEmbedder
 from alimark.errors import ModelError
 
@@ -38,7 +39,8 @@ def load_embedder(
 
     Args:
         name: A name from `alimark models list`, a folder in sentence-transformers form, a hub id, or a name that an installed
-            package adds by an entry point of the group `alimark.embedders`.
+            package adds by an entry point of the group `alimark.embedders`. `NAME#INSTRUCTION` puts an instruction before
+            each text, as models such as INSTRUCTOR want it.
         backend: "onnx" runs onnxruntime on the CPU, "torch" runs sentence-transformers. "auto" takes "onnx" on the CPU where
             alimark can write the graph of the model, else "torch".
         device: A torch device such as "cuda"; the CPU by default.
@@ -55,22 +57,52 @@ def load_embedder(
         >>> load_embedder("stand-in").dimension
         64
     """
-    if _registered(name):
-        return EMBEDDERS.get(name)()
+    base, prefix = split_prefix(name)
+    if _registered(base):
+        registered = EMBEDDERS.get(base)()
+        return PrefixedEmbedder(registered, prefix) if prefix else registered
     if backend not in ("auto", "onnx", "torch"):
         raise ValueError(f"backend must be auto, onnx or torch, not {backend!r}")
     on_cpu = device in (None, "cpu")
     if backend == "onnx" and not on_cpu:
         raise ModelError(f'the ONNX embedder runs on the CPU; for device {device!r} use backend="torch"')
-    model = _find(name)
+    model = load_model_files(base)
     if backend == "torch" or not on_cpu:
-        return TorchEmbedder(model, device)
-    try:
-        return OnnxEmbedder(model, threads)
-    except onnx_graph.UnknownArchitecture as error:
-        if backend == "onnx":
-            raise onnx_graph.UnknownArchitecture(f'{name}: {error}; use backend="torch"') from error
-        return TorchEmbedder(model)
+        loaded: Embedder = TorchEmbedder(model, device, prefix)
+    else:
+        try:
+            if prefix and not onnx_graph.pools_prefix(model.folder, model.name):
+                raise onnx_graph.UnknownArchitecture("the graph cannot leave an instruction out of the mean")
+            loaded = OnnxEmbedder(model, threads)
+        except onnx_graph.UnknownArchitecture as error:
+            if backend == "onnx":
+                raise onnx_graph.UnknownArchitecture(f'{name}: {error}; use backend="torch"') from error
+            loaded = TorchEmbedder(model, None, prefix)
+    return PrefixedEmbedder(loaded, prefix) if prefix else loaded
+
+
+def split_prefix(name: str) -> tuple[str, str]:
+    """Divides the name of an embedder into the model and the instruction that is put before each text.
+
+    Args:
+        name: `NAME` or `NAME#INSTRUCTION`.
+
+    Returns:
+        The model's name, and the instruction or "".
+
+    Raises:
+        ModelError: There is nothing after the #.
+
+    Example:
+        >>> split_prefix("hkunlp/instructor-large#Represent the sentence for cosine similarity:")
+        ('hkunlp/instructor-large', 'Represent the sentence for cosine similarity:')
+    """
+    base, sign, prefix = name.partition("#")
+    if not sign or Path(name).expanduser().exists():
+        return name, ""
+    if not prefix.strip():
+        raise ModelError(f"{name!r} has no instruction after the #; write NAME#INSTRUCTION, or the name alone")
+    return base, prefix.strip()
 
 
 def _registered(name: str) -> bool:
@@ -80,7 +112,12 @@ def _registered(name: str) -> bool:
     return name not in store.names() and not Path(name).is_dir() and name in EMBEDDERS
 
 
-def _find(name: str) -> ModelFiles:
+def load_model_files(name: str) -> ModelFiles:
+    """Finds the files of an embedding model by name, folder or hub id, and downloads them where necessary.
+
+    Raises:
+        ModelError: The model cannot be found, or has no safetensors.
+    """
     from alimark.models import store
 
     folder = store.resolve(name)

@@ -145,6 +145,17 @@ def _read_pooling(folder: Path) -> Literal["mean", "cls"]:
     raise UnknownArchitecture(f"cannot write the pooling {modes!r} as a graph")
 
 
+def pools_prefix(folder: Path, name: str) -> bool:
+    """Whether the tokens of an instruction count in the pooled vector, as they do unless the model says otherwise.
+
+    The published INSTRUCTOR models do not say so in their files; sentence-transformers knows them by name, as this does.
+    """
+    if "instructor" in Path(name).name.lower():
+        return False
+    poolings = [module for kind, module in read_modules(folder) if kind == "Pooling"]
+    return all(read_json(module / "config.json").get("include_prompt", True) for module in poolings)
+
+
 def _read_max_tokens(transformer: Path, config: dict[str, Any]) -> int:
     """The maximum number of tokens of a text: the number in the configuration, and at most the positions of the model."""
     positions = config.get("max_position_embeddings", 512)

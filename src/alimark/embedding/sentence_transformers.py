@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,17 @@ from alimark.embedding import onnx_graph
 from alimark.embedding.base import MAX_CHARACTERS, LoadedEmbedder, ModelFiles, Progress, Vectors, cut_text
 from alimark.errors import MissingExtra, ModelError
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
 
 class TorchEmbedder(LoadedEmbedder):
     """Runs sentence-transformers in float32, on the CPU unless `device` names another."""
 
     backend = "sentence-transformers"
 
-    def __init__(self, model: ModelFiles, device: str | None = None) -> None:
+    def __init__(self, model: ModelFiles, device: str | None = None, prefix: str = "") -> None:
+        """`prefix` is the instruction that begins every text, for models that leave its tokens out of the mean."""
         super().__init__(model)
         _refuse_pickles(model.folder)
         try:
@@ -47,17 +51,26 @@ class TorchEmbedder(LoadedEmbedder):
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self._encoder.max_seq_length)
         self._padding = self._encoder.tokenizer.pad_token_id or 0
+        self._prefix_tokens = 0
+        if prefix and not onnx_graph.pools_prefix(model.folder, model.name):
+            self._encoder.set_pooling_include_prompt(False)
+            self._prefix_tokens = self._leading_tokens(prefix)
         self._lock = threading.Lock()
         # A GPU needs large batches of similar length; a CPU gains nothing from them.
         target: Any = self._encoder.device
         self._batch, self._window = (32, 512) if target.type == "cpu" else (256, 4096)
         self._recorded: Any = None
-        if target.type == "cuda":
+        if target.type == "cuda" and not self._prefix_tokens:
             from alimark.embedding.cuda_graphs import RecordedEncoder
 
             longest = int(self._encoder.max_seq_length or 512)
             self._recorded = RecordedEncoder(self._forward, target, self._padding, longest)
         self.dimension = int(self._encode([""]).shape[1])
+
+    @property
+    def encoder(self) -> SentenceTransformer:
+        """The model of sentence-transformers."""
+        return self._encoder
 
     def _embed_window(
         self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
@@ -102,10 +115,19 @@ class TorchEmbedder(LoadedEmbedder):
             ids[i, : len(row)], mask[i, : len(row)] = row, 1
         return self._forward(*(torch.from_numpy(part).to(self._encoder.device) for part in (ids, mask))).cpu()
 
+    def _leading_tokens(self, prefix: str) -> int:
+        """The number of tokens of an instruction with those before it, but without those that end a text."""
+        ids = self._tokenizer.encode(prefix).ids
+        special = set(self._encoder.tokenizer.all_special_ids)
+        return len(ids) - int(bool(ids) and ids[-1] in special)
+
     def _forward(self, ids: Any, mask: Any) -> Any:
         import torch
 
-        answer = self._encoder({"input_ids": ids, "attention_mask": mask})
+        features = {"input_ids": ids, "attention_mask": mask}
+        if self._prefix_tokens:
+            features["prompt_length"] = self._prefix_tokens
+        answer = self._encoder(features)
         return torch.nn.functional.normalize(answer["sentence_embedding"], dim=1)
 
 

@@ -189,15 +189,19 @@ class Session:
 
     def _best(self) -> Candidate | None:
         """The candidate with the highest worth that the splitter finds again; equal ones come in random order."""
-        usable = self._usable()
-        random.Random(f"{self.seed}/{len(self.text.units)}").shuffle(usable)
-        return self._first_kept_by_splitter(sorted(usable, key=self._worth, reverse=True))
+        return self._first_kept_by_splitter(self._best_first(self._usable()))
+
+    def _best_first(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """The candidates by falling worth, equal ones in random order."""
+        shuffled = list(candidates)
+        random.Random(f"{self.seed}/{len(self.text.units)}").shuffle(shuffled)
+        return sorted(shuffled, key=self._worth, reverse=True)
 
     def _flawed(self) -> Candidate | None:
         """The best candidate with another sentence boundary or cut off, so that the text goes on where there is no other."""
         for flaw in ("resplit", "unfinished"):
             if flawed := [candidate for candidate in self._drawn if candidate.flaw == flaw]:
-                return max(flawed, key=self._worth)
+                return self._best_first(flawed)[0]
         return None
 
     def append(self, chosen: Candidate) -> None:

@@ -145,7 +145,7 @@ def _content(fields: JsonObject) -> KeyContent:
     else:
         if not isinstance(fields["parameters"], dict):
             raise ValueError("parameters")
-        parameters = specification.of(fields["parameters"])
+        parameters = specification.parse(fields["parameters"])
         embedder, fingerprint = str(fields.get("embedder", "")), str(fields.get("fingerprint", ""))
     secret = base64.b64decode(fields["secret"], validate=True)
     return KeyContent(

@@ -14,6 +14,12 @@ from alimark.keys.arithmetic import pack_bits
 from alimark.keys.derivation import many_vectors
 from alimark.keys.key import Key
 
+_REWRITE_NOISE = 0.5
+"""The mean square that a rewrite adds to a projection, where 1 is that of ordinary sentences (docs/soft.md, "Selection").
+
+Detection divides the projections of a sentence by their size, to which a rewrite adds. So version 3 prefers a candidate that
+points along its block's direction over one that is merely far out, as far as the noise leaves a difference."""
+
 
 def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
     """The projections of each embedding on the secret vectors, (n, M)."""
@@ -47,13 +53,16 @@ class Carried(NamedTuple):
 
     bits: int
     worth: float
-    """The value that selection compares: the bits that agree, or for soft keys the projection on the block's direction."""
+    """The value that selection compares: the bits that agree, or for soft keys the projection on the block's direction,
+    which version 3 divides by the size that the unit's projections have after a rewrite."""
 
 
 def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
     """How well each unit, a row of projections, agrees with the block whose direction is `target`."""
     bits = ((projections >= 0) == (target > 0)).sum(axis=1)
     worths = projections @ target if key.soft else bits
+    if key.soft_version >= 3:
+        worths = worths / np.sqrt((projections**2).mean(axis=1) + _REWRITE_NOISE)
     return list(map(Carried, bits.tolist(), worths.tolist()))
 
 

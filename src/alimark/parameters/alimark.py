@@ -22,6 +22,8 @@ SOFT_VERSION = 3
 """The newest version of soft decisions, and the default; `alimark.detection.soft_versions` defines all of them."""
 DEFAULT_DECISION: Final = "soft"
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
+WIDE_BLOCK_SIZE = 64
+"""The block size of version-3 keys whose embedder has a table of directions: more of them still say something."""
 HARD_BLOCK_SIZE = 8
 DEFAULT_RUN = (4,)
 """The sentences of each block of a version-3 key."""
@@ -129,6 +131,8 @@ class AliMarkParameters(SchemeParameters):
         if version == 3:
             wanted.setdefault("run", DEFAULT_RUN)
             spans = 0 if table is None else len(table.rows)
+            if wanted.get("block_size") is None and wanted.get("span") is None and spans >= WIDE_BLOCK_SIZE:
+                wanted["block_size"] = WIDE_BLOCK_SIZE
         block_size, span = _shape(decision, spans, wanted.pop("block_size", None), wanted.pop("span", None))
         if version == 3 and span is not None and table is not None:
             wanted.setdefault("directions", table.digest)

@@ -43,6 +43,9 @@ class SchemeParameters:
     """Named sets of parameters that replace the defaults; "paper" has those of the experiments in the AliMark paper."""
     embeds: ClassVar[bool] = False
     """Whether a key names a sentence embedder."""
+    earlier: ClassVar[Mapping[str, object]] = MappingProxyType({})
+    """Parameters that were added after a release, with the values that keep what that release did. Key files do not hold
+    them at these values, so that key files of that release and the ids of their keys stay the same."""
 
     @classmethod
     def of(
@@ -68,6 +71,18 @@ class SchemeParameters:
         wanted = {**cls._preset(preset), **given}
         cls.check_names(wanted)
         return cls(**{name: _converted(defaults[name], value, name) for name, value in wanted.items()})
+
+    @classmethod
+    def parse(cls, stored: JsonObject) -> Self:
+        """Reads the parameters of a key file. Those that an earlier release did not have get the values of `earlier`.
+
+        Args:
+            stored: The parameters as `to_json` returns them.
+
+        Raises:
+            KeyFileError: A name is unknown, or a value is invalid.
+        """
+        return cls.of({**cls.earlier, **stored})
 
     @classmethod
     def _preset(cls, preset: str | None) -> Mapping[str, object]:
@@ -110,8 +125,12 @@ class SchemeParameters:
         """Checks the dimension of the embedder; raises KeyMismatch if the parameters need another."""
 
     def to_json(self) -> JsonObject:
-        """The parameters as a key file holds them."""
-        return asdict(self)
+        """The parameters as a key file holds them: without those that have their values of `earlier`."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in self.earlier or value != self.earlier[name]
+        }
 
     def keys(self) -> list[str]:
         """The names of the parameters."""
@@ -121,6 +140,12 @@ class SchemeParameters:
         if name not in self.keys():
             raise KeyError(name)
         return getattr(self, name)
+
+
+def check_bias(bias: str) -> None:
+    """Checks the parameter that says where a token-level scheme adds its bias; raises KeyFileError if it is invalid."""
+    if bias not in ("logits", "nucleus"):
+        raise KeyFileError(f"bias must be logits (before temperature and top-p) or nucleus (after them), not {bias!r}")
 
 
 def _converted(default: Any, value: Any, name: str) -> Any:

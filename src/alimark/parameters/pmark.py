@@ -10,6 +10,8 @@ from alimark.errors import KeyFileError
 from alimark.parameters.base import SchemeParameters
 
 _MEDIANS = ("prior", "sampled")
+_ESTIMATORS = ("harrell-davis", "sample")
+_DECAYS = ("median", "threshold")
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,19 @@ class PMarkParameters(SchemeParameters):
     scheme: ClassVar[str] = "pmark"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"median": "sampled"}}
     embeds: ClassVar[bool] = True
+    earlier: ClassVar[Mapping[str, object]] = {"estimator": "sample", "decay_from": "threshold"}
 
     channels: int = 4
     median: str = "prior"
     samples: int = 64
     decay: float = 250.0
     threshold: float = 0.001
+    """The distance on the wrong side of the median up to which a sentence counts in full."""
+    estimator: str = "harrell-davis"
+    """How a median is estimated from samples: "harrell-davis", a weighted mean of all of them, or "sample", their median."""
+    decay_from: str = "median"
+    """Where the decay of the soft count begins: "median", as in the code of the authors, where the count drops at the
+    threshold; or "threshold", where it does not drop."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= 16:
@@ -38,3 +47,7 @@ class PMarkParameters(SchemeParameters):
             raise KeyFileError(f"samples must be from 2 to 4096, not {self.samples}")
         if not 0 < self.decay <= 1e6 or not 0 <= self.threshold < 1:
             raise KeyFileError("decay must be between 0 and a million, and threshold between 0 and 1")
+        if self.estimator not in _ESTIMATORS:
+            raise KeyFileError(f"estimator must be harrell-davis or sample, not {self.estimator!r}")
+        if self.decay_from not in _DECAYS:
+            raise KeyFileError(f"decay_from must be median or threshold, not {self.decay_from!r}")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.errors import KeyFileError
-from alimark.parameters.base import DEFAULT_TOKENIZER, FittedData, SchemeParameters
+from alimark.parameters.base import DEFAULT_TOKENIZER, FittedData, SchemeParameters, check_bias
 
 BLOCKS = 2
 """The number of residual blocks of the network."""
@@ -22,6 +22,7 @@ class SIRParameters(SchemeParameters):
 
     scheme: ClassVar[str] = "sir"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}}
+    earlier: ClassVar[Mapping[str, object]] = {"bias": "nucleus"}
     embeds: ClassVar[bool] = True
 
     delta: float = 1.0
@@ -34,6 +35,9 @@ class SIRParameters(SchemeParameters):
     """The number of outputs of the network."""
     tokenizer: str = DEFAULT_TOKENIZER
     vocabulary: str = ""
+    bias: str = "logits"
+    """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
+    after both."""
 
     def __post_init__(self) -> None:
         if not 0 < self.delta <= 100:
@@ -42,6 +46,7 @@ class SIRParameters(SchemeParameters):
             raise KeyFileError("chunk must be at least 1, and window at least chunk and at most 4096")
         if not 2 <= self.dimension <= 10_000:
             raise KeyFileError(f"dimension must be from 2 to 10000, not {self.dimension}")
+        check_bias(self.bias)
 
     def check_fitted(self, fitted: FittedData | None) -> None:
         """Checks that there is a trained network with this number of outputs; raises KeyFileError if not."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from alimark.errors import ContextFull, LLMError
@@ -24,14 +25,21 @@ if TYPE_CHECKING:
 # A nucleus seldom holds more tokens. Where it does, all tokens are sorted on transformers, and cut off on llama.cpp.
 _LIKELIEST = 1024
 
+Bias = Callable[["torch.Tensor"], "torch.Tensor"]
+"""From tokens, one row for each text, to the numbers that are added to their logits."""
+
 _SAMPLE = "The keeper's map, 12.5 miles wide (or so), was older than the town."
 
 
 class Source(Protocol):
     """A batch of texts in progress."""
 
-    def candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """For each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf after the last."""
+    def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """For each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf after the last.
+
+        Args:
+            bias: What is added to the logits after the repetition penalty and before temperature and top-p, if anything.
+        """
         ...
 
     def take(self, tokens: torch.Tensor) -> None:
@@ -159,7 +167,7 @@ class TorchSource:
         self._new = self._ids
         self._cache: Any = DynamicCache(config=llm.model.config)
 
-    def candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
         places = (self._mask.cumsum(dim=1) - 1).clamp(min=0)[:, -self._new.shape[1] :]
@@ -170,6 +178,8 @@ class TorchSource:
         logits = self.penalised(answer.logits[:, -1].float())
         if not self._sampling.may_end:
             logits[:, self._llm.control] = -torch.inf
+        if bias is not None:
+            logits += bias(torch.arange(logits.shape[1], device=logits.device).expand_as(logits))
         return nucleus(logits / self._sampling.temperature, self._sampling.top_p)
 
     def penalised(self, logits: torch.Tensor) -> torch.Tensor:
@@ -246,21 +256,26 @@ class LlamaSource:
         self._llm, self._sampling = llm, sampling
         self._rows = [(slot, list(prompt)) for slot, prompt in enumerate(prompts)]
 
-    def candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
+        # The server cannot add a bias, so temperature and top-p, which come after it, are applied here.
+        sampling = self._sampling if bias is None else replace(self._sampling, temperature=1.0, top_p=1.0)
         with ThreadPoolExecutor(len(self._rows)) as pool:
-            likeliest = list(pool.map(self._request, self._rows))
+            likeliest = list(pool.map(lambda row: self._request(row, sampling), self._rows))
         width = max(map(len, likeliest))
         tokens = torch.tensor([[token for token, _ in row] + [0] * (width - len(row)) for row in likeliest])
         chances = torch.tensor([[chance for _, chance in row] + [0.0] * (width - len(row)) for row in likeliest])
         logs = chances.log()
+        if bias is not None:
+            places, best = nucleus((logs + bias(tokens)) / self._sampling.temperature, self._sampling.top_p)
+            return tokens.gather(1, places), best
         return tokens, logs - logs.logsumexp(dim=1, keepdim=True)
 
-    def _request(self, row: tuple[int, list[int]]) -> list[tuple[int, float]]:
+    def _request(self, row: tuple[int, list[int]], sampling: Sampling) -> list[tuple[int, float]]:
         """The likeliest next tokens of a row and their probabilities."""
         slot, ids = row
-        body = self._llm._body(ids, self._sampling, 1, 0)
+        body = self._llm._body(ids, sampling, 1, 0)
         body |= {"stop": [], "id_slot": slot, "cache_prompt": True, "n_probs": _LIKELIEST, "post_sampling_probs": True,
                  "response_fields": ["completion_probabilities"]}  # fmt: skip
         [answer] = self._llm._server.post("/completion", body)["completion_probabilities"]

@@ -21,7 +21,7 @@ from alimark.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 if TYPE_CHECKING:
     import torch
 
-    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_engines import Bias, Engine
 
 Ended = Literal["complete", "model ended", "token limit"]
 
@@ -60,6 +60,16 @@ class Step:
 class Marker(Protocol):
     """The part of a watermark that chooses tokens. Every batch of texts has its own marker."""
 
+    def bias(self, text_ids: torch.Tensor) -> Bias | None:
+        """What is added to the logits before temperature and top-p; None where nothing is added.
+
+        Called once for each step, before `choose`.
+
+        Args:
+            text_ids: The tokens that each text has so far.
+        """
+        ...
+
     def choose(self, step: Step) -> torch.Tensor:
         """Chooses a token for each row."""
         ...
@@ -71,6 +81,9 @@ class Marker(Protocol):
 
 class Unmarked:
     """Samples by the model's probabilities, without a mark."""
+
+    def bias(self, text_ids: torch.Tensor) -> None:
+        return None
 
     def choose(self, step: Step) -> torch.Tensor:
         return step.sampled(step.logs)
@@ -86,6 +99,22 @@ class PerKey:
         import torch
 
         self._parts = [(torch.tensor(rows, device=device), marker) for rows, marker in parts]
+
+    def bias(self, text_ids: torch.Tensor) -> Bias | None:
+        parts = [(rows, marker.bias(text_ids[rows])) for rows, marker in self._parts]
+        if all(bias is None for _, bias in parts):
+            return None
+
+        def together(tokens: torch.Tensor) -> torch.Tensor:
+            import torch
+
+            added = torch.zeros(tokens.shape, device=tokens.device)
+            for rows, bias in parts:
+                if bias is not None:
+                    added[rows] = bias(tokens[rows])
+            return added
+
+        return together
 
     def choose(self, step: Step) -> torch.Tensor:
         chosen = step.tokens[:, 0].clone()
@@ -187,7 +216,7 @@ class _Batch:
     def _sample(self) -> Step:
         import torch
 
-        tokens, logs = self._source.candidates()
+        tokens, logs = self._source.candidates(self._marker.bias(self._text_ids))
         number = torch.full((len(tokens),), self._text_ids.shape[1], device=self._text_ids.device)
         return Step(tokens, logs, self._text_ids, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
 

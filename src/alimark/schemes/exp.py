@@ -91,6 +91,9 @@ class ExponentialMinimum:
         self._secret, self._length = _prf.on(device, secret), parameters.length
         self._first = torch.tensor(first, device=device)
 
+    def bias(self, text_ids: torch.Tensor) -> None:
+        return None
+
     def choose(self, step: Step) -> torch.Tensor:
         place = (self._first + step.number) % self._length
         xi = _prf.torch_unit(_prf.torch_hashed(self._secret, place[:, None], step.tokens))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import WatermarkLogitsProcessor
 
-    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_engines import Bias, Engine
     from alimark.schemes._token_sampling import Step
 
 
@@ -98,21 +98,32 @@ def binomial_tail(green: int, total: int, gamma: float) -> float:
 
 
 class GreenBias:
-    """Adds delta to the logits of green tokens. The first tokens of a text, which have too little context, are not biased."""
+    """Adds delta to the logits of green tokens, before or after temperature and top-p as the key says.
+
+    The first tokens of a text, which have too little context, are not biased.
+    """
 
     def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: torch.device | str) -> None:
         self._secret, self._parameters = _prf.on(device, secret), parameters
+
+    def bias(self, text_ids: torch.Tensor) -> Bias | None:
+        return self._added(text_ids) if self._parameters.bias == "logits" else None
 
     def choose(self, step: Step) -> torch.Tensor:
         return step.sampled(self.biased(step))
 
     def biased(self, step: Step) -> torch.Tensor:
-        """The biased log-probabilities, not normalised."""
-        if step.number < self._parameters.context:
-            return step.logs
-        context = step.text_ids[:, -self._parameters.context :]
-        green = torch_green(self._secret, context, step.tokens, self._parameters.gamma)
-        return step.logs + self._parameters.delta * green
+        """The biased log-probabilities, not normalised. Those of a key that adds to the logits are biased already."""
+        added = self._added(step.text_ids) if self._parameters.bias == "nucleus" else None
+        return step.logs if added is None else step.logs + added(step.tokens)
+
+    def _added(self, text_ids: torch.Tensor) -> Bias | None:
+        """What is added to the tokens after these texts."""
+        parameters = self._parameters
+        if text_ids.shape[1] < parameters.context:
+            return None
+        context = text_ids[:, -parameters.context :]
+        return lambda tokens: parameters.delta * torch_green(self._secret, context, tokens, parameters.gamma)
 
     def keep(self, rows: torch.Tensor) -> None:
         pass

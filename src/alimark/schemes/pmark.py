@@ -8,6 +8,7 @@ detection must then do too, or taken to be 0 ("prior").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from alimark.generation.candidates import FirstSentence, Text
 from alimark.generation.selection import Weight
 from alimark.keys.arithmetic import orthonormal
 from alimark.keys.key import Key
-from alimark.llm.base import Request, Sampling
+from alimark.llm.base import Draw, Request, Sampling
 from alimark.parameters.pmark import PMarkParameters
 from alimark.schemes.sentence import SentenceRival, count_z, in_chunks
 from alimark.text.splitting import splitter
@@ -40,11 +41,51 @@ def unpack(data: bytes, *shape: int) -> Bits:
     return np.unpackbits(np.frombuffer(data, np.uint8))[:count].reshape(shape).astype(bool)
 
 
-def soft_counts(cosines: Floats, medians: Floats, bits: Bits, decay: float, threshold: float) -> Floats:
+def soft_counts(
+    cosines: Floats, medians: Floats, bits: Bits, decay: float, threshold: float, *, decay_from: str = "median"
+) -> Floats:
     """The soft count of each cosine: 1 on the side of the median that the bit names or within `threshold` of it, else less than
-    1 by exponential decay with the distance."""
+    1 by exponential decay with the distance from the median or, with `decay_from="threshold"`, from the threshold."""
     beyond = np.where(bits, medians - cosines, cosines - medians)
-    return np.asarray(np.exp(-decay * np.maximum(beyond - threshold, 0.0)))
+    if decay_from == "threshold":
+        return np.asarray(np.exp(-decay * np.maximum(beyond - threshold, 0.0)))
+    return np.asarray(np.where(beyond <= threshold, 1.0, np.exp(-decay * np.maximum(beyond, 0.0))))
+
+
+@lru_cache(maxsize=256)
+def _harrell_davis_weights(count: int) -> Floats:
+    """The weight of each of `count` sorted values: the probabilities that the beta distribution with both parameters equal to
+    (count + 1) / 2 gives to equal parts of the interval from 0 to 1."""
+    # With x = sin(angle)^2 the density becomes sin(2 angle)^count, which Gauss-Legendre quadrature integrates exactly enough.
+    nodes, shares = np.polynomial.legendre.leggauss(32)
+    borders = np.arcsin(np.sqrt(np.arange(count + 1) / count))
+    middles, halves = (borders[1:] + borders[:-1]) / 2, np.diff(borders) / 2
+    angles = middles[:, None] + halves[:, None] * nodes
+    weights = halves * (np.sin(2 * angles) ** count @ shares)
+    return np.asarray(weights / weights.sum())
+
+
+def harrell_davis(values: Floats) -> Floats:
+    """The Harrell-Davis estimate of the median of each column: a weighted mean of the sorted values.
+
+    It is less noisy than the sample median, which uses only one or two of the values.
+
+    Args:
+        values: The samples, one per row.
+
+    Returns:
+        The estimate for each column, or a single number if `values` has one dimension.
+
+    Example:
+        >>> float(harrell_davis(np.array([1.0, 2.0, 3.0])))
+        2.0
+    """
+    return np.asarray(_harrell_davis_weights(len(values)) @ np.sort(values, axis=0))
+
+
+def median_of(values: Floats, estimator: str) -> Floats:
+    """The median of each column by the estimator that a key names."""
+    return harrell_davis(values) if estimator == "harrell-davis" else np.asarray(np.median(values, axis=0))
 
 
 class ChannelRule:
@@ -59,7 +100,7 @@ class ChannelRule:
     def __init__(self, key: Key) -> None:
         parameters = key.parameters_as(PMarkParameters)
         self.key, self.size, self.sampled = key, parameters.channels, parameters.median == "sampled"
-        self.stops = not self.sampled
+        self.stops, self._estimator = not self.sampled, parameters.estimator
         self._vectors: dict[int, Floats] = {}
         self._done = 0
 
@@ -104,7 +145,7 @@ class ChannelRule:
         matches = np.zeros(len(seen), np.int64)
         for channel, bit in enumerate(bits):
             values = seen[:, channel]
-            median = float(np.median(values[kept])) if self.sampled and kept.any() else 0.0
+            median = float(median_of(values[kept], self._estimator)) if self.sampled and kept.any() else 0.0
             right = (values >= median) == bit
             matches += right
             kept &= right
@@ -149,7 +190,10 @@ class PMark(SentenceRival):
         total = seen.size
         # The soft count of each sentence and channel if its bit is 0, and if it is 1.
         either = np.stack([
-            soft_counts(seen, medians, np.full(seen.shape, bit), parameters.decay, parameters.threshold)
+            soft_counts(
+                seen, medians, np.full(seen.shape, bit), parameters.decay, parameters.threshold,
+                decay_from=parameters.decay_from,
+            )
             for bit in (False, True)
         ])  # fmt: skip
 
@@ -173,17 +217,38 @@ class PMark(SentenceRival):
         return Statistic.of_z(count_z(soft, total, 0.5), null, 0.5**total, evidence, warnings)
 
     def _medians(self, sentences: Sequence[str], llm: LLM, samples: int) -> Floats:
-        """The median of each channel among samples of the model for each sentence. The first has no context and gets 0."""
-        cutter = splitter(self.key.splitter)
+        """The median of each channel among samples of the model for each sentence.
+
+        The first sentence has no context and gets 0, as do the sentences after which the model has no room.
+        """
+        cutter, estimator = splitter(self.key.splitter), self.key.parameters_as(PMarkParameters).estimator
         medians = np.zeros((len(sentences), self.rule(self.key).size))
-        for t in range(1, len(sentences)):
-            request = Request(" ".join(sentences[:t]), samples, seed=t)
-            try:
-                [draws] = llm.draw([request], Sampling(), FirstSentence(cutter))
-            except ContextFull:
-                break
-            candidates = map(Text(cutter).candidate, draws)
-            units = [candidate.unit for candidate in candidates if not candidate.flaw]
-            if units:
-                medians[t] = np.median(self.see(self.embedder.embed(units)), axis=0)
+        requests = [Request(" ".join(sentences[:t]), samples, seed=t) for t in range(1, len(sentences))]
+        drawn = [
+            [candidate.unit for candidate in map(Text(cutter).candidate, draws) if not candidate.flaw]
+            for draws in _drawn_while_room(requests, llm, FirstSentence(cutter))
+        ]
+        units = list(dict.fromkeys(unit for some in drawn for unit in some))
+        if not units:
+            return medians
+        seen = dict(zip(units, self.see(self.embedder.embed(units)), strict=True))
+        for t, some in enumerate(drawn, 1):
+            if some:
+                medians[t] = median_of(np.stack([seen[unit] for unit in some]), estimator)
         return medians
+
+
+def _drawn_while_room(requests: Sequence[Request], llm: LLM, over: FirstSentence) -> list[list[Draw]]:
+    """The draws of the first requests, up to the one whose context leaves the model no room; contexts grow.
+
+    All requests are drawn in one call, since a model draws for many contexts in hardly more time than for one. If one has no
+    room, the call is repeated for halves.
+    """
+    try:
+        return llm.draw(requests, Sampling(), over) if requests else []
+    except ContextFull:
+        if len(requests) == 1:
+            return []
+    half = len(requests) // 2
+    drawn = _drawn_while_room(requests[:half], llm, over)
+    return drawn if len(drawn) < half else drawn + _drawn_while_room(requests[half:], llm, over)

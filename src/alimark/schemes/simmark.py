@@ -196,6 +196,7 @@ class SimMark(SentenceRival):
             arrays |= {"mean": mean, "components": rows}
         origin = corpus.origin(embedder) | {
             "pairs": len(neighbours), "distance": distance, "components": components, "closeness": [low, high],
+            "interval": [round(value, 4) for value in arrays["interval"].tolist()],
         }  # fmt: skip
         return Fitted(cls.scheme, arrays, origin)
 

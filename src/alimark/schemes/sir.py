@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from alimark.embedding.base import Embedder
-    from alimark.schemes._token_engines import Engine
+    from alimark.schemes._token_engines import Bias, Engine
     from alimark.schemes._token_sampling import Step
 
 Array = NDArray[np.float32]
@@ -160,28 +160,47 @@ class Network:
 
 
 class MeaningBias:
-    """Adds delta times the sign of its output to the logit of every token; the signs change from chunk to chunk."""
+    """Adds delta times the sign of its output to the logit of every token; the signs change from chunk to chunk.
+
+    The key says whether this is done before or after temperature and top-p.
+    """
 
     def __init__(self, mark: SIR, device: torch.device) -> None:
         self._mark, self._device = mark, device
         self._secret = _prf.on(device, mark.secret)
         self._signs: torch.Tensor | None = None
 
+    def bias(self, text_ids: torch.Tensor) -> Bias | None:
+        return self._added(text_ids) if self._mark.parameters.bias == "logits" else None
+
     def choose(self, step: Step) -> torch.Tensor:
+        return step.sampled(self.biased(step))
+
+    def biased(self, step: Step) -> torch.Tensor:
+        """The biased log-probabilities, not normalised. Those of a key that adds to the logits are biased already."""
+        added = self._added(step.text_ids) if self._mark.parameters.bias == "nucleus" else None
+        return step.logs if added is None else step.logs + added(step.tokens)
+
+    def _added(self, text_ids: torch.Tensor) -> Bias | None:
+        """What is added to the tokens after these texts. The network is run at the start of each chunk."""
         import torch
 
-        parameters = self._mark.parameters
-        if step.number < parameters.chunk:
-            return step.sampled(step.logs)
-        if step.number % parameters.chunk == 0:
+        parameters, number = self._mark.parameters, text_ids.shape[1]
+        if number < parameters.chunk:
+            return None
+        if number % parameters.chunk == 0:
             read = self._mark.tokenizer.text
-            contexts = [read(ids).strip() for ids in step.text_ids[:, -parameters.window :].tolist()]
+            contexts = [read(ids).strip() for ids in text_ids[:, -parameters.window :].tolist()]
             self._signs = torch.from_numpy(self._mark.biases(contexts)).to(self._device)
-        assert self._signs is not None  # set at the first multiple of `chunk`
-        # The same assignment as in `assigned`: the upper 32 bits, scaled to the dimension.
-        upper = (_prf.torch_hashed(self._secret, step.tokens) >> 32) & 0xFFFFFFFF
-        bias = self._signs.gather(1, upper * parameters.dimension >> 32)
-        return step.sampled(step.logs + parameters.delta * bias)
+        signs = self._signs
+        assert signs is not None  # set at the first multiple of `chunk`
+
+        def added(tokens: torch.Tensor) -> torch.Tensor:
+            # The same assignment as in `assigned`: the upper 32 bits, scaled to the dimension.
+            upper = (_prf.torch_hashed(self._secret, tokens) >> 32) & 0xFFFFFFFF
+            return parameters.delta * signs.gather(1, upper * parameters.dimension >> 32)
+
+        return added
 
     def keep(self, rows: torch.Tensor) -> None:
         self._signs = None if self._signs is None else self._signs[rows]

@@ -181,6 +181,9 @@ class Tournament:
         self._context: torch.Tensor | None = None
         self._seen: torch.Tensor | None = None
 
+    def bias(self, text_ids: torch.Tensor) -> None:
+        return None
+
     def choose(self, step: Step) -> torch.Tensor:
         return step.sampled(self.played(step))
 

@@ -70,3 +70,27 @@ class TestNullTables:
         assert (least[13], most[13], least[1], most[1]) == (7, 20, 1, 2)
         with pytest.raises(AlimarkError, match="alpha"):
             null_tables.prefix_lengths(5, alpha=1.2)
+
+
+def test_prefix_lengths_are_those_of_the_decimal_numbers() -> None:
+    """0.28 of 25 sentences are 7 blocks; in floating point 0.28 * 25 is a little more, and its ceiling is 8."""
+    least, most = null_tables.prefix_lengths(25, 0.28, 1.16)
+    assert least[25] == 7
+    assert most[25] == 29
+    for alpha in (0.07, 0.14, 0.29, 0.55, 0.57, 0.58, 1.0):
+        least, most = null_tables.prefix_lengths(200, alpha, 2 + alpha)
+        hundredths = round(100 * alpha)
+        assert least.tolist() == [max(1, -(-hundredths * n // 100)) for n in range(201)]
+        assert most.tolist() == [max(1, -(-(200 + hundredths) * n // 100)) for n in range(201)]
+
+
+def test_prefix_lengths_of_the_paper() -> None:
+    least, most = null_tables.prefix_lengths(2000)
+    assert least.tolist() == [max(1, (n + 1) // 2) for n in range(2001)]
+    assert most.tolist() == [max(1, (3 * n + 1) // 2) for n in range(2001)]
+
+
+def test_the_documentation_names_the_length_of_the_shipped_tables() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-it-works.md").read_text("utf-8")
+    for m in (2, 4, 8, 16):
+        assert f"up to {null_tables.null_table(m, 2000).lengths[-1]:,} blocks" in " ".join(page.split())

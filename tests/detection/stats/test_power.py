@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 
+import numpy as np
 import pytest
 
 from alimark.detection.stats import power
@@ -35,13 +36,41 @@ def test_more_sentences_for_rarer_errors_and_fewer_for_soft_keys() -> None:
     assert rarer > needed
 
 
+def test_the_share_of_agreeing_bits_depends_on_the_block_size() -> None:
+    """0.82 was measured for 8 bits. The best of 64 candidates matches nearly all of 2 bits, and not 0.82 of 32."""
+    shares = [power.typical_agreement(m) for m in (1, 2, 4, 8, 16, 32, 64)]
+    assert shares == sorted(shares, reverse=True)
+    assert power.typical_agreement(8) == pytest.approx(0.82, abs=0.001)
+    assert power.typical_agreement(2) > 0.99
+    assert 0.6 < power.typical_agreement(32) < 0.7
+    best_of_twenty = np.random.default_rng(1).binomial(32, 0.5, (20_000, 20)).max(axis=1).mean() / 32
+    assert power.typical_agreement(32) == pytest.approx(best_of_twenty, abs=0.005)
+
+
+def test_two_sentences_are_not_enough_for_any_block_size() -> None:
+    for m in (2, 4, 8, 16, 32):
+        needed = sentences_needed(m, 0.01)
+        assert needed is not None
+        assert 3 <= needed <= 8
+
+
 def test_beyond_the_longest_text_there_is_no_number() -> None:
     assert simulate_sentences_needed(8, 0.01, longest=1) is None
 
 
 @pytest.mark.parametrize(
     ("block_size", "fpr", "version"),
-    [(4, 0.05, 0), (8, 0.05, 0), (8, 0.01, 0), (8, 0.001, 0), (16, 0.01, 0), (32, 0.01, 2), (8, 0.05, 2)],
+    [
+        (4, 0.05, 0),
+        (8, 0.05, 0),
+        (8, 0.01, 0),
+        (8, 0.001, 0),
+        (2, 0.01, 0),
+        (16, 0.01, 0),
+        (32, 0.01, 0),
+        (32, 0.01, 2),
+        (8, 0.05, 2),
+    ],
 )
 def test_tabled_values_are_those_of_the_simulation(block_size: int, fpr: float, version: int) -> None:
     assert sentences_needed(block_size, fpr, version) == simulate_sentences_needed(block_size, fpr, version)

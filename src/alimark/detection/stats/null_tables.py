@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -134,9 +135,16 @@ def prefix_lengths(
     """For each number of sentences, the fewest and the most blocks that it is aligned with."""
     if not 0 < alpha <= 1 <= beta <= 4:
         raise AlimarkError(f"alpha and beta must satisfy 0 < alpha <= 1 <= beta <= 4, not {alpha} and {beta}")
-    lengths = range(longest + 1)
-    least = np.array([max(1, math.ceil(alpha * n)) for n in lengths])
-    return least, np.array([max(1, math.ceil(beta * n)) for n in lengths])
+    return _shares_of_lengths(alpha, longest), _shares_of_lengths(beta, longest)
+
+
+def _shares_of_lengths(share: float, longest: int) -> NDArray[np.int64]:
+    """The ceiling of a share of each length from 0 to `longest`, at least 1.
+
+    The share is taken as the decimal number that it is written as. In floating point 0.28 * 25 is a little more than 7.
+    """
+    numerator, denominator = Fraction(repr(float(share))).as_integer_ratio()
+    return np.array([max(1, -(-numerator * n // denominator)) for n in range(longest + 1)])
 
 
 def paper_rule(m: int, longest: int, alpha: float = ALPHA, beta: float = BETA) -> Rule:

@@ -17,8 +17,9 @@ from alimark.keys.arithmetic import pack_bits
 from alimark.keys.derivation import run_numbers
 from alimark.parameters.alimark import DEFAULT_RUN
 
-TYPICAL_AGREEMENT = 0.82
-"""Share of bits that agree in unattacked text marked with 64 candidates; benchmarks/marked_texts.py measures it."""
+INDEPENDENT_CANDIDATES = 20.64
+"""As many independent candidates carry as much as 64 real ones, which resemble each other: 0.82 of 8 bits agree in unattacked
+text, as benchmarks/marked_texts.py measures it."""
 TYPICAL_WORTH = 1.9
 """The same for soft keys: the shift of a sentence along its block's direction, in standard deviations of unmarked ones."""
 LONGEST_NEEDED = 40
@@ -31,11 +32,11 @@ _LEAST_HARD_RATE, _LEAST_SOFT_RATE = 1e-4, 1e-3
 
 _TABLED: dict[int, dict[int, dict[float, int]]] = {
     0: {
-        2: {0.05: 16, 0.01: 21, 0.001: 28, 1e-4: 36},
-        4: {0.05: 7, 0.01: 10, 0.001: 15, 1e-4: 17},
+        2: {0.05: 3, 0.01: 4, 0.001: 6, 1e-4: 8},
+        4: {0.05: 3, 0.01: 4, 0.001: 7, 1e-4: 7},
         8: {0.05: 4, 0.01: 6, 0.001: 7, 1e-4: 10},
-        16: {0.05: 2, 0.01: 3, 0.001: 4, 1e-4: 5},
-        32: {0.05: 1, 0.01: 2, 0.001: 2, 1e-4: 2},
+        16: {0.05: 3, 0.01: 6, 0.001: 7, 1e-4: 9},
+        32: {0.05: 4, 0.01: 6, 0.001: 7, 1e-4: 10},
     },
     2: {
         8: {0.05: 4, 0.01: 5, 0.001: 6},
@@ -127,6 +128,27 @@ def simulate_sentences_needed(
     return next((count for count in range(1, longest + 1) if power(count) >= _FULL_POWER), None)
 
 
+def typical_agreement(block_size: int) -> float:
+    """The share of a block's bits that agree in unattacked text marked with 64 candidates.
+
+    The best of some candidates matches a large share of few bits, and a small share of many.
+
+    Args:
+        block_size: The bits of a block.
+
+    Returns:
+        The mean share of the best of `INDEPENDENT_CANDIDATES` sentences with random bits.
+
+    Example:
+        >>> [round(typical_agreement(m), 2) for m in (2, 4, 8, 16, 32)]
+        [1.0, 0.93, 0.82, 0.73, 0.66]
+    """
+    ways = np.array([math.comb(block_size, matches) for matches in range(block_size + 1)], float)
+    # At least k of the bits match in the best candidate, unless fewer match in all of them.
+    fewer = np.cumsum(ways / 2.0**block_size)[:-1]
+    return float((1 - fewer**INDEPENDENT_CANDIDATES).sum() / block_size)
+
+
 def _random_blocks(rng: np.random.Generator, m: int, *shape: int) -> Packed:
     if m < 64:
         return rng.integers(0, 1 << m, shape, np.uint64, endpoint=False)
@@ -150,7 +172,7 @@ def _hard_power(m: int, count: int, fpr: float) -> float:
     unmarked, others = _random_blocks(rng, m, 50, count, 2, 4), _random_blocks(rng, m, draws, length)
     threshold = np.quantile(scores(unmarked, others), 1 - fpr, method="higher")
     marked, blocks = _random_blocks(rng, m, _TRIALS, count, 2, 4), _random_blocks(rng, m, _TRIALS, length)
-    flips = (rng.random((_TRIALS, count, m)) > TYPICAL_AGREEMENT).astype(np.uint8)
+    flips = (rng.random((_TRIALS, count, m)) > typical_agreement(m)).astype(np.uint8)
     marked[:, :, 0, 0] = blocks[:, :count] ^ pack_bits(flips.reshape(-1, m)).reshape(_TRIALS, count)
     return float((scores(marked, blocks) > threshold).mean())
 

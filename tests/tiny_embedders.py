@@ -1,0 +1,84 @@
+"""Tiny sentence embedders with random weights, saved in sentence-transformers form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORDS = ["the", "a", "river", "council", "report", "water", "story", "engine", "garden", "winter"]
+WORDS += ["many", "small", "said", "ran", "quickly", "over", "under"]
+SPECIAL = {"bert": ("[CLS]", "[SEP]", "[PAD]"), "mpnet": ("<s>", "</s>", "<pad>")}
+MAX_TOKENS = 40
+
+
+def save_tokenizer(folder: Path, kind: str) -> None:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    cls, sep, pad = SPECIAL[kind]
+    # MPNet's padding token is number 1; the order makes it so.
+    vocabulary = {word: i for i, word in enumerate([cls, pad, sep, "[UNK]", *WORDS, "中", "文"])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens([cls, sep, pad, "[UNK]"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}", special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])]
+    )
+    tokenizer.enable_truncation(8)  # as upstream's files do, to be overridden
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "cls_token": cls,
+        "sep_token": sep,
+        "pad_token": pad,
+    }
+    write(folder / "tokenizer_config.json", settings | {"unk_token": "[UNK]", "model_max_length": 512})
+
+
+def write(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def save_encoder(folder: Path, kind: str) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(7)
+    settings: dict[str, Any] = {
+        "vocab_size": len(WORDS) + 6,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 200,
+        "pad_token_id": 1,
+        "initializer_range": 0.4,  # large, so that an error anywhere shows
+    }
+    if kind == "bert":
+        model = transformers.BertModel(transformers.BertConfig(**settings))
+    else:
+        model = transformers.MPNetModel(transformers.MPNetConfig(**settings))
+    model.save_pretrained(folder, safe_serialization=True)
+
+
+def make_model(folder: Path, kind: str, pooling: str = "mean", max_tokens: int = MAX_TOKENS) -> Path:
+    pytest.importorskip("sentence_transformers")
+    save_encoder(folder, kind)
+    save_tokenizer(folder, kind)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    write(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (path, name) in enumerate(modules)
+        ],
+    )
+    write(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
+    modes = {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_cls_token": pooling == "cls"}
+    write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32} | modes)
+    (folder / "2_Normalize").mkdir()
+    return folder

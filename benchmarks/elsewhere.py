@@ -191,7 +191,8 @@ def _embedder(name: str, args: argparse.Namespace) -> Embedder:
     return load_embedder(name, **({"backend": "torch", "device": args.device} if args.device else {}))
 
 
-def _key(sent: Record, embedder: Embedder) -> Key:
+def _key(sent: Record, embedder: Embedder | None) -> Key:
+    from alimark.keys.fitted import Fitted
     from alimark.keys.key import Key
     from alimark.parameters import parameters_class
     from alimark.parameters.alimark import AliMarkParameters
@@ -201,18 +202,19 @@ def _key(sent: Record, embedder: Embedder) -> Key:
     return Key(
         bytes.fromhex(sent["secret"]),
         parameters=parameters,
-        embedder=embedder.name,
-        fingerprint=embedder.fingerprint,
+        embedder=embedder.name if embedder else "",
+        fingerprint=embedder.fingerprint if embedder else "",
         splitter=sent["splitter"],
+        fitted=Fitted.parse(sent["fitted"]) if sent.get("fitted") else None,
     )
 
 
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
     from alimark.errors import AlimarkError
-    from alimark.generation.api import GenerationSettings, Prompt, generate_many
+    from alimark.generation.api import GenerationSettings, Prompt
     from alimark.llm import load_llm
     from alimark.llm.base import Sampling
-    from alimark.schemes.registry import rule_for
+    from alimark.schemes.api import generate_many, load
 
     device = {"device": args.device} if args.device else {}
     llms: dict[str, Any] = {}
@@ -222,11 +224,14 @@ def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespac
             llms = {first["llm"]: load_llm(first["llm"], **device)}
         settings = dict(first["settings"])
         settings["sampling"] = Sampling(**settings["sampling"])
-        embedder, prompts = _embedder(first["key"]["embedder"], args) if first["key"] else None, []
+        embedder_name = (first["key"] or {}).get("embedder")
+        embedder, prompts = _embedder(embedder_name, args) if embedder_name else None, []
         for job in some:
-            prompts.append(Prompt(job["prompt"], job["seed"], _key(job["key"], embedder) if embedder else None))
+            prompts.append(Prompt(job["prompt"], job["seed"], _key(job["key"], embedder) if job["key"] else None))
         chosen = GenerationSettings(**settings)
-        made = generate_many(prompts, prompts[0].key, embedder, llms[first["llm"]], chosen, rule=rule_for)
+        key = prompts[0].key
+        mark = None if key is None else load(key, embedder=embedder)
+        made = generate_many(mark, prompts, llms[first["llm"]], chosen)
         for place, one in made:
             if isinstance(one, AlimarkError):
                 print(f"generate: {one}", file=sys.stderr)  # for another run to try again

@@ -83,11 +83,9 @@ def _sent(run: Run, cell: Cell, own: bytes) -> Record:
 
     public = key_for(cell.watermark, own, run.models).public()
     learned = str(cell.watermark.key.get("fitted", "")).removeprefix(LEARNED)
-    return (
-        {name: public[name] for name in public if name not in ("version", "fingerprint", "fitted")}
-        | {"secret": own.hex()}
-        | ({"fitted": learned} if learned in run.lessons else {})
-    )
+    if learned in run.lessons:
+        public["fitted"] = learned
+    return {name: public[name] for name in public if name not in ("version", "fingerprint")} | {"secret": own.hex()}
 
 
 def _texts_to_write(run: Run) -> Iterator[Record]:
@@ -213,22 +211,23 @@ def _key(sent: Record, embedder: Embedder | None) -> Key:
 
     kind = parameters_class(sent["scheme"])
     parameters = kind.of(sent["parameters"]) if "parameters" in sent else AliMarkParameters.parse(sent)
+    learned = sent.get("fitted")
     return Key(
         bytes.fromhex(sent["secret"]),
         parameters=parameters,
         embedder=embedder.name if embedder else "",
         fingerprint=embedder.fingerprint if embedder else "",
         splitter=sent["splitter"],
-        fitted=Fitted.parse(_fitted[sent["fitted"]]) if "fitted" in sent else None,
+        fitted=None if learned is None else Fitted.parse(_fitted[learned] if isinstance(learned, str) else learned),
     )
 
 
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
     from alimark.errors import AlimarkError
-    from alimark.generation.api import GenerationSettings, Prompt, generate_many
+    from alimark.generation.api import GenerationSettings, Prompt
     from alimark.llm import load_llm
     from alimark.llm.base import Sampling
-    from alimark.schemes.api import load
+    from alimark.schemes.api import generate_many, load
 
     device = {"device": args.device} if args.device else {}
     llms: dict[str, Any] = {}
@@ -238,12 +237,14 @@ def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespac
             llms = {first["llm"]: load_llm(first["llm"], **device)}
         settings = dict(first["settings"])
         settings["sampling"] = Sampling(**settings["sampling"])
-        embedder = _embedder(first["key"]["embedder"], args) if (first["key"] or {}).get("embedder") else None
-        keys = [_key(job["key"], embedder) if job["key"] else None for job in some]
-        prompts = [Prompt(job["prompt"], job["seed"], key) for job, key in zip(some, keys, strict=True)]
-        llm, chosen = llms[first["llm"]], GenerationSettings(**settings)
-        mark = load(keys[0], embedder=embedder) if keys[0] else None
-        made = mark.generate_many(prompts, llm, chosen) if mark else generate_many(prompts, None, None, llm, chosen)
+        embedder_name = (first["key"] or {}).get("embedder")
+        embedder, prompts = _embedder(embedder_name, args) if embedder_name else None, []
+        for job in some:
+            prompts.append(Prompt(job["prompt"], job["seed"], _key(job["key"], embedder) if job["key"] else None))
+        chosen = GenerationSettings(**settings)
+        key = prompts[0].key
+        mark = None if key is None else load(key, embedder=embedder)
+        made = generate_many(mark, prompts, llms[first["llm"]], chosen)
         for place, one in made:
             if isinstance(one, AlimarkError):
                 print(f"generate: {one}", file=sys.stderr)  # for another run to try again

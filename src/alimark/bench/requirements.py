@@ -21,7 +21,7 @@ from alimark.llm import check_llm
 from alimark.models import store
 from alimark.parameters import parameters_class
 from alimark.schemes.registry import scheme
-from alimark.schemes.tokens import load_tokenizer
+from alimark.schemes.tokens import load_tokenizer, plain_name
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def store_models(recipe: Recipe) -> list[str]:
         names |= {point.llm.model, *(detection.llm for detection in point.detection)}
         embedders = [embedder_name(mark) for mark in point.watermark if parameters_class(mark.scheme).embeds]
         names |= {split_prefix(name)[0] for name in embedders}
+        names |= {plain_name(_inserter(mark)) for mark in point.watermark}
         names |= {model for attack in attacks(point) for step in attack.steps for model in _loaded(step).models}
     return sorted(names & set(store.names()))
 
@@ -147,6 +148,8 @@ class _Checks:
             self.libraries(label, _TORCH)
             self.check(f"token probabilities for {label}", partial(_check_engine, point.llm.name))
             self._tokenizer(str(watermark.parameters()["tokenizer"]), point)
+        if inserter := _inserter(watermark):
+            self.check(f"language model {inserter}", partial(check_llm, inserter))
         if "fitted" in watermark.key:
             path = str(watermark.key["fitted"])
             whole &= self.check(f"learned data {path}, for {label}", partial(Fitted.load, path))
@@ -188,6 +191,11 @@ class _Checks:
 
 def _loaded(step: OneAttack) -> Attack:
     return load_attack(step.name, **step.settings)
+
+
+def _inserter(watermark: Watermark) -> str:
+    """The chat model that puts the mark into a text, for schemes whose keys name one."""
+    return str(watermark.parameters().to_json().get("inserter") or "")
 
 
 def _need(library: str, extra: str) -> None:

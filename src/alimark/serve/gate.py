@@ -59,7 +59,7 @@ _JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 class AnyTextResponse(JSONResponse):
     """A JSON response whose texts may contain half a surrogate pair: JSON can write it, as an escape, but UTF-8 cannot."""
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         try:
             return super().render(content)
         except UnicodeEncodeError:

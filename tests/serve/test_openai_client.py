@@ -52,12 +52,12 @@ def test_streamed_completion_says_the_same(client: Any) -> None:
 
 
 def test_chat_plain_and_streamed(running: Running, client: Any) -> None:
-    completion = client.chat.completions.create(model="stand-in", messages=MESSAGES, seed=2)
+    completion = client.chat.completions.create(model="stand-in", messages=MESSAGES, seed=2, max_tokens=300)
     text = completion.choices[0].message.content
     assert is_found(running, text, completion.alimark["key_id"])
-    streamed = client.chat.completions.create(model="stand-in", messages=MESSAGES, seed=2, stream=True)
+    streamed = client.chat.completions.create(model="stand-in", messages=MESSAGES, seed=2, max_tokens=300, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == text
-    other = client.chat.completions.create(model="stand-in", messages=MESSAGES[-1:], seed=2)
+    other = client.chat.completions.create(model="stand-in", messages=MESSAGES[-1:], seed=2, max_tokens=300)
     assert other.choices[0].message.content != text, "the whole chat is what is answered"
 
 

@@ -41,6 +41,11 @@ class Candidate:
     unit: str
     piece: str
     flaw: Flaw = ""
+    ended: bool = False
+    """Whether the model ended its text behind this sentence, in this draw."""
+    last: bool = False
+    """Whether the text ends with it, because the model stopped without a punctuation mark: what follows such a sentence is part
+    of the sentence, and no later draw can decide it."""
 
 
 class FirstSentence:
@@ -90,11 +95,11 @@ class Text:
     def __str__(self) -> str:
         return "".join(self.pieces)
 
-    def candidate(self, draw: Draw, first: First | None = None) -> Candidate:
+    def candidate(self, draw: Draw, first: First | None = None, *, may_end: bool = False) -> Candidate:
         """Cuts the first sentence out of a draw and looks for flaws.
 
-        `first` is the span of that sentence where it is known already. Whether the sentence keeps its boundaries in the text
-        is a question for `kept_by_splitter`, which takes longer.
+        `first` is the span of that sentence where it is known already. `may_end` says whether the model may end the text.
+        Whether the sentence keeps its boundaries in the text is a question for `kept_by_splitter`, which takes longer.
         """
         if opens_code(draw.text):
             return Candidate("", self._break_before("\n\n") + draw.text.strip("\r\n"), "code")
@@ -110,7 +115,12 @@ class Text:
         piece = self._break_before(draw.text[:start]) + _written(sentence, draw.text[end:])
         if draw.ended == "length" and not over:
             return Candidate(unit, piece, "unfinished")
-        return Candidate(unit, piece, self._flaw(unit, sentence))
+        ended = may_end and draw.ended == "model" and not draw.text[end:].strip()
+        line = keep_on_one_line(sentence)
+        last = ended and with_full_stop(line) != line
+        if last:  # nothing is added behind the model's last word
+            piece = self._break_before(draw.text[:start]) + line
+        return Candidate(unit, piece, self._flaw(unit, sentence), ended, last)
 
     def _flaw(self, unit: str, sentence: str) -> Flaw:
         if _words(unit) in self._word_sequences:

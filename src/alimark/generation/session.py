@@ -65,11 +65,16 @@ class Session:
         self._cost: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._code_waves = 0
+        self._probably_over = False  # the model ended its text in the draw that was chosen last
         self._begin_sentence()
 
     def _begin_sentence(self) -> None:
         self._drawn: list[Candidate] = []
         self._weights: dict[str, Weight] = {}
+
+    @property
+    def _may_end(self) -> bool:
+        return self.settings.sampling.may_end
 
     @property
     def context(self) -> str:
@@ -91,10 +96,10 @@ class Session:
         if self.text.in_code:
             # A draw number that no candidate has, and another for each wave of the code block.
             return Request(self.context, 1, seed, first=2**20 + self._code_waves, messages=self._turns)
-        left = self.settings.candidates - len(self._drawn)
-        return Request(
-            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), messages=self._turns
-        )
+        count = min(self.rule.wave(self.settings), self.settings.candidates - len(self._drawn))
+        if self._probably_over and not self._drawn:
+            count = 1  # the first draw decides whether the text goes on; the others are sampled only if it does
+        return Request(self.context, count, seed, first=len(self._drawn), messages=self._turns)
 
     def parse(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:
         """Turns a wave of draws into candidates, and returns the units that have to be embedded.
@@ -105,12 +110,9 @@ class Session:
         if self.text.in_code:
             self._continue_code(draws[0])
             return []
-        wave = [self.text.candidate(draw, None if firsts is None else firsts[i]) for i, draw in enumerate(draws)]
-        first = wave[0] if wave and not self._drawn else None
-        if first is not None and first.flaw == "code" and self._code_waves < _MAX_CODE_WAVES:
-            # Draws are independent, so a code block follows as often as the model wants it if the first draw decides.
-            self.text.add_code(first.piece + "\n" * (draws[0].ended != "length"))
-            self._code_waves += 1
+        spans = [None] * len(draws) if firsts is None else firsts
+        wave = [self.text.candidate(draw, span, may_end=self._may_end) for draw, span in zip(draws, spans, strict=True)]
+        if wave and not self._drawn and self._decided_by_first(wave[0], draws[0]):
             return []
         self._drawn += wave
         self._rejected.update(candidate.flaw for candidate in wave if candidate.flaw)
@@ -121,8 +123,25 @@ class Session:
             wanted = [candidate.unit for candidate in self._drawn if candidate.flaw == "unfinished"]
         return [unit for unit in dict.fromkeys(wanted) if unit not in self._seen]
 
+    def _decided_by_first(self, first: Candidate, draw: Draw) -> bool:
+        """Ends the text or adds a code block where the first draw of a sentence does so; whether it did.
+
+        Draws are independent. If the first one decides, texts end and code blocks follow as often as the model wants it; if any
+        draw that goes on were enough, a text would hardly ever end.
+        """
+        if self._may_end and draw.ended == "model" and first.flaw == "blank":
+            self.ended = "model ended"
+            return True
+        if first.flaw == "code" and self._code_waves < _MAX_CODE_WAVES:
+            self.text.add_code(first.piece + "\n" * (draw.ended != "length"))
+            self._code_waves += 1
+            self._probably_over = self._may_end and draw.ended == "model"
+            return True
+        return False
+
     def _continue_code(self, draw: Draw) -> None:
         self._code_waves += 1
+        self._probably_over = self._may_end and draw.ended == "model"
         self.text.add_code(draw.text + "\n" * (draw.ended == "model"))
         if self.text.in_code and (draw.ended == "model" or self._code_waves >= _MAX_CODE_WAVES):
             self.ended = "model ended"
@@ -213,8 +232,11 @@ class Session:
         self.text.add(chosen)
         self._begin_sentence()
         self._code_waves = 0
+        self._probably_over = chosen.ended
         number = len(self.text.units)
-        if number == self.settings.sentences:
+        if chosen.last:
+            self.ended = "model ended"
+        elif number == self.settings.sentences:
             self.ended = "complete"
         if self._progress:
             matches = self._matches[-1] if self._matches else 0

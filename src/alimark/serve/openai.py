@@ -19,6 +19,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark._util.json_types import JsonObject
+from alimark.detection.stats.power import SentencesNeeded
 from alimark.errors import AlimarkError
 from alimark.generation.api import Generation, GenerationSettings, MarkedSentence, Session
 from alimark.keys.key import Key
@@ -34,7 +35,12 @@ router = APIRouter(tags=["writing"])
 
 TOKENS_PER_SENTENCE = 25
 """How `max_tokens` of a request is converted to sentences."""
-_FINISH = {"complete": "length", "context full": "length", "model ended": "stop", "model repeats itself": "stop"}
+_FINISH = {
+    "complete": "length", "context full": "length", "token limit": "length",
+    "model ended": "stop", "model repeats itself": "stop",
+}  # fmt: skip
+SHORT_FPR = 0.01
+"""A text is called too short where its mark would not be found at this false-positive rate nine times in ten."""
 
 
 @router.get("/v1/models", summary="List the model of this service")
@@ -66,9 +72,12 @@ async def chat_completions(body: ChatCompletion, service: ServiceOf, token: Gene
 async def _respond(texts: _TextRequest) -> Response:
     await texts.start()
     mark = {"x-alimark-key": texts.key.id}
-    if texts.body.stream:
+    if texts.body.stream:  # the headers are sent before it is known how long the texts are
         return StreamingResponse(texts.stream(), media_type="text/event-stream", headers=mark)
-    return JSONResponse(await texts.plain(), headers=mark)
+    content = await texts.plain()
+    return JSONResponse(
+        content, headers=mark | {"x-alimark-too-short": str(any(content["alimark"]["too_short"])).lower()}
+    )
 
 
 class _TextRequest:
@@ -116,7 +125,7 @@ class _TextRequest:
 
     def _settings(self) -> GenerationSettings:
         body, limits = self.body, self.service.settings
-        sampling = Sampling(may_end=self._chat)
+        sampling = Sampling()
         temperature = sampling.temperature if body.temperature is None else body.temperature
         top_p = sampling.top_p if body.top_p is None else body.top_p
         for name, value, least in (
@@ -126,13 +135,15 @@ class _TextRequest:
                 message = f"With a {name} below {least:g} the text could not be watermarked. Use {least:g} or more."
                 raise ApiError(422, "unmarkable", message, param=name)
         tokens = getattr(body, "max_completion_tokens", None) or body.max_tokens
-        sentences = body.sentences or (-(-tokens // TOKENS_PER_SENTENCE) if tokens else limits.sentences)
+        longest = limits.max_sentences if self._chat else limits.sentences  # an answer ends where the model ends it
+        sentences = body.sentences or (-(-tokens // TOKENS_PER_SENTENCE) if tokens else longest)
         if body.sentences and body.sentences > limits.max_sentences:
             message = f"A text may have at most {limits.max_sentences} sentences. Ask for fewer."
             raise ApiError(413, "too_long", message, param="sentences")
         return GenerationSettings(
             min(sentences, limits.max_sentences), limits.candidates,
-            Sampling(temperature, top_p, sampling.repetition_penalty, may_end=self._chat),
+            # A completion with a number of sentences is written on until it has them.
+            Sampling(temperature, top_p, sampling.repetition_penalty, may_end=self._chat or not body.sentences),
             prompt_style="chat" if self._chat else "continue",
         )  # fmt: skip
 
@@ -168,14 +179,14 @@ class _TextRequest:
         finally:
             self._cancel()
         for generation in generations:
-            if not generation.text:
+            if not generation.text and generation.ended != "model ended":
                 message = f"The model wrote no text ({generation.ended}). Change the prompt or the seed."
                 raise ApiError(422, "nothing_written", message)
         records = [self._record(generation) for generation in generations]
         await self.service.save(records)
         choices = [self._choice(place, generation) for place, generation in enumerate(generations)]
         usage = await asyncio.to_thread(self._usage)
-        mark = self._mark(generations, records)
+        mark = await self._mark(generations, records)
         return self._head(chunk=False) | {"choices": choices, "usage": usage, "alimark": mark}
 
     def _usage(self) -> dict[str, int]:
@@ -198,13 +209,17 @@ class _TextRequest:
         kind = "text_completion" if not self._chat else "chat.completion.chunk" if chunk else "chat.completion"
         return {"id": self._id, "object": kind, "created": self._created, "model": self.service.llm.name}
 
-    def _mark(self, generations: Sequence[Generation], records: Sequence[Record]) -> JsonObject:
+    async def _mark(self, generations: Sequence[Generation], records: Sequence[Record]) -> JsonObject:
+        # The number is simulated once where no table has it.
+        needed = await asyncio.to_thread(SentencesNeeded.of(self.key), SHORT_FPR)
         return Mark(
             key_id=self.key.id,
             record_ids=[record.id for record in records],
             matches=[list(generation.matches) for generation in generations],
             block_size=self.key.block_size,
             tokens_sampled=[generation.tokens for generation in generations],
+            too_short=[needed is None or len(generation.sentences) < needed for generation in generations],
+            sentences_needed=needed,
         ).model_dump()
 
     def _record(self, generation: Generation) -> Record:
@@ -246,7 +261,7 @@ class _TextRequest:
         record = self._record(generation)
         await self.service.save([record])
         last = self._delta(place, self._unsent(place, generation.text)) | {"finish_reason": _FINISH[generation.ended]}
-        return self._event([last], self._mark([generation], [record]))
+        return self._event([last], await self._mark([generation], [record]))
 
     def _unsent(self, place: int, text: str) -> str:
         """Returns the part of a text that was not sent yet, and counts it as sent."""

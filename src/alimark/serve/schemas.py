@@ -135,6 +135,12 @@ class Mark(BaseModel):
     tokens_sampled: list[int] = Field(
         [], description="For each choice: sampled tokens, including those of all candidates."
     )
+    too_short: list[bool] = Field(
+        [], description="For each choice: whether it has too few sentences for its mark to be found."
+    )
+    sentences_needed: int | None = Field(
+        None, description="Sentences from which on the mark is found nine times in ten, at a false-positive rate of 1%."
+    )
 
 
 # Detection

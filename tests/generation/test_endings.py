@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from alimark import AliMark, Generation, Key, Sampling
-from alimark.generation.api import GenerationSettings
+from alimark.generation.api import Ending, GenerationSettings, Scheduler, Session
 from alimark.llm.base import LLM, Draw, Request, StopCondition
+from alimark.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import generate
 
@@ -90,3 +91,50 @@ def test_answers_end_by_default_and_continuations_do_not() -> None:
     assert len(mark.generate("It was late.", llm, candidates=8, seed=2).sentences) == 12
     stubborn = mark.generate("Why?", llm, candidates=8, seed=2, prompt_style="chat", sampling=Sampling())
     assert stubborn.ended == "complete"
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def write_until(llm: LLM, ending: Ending, seed: int = 1) -> tuple[Generation, list[str]]:
+    pieces: list[str] = []
+    settings = GenerationSettings(20, 8, MAY_END, prompt_style="chat")
+    session = Session(
+        "Why?", SOFT, settings, rule=rule_for, seed=seed, ending=ending, progress=lambda s: pieces.append(s.piece)
+    )
+    with Scheduler(llm, EMBEDDER) as scheduler:
+        return scheduler.submit(session).result(), pieces
+
+
+@pytest.mark.parametrize("most", [1, 5, 20, 33])
+def test_the_token_limit_is_kept_to_the_token(most: int) -> None:
+    generation, pieces = write_until(StandInLLM(), Ending(max_tokens=most, count=words))
+    assert words(generation.text) == most
+    assert generation.ended == "token limit"
+    assert "".join(pieces) == generation.text
+    assert len(generation.matches) == len(generation.sentences) == generation.surviving
+    whole = write_until(StandInLLM(), Ending(max_tokens=200, count=words))[0].text
+    assert whole.startswith(generation.text)
+
+
+@pytest.mark.parametrize(
+    ("stops", "parts", "text"),
+    [
+        (["\nQ:"], [Draw("Paris\nQ: What is", 5, "length")], "Paris"),
+        (["\n"], [Draw("It is red. ", 4, "sentence"), Draw("\nIt is blue. ", 4, "sentence")], "It is red."),
+        ([".\n"], [Draw("It is red.\n", 4, "sentence"), Draw("It is blue. ", 4, "sentence")], "It is red"),
+        ([" green"], [Draw("It is not green. ", 4, "sentence")], "It is not"),
+        (["It"], [Draw("It is red. ", 4, "sentence")], ""),
+        (["d. It"], [Draw("It is red.", 4, "sentence"), Draw(" It is blue. ", 4, "sentence")], "It is re"),
+        (["END", "x = 2"], [Draw("So. ", 2, "sentence"), Draw("```\nx = 1\nx = 2\n```\n", 9, "model")],
+         "So.\n\n```\nx = 1"),
+        (["never"], [Draw("It is red. ", 4, "sentence"), Draw("All done.", 4, "model")], "It is red. All done."),
+    ],
+)  # fmt: skip
+def test_stop_sequences(stops: list[str], parts: list[Draw], text: str) -> None:
+    generation, pieces = write_until(Scripted(*parts), Ending(tuple(stops)))
+    assert generation.text == text
+    assert generation.ended == ("model ended" if stops == ["never"] else "stop sequence")
+    assert len(generation.matches) == len(generation.sentences)
+    assert len(pieces) >= len(generation.sentences)

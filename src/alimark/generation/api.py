@@ -20,8 +20,8 @@ from alimark.keys.key import Key
 from alimark.llm.base import LLM
 
 __all__ = [
-    "Ended", "Ending", "Finished", "GenerateOptions", "Generation", "GenerationSettings", "ManyProgress", "MarkedSentence", "Progress",
-    "Prompt", "PromptStyle", "RuleFactory", "Scheduler", "Session", "Strength", "default_batch", "generate_many",
+    "Ended", "Ending", "Finished", "GenerateOptions", "Generation", "GenerationSettings", "ManyProgress", "MarkedSentence",
+    "Progress", "Prompt", "PromptStyle", "RuleFactory", "Scheduler", "Session", "Strength", "default_batch", "generate_many",
 ]  # fmt: skip
 
 ManyProgress = Callable[[int, MarkedSentence], None]

@@ -16,7 +16,7 @@ from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.llm import load_llm
-from alimark.llm.base import LLM
+from alimark.llm.base import LLM, ForwardsRequests
 from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
 from alimark.serve.database import Connection, Store
@@ -65,6 +65,11 @@ class Service:
         self.allowance = Allowance(settings.rate, settings.burst, settings.concurrency)
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
+        if settings.unmarkable == "pass-on" and not isinstance(self.llm, ForwardsRequests):
+            raise AlimarkError(
+                f"the engine of {self.llm.name} cannot answer requests by itself; set unmarkable to refuse, or use an engine "
+                "with an OpenAI-compatible server (llama.cpp, or an address openai:http://...)"
+            )
         self.checker = Checker(self.embedder_of, max_waiting=settings.detect_queue, on_batch=self.metrics.seen_batch)
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)

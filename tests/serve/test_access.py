@@ -23,6 +23,7 @@ TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
     ("POST", "/v1/keys"): (ADMIN, {}),
     ("POST", f"/v1/keys/{KEY}/rotate"): (ADMIN, {}),
     ("POST", f"/v1/keys/{KEY}/retire"): (ADMIN, {}),
+    ("POST", f"/v1/keys/{KEY}/activate"): (ADMIN, None),
     ("GET", "/v1/tokens"): (ADMIN, None),
     ("POST", "/v1/tokens"): (ADMIN, {"roles": ["detect"]}),
     ("DELETE", "/v1/tokens/tk000000000000"): (ADMIN, None),

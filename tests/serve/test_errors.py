@@ -41,6 +41,7 @@ def test_messages(running: Running, case: tuple[Any, ...]) -> None:
     assert (answer.status_code, error["code"]) == (status, code)
     assert error["message"].startswith(start)
     assert error["message"].endswith(".")
+    assert status != 403 or "alimark serve token --role admin" in error["message"]
 
 
 def test_messages_of_library_errors() -> None:

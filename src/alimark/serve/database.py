@@ -143,6 +143,10 @@ MIGRATIONS: list[tuple[str, ...]] = [
             statistic DOUBLE PRECISION, p_value DOUBLE PRECISION, details TEXT NOT NULL, text TEXT)""",
         "CREATE INDEX records_at ON records (at)",
     ),
+    (
+        "ALTER TABLE keys ADD COLUMN activated DOUBLE PRECISION",
+        "UPDATE keys SET activated = starts",  # until now every key marked new text from its start on
+    ),
 ]
 """The statements that bring the tables from each version to the next. Released steps never change; new ones are appended."""
 

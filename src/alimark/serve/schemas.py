@@ -190,8 +190,9 @@ class KeyLabel(BaseModel):
     ends: float | None
     successor: str | None
     created: float
-    alive: bool
-    marks: bool
+    activated: float | None = Field(description="Time from which on it may mark new text; null if it only detects.")
+    alive: bool = Field(description="Whether detection uses the key now.")
+    marks: bool = Field(description="Whether new text is marked with the key now; one key of a tenant is.")
 
 
 class NewToken(Strict):

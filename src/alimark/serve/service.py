@@ -170,7 +170,10 @@ def require_role(request: Request, role: Role) -> Token:
     """Returns the token of a request; raises an ApiError if it does not have the role."""
     token: Token | None = request.state.info.token
     if token is None or role not in token.roles:
-        message = f"This endpoint needs a token with the role {role}. An administrator can create one."
+        message = (
+            f"This endpoint needs a token with the role {role}. The operator makes one with the command "
+            f"`alimark serve token --role {role}`."
+        )
         raise ApiError(403, "wrong_role", message)
     return token
 

@@ -21,7 +21,7 @@ from alimark.errors import AlimarkError
 from alimark.generation.candidates import Candidate, Text
 from alimark.generation.ending import Ending
 from alimark.generation.results import Ended, Generation, MarkedSentence, Progress
-from alimark.generation.selection import Rule, RuleFactory, Unmarked, Weight
+from alimark.generation.selection import Rule, RuleFactory, TextRule, Unmarked, Weight
 from alimark.generation.settings import GenerationSettings
 from alimark.keys.key import Key
 from alimark.llm.base import LLM, Draw, Message, Request
@@ -231,7 +231,9 @@ class Session:
         ]
         if units:
             rows = np.stack([self._seen[unit] for unit in units]) if self.rule.embeds else np.empty((len(units), 0))
-            self._weights = dict(zip(units, self.rule.weigh(rows), strict=True))
+            rule = self.rule
+            weights = rule.weigh_texts(rows, units) if isinstance(rule, TextRule) else rule.weigh(rows)
+            self._weights = dict(zip(units, weights, strict=True))
 
     def _worth(self, candidate: Candidate) -> float:
         return self._weights[candidate.unit].worth
@@ -274,7 +276,9 @@ class Session:
         if self.rule.size:
             self._matches.append(weight.matches)
         self._unmet += not weight.met
-        if self.rule.embeds:
+        if isinstance(self.rule, TextRule):
+            self.rule.chose_text(self._seen[chosen.unit], chosen.unit)
+        elif self.rule.embeds:
             self.rule.chose(self._seen[chosen.unit])
         self.text.add(chosen)
         self._begin_sentence()

@@ -71,6 +71,17 @@ def test_the_newest_key_marks_whatever_the_clock_said(store: Store, tmp_path: Pa
     assert [label.number for label in Ring(tmp_path / "keys", store).all()] == [1, 2, 3]
 
 
+def test_an_activated_key_marks_whatever_the_clock_said(store: Store, tmp_path: Path, clock: Clock) -> None:
+    ring = Ring(tmp_path / "keys", store)
+    first = ring.add(key(1))
+    clock.now += 4000 * DAY
+    second = ring.add(key(2))
+    assert ring.marking("", "m").id == second.id
+    clock.now -= 4000 * DAY
+    ring.activate(first.id)
+    assert ring.marking("", "m").id == first.id
+
+
 def test_a_key_with_a_later_start_waits_for_it(store: Store, tmp_path: Path, clock: Clock) -> None:
     ring = Ring(tmp_path / "keys", store)
     first, later = ring.add(key(1)), ring.add(key(2), starts=clock.now + DAY)

@@ -56,19 +56,21 @@ def detect_keys(
     *,
     best: int = 3,
     llm: LLM | None = None,
+    tried: int | None = None,
 ) -> list[AlignedDetection]:
     """The best few of many keys on a text, best first, with p-values corrected for the number of keys tried.
 
     All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
-    best few alone. The keys may differ in block size and centre, not in embedder and splitter.
+    best few alone. The keys may differ in block size and centre, not in embedder and splitter. P-values are corrected for
+    `tried` keys, by default the number of `keys`; it is larger where keys of other kinds are tried on the same text.
     """
     _check_alike(keys, embedder)
     widest = widest_key(keys, settings)
     [prepared] = with_variants([prepare(text, widest, embedder, settings)], widest, embedder, settings, llm)
     # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
-    settings = replace(settings, draws=draws_for_keys(settings.draws, len(keys)))
+    settings = replace(settings, draws=draws_for_keys(settings.draws, tried or len(keys)))
     vectors = [embed(deduplicate([version.units.texts]), embedder) for version in prepared.versions]
-    return best_keys(prepared, vectors, keys, embedder, settings, best)
+    return best_keys(prepared, vectors, keys, embedder, settings, best, tried)
 
 
 def detect_keys_batch(

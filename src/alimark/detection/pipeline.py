@@ -298,7 +298,7 @@ def describe(
         near_flips=aligned.near_flips,
         offsets=key.offsets,
         restructured=text.restructured and replace(text.restructured, best=scored.variant + text.replaced),
-        sentences_needed=SentencesNeeded(key.block_size, key.soft_version if key.soft else 0, key.offsets, excerpt),
+        sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
     )
     z = None if excerpt or key.soft else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)

@@ -11,7 +11,7 @@ from alimark.generation.settings import GenerationSettings
 if TYPE_CHECKING:
     from alimark._util.jsonl import Record
 
-Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit"]
+Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit", "stop sequence"]
 """Why the text has the length it has."""
 
 

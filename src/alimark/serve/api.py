@@ -195,7 +195,7 @@ def _check_sentences(text: str, splitter_name: str, most: int) -> None:
 @router.get("/v1/keys", tags=["administration"], response_model=list[schemas.KeyLabel])
 async def keys(service: ServiceOf, token: AdminToken) -> list[JsonObject]:
     """Lists all keys, without their secrets."""
-    return [_label(label) for label in service.ring.all()]
+    return [_label(service, label) for label in service.ring.all()]
 
 
 @router.post("/v1/keys", tags=["administration"], response_model=schemas.KeyLabel, status_code=201)
@@ -205,7 +205,7 @@ async def create_key(body: schemas.NewKey, service: ServiceOf, token: AdminToken
     def work() -> Label:
         return service.ring.create(service.embedder(service.settings.embedder), **body.model_dump())
 
-    return _label(await asyncio.to_thread(work))
+    return _label(service, await asyncio.to_thread(work))
 
 
 @router.post("/v1/keys/{key_id}/rotate", tags=["administration"], response_model=schemas.KeyLabel, status_code=201)
@@ -215,18 +215,24 @@ async def rotate_key(key_id: KeyId, body: schemas.EndOfKey, service: ServiceOf, 
     def work() -> Label:
         return service.ring.rotate(key_id, service.embedder(service.settings.embedder), ends=body.ends)
 
-    return _label(await asyncio.to_thread(work))
+    return _label(service, await asyncio.to_thread(work))
 
 
 @router.post("/v1/keys/{key_id}/retire", tags=["administration"], response_model=schemas.KeyLabel)
 async def retire_key(key_id: KeyId, body: schemas.EndOfKey, service: ServiceOf, token: AdminToken) -> JsonObject:
     """Ends a key now, or at the time `ends`: it neither marks nor detects afterwards."""
-    return _label(await asyncio.to_thread(service.ring.retire, key_id, ends=body.ends))
+    return _label(service, await asyncio.to_thread(service.ring.retire, key_id, ends=body.ends))
 
 
-def _label(label: Label) -> JsonObject:
-    now = time.time()
-    return asdict(label) | {"alive": label.alive(now), "marks": label.marks(now)}
+@router.post("/v1/keys/{key_id}/activate", tags=["administration"], response_model=schemas.KeyLabel)
+async def activate_key(key_id: KeyId, service: ServiceOf, token: AdminToken) -> JsonObject:
+    """Marks new text with a key from now on, in place of the tenant's other keys, which still detect."""
+    return _label(service, await asyncio.to_thread(service.ring.activate, key_id))
+
+
+def _label(service: Service, label: Label) -> JsonObject:
+    marks = service.ring.is_marking(label, service.llm.name)
+    return asdict(label) | {"alive": label.alive(time.time()), "marks": marks}
 
 
 # Tokens

@@ -14,12 +14,13 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 import alimark
-from alimark.serve import api, openai, schemas
+from alimark.serve import api, openai, responses, schemas
+from alimark.serve.docs_page import docs_page
 from alimark.serve.gate import ApiError, Gate, JsonLines
 from alimark.serve.protocol import timed_protocol
 from alimark.serve.service import Service
@@ -69,15 +70,17 @@ def create_app(service: Service) -> FastAPI:
             "Requests to /v1 need a token in the header `Authorization: Bearer alm_...`."
         ),
         lifespan=lifespan,
-        docs_url=None,  # these pages load scripts from other hosts
+        docs_url=None,  # FastAPI's pages load scripts from other hosts; `docs_page` needs none
         redoc_url=None,
         redirect_slashes=False,
         responses={status: {"model": schemas.Failure, "description": about} for status, about in _ERRORS.items()},
     )
     app.state.service = service
     app.include_router(openai.router)
+    app.include_router(responses.router)
     app.include_router(api.router)
     _add_page(app)
+    _add_docs(app)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_middleware(
@@ -101,6 +104,15 @@ def _add_page(app: FastAPI) -> None:
                 return FileResponse(file, media_type=_TYPES[file.suffix])
 
             app.add_api_route(path, send, methods=["GET"], include_in_schema=False, response_class=FileResponse)
+
+
+def _add_docs(app: FastAPI) -> None:
+    """Adds the page /docs, which describes the endpoints."""
+
+    def docs() -> Response:
+        return HTMLResponse(docs_page(app.openapi()))
+
+    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False, response_class=HTMLResponse)
 
 
 def _response(error: ApiError) -> Response:

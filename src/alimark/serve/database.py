@@ -144,6 +144,10 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "CREATE INDEX records_at ON records (at)",
     ),
     (
+        "ALTER TABLE keys ADD COLUMN activated DOUBLE PRECISION",
+        "UPDATE keys SET activated = starts",  # until now every key marked new text from its start on
+    ),
+    (
         "ALTER TABLE keys ADD COLUMN number INTEGER NOT NULL DEFAULT 0",
         """UPDATE keys SET number = (SELECT COUNT(*) FROM keys AS others WHERE others.created < keys.created
             OR (others.created = keys.created AND others.id <= keys.id))""",

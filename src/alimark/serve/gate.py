@@ -214,7 +214,8 @@ class Gate:
             raise ApiError(
                 401,
                 "no_token",
-                "The token is missing or unknown. Send a valid one in the header Authorization: Bearer alm_...",
+                "The token is missing or unknown. Send a valid one in the header Authorization: Bearer alm_... "
+                "The operator makes one with the command `alimark serve token --role generate --role detect`.",
             )
         return token
 

@@ -1,8 +1,9 @@
 """The key ring: the secrets are key files in one folder, and the database holds a label for each key.
 
-A key is active from `starts` until `ends`, and detection uses it during that time. New text is marked with it while it is
-active and has no successor: after a rotation the old key marks no new text, but the text it marked is still detected. The
-secret never leaves the key file.
+A key is active from `starts` until `ends`, and detection uses it during that time. New text is marked with the key that was
+activated last, among those that are active and have no successor: after a rotation the old key marks no new text, but the text
+it marked is still detected. A key that was never activated, such as an imported one, only detects. The secret never leaves the
+key file.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Label:
     ends: float | None
     successor: str | None
     created: float
+    activated: float | None
+    """The time from which on new text may be marked with it; None for a key that only detects."""
     number: int = field(default=0, compare=False)
     """The place of the key in the order in which keys were added, which does not depend on the clock."""
 
@@ -54,7 +57,7 @@ class Label:
 
     def marks(self, now: float) -> bool:
         """Returns whether new text may be marked with the key at the time `now`."""
-        return self.alive(now) and self.successor is None
+        return self.alive(now) and self.successor is None and self.activated is not None
 
 
 class Ring:
@@ -113,22 +116,32 @@ class Ring:
         return self._keys.get(name) or self._load(name)
 
     def marking(self, tenant: str, model: str) -> Key:
-        """Returns the key that marks new text: the newest of the tenant, with a key for this model before a key for any.
+        """Returns the key that marks new text: the tenant's last activated one, a key for this model before a key for any.
 
         Raises:
             NoKey: The tenant has no active key for the model.
         """
+        label = self._marking_label(tenant, model)
+        if label is None:
+            whom = f"tenant {tenant!r}" if tenant else "tokens without a tenant"
+            raise NoKey(
+                f"there is no active key to mark text of {model} for {whom}; an administrator creates one with POST /v1/keys, "
+                "or activates an imported one with: alimark serve import KEY.json --activate"
+            )
+        return self._keys[label.id]
+
+    def _marking_label(self, tenant: str, model: str) -> Label | None:
         now = time.time()
         usable = [
             label for label in self._labels.values()
             if label.marks(now) and label.tenant == tenant and label.model in ("", model) and label.id in self._keys
         ]  # fmt: skip
-        if not usable:
-            whom = f"tenant {tenant!r}" if tenant else "tokens without a tenant"
-            raise NoKey(
-                f"there is no active key to mark text of {model} for {whom}; an administrator creates one with POST /v1/keys"
-            )
-        return self._keys[max(usable, key=lambda label: (label.model != "", *_age(label))).id]
+        return max(usable, key=lambda label: (label.model != "", *_activation(label)), default=None)
+
+    def is_marking(self, label: Label, model: str) -> bool:
+        """Returns whether text of this model is marked with the key now; of a tenant's keys one is, or none."""
+        marking = self._marking_label(label.tenant, model)
+        return marking is not None and marking.id == label.id
 
     def detecting(self, tenant: str, names: Iterable[str] | None = None) -> list[Key]:
         """Returns the active keys that a token of this tenant may detect with: all, or those in `names`.
@@ -158,7 +171,7 @@ class Ring:
         """Returns the labels of the keys that mark new text now: for each tenant and model the newest, oldest first."""
         now = time.time()
         newest: dict[tuple[str, str], Label] = {}
-        for label in sorted(self._labels.values(), key=_age):
+        for label in sorted(self._labels.values(), key=_activation):
             if label.marks(now) and label.id in self._keys:
                 newest[label.tenant, label.model] = label
         return sorted(newest.values(), key=lambda label: label.number)
@@ -174,9 +187,12 @@ class Ring:
         return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
-        self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None
-    ) -> Label:
+        self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None,
+        activate: bool = True,
+    ) -> Label:  # fmt: skip
         """Adds an existing key. Its file is written before its label, so that every label has a file.
+
+        With `activate` new text is marked with it from its start on; otherwise it only detects.
 
         Raises:
             KeyFileError: The key is of another scheme, or on the ring already.
@@ -184,6 +200,7 @@ class Ring:
         if not aligns(key.scheme):
             raise KeyFileError(f"the service uses alimark keys, not {key.scheme} keys; create one with alimark keygen")
         label = self._labelled(key, tenant, model, starts, ends)
+        label = label if activate else replace(label, activated=None)
         if key.id in self._labels:
             raise KeyFileError(f"the key {key.id} is on the ring already; it need not be added again")
         self._save(key)
@@ -239,6 +256,23 @@ class Ring:
             raise KeyFileError(f"the key {name} was rotated by another process; list the keys to see its successor")
         return label
 
+    def activate(self, name: str) -> Label:
+        """Marks new text with a key of the ring from now on.
+
+        Raises:
+            UnknownKey: There is no such key.
+            KeyFileError: The key has ended or has a successor, or its file is missing.
+        """
+        label, now, activated = self._label(name), time.time(), self._next_activation()
+        if label.successor is not None:
+            raise KeyFileError(f"the key {name} was rotated; its successor {label.successor} marks in its place")
+        if not label.alive(max(now, label.starts)):
+            raise KeyFileError(f"the key {name} has ended and cannot mark new text; create a new one")
+        self.key(name)
+        self._store.do(lambda db: db.execute("UPDATE keys SET activated = ? WHERE id = ?", (activated, name)))
+        self.reload()
+        return replace(label, activated=activated)
+
     def retire(self, name: str, *, ends: float | None = None) -> Label:
         """Ends the period of a key, so that it neither marks nor detects any more. Its file is kept as evidence."""
         label = self._label(name)
@@ -257,9 +291,20 @@ class Ring:
 
     def _labelled(self, key: Key, tenant: str, model: str, starts: float | None, ends: float | None) -> Label:
         now = time.time()
+        activated = self._next_activation() if starts is None else starts
         starts = now if starts is None else starts
         _check_end(ends, starts)
-        return Label(key.id, check_label("tenant", tenant), check_label("model", model), starts, ends, None, now)
+        return Label(
+            key.id, check_label("tenant", tenant), check_label("model", model), starts, ends, None, now, activated
+        )
+
+    def _next_activation(self) -> float:
+        """The time of an activation now: later than those of all active keys, also where the clock was set back since."""
+        now = time.time()
+        earlier = (
+            label.activated for label in self._labels.values() if label.activated is not None and label.alive(now)
+        )
+        return max(now, max(earlier, default=0.0) + 0.001)
 
     def _save(self, key: Key) -> None:
         path = self._path(key.id)
@@ -308,11 +353,6 @@ def _upgraded(key: Key, embedder: str | Embedder) -> Key:
     return successor if key.offsets == 1 else successor.like(offsets=key.offsets)
 
 
-def _age(label: Label) -> tuple[float, int]:
-    """Sorts keys from the oldest to the newest: by number, but a key with a later start is the newest when it starts."""
-    return (label.starts if label.starts > label.created else 0.0, label.number)
-
-
 def _check_end(ends: float | None, starts: float) -> None:
     if ends is not None and ends <= starts:
         raise AlimarkError("`ends` must be later than `starts`")
@@ -321,16 +361,20 @@ def _check_end(ends: float | None, starts: float) -> None:
 def _insert(label: Label) -> Job[None]:
     def job(db: Connection) -> None:
         db.execute(
-            "INSERT INTO keys (id, tenant, model, starts, ends, created, number) "
-            "VALUES (?, ?, ?, ?, ?, ?, (SELECT COALESCE(MAX(number), 0) + 1 FROM keys)) "
+            "INSERT INTO keys (id, tenant, model, starts, ends, created, activated, number) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT COALESCE(MAX(number), 0) + 1 FROM keys)) "
             "ON CONFLICT (id) DO NOTHING",
-            (label.id, label.tenant, label.model, label.starts, label.ends, label.created),
+            (label.id, label.tenant, label.model, label.starts, label.ends, label.created, label.activated),
         )
 
     return job
 
 
 def _label(row: Row) -> Label:
-    return Label(
-        row["id"], row["tenant"], row["model"], row["starts"], row["ends"], row["successor"], row["created"], row["number"]
-    )  # fmt: skip
+    names = ("id", "tenant", "model", "starts", "ends", "successor", "created", "activated", "number")
+    return Label(*(row[name] for name in names))
+
+
+def _activation(label: Label) -> tuple[float, int]:
+    """Orders keys by when they were activated; one that only detects comes first."""
+    return (-1.0 if label.activated is None else label.activated, label.number)

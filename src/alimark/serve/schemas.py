@@ -1,10 +1,13 @@
-"""The schemas of requests and responses, from which FastAPI makes the OpenAPI description."""
+"""The schemas of requests and responses, from which FastAPI makes the OpenAPI description.
+
+Those of the OpenAI protocol are in `openai_schemas`.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from alimark._util.json_types import JsonObject
 from alimark.keys.key import MAX_OFFSETS
@@ -56,96 +59,6 @@ class Failure(BaseModel):
     """The body of every error response."""
 
     error: Error
-
-
-# Writing, in the format of the OpenAI protocol
-
-
-class StreamOptions(Strict):
-    """Options of a streamed response."""
-
-    include_usage: bool = Field(
-        False, description="Ends the stream with an event that contains the usage and no choices."
-    )
-    include_obfuscation: bool | None = Field(None, description="Accepted and ignored.")
-
-
-class ToWrite(Strict):
-    """The fields that completions and chat completions share."""
-
-    model: str = Field("", max_length=200, description="The name from /v1/models; may be left out.")
-    max_tokens: int | None = Field(
-        None, ge=1, le=100_000, description="Length in tokens; 25 tokens count as one sentence, rounded up."
-    )
-    sentences: int | None = Field(None, ge=1, le=10_000, description="Length in sentences; overrides max_tokens.")
-    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
-    top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
-    n: int = Field(1, ge=1, le=16)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    seed: Seed | None = None
-    user: str | None = Field(None, max_length=512, description="Accepted and ignored.")
-
-
-class Completion(ToWrite):
-    """A request to continue one or more prompts."""
-
-    prompt: str | Texts = Field(min_length=1)
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"prompt": "The lighthouse keeper opened the door.", "sentences": 3}]}
-    )
-
-
-class Part(Strict):
-    """A part of a message; only text is supported."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(Strict):
-    """A message of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)]
-    name: str | None = Field(None, max_length=200)
-
-    @property
-    def text(self) -> str:
-        """The content as one string."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-
-
-class ChatCompletion(ToWrite):
-    """A request to answer a chat."""
-
-    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1, max_length=200)
-    max_completion_tokens: int | None = Field(None, ge=1, le=100_000)
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "sentences": 3}]
-        }
-    )
-
-    @model_validator(mode="after")
-    def _check_last_message(self) -> ChatCompletion:
-        if self.messages[-1].role != "user":
-            raise ValueError("the role of the last message must be user")
-        return self
-
-
-class Mark(BaseModel):
-    """The field `alimark` of a response, which the OpenAI protocol does not have."""
-
-    key_id: str
-    record_ids: list[str] = []
-    matches: list[list[int]] = Field(
-        [], description="For each choice: how many bits of its block each sentence carries."
-    )
-    block_size: int = 0
-    tokens_sampled: list[int] = Field(
-        [], description="For each choice: sampled tokens, including those of all candidates."
-    )
 
 
 # Detection
@@ -288,8 +201,9 @@ class KeyLabel(BaseModel):
     ends: float | None
     successor: str | None
     created: float
-    alive: bool
-    marks: bool
+    activated: float | None = Field(description="Time from which on it may mark new text; null if it only detects.")
+    alive: bool = Field(description="Whether detection uses the key now.")
+    marks: bool = Field(description="Whether new text is marked with the key now; one key of a tenant is.")
 
 
 class NewToken(Strict):

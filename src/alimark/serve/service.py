@@ -16,7 +16,7 @@ from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.llm import load_llm
-from alimark.llm.base import LLM
+from alimark.llm.base import LLM, ForwardsRequests
 from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
 from alimark.serve.database import Connection, DatabaseError, Store
@@ -66,6 +66,11 @@ class Service:
         self.allowance = Allowance(settings.rate, settings.burst, settings.concurrency)
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
+        if settings.unmarkable == "pass-on" and not isinstance(self.llm, ForwardsRequests):
+            raise AlimarkError(
+                f"the engine of {self.llm.name} cannot answer requests by itself; set unmarkable to refuse, or use an engine "
+                "with an OpenAI-compatible server (llama.cpp, or an address openai:http://...)"
+            )
         self.checker = Checker(self.embedder_of, max_waiting=settings.detect_queue, on_batch=self.metrics.seen_batch)
         self.readiness = Readiness(self.store, self.records, self.ring, self.checker)
         self.reports = ThreadPoolExecutor(1, "alimark-report")
@@ -177,7 +182,10 @@ def require_role(request: Request, role: Role) -> Token:
     """Returns the token of a request; raises an ApiError if it does not have the role."""
     token: Token | None = request.state.info.token
     if token is None or role not in token.roles:
-        message = f"This endpoint needs a token with the role {role}. An administrator can create one."
+        message = (
+            f"This endpoint needs a token with the role {role}. The operator makes one with the command "
+            f"`alimark serve token --role {role}`."
+        )
         raise ApiError(403, "wrong_role", message)
     return token
 

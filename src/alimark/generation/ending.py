@@ -22,7 +22,7 @@ class Ending:
         >>> ending.cut("One two. END three.")
         (9, 'stop sequence')
         >>> ending.cut("One two three four five.")
-        (18, 'token limit')
+        (19, 'token limit')
         >>> ending.sendable("One two. E")
         'One two. '
     """

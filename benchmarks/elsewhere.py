@@ -51,15 +51,19 @@ _EMBEDDED_TOGETHER = 2000  # texts: a GPU wants full batches
 
 
 def jobs(args: argparse.Namespace) -> None:
+    from alimark.bench.models import LEARNED
     from alimark.bench.recipe import load
     from alimark.bench.run import Run
     from alimark.bench.workspace import Workspace
 
-    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
+    run = Run(load(args.recipe, args.overrides, args.profiles), Workspace(args.workspace))
+    run.fit()
     of_stage = {"generate": _texts_to_write, "attack": _attacks, "detect": _detections, "quality": _readings}
     found = [job for stage in args.stages for job in of_stage[stage](run)]
+    learned = {name: run.models.fitted(f"{LEARNED}{name}").public() for name in run.lessons}
     known = run.texts(list(dict.fromkeys(job["source"] for job in found if "source" in job)))
-    there = [{"id": _name(own), "stage": "text", "text": text} for own, text in known.items()]
+    there: list[Record] = [{"id": _name(own), "stage": "text", "text": text} for own, text in known.items()]
+    there += [{"id": name, "stage": "fitted", "fitted": content} for name, content in learned.items()]
     lines = [json.dumps(job | ({"source": _name(job["source"])} if "source" in job else {}), ensure_ascii=False)
              for job in there + found]  # fmt: skip
     write_whole(args.output, ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass"))
@@ -74,10 +78,13 @@ def _name(source: str) -> str:
 
 
 def _sent(run: Run, cell: Cell, own: bytes) -> Record:
-    """A key's parameters and its secret."""
-    from alimark.bench.models import key_for
+    """A key's parameters and its secret. What the run learned travels once, and a key names its file."""
+    from alimark.bench.models import LEARNED, key_for
 
     public = key_for(cell.watermark, own, run.models).public()
+    learned = str(cell.watermark.key.get("fitted", "")).removeprefix(LEARNED)
+    if learned in run.lessons:
+        public["fitted"] = learned
     return {name: public[name] for name in public if name not in ("version", "fingerprint")} | {"secret": own.hex()}
 
 
@@ -101,7 +108,7 @@ def _attacks(run: Run) -> Iterator[Record]:
     for job in run.missing("attack", wanted):
         _, _, attack, parent, seed = job.content
         yield {"id": job.id, "stage": "attack", "source": parent, "attack": attack.name, "settings": attack.settings,
-               "seed": seed}  # fmt: skip
+               "seed": seed, **({} if parent.startswith("human:") else {"parent_id": parent})}  # fmt: skip
 
 
 def _detections(run: Run) -> Iterator[Record]:
@@ -143,6 +150,7 @@ def do(args: argparse.Namespace) -> None:
     args.made.mkdir(parents=True, exist_ok=True)
     every = _records(args.jobs)
     texts = {job["id"]: job["text"] for job in every if job["stage"] == "text"}
+    _fitted.update({job["id"]: job["fitted"] for job in every if job["stage"] == "fitted"})
     steps: dict[str, Step] = {
         "generate": _generate, "attack": _attack, "detect": _detect, "quality": _quality,
     }  # fmt: skip
@@ -191,28 +199,35 @@ def _embedder(name: str, args: argparse.Namespace) -> Embedder:
     return load_embedder(name, **({"backend": "torch", "device": args.device} if args.device else {}))
 
 
-def _key(sent: Record, embedder: Embedder) -> Key:
+_fitted: dict[str, Record] = {}
+"""What was learned from text, by the name of its file."""
+
+
+def _key(sent: Record, embedder: Embedder | None) -> Key:
+    from alimark.keys.fitted import Fitted
     from alimark.keys.key import Key
     from alimark.parameters import parameters_class
     from alimark.parameters.alimark import AliMarkParameters
 
     kind = parameters_class(sent["scheme"])
     parameters = kind.of(sent["parameters"]) if "parameters" in sent else AliMarkParameters.parse(sent)
+    learned = sent.get("fitted")
     return Key(
         bytes.fromhex(sent["secret"]),
         parameters=parameters,
-        embedder=embedder.name,
-        fingerprint=embedder.fingerprint,
+        embedder=embedder.name if embedder else "",
+        fingerprint=embedder.fingerprint if embedder else "",
         splitter=sent["splitter"],
+        fitted=None if learned is None else Fitted.parse(_fitted[learned] if isinstance(learned, str) else learned),
     )
 
 
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
     from alimark.errors import AlimarkError
-    from alimark.generation.api import GenerationSettings, Prompt, generate_many
+    from alimark.generation.api import GenerationSettings, Prompt
     from alimark.llm import load_llm
     from alimark.llm.base import Sampling
-    from alimark.schemes.registry import rule_for
+    from alimark.schemes.api import generate_many, load
 
     device = {"device": args.device} if args.device else {}
     llms: dict[str, Any] = {}
@@ -222,11 +237,14 @@ def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespac
             llms = {first["llm"]: load_llm(first["llm"], **device)}
         settings = dict(first["settings"])
         settings["sampling"] = Sampling(**settings["sampling"])
-        embedder, prompts = _embedder(first["key"]["embedder"], args) if first["key"] else None, []
+        embedder_name = (first["key"] or {}).get("embedder")
+        embedder, prompts = _embedder(embedder_name, args) if embedder_name else None, []
         for job in some:
-            prompts.append(Prompt(job["prompt"], job["seed"], _key(job["key"], embedder) if embedder else None))
+            prompts.append(Prompt(job["prompt"], job["seed"], _key(job["key"], embedder) if job["key"] else None))
         chosen = GenerationSettings(**settings)
-        made = generate_many(prompts, prompts[0].key, embedder, llms[first["llm"]], chosen, rule=rule_for)
+        key = prompts[0].key
+        mark = None if key is None else load(key, embedder=embedder)
+        made = generate_many(mark, prompts, llms[first["llm"]], chosen)
         for place, one in made:
             if isinstance(one, AlimarkError):
                 print(f"generate: {one}", file=sys.stderr)  # for another run to try again
@@ -250,8 +268,8 @@ def _attack(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
                 llms = {llm: load_llm(llm)}
             attack = load_attack(name, **settings, engine=llms[llm])
         for place, made in attack.run([Target(texts[job["source"]], job["seed"]) for job in some]):
-            record: Record = {"id": some[place]["id"], "parent_id": some[place]["source"],
-                              "attack": {"name": attack.name, "settings": attack.settings}}  # fmt: skip
+            record: Record = {name: some[place][name] for name in ("id", "parent_id") if name in some[place]}
+            record |= {"attack": {"name": attack.name, "settings": attack.settings}}
             record |= {"failed": True, "error": made.error} if made.failed else {"text": made.text}
             yield record | {"tries": made.tries, "tokens": made.tokens, "left": made.left,
                             "rejected": len(made.rejected)}  # fmt: skip
@@ -349,6 +367,7 @@ def main() -> None:
     one.add_argument("recipe", type=Path)
     one.add_argument("workspace", type=Path)
     one.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    one.add_argument("--profile", action="append", default=[], dest="profiles", metavar="NAME")
     one.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="those of them; all unless told")
     one.add_argument("--output", type=Path, required=True)
     one.set_defaults(verb=jobs)

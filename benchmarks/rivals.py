@@ -52,12 +52,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "k-SemStamp": {"scheme": "k-semstamp"},
     "SimMark": {"scheme": "simmark"},
     "PMark": {"scheme": "pmark"},
+    "SAMark": {"scheme": "samark"},
+    "PostMark": {"scheme": "postmark", "inserter": "qwen2.5-coder-1.5b"},
     "KGW": {"scheme": "kgw"},
     "EXP": {"scheme": "exp"},
     "SynthID": {"scheme": "synthid"},
     "SIR": {"scheme": "sir"},
 }
-LEARN = ("k-semstamp", "simmark", "sir")
+LEARN = ("k-semstamp", "simmark", "sir", "postmark")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ rm -rf "$work/src"
 
 cd "$work/data"
 alimark serve init --data "$work/data" > "$work/token"
-grep -q '^alm_' "$work/token"
+grep -q '^generate alm_' "$work/token"
 alimark serve --data "$work/data" --port 8766 2> "$work/log" &
 server=$!
 check="import urllib.request as r; print(r.urlopen('http://127.0.0.1:8766/healthz', timeout=4).read().decode())"

@@ -21,7 +21,19 @@ from pathlib import Path, PurePosixPath
 MAX_LINES = 60
 ROOT_MODULES = frozenset({"__init__", "__main__", "errors", "testing"})
 VAGUE_NAMES = frozenset({"one", "found", "own", "made", "said"})
-SCHEMES = ("alimark", "semstamp", "k-semstamp", "simmark", "pmark", "kgw", "exp", "synthid", "sir")
+SCHEMES = (
+    "alimark",
+    "semstamp",
+    "k-semstamp",
+    "simmark",
+    "pmark",
+    "samark",
+    "postmark",
+    "kgw",
+    "exp",
+    "synthid",
+    "sir",
+)
 JIT_DECORATORS = frozenset({"kernel", "jit", "njit", "vectorize", "guvectorize", "stencil", "cfunc"})
 PUBLIC_DUNDERS = frozenset({"__init__", "__call__"})
 

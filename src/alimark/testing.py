@@ -58,6 +58,7 @@ class StandInLLM:
         seed: Another seed gives other sentences.
         name: The name of the model.
         ends_after: The model ends the text once the context holds this many sentence ends.
+        ends: The share of draws that end the text, where the model may end it.
         blanks: The share of draws that are white space.
         repeats: The share of draws that are all the same.
         endless: Whether no sentence ever ends, so that every draw reaches `max_tokens`.
@@ -82,6 +83,7 @@ class StandInLLM:
         *,
         name: str = "stand-in",
         ends_after: int | None = None,
+        ends: float = 0.0,
         blanks: float = 0.0,
         repeats: float = 0.0,
         endless: bool = False,
@@ -97,6 +99,7 @@ class StandInLLM:
         self.calls = 0
         self._seed = seed
         self._ends_after = ends_after
+        self._ends = ends
         self._blanks = blanks
         self._repeats = repeats
         self._endless = endless
@@ -134,6 +137,8 @@ class StandInLLM:
         kind = chance.random()
         if kind < self._blanks:
             return Draw(" \n\n", 1, "model")
+        if sampling.may_end and kind >= 1 - self._ends:
+            return Draw("", 1, "model")
         if kind < self._blanks + self._repeats:
             chance = random.Random(self._seed)
         text = "" if request.context[-1:].isspace() else " "
@@ -198,6 +203,6 @@ class StandInEmbedder:
 @lru_cache(maxsize=1 << 14)
 def _direction(feature: str, dimension: int) -> NDArray[np.float64]:
     """A fixed direction for a feature. Each coordinate is the sum of eight hashed bytes minus its mean: roughly normal."""
-    stream = hashlib.shake_256(feature.encode()).digest(8 * dimension)
+    stream = hashlib.shake_256(feature.encode("utf-8", "surrogatepass")).digest(8 * dimension)
     sums = np.frombuffer(stream, dtype=np.uint8).reshape(dimension, 8).sum(axis=1, dtype=np.float64)
     return np.asarray(sums - 8 * 127.5)

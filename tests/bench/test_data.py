@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,7 +45,7 @@ def test_prompts_and_human_texts(file: Path) -> None:
 
 
 def test_shorter_ones_may_be_repeated(file: Path) -> None:
-    dataset = load(str(file), 6, human="repeat")
+    dataset = load(str(file), 6, short="repeat")
     assert [item.human.count(".") for item in dataset.items] == [6, 6, 6, 6]
     assert dataset.short == 0
     assert dataset.items[2].human == f"{text(4, 3)} {text(4, 3)}"
@@ -59,6 +61,14 @@ def test_what_there_is_without_a_file() -> None:
     dataset = load("manual", 12, most=20)
     assert len(dataset.items) == 20
     assert len({item.prompt for item in dataset.items}) == 20
+
+
+def test_booksum_is_its_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"chapter": text(1, 30), "summary_text": text(2, 9), "summary": "{}"}
+    library = SimpleNamespace(load_dataset=lambda *_, **__: [row])
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    [item] = load("booksum", 6).items
+    assert item.prompt == "The mayor of town 2 painted the house number 0 in spring."
 
 
 def test_what_is_wrong(file: Path, tmp_path: Path) -> None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alimark.attacks import attack_class
-from alimark.bench.recipe import attacks, load, parse, put, to_toml, variants
+from alimark.bench.recipe import Recipe, _toml, attacks, load, parse, put, to_toml, variants
 from alimark.errors import AlimarkError
+from alimark.parameters import parameters_class
 
 SMALL: dict[str, Any] = {"title": "small", "data": {"sets": ["manual"], "texts": 2}}
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = sorted(path for path in FOLDER.rglob("*.toml") if path.parent.name != "profiles")
+PAPER = [path for path in RECIPES if path.parent.name == "paper"]
 
 
-def test_what_is_left_out_has_the_papers_defaults() -> None:
+def test_what_is_left_out_has_defaults() -> None:
     recipe = parse(SMALL)
     assert recipe.data.sentences == 12
+    assert recipe.data.human_texts == 500
+    assert recipe.data.short == "drop"
     assert recipe.llm.sampling == {}
     assert [watermark.label for watermark in recipe.watermark] == ["AliMark"]
     assert recipe.fpr == [0.01, 0.05, 0.005, 0.001]
@@ -146,6 +152,97 @@ def test_overrides(tmp_path: Path) -> None:
         load(path)
 
 
+def rows(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """The parameters of the keys of each row, at the first point of the grid."""
+    first = next(variants(recipe)).recipe
+    return {watermark.label: watermark.key for watermark in first.watermark}
+
+
+RIVALS = [
+    {"label": "KGW", "scheme": "kgw"},
+    {"label": "SIR", "scheme": "sir", "key": {"tokenizer": "gemma-3-270m"}},
+    {"label": "SemStamp", "scheme": "semstamp"},
+    {"label": "SimMark", "scheme": "simmark", "key": {"embedder": "hkunlp/instructor-large"}},
+]
+
+
+def test_rows_get_embedder_and_tokenizer_of_the_recipe() -> None:
+    content = SMALL | {"watermark": RIVALS, "embedder": "all-mpnet-base-v2", "llm": {"name": "transformers:org/model"}}
+    assert rows(parse(content)) == {
+        "KGW": {"tokenizer": "org/model"},
+        "SIR": {"tokenizer": "gemma-3-270m", "embedder": "all-mpnet-base-v2"},
+        "SemStamp": {"embedder": "all-mpnet-base-v2"},
+        "SimMark": {"embedder": "hkunlp/instructor-large"},
+    }
+    # Records of earlier releases name neither the default tokenizer nor the default embedder.
+    assert rows(parse(SMALL | {"watermark": RIVALS, "llm": {"name": "transformers:smollm2-135m"}}))["KGW"] == {}
+    names = ["org/a", "org/b"]
+    several = variants(parse(SMALL | {"watermark": RIVALS[:1], "grid": {"llm.name": names}}))
+    assert [variant.recipe.watermark[0].key["tokenizer"] for variant in several] == names
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
+def test_the_papers_recipes_have_one_embedder_and_the_tokenizer_of_their_llm(path: Path) -> None:
+    recipe = load(path)
+    assert recipe.data.human_texts == 500
+    for variant in variants(recipe):
+        for watermark in variant.recipe.watermark:
+            kind = parameters_class(watermark.scheme)
+            if kind.embeds and watermark.label != "SimMark":
+                assert watermark.key["embedder"] == variant.recipe.embedder
+            if "tokenizer" in watermark.parameters().keys():  # noqa: SIM118
+                assert watermark.parameters()["tokenizer"] == variant.recipe.llm.name
+
+
+@pytest.mark.parametrize("part", ["quality", "runtime", "attack", "meaning"])
+def test_parts_can_be_left_out(part: str) -> None:
+    full = load(FOLDER / "smoke.toml")
+    without = load(FOLDER / "smoke.toml", [f"{part}=none"])
+    assert getattr(full, part) != getattr(without, part) == getattr(parse(SMALL), part)
+
+
+PROFILE = """
+[names]
+"org/large" = "smollm2-135m"
+"org/larger" = "smollm2-135m"
+[attack]
+pegasus = { name = "translate", via = "pt" }
+[watermark.PMark]
+"key.samples" = 8
+[set]
+"data.texts" = 3
+"quality.texts" = 1
+"""
+
+
+def test_profiles(tmp_path: Path) -> None:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "here.toml").write_text(PROFILE, "utf-8")
+    (tmp_path / "one.toml").write_text(
+        """
+        title = "x"
+        data = { sets = ["manual"] }
+        llm = { name = "org/large" }
+        watermark = [{ label = "A" }, { label = "PMark", scheme = "pmark", key = { preset = "paper" } }]
+        attack = [{ name = "pegasus" }, { name = "delete", rate = 0.5 }]
+        grid = { "llm.name" = ["org/large", "org/larger", "gemma-3-270m"] }
+        """,
+        "utf-8",
+    )
+    recipe = load(tmp_path / "one.toml", ["watermark.A.key.block_size=16"], ["here"])
+    assert recipe.grid == {"llm.name": ["smollm2-135m", "gemma-3-270m"]}
+    assert [attack.label for attack in attacks(recipe)] == ["translate pt", "delete 0.5"]
+    assert [watermark.key for watermark in recipe.watermark] == [{"block_size": 16}, {"preset": "paper", "samples": 8}]
+    assert recipe.data.texts == 3
+    assert recipe.quality == parse(SMALL).quality  # a profile adds no part that the recipe leaves out
+    assert load(tmp_path / "one.toml", [], [str(tmp_path / "profiles" / "here.toml")]).data.texts == 3
+    with pytest.raises(AlimarkError, match=r"no profile 'there' \(it has: here\)"):
+        load(tmp_path / "one.toml", [], ["there"])
+    (tmp_path / "profiles" / "here.toml").write_text("[data]\ntexts = 3", "utf-8")
+    with pytest.raises(AlimarkError, match="unknown tables data"):
+        load(tmp_path / "one.toml", [], ["here"])
+
+
 def test_put_leaves_what_it_copies() -> None:
     before = {"a": {"b": 1}}
     assert put(before, "a.b", 2) == {"a": {"b": 2}}
@@ -166,3 +263,12 @@ def test_every_recipe_of_the_project_can_be_used_and_written_again(path: Path) -
     assert recipe.title
     assert parse(tomllib.loads(to_toml(recipe))) == recipe
     assert list(variants(recipe))
+
+
+@pytest.mark.parametrize("value", ["\U000e0001", "tab\t and \x7f", 'a "quote" \\', "\u2028", 1e300, date(2026, 1, 2)])
+def test_every_value_can_be_written_as_toml(value: object) -> None:
+    assert tomllib.loads(f"value = {_toml(value)}")["value"] == value
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    assert tomllib.loads(f"value = {_toml(chr(0xD800))}")["value"] == "\ufffd"

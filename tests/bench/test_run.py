@@ -14,14 +14,16 @@ import pytest
 from alimark.attacks import Attacked
 from alimark.bench import jobs
 from alimark.bench.data import DataSet, Item
-from alimark.bench.evaluate import _rejected, evaluate
+from alimark.bench.evaluate import _rejected, all_results, evaluate
 from alimark.bench.jobs import Cell
 from alimark.bench.models import Models
-from alimark.bench.recipe import attacks, parse, variants
+from alimark.bench.recipe import attacks, parse, to_toml, variants
+from alimark.bench.report import write
+from alimark.bench.results import save
 from alimark.bench.run import Run
 from alimark.bench.workspace import STAGES, Workspace, digest
 from alimark.embedding.directions import DirectionTable
-from alimark.errors import LLMError
+from alimark.errors import AlimarkError, LLMError
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import SOFT_VERSION
 from alimark.parameters import alimark as parameters
@@ -308,6 +310,79 @@ def test_a_chain_whose_first_step_fails_has_failed(tmp_path: Path) -> None:
     assert len(attacked) == 8
     assert all(record["failed"] for record in attacked)
     assert sum(record["error"] == "there is no text to attack" for record in attacked) == 4
+
+
+def test_schemes_learn_from_texts_that_are_not_used(tmp_path: Path) -> None:
+    rows = [
+        {"label": "k-SemStamp", "scheme": "k-semstamp", "fit": {"regions": 4}, "generate": {"candidates": 8}},
+        {"label": "SimMark", "scheme": "simmark", "generate": {"candidates": 8}},
+        {"label": "AliMark", "generate": {"candidates": 8}},
+    ]
+    data = STAND_INS["data"] | {"human_texts": 30}
+    wanted = recipe(embedder="stand-in", watermark=rows, data=data, fit={"texts": 40}, attack=[], meaning="")
+    bench = run(tmp_path, wanted)
+    files = sorted((tmp_path / "fitted").iterdir())
+    assert [path.name.rpartition("-")[0] for path in files] == ["k-semstamp", "simmark"]
+    assert len(Fitted.load(files[0]).arrays["centres"]) == 4
+    used = {text for cell in bench.cells for text in cell.data.human}
+    for lesson in bench.lessons.values():
+        assert len(lesson.texts) == 40
+        assert not used & set(lesson.texts)
+    assert [row["method"] for row in evaluate(bench, "x")["rows"]] == ["k-SemStamp", "SimMark", "AliMark"]
+    before = records(tmp_path)
+    (tmp_path / "fitted").rename(tmp_path / "elsewhere")
+    again = run(tmp_path / "other", wanted)
+    assert records(tmp_path / "other") == before  # the ids do not depend on the folder
+    assert [path.read_bytes() for path in sorted((tmp_path / "other" / "fitted").iterdir())] == [
+        path.read_bytes() for path in sorted((tmp_path / "elsewhere").iterdir())
+    ]
+    assert again.lessons.keys() == bench.lessons.keys()
+
+
+def test_too_few_texts_to_learn_from_are_said(tmp_path: Path) -> None:
+    row = {"scheme": "simmark", "key": {"embedder": "stand-in"}}
+    with pytest.raises(AlimarkError, match="only 9 are left"):
+        run(tmp_path, recipe(watermark=[row], data=STAND_INS["data"] | {"human_texts": 220}))
+
+
+def test_attacks_on_human_texts(tmp_path: Path) -> None:
+    row = {"label": "human text", "human": True, "key": {"embedder": "stand-in"}}
+    bench = run(tmp_path, recipe(watermark=[row], attack=[{"name": "delete", "rate": 0.5}]))
+    stages = records(tmp_path)
+    assert "generate" not in stages
+    assert not any("parent_id" in record for record in stages["attack"])
+    results = evaluate(bench, "x")
+    assert [(row["attack"], row["texts"], row["deltas"]) for row in results["rows"]] == [
+        ("none", 4, []), ("delete 0.5", 4, [0.5] * 4),
+    ]  # fmt: skip
+    assert results["rows"][1]["cosine"] is not None
+    assert results["cost"] == []
+    assert bench.is_finished("attack")
+
+
+def test_an_unfinished_run_has_results(tmp_path: Path) -> None:
+    bench = Run(recipe(), Workspace(tmp_path))
+    bench.workspace.save_recipe("small", to_toml(bench.recipe))
+    assert all_results(bench.workspace) == []
+    bench.run_stage("generate")
+    [results] = all_results(bench.workspace)
+    assert results["title"] == "stand-ins (unfinished)"
+    assert results["rows"] == []
+    assert results["cost"]
+    write(tmp_path / "report", [results])
+    bench.run_stage("attack")
+    bench.run_stage("detect")
+    [results] = all_results(bench.workspace)
+    assert len(results["rows"]) == 4
+    save(bench.workspace.results("small"), evaluate(bench, "small"))
+    [results] = all_results(bench.workspace)
+    assert results["title"] == "stand-ins"
+    # Another run under the same name begins: the results on disk are those of the run before.
+    other = recipe(detection=[{"options": {"draws": 49}}])
+    bench.workspace.save_recipe("small", to_toml(other))
+    [results] = all_results(bench.workspace)
+    assert results["title"] == "stand-ins (unfinished)"
+    assert results["rows"] == []
 
 
 def test_an_id_is_what_made_it() -> None:

@@ -14,7 +14,7 @@ import paired
 import quality
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
+from alimark.bench.workspace import Stage, Workspace
 from rewriters import Rewriter
 from small_recipes import STAND_INS, recipe
 
@@ -166,6 +166,47 @@ def test_what_is_scored_elsewhere_is_what_the_bench_scores(
     assert len(local) == len(ids)
     say("jobs", wanted, here, "--stages", "detect", "--output", tmp_path / "jobs.jsonl")
     assert "{'detect': 0}" in capsys.readouterr().out
+
+
+def test_texts_written_elsewhere_are_those_of_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of schemes that learn from text, and attacks on human texts."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        """
+        title = "written elsewhere"
+        embedder = "stand-in"
+        data = { sets = ["manual"], texts = 3, sentences = 4, human_texts = 6 }
+        fit = { texts = 40 }
+        llm = { name = "stand-in" }
+        watermark = [
+            { label = "soft", generate = { candidates = 4 } },
+            { label = "SimMark", scheme = "simmark", generate = { candidates = 4 } },
+            { label = "human text", human = true },
+        ]
+        attack = [{ name = "reorder", rate = 0.5 }]
+        """
+    )
+    whole = Run(load(path, []), Workspace(tmp_path / "whole"))
+    whole.fit()
+    whole.run_stage("generate")
+    whole.run_stage("attack")
+
+    def call(*words: object) -> None:
+        monkeypatch.setattr("sys.argv", ["elsewhere.py", *map(str, words)])
+        elsewhere.main()
+
+    call("jobs", path, tmp_path / "here", "--stages", "generate", "attack", "--output", tmp_path / "jobs.jsonl")
+    call("do", tmp_path / "jobs.jsonl", tmp_path / "made")
+    call("take", tmp_path / "made", tmp_path / "here")
+    jobs: dict[Stage, set[str]] = {
+        "generate": {job.id for job in whole.generate_jobs()}, "attack": {job.id for job in whole.attack_jobs()},
+    }  # fmt: skip
+    for stage, ids in jobs.items():
+        here, there = (Workspace(tmp_path / name).records(stage, ids) for name in ("here", "whole"))
+        assert len(here) == len(ids) == {"generate": 6, "attack": 9}[stage]
+        assert {own: (r["text"], r.get("parent_id")) for own, r in here.items()} == {
+            own: (r["text"], r.get("parent_id")) for own, r in there.items()
+        }
 
 
 def test_attacks_made_elsewhere_are_those_of_the_bench(

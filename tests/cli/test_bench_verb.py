@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from alimark.bench import results
+from alimark.errors import AlimarkError
 from commands import Run
 
 ROOT = Path(__file__).parents[2]
@@ -77,11 +79,46 @@ def test_a_run_of_stand_ins_with_overrides_and_processes(run: Run, tmp_path: Pat
 
 
 def test_a_dry_run_writes_nothing(run: Run, tmp_path: Path) -> None:
-    status, _, err = run("run", ROOT / "recipes" / "paper" / "main-opt.toml", "-o", tmp_path / "none", "--dry-run")
+    (tmp_path / "one.toml").write_text(STAND_INS, "utf-8")
+    status, _, err = run("run", tmp_path / "one.toml", "-o", tmp_path / "none", "--dry-run")
     assert status == 0
-    assert "27 cells" in err
-    assert "gpt-3.5" in err
+    assert "1 cells" in err
+    assert "everything that a run needs is there" in err
     assert not (tmp_path / "none").exists()
+
+
+def test_all_that_is_missing_is_listed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "auth_check", unreachable)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    recipe = ROOT / "recipes" / "paper" / "probing.toml"
+    data = ("--set", "data.sets=['manual']", "--set", "data.human_texts=40", "--set", "llm.options={}")
+    for words in (["--dry-run"], []):  # a run makes the same check before the first text
+        status, _, err = run("run", recipe, "-o", tmp_path / "none", *data, *words)
+        assert status == 2
+        assert "- language model facebook/opt-1.3b: cannot get" in err
+        assert not (tmp_path / "none").exists()
+    status, _, err = run("run", recipe, "--dry-run", "--profile", "local")
+    assert status == 0, err
+
+
+def test_a_partial_folder_is_reported(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise AlimarkError("stopped")
+
+    (tmp_path / "one.toml").write_text(STAND_INS, "utf-8")
+    with monkeypatch.context() as patched:
+        patched.setattr("alimark.bench.run.Run._compared", stopped)
+        status, _, err = run("run", tmp_path / "one.toml", "-o", tmp_path / "work")
+        assert status == 2
+        assert "stopped" in err
+    status, _, err = run("report", tmp_path / "work")
+    assert status == 0, err
+    page = (tmp_path / "work" / "report.md").read_text("utf-8")
+    assert "Stand-ins (unfinished)" in page
+    assert "delete 0.5" in page
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -36,6 +37,16 @@ def test_found_is_0_and_shows_the_alignment(run: Run, key_file: Path, marked_fil
     assert ": found" in done.out
     assert done.out.count("match") >= 8
     assert done.err == ""
+
+
+def test_the_bar_of_agreed_bits_has_at_most_16_cells(run: Run, key_file: Path, marked_file: Path) -> None:
+    size = Key.load(key_file).block_size
+    done = run("detect", "-k", key_file, marked_file)
+    bars = re.findall(r"([■·]+) (\d+)/(\d+)", done.out)
+    assert len(bars) >= 8
+    for bar, agreed, bits in bars:
+        assert (len(bar), int(bits)) == (min(size, 16), size)
+        assert bar.count("■") == round(int(agreed) * len(bar) / size)
 
 
 def test_not_found_is_1(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:

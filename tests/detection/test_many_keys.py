@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from alimark import AliMark, Key, detect
+from alimark.detection.many_keys import detect_keys
+from alimark.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder
 from fixed_texts import EMBEDDER, fixed_key, unmarked
@@ -42,5 +44,7 @@ def test_errors(mark: AliMark) -> None:
     with pytest.raises(AlimarkError, match="no keys"):
         detect("Text.", [], embedder=EMBEDDER)
     mixed = [mark.key, Key.generate(embedder=StandInEmbedder(32), decision="hard")]
+    with pytest.raises(AlimarkError, match="use the embedder that the key names"):
+        detect("Text.", mixed, embedder=EMBEDDER)  # no embedder of that name has 32 dimensions
     with pytest.raises(AlimarkError, match="several embedders"):
-        detect("Text.", mixed, embedder=EMBEDDER)
+        detect_keys("Text.", mixed, EMBEDDER, DetectionSettings())

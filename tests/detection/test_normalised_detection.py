@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from alimark import AliMark, Key, detect
 from alimark.detection.many_keys import detect_keys_batch
-from alimark.detection.pipeline import prepare
+from alimark.detection.pipeline import prepare, project_text, score
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()
-SHAPES: dict[str, dict[str, object]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "version 1": {"decision": "soft", "text_version": 1},
     "version 0": {"decision": "soft"},
     "hard": {"decision": "hard"},
@@ -62,20 +63,18 @@ def test_an_ordinary_text_is_read_once(marked: tuple[AliMark, str]) -> None:
 
 
 @pytest.mark.parametrize("search", ["whole", "excerpt"])
-def test_random_keys_get_the_better_of_both_readings_too(search: str) -> None:
+def test_random_keys_get_the_better_of_both_readings_too(search: Literal["whole", "excerpt"]) -> None:
     mark = AliMark(key_of("hard"), embedder=EMBEDDER)
     text = "<b>The mayor</b> sold the bridge.The team found a letter. A stranger hid the piano at home. " * 2
-    options = {"search": search, "draws": 400}
-    both = mark.detect(text, **options)  # type: ignore[arg-type]
-    assert both.normalised
-    first = prepare(text, mark.key, EMBEDDER, DetectionSettings(search=search))  # type: ignore[arg-type]
-    assert len(first.versions) == 2
-    alone = [
-        mark.detect(" ".join(version.sentences), **options).raw  # type: ignore[arg-type]
-        for version in first.versions[1:]
-    ]
-    assert both.raw >= alone[0]
-    assert 1 / 401 <= both.p_value <= 1
+    settings = DetectionSettings(search=search, draws=400)
+    prepared = prepare(text, mark.key, EMBEDDER, settings)
+    assert len(prepared.versions) == 2
+    vectors = [EMBEDDER.embed(version.units.texts) for version in prepared.versions]
+    signals = project_text(prepared, vectors, mark.key, settings)
+    both, *each = (score(some, mark.key, settings) for some in (signals, signals[:1], signals[1:]))
+    assert both.raw == max(one_reading.raw for one_reading in each)
+    assert both.null_scores(0, 50).tolist() == np.maximum(*(part.null_scores(0, 50) for part in each)).tolist()
+    assert mark.detect(text, settings=settings).raw == both.raw
 
 
 def test_p_values_of_unmarked_texts_stay_uniform_when_read_both_ways() -> None:

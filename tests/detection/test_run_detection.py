@@ -20,7 +20,7 @@ from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.units import restructure
 from alimark.generation.api import GenerationSettings
 from alimark.keys.folder import load_keys
-from alimark.keys.projection import project, targets
+from alimark.keys.projection import carried, project, targets
 from alimark.schemes.registry import rule_for
 from fixed_texts import EMBEDDER, soft_key, written
 from rewriters import STORY, Rewriter
@@ -61,7 +61,8 @@ def test_candidates_are_compared_with_the_block_of_their_run(run: object) -> Non
     for i in range(10):
         seen = rule.see(candidates)
         worths = [weight.worth for weight in rule.weigh(seen)]
-        assert worths == pytest.approx((project(candidates, key) @ directions[start + i]).tolist())
+        expected = carried(project(candidates, key), directions[start + i], key)
+        assert worths == pytest.approx([carry.worth for carry in expected])
         rule.chose(seen[0])
 
 

@@ -11,6 +11,8 @@ from scipy import stats
 
 from alimark import AliMark, Key, detect
 from alimark.detection.kernels.types import LocalCosts, SoftRule
+from alimark.detection.many_keys import detect_keys
+from alimark.detection.settings import DetectionSettings
 from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.errors import AlimarkError, LimitError, ModelError
 from alimark.generation.api import GenerationSettings
@@ -90,7 +92,9 @@ def test_whose_key_it_was(sentences: list[str]) -> None:
     assert best[0].keys_tried == 20
     hard = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32))
     with pytest.raises(AlimarkError, match="different kinds"):
-        detect("Some text. And more.", [soft_key(0), hard], embedder=EMBEDDER)
+        detect_keys("Some text. And more.", [soft_key(0), hard], EMBEDDER, DetectionSettings())
+    mixed = detect(" ".join(sentences), [hard, soft_key(0)], embedder=EMBEDDER)
+    assert (mixed[0].key_id, mixed[0].keys_tried) == (soft_key(0).id, 2)
 
 
 def test_a_passage_is_found_in_other_text(mark: AliMark, sentences: list[str]) -> None:

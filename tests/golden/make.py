@@ -242,7 +242,9 @@ def generations(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) ->
     for number, generation in enumerate(several):
         yield f"prompt {number} of {len(several)}", record_values(generation.record(stem))
     if stem in ("hard-8", "hard-8-offsets", "soft-v1", "soft-v2"):
-        chat = mark.generate(PROMPTS[1], StandInLLM(ends_after=3), sentences=9, seed=31, prompt_style="chat")
+        # Earlier releases did not let the model end its answer unless it was asked for.
+        sampling, llm = alimark.Sampling(may_end=False), StandInLLM(ends_after=3)
+        chat = mark.generate(PROMPTS[1], llm, sentences=9, seed=31, prompt_style="chat", sampling=sampling)
         yield "chat", record_values(chat.record(stem))
         rewriting = mark.rewrite(texts[0]["text"], GoldenChat(), seed=41, candidates=8, mean_closeness=0.7)
         yield "rewrite", record_values(rewriting.record(stem))

@@ -235,3 +235,14 @@ def test_the_pool_of_one_process() -> None:
     for job in (2, 0):
         pool.give(job)
     assert list(pool.run()) == [(2, 0), (2, 1), (2, Ended()), (0, Ended())]
+
+
+def test_half_a_surrogate_pair_does_not_end_a_run(tmp_path: Path) -> None:
+    source, texts = tmp_path / "docs.jsonl", plain_texts(3)
+    names = ["\ud800", "\ud801", "sound"]
+    pairs = zip(names, texts, strict=True)
+    lines = [json.dumps({"id": name, "text": f"{text} \ud800", "site": name}) for name, text in pairs]
+    source.write_text("\n".join(lines) + "\n")
+    corpus.run([str(source)], task(source, tmp_path / "found", by="site"))
+    assert [row["id"] for row in rows(tmp_path / "found")] == ["\\ud800", "\\ud801", "sound"]
+    assert not any(row["failed"] for row in rows(tmp_path / "found"))

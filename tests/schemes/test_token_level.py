@@ -12,6 +12,11 @@ import token_models
 from scipy import stats
 
 import alimark
+from alimark.bench.evaluate import evaluate
+from alimark.bench.recipe import parse
+from alimark.bench.requirements import missing
+from alimark.bench.run import Run
+from alimark.bench.workspace import Workspace
 from alimark.detection.stats.p_values import significance
 from alimark.errors import KeyFileError, KeyMismatch, LLMError, TextError
 from alimark.generation.api import GenerationSettings, Prompt
@@ -324,6 +329,35 @@ def test_llama_cpp_writes_marked_text_a_request_for_each_token(scheme: str, writ
         mark.generate("It was late.", written, tokens=500)
 
 
+def test_the_bench_takes_the_tokenizer_of_its_llm_and_trains_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a model in the form in which the hub has OPT: neither safetensors nor a tokenizer.json."""
+    monkeypatch.setenv("ALIMARK_HOME", str(tmp_path / "home"))
+    (tmp_path / "opt").mkdir()
+    token_models.save_opt(tmp_path / "opt")
+    rows: list[dict[str, Any]] = [{"label": name, "scheme": name} for name in ("kgw", "exp", "synthid", "sir")]
+    rows[3]["fit"] = {"passages": 100, "epochs": 1}
+    wanted = parse({
+        "title": "tokens", "embedder": "stand-in", "llm": {"name": str(tmp_path / "opt")}, "watermark": rows,
+        "data": {"sets": ["manual"], "texts": 2, "sentences": 3, "human_texts": 10}, "fit": {"texts": 40},
+        "detection": [{"options": {"draws": 19}}],
+    })  # fmt: skip
+    assert missing(wanted) == []
+    bench = Run(wanted, Workspace(tmp_path / "work"))
+    bench.run()
+    results = evaluate(bench, "tokens")
+    assert [(row["method"], row["texts"]) for row in results["rows"]] == [(row["label"], 2) for row in rows]
+    # A key for another tokenizer: the texts fail, each with the reason, and the run goes on.
+    token_models.save_tiny(tmp_path)
+    other = {"label": "other", "scheme": "kgw", "key": {"tokenizer": str(tmp_path)}}
+    bench = Run(parse(wanted.model_dump() | {"watermark": [other]}), Workspace(tmp_path / "other"))
+    bench.run()
+    texts = bench.workspace.records("generate", {job.id for job in bench.generate_jobs()})
+    assert len(texts) == 2
+    assert all("has another" in record["error"] for record in texts.values())
+
+
 def test_what_does_not_fit_is_refused(folder: Path, llm: Any, tmp_path: Path) -> None:
     mark = mark_of("kgw", folder)
     with pytest.raises(TextError, match="blank"):
@@ -336,6 +370,9 @@ def test_what_does_not_fit_is_refused(folder: Path, llm: Any, tmp_path: Path) ->
     (tmp_path / "tokenizer.json").write_text(changed)
     with pytest.raises(KeyMismatch, match="has another"):
         mark_of("kgw", tmp_path).generate("It was late.", llm)
+    [(place, answer)] = mark_of("kgw", tmp_path).generate_many([Prompt("It was late.")], llm, GenerationSettings(2))
+    assert place == 0
+    assert isinstance(answer, KeyMismatch)  # a text's own error, so that other texts are written
     with pytest.raises(KeyFileError, match="needs a trained network"):
         Key.generate(scheme="sir", embedder=EMBEDDER, tokenizer=str(folder))
     with pytest.raises(KeyFileError, match="60 outputs"):

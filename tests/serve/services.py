@@ -56,8 +56,14 @@ class Running:
 
 @contextmanager
 def serving(data: Path, **settings: Any) -> Iterator[Running]:
-    """Runs a service in a thread of this process."""
-    tokens = set_up(data, **settings)
+    """Sets up a service and runs it in a thread of this process."""
+    with serving_again(data, set_up(data, **settings), **settings) as running:
+        yield running
+
+
+@contextmanager
+def serving_again(data: Path, tokens: dict[str, str], **settings: Any) -> Iterator[Running]:
+    """Runs a service that was set up before in a thread of this process."""
     service = stand_in_service(data, **settings)
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(create_app(service), port=port, log_config=None, access_log=False))

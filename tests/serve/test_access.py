@@ -11,6 +11,8 @@ GENERATE, DETECT, ADMIN = {"generate"}, {"detect"}, {"admin"}
 KEY = "ak" + 18 * "0"
 TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
     ("GET", "/v1/models"): (GENERATE, None),
+    ("GET", "/v1/models/stand-in"): (GENERATE, None),
+    ("POST", "/v1/responses"): (GENERATE, {"input": "So?", "sentences": 1}),
     ("POST", "/v1/completions"): (GENERATE, {"prompt": "So.", "sentences": 1}),
     ("POST", "/v1/chat/completions"): (GENERATE, {"messages": [{"role": "user", "content": "So?"}], "sentences": 1}),
     ("POST", "/v1/rewrite"): (GENERATE, {"input": "The mayor opened the old bridge."}),
@@ -21,12 +23,14 @@ TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
     ("POST", "/v1/keys"): (ADMIN, {}),
     ("POST", f"/v1/keys/{KEY}/rotate"): (ADMIN, {}),
     ("POST", f"/v1/keys/{KEY}/retire"): (ADMIN, {}),
+    ("POST", f"/v1/keys/{KEY}/activate"): (ADMIN, None),
     ("GET", "/v1/tokens"): (ADMIN, None),
     ("POST", "/v1/tokens"): (ADMIN, {"roles": ["detect"]}),
     ("DELETE", "/v1/tokens/tk000000000000"): (ADMIN, None),
     ("GET", "/v1/records"): (ADMIN, None),
     ("GET", "/metrics"): (ADMIN, None),
     ("GET", "/healthz"): ({"generate", "detect", "admin", "nobody"}, None),
+    ("GET", "/readyz"): ({"generate", "detect", "admin", "nobody"}, None),
 }
 
 
@@ -37,6 +41,7 @@ def test_the_table_names_every_endpoint(running: Running) -> None:
     tabled = set()
     for method, path in TABLE:
         plain = path.partition("?")[0].replace(KEY, "{key_id}").replace("tk000000000000", "{token_id}")
+        plain = plain.replace("/stand-in", "/{name}")
         tabled.add((method, plain))
     assert tabled == described
 
@@ -133,3 +138,13 @@ def test_health_and_metrics(running: Running) -> None:
         text = admin.get("/metrics").text
     assert 'alimark_requests_total{method="POST",route="/v1/detect",status="200"}' in text
     assert "alimark_texts_waiting 0.0" in text
+
+
+def test_the_page_of_endpoints_needs_no_token_and_no_other_host(running: Running) -> None:
+    with running.client(None) as client:
+        page = client.get("/docs")
+    assert page.status_code == 200
+    assert "POST /v1/responses" in page.text
+    assert "Why is the sky blue?" in page.text
+    assert "http" not in page.text.replace("http://www.w3.org", "")
+    assert "<script" not in page.text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from services import serving
+from services import serving, serving_again, set_up
 from stand_ins import stand_in_service
 
 from alimark.errors import KeyFileError, KeyMismatch
@@ -126,3 +126,27 @@ def test_the_service_goes_on_after_a_rotation_to_its_embedder(tmp_path: Path) ->
         refused = admin.post(f"/v1/keys/{arrays.id}/rotate", json={})
         assert refused.status_code == 409
         assert "given arrays" in refused.text
+
+
+def test_a_bad_key_is_set_aside_and_the_others_work(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokens = set_up(tmp_path)
+    bad, elsewhere = (Key.generate(embedder=SMALL, secret=bytes([n]) * 32) for n in (1, 2))
+    service = stand_in_service(tmp_path)
+    for key in (bad, elsewhere):  # nobody has the embedder of the second one
+        service.ring.add(key)
+    service.close()
+    path = tmp_path / "keys" / f"{bad.id}.json"
+    path.write_text(path.read_text().replace('"version": 1', '"bits": [[999]], "version": 1'))
+    with caplog.at_level("WARNING", "alimark.serve"):
+        service = stand_in_service(tmp_path)
+    assert [record.__dict__["key"] for record in caplog.records] == [bad.id]
+    assert bad.id in service.ring.set_aside
+    service.close()
+    with serving_again(tmp_path, tokens) as running, running.client("detect") as client:
+        answer = client.post("/v1/detect", json={"input": "One came. Two went. Three stayed."})
+        assert answer.status_code == 200
+        [result] = answer.json()["results"]
+        assert result["key_id"] == running.key.id
+        assert any("some keys could not be used" in warning for warning in result["warnings"])
+        named = client.post("/v1/detect", json={"input": "One came.", "keys": [elsewhere.id]})
+        assert named.status_code == 409

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
+
 from alimark._util.registry import Registry
 from alimark.attacks.base import Attack, Attacked, SettingValue, Target, seed_for
 from alimark.errors import AttackError
@@ -67,7 +70,22 @@ def load_attack(name: str, **settings: SettingValue) -> Attack:
         >>> delete("The sun rose. The wind fell.", seed=1)
         'The wind fell.'
     """
+    kind = attack_class(name)
+    _check_types(name, kind, settings)
     try:
-        return attack_class(name)(**settings)
+        return kind(**settings)
     except TypeError as error:
         raise AttackError(f"{name}: {error}; `alimark attack {name} --help` lists the settings") from None
+
+
+def _check_types(name: str, kind: type[Attack], settings: Mapping[str, SettingValue]) -> None:
+    """Raises AttackError for a setting whose value is not of the type of its default; 1 may stand for 1.0."""
+    for option in fields(kind):  # type: ignore[arg-type]
+        if "help" not in option.metadata or option.name not in settings or option.default is None:
+            continue
+        value, wanted = settings[option.name], type(option.default)
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise AttackError(f"{name}: {option.name} must be {_TYPES.get(wanted, wanted.__name__)}, not {value!r}")
+
+
+_TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}

@@ -128,7 +128,11 @@ class ChatModelAttack(Attack):
 
     @property
     def models(self) -> tuple[str, ...]:
-        return () if self.engine else (self.llm.split(":", 1)[-1],)
+        return tuple(llm.split(":", 1)[-1] for llm in self.llms)
+
+    @property
+    def llms(self) -> tuple[str, ...]:
+        return () if self.engine else (self.llm,)
 
     @property
     def _sampling(self) -> Sampling:

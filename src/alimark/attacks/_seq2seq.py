@@ -19,6 +19,9 @@ from alimark.errors import AttackError, MissingExtra, ModelError
 if TYPE_CHECKING:
     import torch
 
+LIBRARIES = (("torch", "transformers"), ("transformers", "transformers"))
+"""What every attack by such a model needs: libraries, each with the extra that installs it."""
+
 _TOKENIZER_FILES = ("tokenizer.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 
 

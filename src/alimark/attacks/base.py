@@ -137,6 +137,16 @@ class Attack(ABC):
         """The names of the models that the attack will load, so that they can be fetched in advance."""
         return ()
 
+    @property
+    def llms(self) -> tuple[str, ...]:
+        """Those models that are language models, by the names that `alimark.load_llm` takes."""
+        return ()
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        """The optional libraries that the attack needs, each with the extra that installs it."""
+        return ()
+
     @abstractmethod
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
         """Attacks many texts.

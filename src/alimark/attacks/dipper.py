@@ -10,7 +10,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
+from alimark.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
 from alimark.attacks.base import PAPER_PRESET, Attack, Attacked, Target, apply_preset
 from alimark.attacks.checks import text_flaw
 from alimark.attacks.settings import DipperSettings
@@ -61,6 +61,14 @@ class Dipper(DipperSettings, Attack):
             raise AttackError(f"max_new_tokens must be at least 0, not {self.max_new_tokens}")
         if not 0 < self.top_p <= 1:
             raise AttackError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model,)
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        return LIBRARIES
 
     @cached_property
     def _network(self) -> Network:

@@ -13,7 +13,7 @@ import numpy as np
 
 from alimark.attacks._beams import diverse_beams
 from alimark.attacks._public import well_formed
-from alimark.attacks._seq2seq import Network, load_classifier, load_seq2seq, one_line
+from alimark.attacks._seq2seq import LIBRARIES, Network, load_classifier, load_seq2seq, one_line
 from alimark.attacks.base import PAPER_PRESET, SentenceAttack, apply_preset
 from alimark.attacks.settings import ParrotSettings
 from alimark.errors import AttackError
@@ -56,6 +56,14 @@ class Parrot(ParrotSettings, SentenceAttack):
             raise AttackError("adequacy and fluency are probabilities and must lie between 0 and 1")
         if self.diversity_penalty < 0:
             raise AttackError(f"the diversity penalty must be at least 0, not {self.diversity_penalty}")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model, self.adequacy_model, self.fluency_model)
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        return LIBRARIES
 
     @cached_property
     def _paraphraser(self) -> Network:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from alimark.attacks._public import well_formed
-from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
+from alimark.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
 from alimark.attacks.base import PAPER_PRESET, SentenceAttack, apply_preset
 from alimark.attacks.settings import PegasusSettings
 from alimark.errors import AttackError
@@ -45,6 +45,14 @@ class Pegasus(PegasusSettings, SentenceAttack):
             raise AttackError(f"the temperature must be above 0, not {self.temperature}")
         if self.repetition_penalty <= 0 or self.top_k < 0:
             raise AttackError("repetition_penalty must be above 0, and top_k at least 0")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model,)
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        return LIBRARIES
 
     @cached_property
     def _network(self) -> Network:

@@ -294,17 +294,18 @@ _SUBJECT = (
     r"(?:I|you|he|she|it|they|we|this|that|these|those|there|the|a|an|his|her|its|their|our|my|your|some|many|most|each|every|no"
     r"|people|everyone|nobody|[A-Z][a-z]+)\b"
 )
-# Places between clauses, and what the second sentence then begins with. The place nearest to the middle is used.
+# Places between clauses, and what the second sentence then begins with. The place nearest to the middle is used. The lookbehind
+# `(?<!\s)` keeps the search linear in long white space.
 _CLAUSE_BREAKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf";\s+(?:however,\s+|moreover,\s+|what is more,\s+)?(?={_SUBJECT})"), ""),
     (re.compile(rf",\s+and\s+(?={_SUBJECT}\s+\w+)"), ""),
-    (re.compile(rf",?\s+but\s+(?={_SUBJECT}\s+\w+)"), "However, "),
+    (re.compile(rf",?(?<!\s)\s+but\s+(?={_SUBJECT}\s+\w+)"), "However, "),
     (re.compile(rf",\s+so\s+(?:that\s+)?(?={_SUBJECT}\s+\w+)"), "Therefore, "),
     (re.compile(rf",\s+(?:while|whereas)\s+(?={_SUBJECT}\s+\w+)"), "Meanwhile, "),
-    (re.compile(rf",?\s+(?:even\s+)?(?:although|though)\s+(?={_SUBJECT}\s+\w+)"), "Still, "),
-    (re.compile(rf",?\s+because\s+(?={_SUBJECT}\s+\w+)"), "This is because "),
+    (re.compile(rf",?(?<!\s)\s+(?:even\s+)?(?:although|though)\s+(?={_SUBJECT}\s+\w+)"), "Still, "),
+    (re.compile(rf",?(?<!\s)\s+because\s+(?={_SUBJECT}\s+\w+)"), "This is because "),
     (re.compile(r",\s+which\s+(?=(?:is|was|are|were|has|had|have|can|could|will|would|may|might|must|made|led)\b)"), "This "),
-    (re.compile(r"\s+and\s+(?=(?:he|she|they|we|I|it)\s+\w+)"), ""),
+    (re.compile(r"(?<!\s)\s+and\s+(?=(?:he|she|they|we|I|it)\s+\w+)"), ""),
 )  # fmt: skip
 # A subordinate clause at the start; `_LATER` says what the main clause then begins with.
 _FIRST_CLAUSE = re.compile(
@@ -315,11 +316,12 @@ _LATER = {"Although": "Nevertheless, ", "Though": "Nevertheless, ", "Despite the
           "Because": "Therefore, ", "Since": "Therefore, ", "After": "Afterwards, ", "Once": "Then "}  # fmt: skip
 # Phrases that stand on their own, and phrases that may belong to the word before them.
 _FREE_PHRASE = re.compile(
-    r",?\s+(?=(?:during|after|before|because of|despite|instead of|according to|as well as|such as|without|throughout)\s+\w+)"
+    r",?(?<!\s)\s+(?=(?:during|after|before|because of|despite|instead of|according to|as well as|such as|without"
+    r"|throughout)\s+\w+)"
     r"|,\s+(?=(?:in|on|at|with|for|by|from|through|under|over|near)\s+\w+)"
 )
 _PHRASE = re.compile(
-    r"(?<!ed)(?<!ing)(?<!\bis)(?<!\bare)(?<!\bwas)(?<!\bwere)(?<!\bbe)(?<!\bup)(?<!\bout)\s+"
+    r"(?<!ed)(?<!ing)(?<!\bis)(?<!\bare)(?<!\bwas)(?<!\bwere)(?<!\bbe)(?<!\bup)(?<!\bout)(?<!\s)\s+"
     r"(?=(?:in|on|at|with|for|by|from|near|through|under|over|between|among|within|across|along|against)\s+\w+)"
 )
 _MIN_WORDS = 3  # of each half

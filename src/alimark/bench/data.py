@@ -2,7 +2,7 @@
 
 The prompt is the first sentence of a text and the human text is the rest, unless a record has both (`prompt` and
 `natural_text`). Human texts are cut to the requested number of sentences. Repeated texts are removed, and shorter ones are left
-out and counted.
+out and counted, or repeated.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from alimark.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 
 HUB: dict[str, tuple[str, str, str, str]] = {
     # repository, configuration, split, field
-    "booksum": ("kmfoda/booksum", "default", "test", "chapter"),
+    "booksum": ("kmfoda/booksum", "default", "test", "summary_text"),
     "c4": ("allenai/c4", "realnewslike", "validation", "text"),
     "nq": ("sentence-transformers/natural-questions", "pair", "train", "answer"),
 }
-"""Where the paper's data sets are on the Hugging Face Hub. For nq the question is the prompt."""
+"""Where the paper's data sets are on the Hugging Face Hub. For booksum the paper's texts are the summaries, and for nq the
+question is the prompt."""
 
 MANUAL = "manual"
 """The prose of Python's language reference, which needs neither a file nor a network."""
@@ -50,8 +51,8 @@ class DataSet:
         return [item.human for item in self.items]
 
 
-def load(name: str, sentences: int, *, human: str = "drop", most: int | None = None, skip: int = 0) -> DataSet:
-    """The first `most` usable texts of a data set after the first `skip`; "repeat" as `human` repeats short texts."""
+def load(name: str, sentences: int, *, short: str = "drop", most: int | None = None, skip: int = 0) -> DataSet:
+    """The first `most` usable texts of a data set after the first `skip`; "repeat" as `short` repeats short texts."""
     cutter = splitter(DEFAULT_SPLITTER)
     data, seen, usable = DataSet(label(name)), set(), 0
     for prompt, text in _pairs(name, sentences, cutter):
@@ -59,7 +60,7 @@ def load(name: str, sentences: int, *, human: str = "drop", most: int | None = N
             data.repeats += 1
             continue
         seen |= {text, prompt}
-        cut = _cut(text, sentences, cutter, human)
+        cut = _cut(text, sentences, cutter, short)
         if not cut:
             data.short += 1
             continue
@@ -81,11 +82,11 @@ def label(name: str) -> str:
     return name if name in HUB or name == MANUAL else Path(name).name.partition(".")[0]
 
 
-def _cut(text: str, sentences: int, cutter: Splitter, human: str) -> str:
+def _cut(text: str, sentences: int, cutter: Splitter, short: str) -> str:
     spans = cutter.spans(text)
     if len(spans) >= sentences:
         return text[: spans[sentences - 1][1]]
-    if human == "repeat" and spans:
+    if short == "repeat" and spans:
         whole = text.strip()
         times = -(-sentences // len(spans))
         return _cut(" ".join([whole] * times), sentences, cutter, "drop")

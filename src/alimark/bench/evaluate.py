@@ -14,9 +14,10 @@ import numpy as np
 
 from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
-from alimark.bench.jobs import Cell
+from alimark.bench.jobs import HUMAN, Cell
 from alimark.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.bench.recipe import Detection, OneAttack, attacks, to_toml
+from alimark.bench.recipe import load as load_recipe
 from alimark.bench.results import (
     Cost,
     Estimate,
@@ -29,8 +30,10 @@ from alimark.bench.results import (
     Where,
     WithFailures,
 )
+from alimark.bench.results import load as load_results
 from alimark.bench.run import Run
 from alimark.bench.statistic import Statistic, ranked_by, statistic_of
+from alimark.bench.workspace import Workspace
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.schemes.api import load
 from alimark.schemes.registry import aligns
@@ -40,13 +43,21 @@ _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "tra
 _NOMINAL = (0.01, 0.05)
 
 
-def evaluate(run: Run, name: str) -> Results:
-    """The results of a run, computed from the records that exist."""
+def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
+    """The results of a run, computed from the records that exist.
+
+    Args:
+        run: The run.
+        name: The name of the recipe, under which the results are kept.
+        finished: Whether all records exist. If not, the title says so, and detection is not timed, since the models may be
+            missing.
+    """
     records = _Records(run)
+    title = run.recipe.title if finished else f"{run.recipe.title} (unfinished)"
     results: Results = {
-        "version": 1, "name": name, "title": run.recipe.title, "recipe": to_toml(run.recipe), "made": _made(run),
+        "version": 1, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
         "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records)),
-        "runtime": list(_runtime(run)), "null": {}, "examples": [],
+        "runtime": list(_runtime(run)) if finished else [], "null": {}, "examples": [],
         "paper": [value for table in run.recipe.paper for value in paper.values(table)],
     }  # fmt: skip
     for cell in run.cells:
@@ -62,6 +73,23 @@ def evaluate(run: Run, name: str) -> Results:
     return results
 
 
+def all_results(workspace: Workspace) -> list[Results]:
+    """The results of every recipe that was run in a workspace.
+
+    A recipe whose last run did not end has no results of it on disk: they are computed from the records that exist. It is left
+    out if there is no text of it yet.
+    """
+    every = []
+    for name in workspace.names():
+        path, recipe = workspace.results(name), workspace.recipe(name)
+        results = load_results(path) if path.exists() else None
+        if recipe.exists() and (results is None or results["recipe"] != recipe.read_text("utf-8")):
+            results = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
+        if results is not None and (results["rows"] or results["cost"]):
+            every.append(results)
+    return every
+
+
 class _Records:
     """The records of a run, read once."""
 
@@ -70,13 +98,16 @@ class _Records:
         attacked = {step.id for job in run.attack_jobs() for step in job.chain}
         self.texts = run.workspace.records("generate", written) | run.workspace.records("attack", attacked)
         self.scores = run.workspace.records("detect", {job.id for job in run.detect_jobs()})
-        read = {job.id for cell in run.cells for *_, job in run.quality_jobs(cell)}
+        read = {job.id for job in run.reading_jobs()}
         self.read = run.workspace.records("quality", read) if read else {}
         compared = {job.id for job in run.meaning_jobs()}
         self.meaning = run.workspace.records("meaning", compared) if compared else {}
 
-    def text(self, record_id: str) -> str:
-        return str(self.texts.get(record_id, {}).get("text", ""))
+    def text(self, source: str) -> str:
+        """The text of a record or, for a human text, of the source itself."""
+        if source.startswith(HUMAN):
+            return source.removeprefix(HUMAN)
+        return str(self.texts.get(source, {}).get("text", ""))
 
 
 def _where(cell: Cell, detection: Detection | None) -> Where:
@@ -159,8 +190,7 @@ def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: 
     every: list[OneAttack | None] = [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
     for attack in every:
         sources = [
-            run.generate_job(cell, item).id if attack is None else run.attack_job(cell, item, attack).id
-            for item in cell.items
+            run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id for item in cell.items
         ]
         jobs = [
             run.detect_job(cell, detection, source, item.prompt)
@@ -257,7 +287,7 @@ def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -
     cutter = splitter(DEFAULT_SPLITTER)
     for item in cell.items if attack else ():
         assert attack is not None
-        parent, attacked = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
+        parent, attacked = run.source(cell, item), run.attack_job(cell, item, attack).id
         similarity = records.meaning.get(run.meaning_job(parent, attacked).id, {})
         if "cosine" in similarity:
             cosines.append(float(similarity["cosine"]))
@@ -267,7 +297,7 @@ def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -
 
 
 def _cost(run: Run, cell: Cell, records: _Records) -> list[Cost]:
-    texts = [records.texts.get(run.generate_job(cell, item).id, {}) for item in cell.items]
+    texts = [records.texts.get(run.source(cell, item), {}) for item in cell.items]
     costs = [record["cost"] for record in texts if "cost" in record]
     if not costs:
         return []
@@ -354,7 +384,7 @@ def _examples(run: Run, cell: Cell, records: _Records) -> Iterator[Example]:
     human_jobs = dict(reversed(list(run.human_jobs(cell, detection))))
     wanted: Statistic = "z" if cell.recipe.statistic == "z" else "score"  # the p-value is shown beside it
     for number, item in enumerate(cell.items):
-        parent, attacked = run.generate_job(cell, item).id, run.attack_job(cell, item, attack).id
+        parent, attacked = run.source(cell, item), run.attack_job(cell, item, attack).id
         jobs = {"marked": run.detect_job(cell, detection, parent, item.prompt),
                 "attacked": run.detect_job(cell, detection, attacked, item.prompt)}  # fmt: skip
         if number in human_jobs:
@@ -378,7 +408,7 @@ def _data(run: Run) -> list[dict[str, Any]]:
     for cell in run.cells:
         data = cell.data
         rows[data.name, cell.recipe.data.sentences] = {
-            "set": data.name, "texts": len(cell.items), "human texts": len(data.human),
+            "set": data.name, "texts": len(cell.items), "human texts": min(len(data.human), cell.recipe.data.human_texts),
             "sentences": cell.recipe.data.sentences, "short": data.short, "repeats": data.repeats,
         }  # fmt: skip
     return list(rows.values())

@@ -15,6 +15,7 @@ from alimark.attacks import attack_class, seed_for
 from alimark.attacks.base import recorded_settings
 from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
+from alimark.bench.models import LEARNED, Lesson, embedder_name, learns
 from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
 from alimark.bench.workspace import digest
 from alimark.generation.api import GenerationSettings
@@ -150,24 +151,55 @@ class Plan:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self._sets: dict[str, DataSet] = {}
+        self._lessons: dict[str, Lesson] = {}
 
     @cached_property
     def cells(self) -> list[Cell]:
         return [
-            Cell(variant, watermark, self._set(name, variant.recipe))
+            Cell(variant, self._with_fitted(watermark, name, variant.recipe), self.data_set(name, variant.recipe))
             for variant in variants(self.recipe)
             for name in variant.recipe.data.sets
             for watermark in variant.recipe.watermark
         ]
 
-    def _set(self, name: str, recipe: Recipe) -> DataSet:
+    @property
+    def lessons(self) -> dict[str, Lesson]:
+        """What the run learns from text, by the name of the file."""
+        _ = self.cells
+        return self._lessons
+
+    def data_set(self, name: str, recipe: Recipe) -> DataSet:
+        """The prompts and human texts of a data set that the recipe uses."""
         settings = recipe.data
-        most = None if settings.human_texts is None else max(settings.human_texts, settings.texts)
-        cache_key = digest({"name": name, **settings.model_dump()})
+        return self._load(name, recipe, max(settings.human_texts, settings.texts), settings.skip)
+
+    def fit_set(self, name: str, recipe: Recipe) -> DataSet:
+        """The texts of a data set of `[fit]`."""
+        return self._load(name, recipe, recipe.fit.texts, 0)
+
+    def lesson(self, watermark: Watermark, name: str, recipe: Recipe) -> Lesson:
+        """What the rows of a data set learn: from the data sets of `[fit]`, else from the texts after those that are used."""
+        settings = recipe.data
+        if recipe.fit.sets:
+            texts = [text for other in recipe.fit.sets for text in self.fit_set(other, recipe).human]
+        else:
+            used = max(settings.human_texts, settings.texts)
+            texts = self._load(name, recipe, used + recipe.fit.texts, settings.skip).human[used:]
+        return Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, texts)
+
+    def _with_fitted(self, watermark: Watermark, name: str, recipe: Recipe) -> Watermark:
+        """The watermark with the file that the run learns, if the scheme needs one and the recipe names none."""
+        if not learns(watermark):
+            return watermark
+        lesson = self.lesson(watermark, name, recipe)
+        self._lessons[lesson.file] = lesson
+        return watermark.model_copy(update={"key": watermark.key | {"fitted": f"{LEARNED}{lesson.file}"}})
+
+    def _load(self, name: str, recipe: Recipe, most: int, skip: int) -> DataSet:
+        settings = recipe.data
+        cache_key = digest({"name": name, **settings.model_dump(), "most": most, "skip": skip})
         if cache_key not in self._sets:
-            self._sets[cache_key] = load_data(
-                name, settings.sentences, human=settings.human, most=most, skip=settings.skip
-            )
+            self._sets[cache_key] = load_data(name, settings.sentences, short=settings.short, most=most, skip=skip)
         return self._sets[cache_key]
 
     # Generation
@@ -194,10 +226,16 @@ class Plan:
         )
         return Job(digest(inputs), group, TextToWrite(cell, item, settings, marked, answer))
 
+    def source(self, cell: Cell, item: Item, answer: int = 0) -> str:
+        """Where the text of a row is: the id of the record of a marked text, or for a row of human texts the text itself."""
+        if cell.watermark.human:
+            return f"{HUMAN}{item.human}"
+        return self.generate_job(cell, item, answer=answer).id
+
     def generate_jobs(self) -> Iterator[Job[TextToWrite]]:
         """Marked texts for all prompts, then the further texts whose quality is measured."""
         for cell in self.cells:
-            for item in cell.items:
+            for item in cell.items if not cell.watermark.human else ():
                 yield self.generate_job(cell, item)
         for cell in self.cells:
             yield from self.quality_generate_jobs(cell)
@@ -208,7 +246,7 @@ class Plan:
         if wanted.oracle and wanted.unmarked:
             for item in cell.items[: wanted.texts]:
                 yield self.generate_job(cell, item, marked=False)
-        for item in cell.items[: wanted.prompts] if wanted.answers else ():
+        for item in cell.items[: wanted.prompts] if wanted.answers and not cell.watermark.human else ():
             for answer in range(wanted.answers):
                 yield self.generate_job(cell, item, answer=answer)
                 if wanted.unmarked:
@@ -224,7 +262,7 @@ class Plan:
         `again` numbers attacks on the same text, each with another random seed.
         """
         earlier = self.attack_job(cell, item, attack.earlier, answer, again) if attack.earlier else None
-        parent = earlier.id if earlier else self.generate_job(cell, item, answer=answer).id
+        parent = earlier.id if earlier else self.source(cell, item, answer)
         pool = cell.data.name if attack.name in POOLED_ATTACKS else ""
         settings = recorded_settings(attack_class(attack.name), attack.settings)
         inputs = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": settings, "pool": pool,
@@ -264,7 +302,7 @@ class Plan:
             for detection in cell.recipe.detection:
                 for item in cell.items:
                     if cell.recipe.clean:
-                        yield self.detect_job(cell, detection, self.generate_job(cell, item).id, item.prompt)
+                        yield self.detect_job(cell, detection, self.source(cell, item), item.prompt)
                     for attack in attacks(cell.recipe):
                         yield self.detect_job(cell, detection, self.attack_job(cell, item, attack).id, item.prompt)
                 yield from (job for _, job in self.human_jobs(cell, detection))
@@ -284,17 +322,20 @@ class Plan:
 
     def meaning_jobs(self) -> Iterator[Job[TextsToCompare]]:
         for cell, attack, item in self.attacked_items() if self.recipe.meaning else ():
-            yield self.meaning_job(self.generate_job(cell, item).id, self.attack_job(cell, item, attack).id)
+            yield self.meaning_job(self.source(cell, item), self.attack_job(cell, item, attack).id)
 
     def quality_jobs(self, cell: Cell) -> Iterator[tuple[str, str, Job[TextToRead]]]:
         """The kind of text (the watermark's label, "unmarked" or "human"), its source, and the job."""
         wanted = cell.recipe.quality
         for item in cell.items[: wanted.texts] if wanted.oracle else ():
-            sources = {cell.watermark.label: self.generate_job(cell, item).id, "human": f"{HUMAN}{item.human}"}
+            sources = {cell.watermark.label: self.source(cell, item), "human": f"{HUMAN}{item.human}"}
             if wanted.unmarked:
                 sources["unmarked"] = self.generate_job(cell, item, marked=False).id
             for kind, source in sources.items():
                 yield kind, source, self.reading_job(cell, item, source)
+
+    def reading_jobs(self) -> Iterator[Job[TextToRead]]:
+        return (job for cell in self.cells for *_, job in self.quality_jobs(cell))
 
     def reading_job(self, cell: Cell, item: Item, source: str) -> Job[TextToRead]:
         """The perplexity of a text that follows its prompt."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from alimark._util.jsonl import Record
 from alimark.bench.recipe import Detection, Watermark, detection_options
@@ -10,6 +14,7 @@ from alimark.bench.workspace import digest
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
+from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import DEFAULT_EMBEDDER, Key
 from alimark.llm import load_llm
@@ -17,9 +22,66 @@ from alimark.llm.base import LLM
 from alimark.parameters import parameters_class
 from alimark.schemes.registry import scheme
 
+LEARNED = "learned:"
+"""Start of a row's `fitted` that the run makes itself: the name of a file in the folder `fitted` of the workspace."""
+
+_LEAST_TEXTS = 20
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a run learns from text before it writes: the scheme, the embedder of its keys, the options and the texts."""
+
+    scheme: str
+    embedder: str
+    options: dict[str, Any]
+    texts: Sequence[str] = field(repr=False)
+
+    @property
+    def file(self) -> str:
+        """The name of the file, which depends on everything that is learned from."""
+        content = digest({"embedder": self.embedder, "options": self.options, "texts": list(self.texts)})
+        return f"{self.scheme}-{content}.npz"
+
+    def check(self) -> None:
+        """Check that there are enough texts; raises AlimarkError if not."""
+        if len(self.texts) < _LEAST_TEXTS:
+            raise AlimarkError(
+                f"{self.scheme} learns from texts that are not scored, and only {len(self.texts)} are left; name other data "
+                f"sets of at least {_LEAST_TEXTS} texts ([fit] sets), or score fewer human texts (data.human_texts)"
+            )
+
+    def learn(self, models: Models) -> Fitted:
+        """Learn what the keys of the scheme need.
+
+        Raises:
+            AlimarkError: There are too few texts, an option is unknown, or a library is missing.
+        """
+        self.check()
+        kind: Any = scheme(self.scheme)
+        try:
+            fitted: Fitted = kind.fit(self.texts, models.embedder(self.embedder), **self.options)
+        except (TypeError, ValueError) as error:
+            raise AlimarkError(f"{self.scheme} cannot learn with these options: {error}") from None
+        return fitted
+
+
+def learns(watermark: Watermark) -> bool:
+    """Whether keys of the watermark need data that are learned from text, and the recipe names no file of them."""
+    if "fitted" in watermark.key or not hasattr(scheme(watermark.scheme), "fit"):
+        return False
+    try:
+        watermark.parameters().check_fitted(None)
+    except KeyFileError:
+        return True
+    return False
+
 
 class Models:
     """Loads models by name and keeps them: every embedder, but only the last language model."""
+
+    folder = Path()
+    """The folder of the run, where learned data are."""
 
     def __init__(self) -> None:
         self._llms: dict[str, LLM] = {}
@@ -27,10 +89,15 @@ class Models:
         self._fitted: dict[str, Fitted] = {}
 
     def fitted(self, path: str) -> Fitted:
-        """The parameters that a rival scheme fitted to text, from a file of `alimark fit`."""
+        """The parameters that a rival scheme fitted to text, from a file of `alimark fit` or of the run."""
         if path not in self._fitted:
-            self._fitted[path] = Fitted.load(path)
+            learned = path.startswith(LEARNED)
+            self._fitted[path] = Fitted.load(self.learned_file(path.removeprefix(LEARNED)) if learned else path)
         return self._fitted[path]
+
+    def learned_file(self, name: str) -> Path:
+        """The path of a file that the run learns."""
+        return self.folder / "fitted" / name
 
     def llm(self, name: str, options: Record | None = None) -> LLM:
         cache_key = digest({"name": name, "options": options or {}})
@@ -64,7 +131,12 @@ def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
     """The embedder of a watermark's keys; None if the scheme does not embed."""
     if not parameters_class(watermark.scheme).embeds:
         return None
-    return models.embedder(watermark.key.get("embedder", DEFAULT_EMBEDDER))
+    return models.embedder(embedder_name(watermark))
+
+
+def embedder_name(watermark: Watermark) -> str:
+    """The name of the embedder of a watermark's keys, for schemes that embed."""
+    return str(watermark.key.get("embedder", DEFAULT_EMBEDDER))
 
 
 def settings_for(watermark: Watermark, detection: Detection) -> RandomKeys:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from alimark._util.files import write_whole
 from alimark.bench.recipe import to_toml
-from alimark.bench.workspace import STAGES
+from alimark.bench.run import Run
+from alimark.bench.workspace import STAGES, Workspace
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 def run_processes(recipe: Recipe, output: Path, count: int) -> None:
     """Runs every stage in `count` processes; a job belongs to a process by its id.
 
-    A stage begins when all processes have finished the one before. What a process leaves undone, a plain run does
-    afterwards.
+    What the schemes learn from text is learned before, in this process. A stage begins when all processes have finished
+    the one before. What a process leaves undone, a plain run does afterwards.
 
     Raises:
         AlimarkError: A process ended with an error, which it has printed on stderr.
     """
-    output.mkdir(parents=True, exist_ok=True)
+    Run(recipe, Workspace(output)).fit()
     shared = output / ".recipe.toml"
     write_whole(shared, to_toml(recipe).encode("utf-8"))
     for stage in STAGES:

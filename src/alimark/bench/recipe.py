@@ -2,6 +2,7 @@
 
     title = "AliMark under deletion"
     seed = 1
+    embedder = "all-mpnet-base-v2"      # of every watermark whose row names no other
 
     [data]
     sets = ["booksum", "texts.jsonl"]   # names, or JSONL files
@@ -13,8 +14,12 @@
 
     [[watermark]]
     label = "AliMark"
-    key = { decision = "hard", block_size = 8, embedder = "all-MiniLM-L6-v2" }
+    key = { decision = "hard", block_size = 8 }
     generate = { candidates = 64 }
+
+    [[watermark]]
+    label = "SIR"
+    scheme = "sir"                      # learns from text: the run does it first, see [fit]
 
     [[attack]]
     name = "delete"
@@ -27,8 +32,22 @@
     [grid]                              # every combination is run
     "watermark.key.block_size" = [4, 8]
 
-A setting that is left out has its usual default, which is the paper's value if the paper gives one. The exception
-is the decision of AliMark's keys: soft by default, hard in the paper.
+A setting that is left out has the default that stands below, or for keys, sampling, detection and attacks the default of the
+library. Not all of them are the paper's: the recipes of the paper state its values.
+
+A profile is a TOML file that changes recipes for another machine, such as `recipes/paper/profiles/local.toml`:
+
+    [names]                             # values that are replaced wherever they stand
+    "facebook/opt-1.3b" = "smollm2-135m"
+
+    [attack]                            # attacks that are replaced, by name
+    pegasus = { name = "translate", via = "pt" }
+
+    [watermark.PMark]                   # settings for the row of that label, where a recipe has one
+    "key.samples" = 8
+
+    [set]                               # settings for every recipe, as with --set
+    "data.sets" = ["manual"]
 """
 
 from __future__ import annotations
@@ -37,7 +56,9 @@ import itertools
 import tomllib
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import date
+from datetime import time as clock_time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,6 +69,7 @@ from alimark.bench.statistic import Statistic
 from alimark.errors import AlimarkError
 from alimark.parameters import SchemeParameters, known_schemes, parameters_class
 from alimark.parameters.alimark import AliMarkParameters
+from alimark.parameters.base import DEFAULT_TOKENIZER
 
 JsonObject = dict[str, Any]
 Positive = Annotated[int, Field(ge=1)]
@@ -68,13 +90,22 @@ class Data(_Part):
     skip: Annotated[int, Field(ge=0)] = 0
     """Prompts to skip at the start of each data set, so that tuning and testing can use different ones."""
     sentences: Positive = 12
-    human: Literal["drop", "repeat"] = "drop"
-    """What to do with human texts that are too short: "drop" leaves them out and counts them, "repeat" repeats a text until
-    it is long enough, as the paper's public code does."""
-    human_texts: Positive | None = None
-    """The number of human texts to score from each data set; by default all of them."""
+    short: Literal["drop", "repeat"] = "drop"
+    """What to do with human texts that have fewer sentences: "drop" leaves them out and counts them, "repeat" repeats a text
+    until it is long enough, as the paper's public code does."""
+    human_texts: Positive = 500
+    """The number of human texts to score from each data set, by default as many as in the paper."""
     human_keys: Positive = 1
     """The number of fresh keys that each human text is scored under."""
+
+
+class FitSettings(_Part):
+    """The texts that schemes such as SIR and k-SemStamp learn from before the first text is written. They are never scored."""
+
+    sets: list[str] = []
+    """Data sets as in `data`. If empty, the rows of each data set learn from it: from its texts after those that are used."""
+    texts: Positive = 500
+    """The most texts to learn from, of each data set."""
 
 
 class Llm(_Part):
@@ -97,6 +128,13 @@ class Llm(_Part):
         given = self.model_dump(exclude={"name", "label", "options"})
         return {name: value for name, value in given.items() if value is not None}
 
+    @property
+    def model(self) -> str:
+        """The name of the model without the engine in front of it."""
+        from alimark.schemes.tokens import plain_name
+
+        return plain_name(self.name)
+
 
 _OF_EVERY_KEY = ("embedder", "splitter", "preset", "fitted")
 
@@ -105,15 +143,32 @@ class Watermark(_Part):
     label: str = "AliMark"
     scheme: str = "alimark"
     key: dict[str, Any] = {}
-    """Public parameters of the keys: embedder, splitter, and AliMark's block_size, decision and span, or a rival's preset,
-    fitted (a file of `alimark fit`) and parameters. Each text has a different key."""
+    """Public parameters of the keys: embedder (by default the recipe's), splitter, and AliMark's block_size, decision and span,
+    or a rival's preset, fitted (a file of `alimark fit`; by default the run learns what the scheme needs) and parameters. The
+    tokenizer of a token-level key is by default that of the recipe's language model. Each text has a different key."""
     generate: dict[str, Any] = {}
     """candidates (by default the scheme's number), wave, prompt_style."""
+    fit: dict[str, Any] = {}
+    """Options of the learning, as `alimark fit --set` takes them."""
+    human: bool = False
+    """Whether the texts of this row are human ones of the data set, without a mark, to see what attacks do to them."""
 
     @property
     def own_parameters(self) -> JsonObject:
         """The key's parameters that only this scheme has."""
         return {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
+
+    def of(self, recipe: Recipe) -> Watermark:
+        """The watermark with what its row leaves to the recipe: the embedder, and the tokenizer of the language model."""
+        if self.scheme not in known_schemes():
+            return self
+        kind, key = parameters_class(self.scheme), dict(self.key)
+        if kind.embeds and recipe.embedder:
+            key.setdefault("embedder", recipe.embedder)
+        # The default is not named, because records of earlier releases do not name it.
+        if token_level(kind) and recipe.llm.model != DEFAULT_TOKENIZER:
+            key.setdefault("tokenizer", recipe.llm.model)
+        return self.model_copy(update={"key": key})
 
     def parameters(self) -> SchemeParameters:
         """The parameters of the keys, with the defaults that do not depend on the embedder; raises KeyFileError."""
@@ -124,6 +179,11 @@ class Watermark(_Part):
         """Whether the keys are AliMark's, with soft decisions."""
         parameters = self.parameters()
         return isinstance(parameters, AliMarkParameters) and parameters.soft
+
+
+def token_level(kind: type[SchemeParameters]) -> bool:
+    """Whether keys with these parameters name a tokenizer."""
+    return "tokenizer" in {field.name for field in fields(kind)}
 
 
 class Detection(_Part):
@@ -167,11 +227,17 @@ class RuntimeSettings(_Part):
     repeats: Positive = 3
 
 
+_OPTIONAL = ("attack", "meaning", "quality", "runtime")
+
+
 class Recipe(_Part):
     title: str
     about: str = ""
     seed: int = 1
+    embedder: str = ""
+    """The embedder of the keys of every watermark whose row names no other; if empty, that of `Key.generate`."""
     data: Data
+    fit: FitSettings = FitSettings()
     llm: Llm = Llm()
     watermark: Annotated[list[Watermark], Field(min_length=1)] = [Watermark()]
     detection: Annotated[list[Detection], Field(min_length=1)] = [Detection()]
@@ -191,6 +257,14 @@ class Recipe(_Part):
     grid: dict[str, list[Any]] = {}
     paper: list[str] = []
     """Tables of the paper whose figures the report shows beside ours."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without(cls, content: Any) -> Any:
+        """Reads `quality = "none"` as a recipe without that part; the same for runtime, attack and meaning."""
+        if not isinstance(content, dict):
+            return content
+        return {name: value for name, value in content.items() if name not in _OPTIONAL or value != "none"}
 
     @field_validator("grid")
     @classmethod
@@ -218,18 +292,87 @@ class Variant:
     recipe: Recipe
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe file, with `path=value` overrides; a value that is not TOML is taken as a string."""
-    try:
-        content = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise AlimarkError(f"{path} is not TOML: {error}") from None
+def load(path: Path, overrides: Sequence[str] = (), profiles: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe file.
+
+    Args:
+        path: The recipe.
+        overrides: `path=value`; a value that is not TOML is taken as a string.
+        profiles: Profiles, applied in order before the overrides: the name of a file in the folder `profiles` beside the
+            recipe, without `.toml`, or the path of a file.
+
+    Raises:
+        AlimarkError: A file cannot be read, or the recipe cannot be used.
+    """
+    content = _read(path)
+    for profile in profiles:
+        content = _profiled(content, _read(_profile_path(path, profile)), profile)
     for override in overrides:
         where, equals, value = override.partition("=")
         if not equals:
             raise AlimarkError(f"--set takes PATH=VALUE, such as llm=smollm2-135m, not {override!r}")
         content = put(content, where.strip(), _value(value.strip()))
     return parse(content, str(path))
+
+
+def _read(path: Path) -> JsonObject:
+    try:
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise AlimarkError(f"{path} is not TOML: {error}") from None
+
+
+def _profile_path(recipe: Path, profile: str) -> Path:
+    if profile.endswith(".toml"):
+        return Path(profile)
+    folder = recipe.parent / "profiles"
+    if not (folder / f"{profile}.toml").is_file():
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.toml"))) or "none"
+        raise AlimarkError(
+            f"{folder} has no profile {profile!r} (it has: {known}); give one of these, or the path of a TOML file"
+        )
+    return folder / f"{profile}.toml"
+
+
+_PROFILE_TABLES = ("names", "attack", "watermark", "set")
+
+
+def _profiled(content: JsonObject, profile: JsonObject, where: str) -> JsonObject:
+    """The content of a recipe as a profile changes it."""
+    if unknown := sorted(set(profile) - set(_PROFILE_TABLES)):
+        raise AlimarkError(
+            f"the profile {where} has the unknown tables {', '.join(unknown)}; known: {', '.join(_PROFILE_TABLES)}"
+        )
+    changed: JsonObject = _renamed(content, profile.get("names", {}))
+    if "attack" in changed:
+        changed["attack"] = [_replaced(attack, profile.get("attack", {})) for attack in changed["attack"]]
+    for watermark in changed.get("watermark", ()):
+        for path, value in profile.get("watermark", {}).get(watermark.get("label"), {}).items():
+            _put(watermark, path.split("."), value, path)
+    # Two values of the recipe may have become one.
+    changed["grid"] = {path: _without_repeats(values) for path, values in changed.get("grid", {}).items()}
+    for path, value in profile.get("set", {}).items():
+        if (table := path.split(".")[0]) in changed or table not in _OPTIONAL:  # what a recipe leaves out stays out
+            changed = put(changed, path, value)
+    return changed
+
+
+def _renamed(value: Any, names: dict[str, Any]) -> Any:
+    """A copy in which every text that is a key of `names` is replaced by its value."""
+    if isinstance(value, dict):
+        return {name: _renamed(item, names) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, names) for item in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def _replaced(attack: JsonObject, others: dict[str, JsonObject]) -> JsonObject:
+    """The attack that a profile puts in the place of this one; the further steps of a chain are left out with it."""
+    return deepcopy(others.get(attack.get("name", ""), attack))
+
+
+def _without_repeats(values: list[Any]) -> list[Any]:
+    return [value for place, value in enumerate(values) if value not in values[:place]]
 
 
 def parse(content: JsonObject, where: str = "the recipe") -> Recipe:
@@ -351,14 +494,15 @@ def variants(recipe: Recipe) -> Iterator[Variant]:
         except ValidationError as error:
             raise AlimarkError(f"the grid leads to a recipe that cannot be used: {error.errors()[0]['msg']}") from None
         grid = {path.rpartition(".")[2]: value for path, value in zip(recipe.grid, values, strict=True)}
-        yield Variant(grid, changed_recipe)
+        watermarks = [watermark.of(changed_recipe) for watermark in changed_recipe.watermark]
+        yield Variant(grid, changed_recipe.model_copy(update={"watermark": watermarks}))
 
 
 _SHORT = {"llm": "llm.name"}
 
 
 def put(content: JsonObject, path: str, value: object) -> JsonObject:
-    """A copy with `value` at `path`. In a list of tables, a number in the path selects one; otherwise all are changed."""
+    """A copy with `value` at `path`. In a list of tables, a number or a label selects one; otherwise all are changed."""
     changed = deepcopy(content)
     _put(changed, _SHORT.get(path, path).split("."), value, path)
     return changed
@@ -367,6 +511,9 @@ def put(content: JsonObject, path: str, value: object) -> JsonObject:
 def _put(here: Any, parts: Sequence[str], value: Any, path: str) -> None:
     first, rest = parts[0], parts[1:]
     if isinstance(here, list):
+        if labelled := [table for table in here if rest and table.get("label") == first]:
+            _put(labelled[0], rest, value, path)
+            return
         if not first.isdigit():
             for table in here:
                 _put(table, parts, value, path)
@@ -417,13 +564,21 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+        return '"' + "".join(c if c.isprintable() else _escape(c) for c in escaped) + '"'
     if isinstance(value, dict):
         inside = ", ".join(f"{_name(key)} = {_toml(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, date | clock_time):  # a date with a time is a date, too
+        return value.isoformat()
     return repr(value)
+
+
+def _escape(character: str) -> str:
+    """A character that is not printable, as TOML writes it. TOML has no half of a surrogate pair."""
+    code = ord(character)
+    return "\\ufffd" if 0xD800 <= code < 0xE000 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _name(key: str) -> str:

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -93,15 +94,28 @@ class Run(Plan):
         super().__init__(recipe)
         self.workspace, self.progress, self.share = workspace, progress or Silent(), share
         self.models = models or Models()
+        self.models.folder = workspace.folder
         self.replicas = replicas
         self.seconds: dict[str, float] = {}
 
     def run(self) -> None:
-        """Run all stages, each for the records that do not exist yet."""
-        for stage in STAGES:
+        """Learn what the schemes need, then run all stages, each for the records that do not exist yet."""
+        steps: dict[str, Callable[[], None]] = {stage: partial(self.run_stage, stage) for stage in STAGES}
+        for name, step in {"fit": self.fit, **steps}.items():
             started = time.perf_counter()
-            self.run_stage(stage)
-            self.seconds[stage] = time.perf_counter() - started
+            step()
+            self.seconds[name] = time.perf_counter() - started
+
+    def fit(self) -> None:
+        """Learn from text what the keys of some schemes need, where the file does not exist yet."""
+        missing = {name: lesson for name, lesson in self.lessons.items() if not self.models.learned_file(name).exists()}
+        if missing:
+            self.progress.stage("fit", len(self.lessons), len(self.lessons) - len(missing))
+        for name, lesson in missing.items():
+            fitted = lesson.learn(self.models)
+            self.models.learned_file(name).parent.mkdir(exist_ok=True)
+            fitted.save(self.models.learned_file(name))
+            self.progress.step()
 
     def run_stage(self, stage: Stage) -> None:
         """Make the missing records of one stage."""
@@ -114,7 +128,16 @@ class Run(Plan):
         elif stage == "meaning" and self.recipe.meaning:
             self._make("meaning", self.meaning_jobs(), self._compared)
         elif stage == "quality" and self.recipe.quality.oracle:
-            self._make("quality", (job for cell in self.cells for *_, job in self.quality_jobs(cell)), self._read)
+            self._make("quality", self.reading_jobs(), self._read)
+
+    def is_finished(self, stage: Stage) -> bool:
+        """Whether all records of a stage exist."""
+        jobs: dict[Stage, Iterable[Job[object]]] = {
+            "generate": self.generate_jobs(), "attack": self.attack_jobs(), "detect": self.detect_jobs(),
+            "meaning": self.meaning_jobs(), "quality": self.reading_jobs(),
+        }  # fmt: skip
+        ids = {job.id for job in jobs[stage]}
+        return len(self.workspace.records(stage, ids)) == len(ids)
 
     def generate(self, jobs: Iterable[Job[TextToWrite]]) -> None:
         self._make("generate", jobs, self._generated)
@@ -233,10 +256,9 @@ class Run(Plan):
         targets = (Target(text, job.content.seed) for job, text in sound)
         for place, result in attack.run(targets):
             job = sound[place][0]
-            record: Record = {
-                "parent_id": job.content.parent,
-                "attack": {"name": attack.name, "settings": attack.settings},
-            }
+            parent = job.content.parent
+            record: Record = {} if parent.startswith(HUMAN) else {"parent_id": parent}
+            record |= {"attack": {"name": attack.name, "settings": attack.settings}}
             if result.failed:
                 self.progress.fault(f"{wanted.label}: {result.error}")
             record |= {"failed": True, "error": result.error} if result.failed else {"text": result.text}

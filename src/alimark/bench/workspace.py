@@ -2,7 +2,9 @@
 
     DIR/records/STAGE.jsonl         one line per record, appended when the record is finished
     DIR/records/STAGE-2.jsonl       the same, by the second of several processes
-    DIR/results/RECIPE.json         the evaluation of a recipe's records
+    DIR/recipes/RECIPE.toml         the recipe with every setting, written when the run begins
+    DIR/fitted/SCHEME-HASH.npz      what the run learned from text for the keys of a scheme
+    DIR/results/RECIPE.json         the evaluation of a recipe's records, written when the run ends
     DIR/vectors/v1-FINGERPRINT.bin  embeddings, so that texts are scored again quickly; may be deleted at any time
 
 The id of a record is the hash of everything that it was made from. A run that was killed therefore continues where it stopped,
@@ -18,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
+from alimark._util.files import write_whole
 from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.bench.vectors import KeptVectors
 from alimark.detection.results import Detection
@@ -82,5 +85,15 @@ class Workspace:
     def results(self, name: str) -> Path:
         return self.folder / "results" / f"{name}.json"
 
-    def all_results(self) -> list[Path]:
-        return sorted((self.folder / "results").glob("*.json"))
+    def save_recipe(self, name: str, toml: str) -> None:
+        """Write down the recipe of a run that begins."""
+        (self.folder / "recipes").mkdir(exist_ok=True)
+        write_whole(self.recipe(name), toml.encode("utf-8"))
+
+    def recipe(self, name: str) -> Path:
+        return self.folder / "recipes" / f"{name}.toml"
+
+    def names(self) -> list[str]:
+        """The names of the recipes that were run here, finished or not."""
+        results, recipes = (self.folder / "results").glob("*.json"), (self.folder / "recipes").glob("*.toml")
+        return sorted({path.stem for path in (*results, *recipes)})

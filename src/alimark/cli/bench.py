@@ -32,6 +32,14 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="PATH=VALUE, such as llm=smollm2-135m or data.texts=10; may be repeated."),
 ]
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--profile",
+        help="Changes for another machine: the name of a file in the folder profiles beside the recipe, or a TOML file; may "
+        "be repeated.",
+    ),
+]
 Processes = Annotated[
     int, typer.Option(min=1, help="Processes that share the work on this machine; each loads its own models.")
 ]
@@ -41,7 +49,10 @@ ReplicaCount = Annotated[
         "--replicas", min=1, help="Replicas of the model.", show_default="as many as the cluster has room for"
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the recipe and print what a run would do.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print what a run would do, check all that it needs, and list what is missing."),
+]
 
 
 @app.command()
@@ -49,6 +60,7 @@ def run(
     recipe: RecipeFile,
     output: Output = _FOLDER,
     overrides: Overrides = None,
+    profile: Profiles = None,
     processes: Processes = 1,
     engine: options.EngineName = "plain",
     address: options.Address = None,
@@ -59,18 +71,22 @@ def run(
 
     Records are written as soon as they are finished, under an id that is
     computed from all settings behind them. So a run that was stopped can be
-    continued, and a record that another recipe wrote is used again.
+    continued, and a record that another recipe wrote is used again. Before the
+    first text, all that is left to do is checked: models, libraries, data.
 
         alimark bench run recipes/smoke.toml
-        alimark bench run recipes/local/main.toml --set data.texts=20 -o work
+        alimark bench run recipes/paper/main-opt.toml --dry-run
+        alimark bench run recipes/paper/main-opt.toml --profile local --set data.texts=20 -o work
         alimark bench report work
     """  # fmt: skip
     from alimark.bench import recipe as recipes
 
-    loaded = recipes.load(recipe, overrides or ())
+    loaded = recipes.load(recipe, overrides or (), profile or ())
     if dry_run:
         _print_plan(loaded)
+        _check(loaded)
         return
+    _check(loaded, output)
     with show.progress() as progress, loading.replicas(engine, address, replicas) as writers:
         if processes > 1:
             if writers:
@@ -88,20 +104,24 @@ def report(
         Path | None, typer.Option("--to", help="Folder that the report goes to.", show_default="the folder of the run")
     ] = None,
 ) -> None:
-    """Write the report of a run: an HTML page, and Markdown with its plots."""
+    """Write the report of a run: an HTML page, and Markdown with its plots.
+
+    A run that is not finished, or was stopped, is reported as far as it is.
+    """
     from alimark.bench import report as reports
-    from alimark.bench import results
+    from alimark.bench.evaluate import all_results
     from alimark.bench.workspace import Workspace
 
-    paths = Workspace(folder).all_results() if (folder / "results").is_dir() else []
-    if not paths:
+    results = all_results(Workspace(folder)) if (folder / "results").is_dir() else []
+    if not results:
         raise AlimarkError(f"{folder} holds no results; run: alimark bench run RECIPE --output {folder}")
-    page, text = reports.write(to or folder, [results.load(path) for path in paths])
+    page, text = reports.write(to or folder, results)
     show.note(f"{page}\n{text}")
 
 
 def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replicas | None) -> None:
     from alimark.bench.evaluate import evaluate
+    from alimark.bench.recipe import to_toml
     from alimark.bench.results import save
     from alimark.bench.run import Run
     from alimark.bench.workspace import Workspace
@@ -109,7 +129,7 @@ def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replic
     started = time.perf_counter()
     workspace = Workspace(output)
     work = Run(recipe, workspace, bar, replicas=writers)
-    _fetch_models(recipe)
+    workspace.save_recipe(name, to_toml(recipe))
     with loading.quiet_ray(writers is not None):
         work.run()
     results = evaluate(work, name)
@@ -118,18 +138,28 @@ def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replic
     show.note(f"{workspace.results(name)}, {time.perf_counter() - started:.0f} s; next: alimark bench report {output}")
 
 
-def _fetch_models(recipe: Recipe) -> None:
-    """Fetches the weights of all models of a recipe before the first stage."""
-    from alimark.bench.recipe import attacks, variants
-    from alimark.keys.key import DEFAULT_EMBEDDER
+def _check(recipe: Recipe, output: Path | None = None) -> None:
+    """Raises an error that lists everything that a run needs and that is missing.
 
-    names = {recipe.meaning, recipe.quality.oracle}
-    for variant in variants(recipe):
-        names |= {variant.recipe.llm.name.split(":", 1)[-1]}
-        names |= {str(watermark.key.get("embedder", DEFAULT_EMBEDDER)) for watermark in variant.recipe.watermark}
-        llms = (step.settings.get("llm") for attack in attacks(variant.recipe) for step in attack.steps)
-        names |= {llm for llm in llms if isinstance(llm, str)}
-    loading.fetch_models(*sorted(names))
+    With the folder of a run, only what is left of it is checked, and the models of the store are fetched.
+    """
+    from alimark.bench import requirements
+    from alimark.bench.run import Run
+    from alimark.bench.workspace import Workspace
+    from alimark.models import store
+
+    run = Run(recipe, Workspace(output)) if output and output.is_dir() else None
+    if problems := requirements.missing(recipe, run):
+        raise AlimarkError(
+            "\n- ".join(["a run needs what is missing here:", *problems])
+            + "\nModels, attacks and data can be replaced: --set PATH=VALUE, --profile NAME (docs/bench.md)."
+        )
+    if output:
+        loading.fetch_models(*requirements.store_models(recipe))
+    elif to_fetch := [name for name in requirements.store_models(recipe) if not store.is_fetched(name)]:
+        show.note(f"everything is there; a run fetches these models first: {', '.join(to_fetch)}")
+    else:
+        show.note("everything that a run needs is there")
 
 
 def _print_plan(recipe: Recipe) -> None:

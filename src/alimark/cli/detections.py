@@ -82,25 +82,32 @@ def p_text(detection: Detection) -> str:
     return text if detection.p_tail is None else f"{text} (tail estimate {detection.p_tail:.1g})"
 
 
+_LONGEST_BAR = 16
+"""Cells of the bar of agreed bits; it is scaled down for larger blocks, so that the table fits a terminal."""
+
+
 def alignment_table(detection: AlignedDetection) -> Table:
     """A table of the sentences, the blocks they were aligned with, and how many bits agreed."""
     from rich.table import Table
     from rich.text import Text
 
     size = detection.block_size
+    cells = min(size, _LONGEST_BAR)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    widths = {"block": 5, "sentence": 8, "move": 14, "bits agreed": size + 6}
+    widths = {"block": 5, "sentence": 8, "move": 14, "bits agreed": cells + 6}
     for name, width in widths.items():
         table.add_column(name, justify="right" if width < 10 else "left", no_wrap=True, min_width=width)
     table.add_column("text", no_wrap=True, overflow="ellipsis", max_width=90)
     for step in detection.alignment:
         style = _style(step, size)
-        bits = "" if step.agreed is None else "■" * step.agreed + "·" * (size - step.agreed)
-        agreed = "" if step.agreed is None else f"{bits} {step.agreed}/{size}"
+        agreed = ""
+        if step.agreed is not None:
+            full = round(step.agreed * cells / size)
+            agreed = f"{'■' * full}{'·' * (cells - full)} {step.agreed}/{size}"
         move = step.kind + (f" ({step.part})" if step.part else "")
         block = "" if step.block is None else str(step.block)
         sentences = "+".join(str(i) for i in step.sentences)
-        row_style = "" if bits else style
+        row_style = "" if agreed else style
         table.add_row(block, sentences, move, Text(agreed, style=style), Text(step.text), style=row_style)
     return table
 

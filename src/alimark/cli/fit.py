@@ -15,7 +15,8 @@ from alimark.errors import AlimarkError
 
 EMBEDDER = "semstamp-embedder"
 SchemeName = Annotated[
-    str, typer.Argument(help=f"What to learn: directions (for AliMark), k-semstamp, simmark, sir or {EMBEDDER}.")
+    str,
+    typer.Argument(help=f"What to learn: directions (for AliMark), k-semstamp, simmark, sir, postmark or {EMBEDDER}."),
 ]
 Output = Annotated[
     Path,
@@ -58,9 +59,10 @@ def fit(
     directions for: along them more of a mark survives a rewrite.
     k-semstamp learns k-means regions of sentences of the domain, simmark an
     interval of the similarity of neighbouring sentences, sir a network from
-    the embedding of a text to a bias of its tokens. semstamp-embedder fine-tunes
-    the embedder on paraphrase pairs, as SemStamp does, and writes a folder that
-    keygen takes as --embedder. Use other texts than those that you test a
+    the embedding of a text to a bias of its tokens, postmark a list of words
+    and where human texts lie. semstamp-embedder fine-tunes the embedder on
+    paraphrase pairs, as SemStamp does, and writes a folder that keygen takes
+    as --embedder. Use other texts than those that you test a
     detector on; the file records their number and their hash.
 
         alimark fit directions --human texts.jsonl --embedder my/embedder -o directions.npz
@@ -68,6 +70,7 @@ def fit(
         alimark fit k-semstamp --human texts.jsonl -o regions.npz
         alimark fit simmark --human texts.jsonl --set distance=euclidean -o interval.npz
         alimark fit sir --human texts.jsonl -o sir.safetensors
+        alimark fit postmark --human texts.jsonl -o words.npz
         alimark keygen --scheme simmark --fitted interval.npz -o key.json
         alimark fit semstamp-embedder --pairs pairs.jsonl -o my-embedder
         alimark keygen --scheme semstamp --embedder my-embedder -o key.json

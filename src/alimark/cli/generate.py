@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from alimark._util.jsonl import JsonlWriter, Record
     from alimark.generation.api import Finished, Generation, GenerationSettings, MarkedSentence, Prompt
+    from alimark.keys.key import Key
     from alimark.llm.base import LLM, Sampling
     from alimark.scale.generation import Replicas
     from alimark.schemes.watermark import Watermark
@@ -42,7 +43,7 @@ LLMOption = Annotated[
         "model on a server. With --engine ray it may be repeated, one for each replica."
     ),
 ]
-SentencesOption = Annotated[int, typer.Option(help="Sentences to write.")]
+SentencesOption = Annotated[int, typer.Option(help="Sentences to write; the most, with --may-end.")]
 TokensOption = Annotated[
     int | None,
     typer.Option(help="Tokens to write instead of sentences, for schemes that mark tokens (docs/token-rivals.md)."),
@@ -67,7 +68,12 @@ TemperatureOption = Annotated[float, typer.Option(help="Sampling temperature.")]
 TopPOption = Annotated[float, typer.Option(help="Nucleus sampling: the probability mass to sample from.")]
 PenaltyOption = Annotated[float, typer.Option(help="Repetition penalty over prompt and text; 1 for none.")]
 MayEndOption = Annotated[
-    bool, typer.Option("--may-end", help="Let the model end its text before all sentences are written.")
+    bool | None,
+    typer.Option(
+        "--may-end/--no-may-end",
+        help="Let the model end its text where it would without a mark; --sentences is then the most it writes.",
+        show_default="with --prompt-style chat",
+    ),
 ]
 BatchOption = Annotated[
     int | None, typer.Option(help="Texts written at a time.", show_default="as many as the model is fastest with")
@@ -95,7 +101,7 @@ def generate(
     temperature: TemperatureOption = 0.7,
     top_p: TopPOption = 0.95,
     repetition_penalty: PenaltyOption = 1.15,
-    may_end: MayEndOption = False,
+    may_end: MayEndOption = None,
     batch: BatchOption = None,
     engine: EngineName = "plain",
     address: Address = None,
@@ -123,8 +129,8 @@ def generate(
         raise AlimarkError("batch must be at least 1")
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
-    sampling = _sampling(temperature, top_p, repetition_penalty, may_end)
-    settings_for = partial(_settings, sentences, strength, candidates, sampling, prompt_style, tokens)
+    sampling = _sampling(temperature, top_p, repetition_penalty)
+    settings_for = partial(_settings, sentences, strength, candidates, sampling, may_end, prompt_style, tokens)
     settings_for(None)  # mistakes are reported before anything is loaded
     mark = None if key is None else _load_mark(key, embedder=engine == "plain")
     if input_file is not None and output is not None:
@@ -134,7 +140,10 @@ def generate(
         raise AlimarkError("--engine ray writes many texts: give --input and --output")
     else:
         text = _read_prompt(prompt or "")
-        _print_generation(write_one(mark, loading.load_llm(llm[0]), text, settings_for(mark), seed), as_json)
+        generation = write_one(mark, loading.load_llm(llm[0]), text, settings_for(mark), seed)
+        _print_generation(generation, as_json)
+        if mark is not None:
+            _warn_of_short_text(generation, mark.key)
 
 
 def _check_options(
@@ -148,11 +157,11 @@ def _check_options(
         raise AlimarkError("give a key with -k, or --unmarked to write without one")
 
 
-def _sampling(temperature: float, top_p: float, repetition_penalty: float, may_end: bool) -> Sampling:
+def _sampling(temperature: float, top_p: float, repetition_penalty: float) -> Sampling:
     from alimark.llm.base import Sampling
 
     try:
-        return Sampling(temperature, top_p, repetition_penalty, may_end=may_end)
+        return Sampling(temperature, top_p, repetition_penalty)
     except ValueError as error:
         raise AlimarkError(str(error)) from None
 
@@ -162,13 +171,18 @@ def _settings(
     strength: str | None,
     candidates: int | None,
     sampling: Sampling,
+    may_end: bool | None,
     prompt_style: str,
     tokens: int | None,
     mark: Watermark | None,
 ) -> GenerationSettings:
     from alimark.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_for
+    from alimark.schemes.base import SentenceWatermark
 
+    if may_end is None:  # token-level schemes cannot let the model end its text on every engine
+        may_end = prompt_style == "chat" and (mark is None or isinstance(mark, SentenceWatermark))
     count = candidates_for(strength, candidates, mark.candidates if mark else DEFAULT_CANDIDATES)
+    sampling = replace(sampling, may_end=may_end)
     return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
 
 
@@ -236,8 +250,23 @@ def _print_generation(generation: Generation, as_json: bool) -> None:
         )
     for limit in generation.limits:
         show.note(f"note: {limit}")
-    if generation.ended != "complete":
+    if generation.ended != "complete" and not (
+        generation.ended == "model ended" and generation.settings.sampling.may_end
+    ):
         show.note(f"note: the text is shorter than asked for: {generation.ended}")
+
+
+def _warn_of_short_text(generation: Generation, key: Key) -> None:
+    """Says where a text has too few sentences for its mark to be found."""
+    from alimark.detection.stats.power import SentencesNeeded
+    from alimark.schemes.registry import aligns
+
+    needed = SentencesNeeded.of(key)(0.01) if aligns(key.scheme) else None
+    if needed is not None and len(generation.sentences) < needed:
+        show.note(
+            f"note: the text is too short to carry a mark that can be found: it has {len(generation.sentences)} sentences, and "
+            f"{needed} are needed at a false-positive rate of 1%"
+        )
 
 
 @dataclass(frozen=True)
@@ -352,7 +381,8 @@ def _save(
         writer.write(job.record | result.record(job.id))
         limits |= dict.fromkeys(result.limits)
         counts["written"] += 1
-        counts["short"] += result.ended != "complete"
+        may_end = result.settings.sampling.may_end
+        counts["short"] += result.ended != "complete" and not (may_end and result.ended == "model ended")
     return list(limits)
 
 

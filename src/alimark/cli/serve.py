@@ -49,8 +49,7 @@ def serve(
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C; requests that it accepted are finished first.
 
-        alimark serve init                     # once: a key and an administrator's token
-        alimark serve token --role generate --role detect
+        alimark serve init                     # once: a key and a token for each role
         alimark serve                          # then open http://127.0.0.1:8765
 
     Every text that it writes is marked. Put a proxy with TLS in front of it
@@ -73,14 +72,23 @@ def serve(
         raise AlimarkError(f"the service has no token yet, so nobody can use it; run: alimark serve init{_at(data)}")
     if settings.host not in ("127.0.0.1", "::1", "localhost"):
         show.note(f"note: {settings.host} is not loopback, and this is plain HTTP; put a proxy with TLS in front")
-    show.note(f"serving at http://{settings.host}:{settings.port}")
+    show.note(
+        f"serving at {_url(settings)}: the page is there, and {_url(settings)}/docs lists the endpoints; for example:"
+    )
+    show.note(_curl(settings, "TOKEN"))
+    show.note(
+        f"TOKEN is one that alimark serve init printed, or a new one: alimark serve token --role generate{_at(data)}"
+    )
     run(service)
 
 
 @app.command()
 def init(data: Data = None, config: Config = None) -> None:
-    """Create the database, a first key and a first administrator's token. The token is printed only once."""
-    from alimark.serve.auth import Tokens
+    """Create the database, a first key and a token for each role. The tokens are printed only once.
+
+    Standard output has one line for each token: its role and its secret.
+    """
+    from alimark.serve.auth import ROLES, Tokens
     from alimark.serve.ring import Ring
 
     settings = _settings(data, config)
@@ -90,12 +98,31 @@ def init(data: Data = None, config: Config = None) -> None:
         tokens, ring = Tokens(store), Ring(settings.keys, store)
         if tokens.all():
             raise AlimarkError(f"{settings.data} was set up before; to make more tokens, run: alimark serve token")
-        key = ring.create(loading.load_embedder(settings.embedder)) if not ring.all() else ring.all()[0]
-        _, secret = tokens.create(["admin"], name="first")
+        marking = ring.in_use() or [ring.create(loading.load_embedder(settings.embedder))]
+        secrets = {role: tokens.create([role], name=f"first {role}")[1] for role in ROLES}
     finally:
         store.close()
-    show.note(f"data in {settings.data}, first key {key.id}; the administrator's token, shown only once:")
-    typer.echo(secret)
+    show.note(f"data in {settings.data}; new text is marked with the key {marking[0].id}")
+    show.note("one token for each role, shown only once:")
+    for role, secret in secrets.items():
+        typer.echo(f"{role} {secret}")
+    show.note(f"\nstart the service with: alimark serve{_at(data)}\nand then ask it in another terminal:\n")
+    show.note(_curl(settings, secrets["generate"]))
+    show.note(f"\nor open {_url(settings)} in a browser; the page takes the token of the role generate or detect")
+
+
+def _url(settings: Settings) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{settings.port}"
+
+
+def _curl(settings: Settings, token: str) -> str:
+    """A command that asks the service for an answer."""
+    body = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
+    return (
+        f"curl {_url(settings)}/v1/chat/completions -H 'Authorization: Bearer {token}' "
+        f"-H 'Content-Type: application/json' -d '{body}'"
+    )
 
 
 @app.command()
@@ -125,18 +152,29 @@ def import_key(
     config: Config = None,
     tenant: Tenant = "",
     model: Annotated[str, typer.Option(help="The language model that it marks; empty for all.")] = "",
+    activate: Annotated[
+        bool, typer.Option("--activate", help="Mark new text with it from now on. Otherwise it only detects.")
+    ] = False,
 ) -> None:
-    """Add a key file to the keys of the service, and print its id."""
+    """Add a key file to the keys of the service, and print its id. Which key marks new text changes only with --activate."""
     from alimark.keys.key import Key
     from alimark.serve.ring import Ring
 
     settings = _settings(data, config)
     store = _store(settings)
     try:
-        label = Ring(settings.keys, store).add(Key.load(key), tenant=tenant, model=model)
+        ring, loaded = Ring(settings.keys, store), Key.load(key)
+        if activate and loaded.id in {label.id for label in ring.all()}:
+            label = ring.activate(loaded.id)
+        else:
+            label = ring.add(loaded, tenant=tenant, model=model, activate=activate)
     finally:
         store.close()
     typer.echo(label.id)
+    command = f"alimark serve import {key} --activate{_at(data)}"
+    show.note(
+        "new text is marked with it" if activate else f"it only detects; to mark new text with it, run: {command}"
+    )
 
 
 @app.command()
@@ -232,6 +270,10 @@ def prune(
     days: Annotated[float, typer.Option(help="Delete records that are older than so many days.")],
     data: Data = None,
     config: Config = None,
+    clock_is_right: Annotated[
+        bool,
+        typer.Option("--clock-is-right", help="Delete although the clock is much later than at the last deletion."),
+    ] = False,
 ) -> None:
     """Delete old records. A service with the setting `retention_days` does so itself."""
     from alimark.serve.records import RecordLog
@@ -240,7 +282,7 @@ def prune(
         raise AlimarkError("--days must be greater than 0")
     store = _store(_settings(data, config))
     try:
-        typer.echo(f"{RecordLog(store).prune(days)} records deleted")
+        typer.echo(f"{RecordLog(store).prune(days, clock_is_right=clock_is_right)} records deleted")
     finally:
         store.close()
 

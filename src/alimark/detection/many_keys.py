@@ -61,8 +61,9 @@ def detect_keys(
     """The best few of many keys on a text, best first, with p-values corrected for the number of keys tried.
 
     All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
-    best few alone. The keys may differ in block size and centre, not in embedder, splitter and text version. `tried` is the
-    number of keys tried where these keys are only some of them.
+    best few alone. The keys may differ in block size and centre, not in embedder, splitter and text version. P-values are
+    corrected for `tried` keys, by default the number of `keys`; it is larger where keys of other kinds are tried on the same
+    text.
     """
     _check_alike(keys, embedder)
     widest = widest_key(keys, settings)

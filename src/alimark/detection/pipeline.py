@@ -349,7 +349,7 @@ def describe(
         normalised=dict(text.changes),
         reading="normalised" if normalised or key.text_version else "as it stands",
         restructured=text.restructured and replace(text.restructured, best=restructuring),
-        sentences_needed=SentencesNeeded(key.block_size, key.soft_version if key.soft else 0, key.offsets, excerpt),
+        sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
     )
     z = None if excerpt or key.soft else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)

@@ -105,6 +105,23 @@ def split_prefix(name: str) -> tuple[str, str]:
     return base, prefix.strip()
 
 
+def check_embedder(name: str) -> None:
+    """Checks that an embedder can be found, without loading it and without downloading weights.
+
+    Args:
+        name: The name, as for `load_embedder`.
+
+    Raises:
+        ModelError: The model is neither on this machine nor can it be downloaded.
+        MissingExtra: The model is on the model hub, and the hub's library is not installed.
+    """
+    from alimark.models import store
+
+    model, _ = split_prefix(name)
+    if not _registered(model):
+        store.check(model)
+
+
 def _registered(name: str) -> bool:
     """Whether the registry has an embedder of that name. Names of the store and paths go first and are not looked up."""
     from alimark.models import store

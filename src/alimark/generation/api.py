@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
+from alimark.generation.ending import Ending
 from alimark.generation.results import Ended, Generation, MarkedSentence, Progress
 from alimark.generation.scheduler import Finished, Scheduler, check, default_batch
 from alimark.generation.selection import RuleFactory
@@ -19,8 +20,8 @@ from alimark.keys.key import Key
 from alimark.llm.base import LLM
 
 __all__ = [
-    "Ended", "Finished", "GenerateOptions", "Generation", "GenerationSettings", "ManyProgress", "MarkedSentence", "Progress",
-    "Prompt", "PromptStyle", "RuleFactory", "Scheduler", "Session", "Strength", "default_batch", "generate_many",
+    "Ended", "Ending", "Finished", "GenerateOptions", "Generation", "GenerationSettings", "ManyProgress", "MarkedSentence",
+    "Progress", "Prompt", "PromptStyle", "RuleFactory", "Scheduler", "Session", "Strength", "default_batch", "generate_many",
 ]  # fmt: skip
 
 ManyProgress = Callable[[int, MarkedSentence], None]

@@ -40,6 +40,11 @@ class Candidate:
     unit: str
     piece: str
     flaw: Flaw = ""
+    ended: bool = False
+    """Whether the model ended its text behind this sentence, in this draw."""
+    last: Literal["", "model ended", "stop sequence"] = ""
+    """Why the text ends with it, if it does: the model stopped without a punctuation mark, or wrote a stop sequence inside the
+    sentence. Another draw could not go on behind it."""
 
 
 class FirstSentence:
@@ -90,11 +95,14 @@ class Text:
     def __str__(self) -> str:
         return "".join(self.pieces)
 
-    def candidate(self, draw: Draw, first: First | None = None) -> Candidate:
+    def candidate(
+        self, draw: Draw, first: First | None = None, *, may_end: bool = False, stopped: bool = False
+    ) -> Candidate:
         """Cuts the first sentence out of a draw and looks for flaws.
 
-        `first` is the span of that sentence where it is known already. Whether the sentence keeps its boundaries in the text
-        is a question for `kept_by_splitter`, which takes longer.
+        `first` is the span of that sentence where it is known already. `may_end` says whether the model may end the text, and
+        `stopped` that the draw was cut off at a stop sequence. Whether the sentence keeps its boundaries in the text is a
+        question for `kept_by_splitter`, which takes longer.
         """
         if self._opens_aside(draw):
             return Candidate("", self._break_before(self._lines_before(draw.text)) + draw.text.strip("\r\n"), "code")
@@ -110,7 +118,13 @@ class Text:
         piece = self._break_before(draw.text[:start]) + _written(sentence, draw.text[end:])
         if draw.ended == "length" and not over:
             return Candidate(unit, piece, "unfinished")
-        return Candidate(unit, piece, self._flaw(unit, sentence))
+        ended = may_end and draw.ended == "model" and not draw.text[end:].strip()
+        line = keep_on_one_line(sentence)
+        last: Literal["", "model ended", "stop sequence"] = ""
+        if stopped or (ended and with_full_stop(line) != line):
+            last = "stop sequence" if stopped else "model ended"
+            piece = self._break_before(draw.text[:start]) + line  # nothing is added behind the model's last word
+        return Candidate(unit, piece, self._flaw(unit, sentence), ended, last)
 
     def _opens_aside(self, draw: Draw) -> bool:
         # A line of which the model's end is the end is complete.
@@ -171,6 +185,20 @@ class Text:
         gap = "\n" if self.cutter.text_version else "\n\n"
         self.pieces[len(self.pieces) - self.in_code :] = [whole if end is None else whole[:end].rstrip() + gap]
         self.in_code = end is None
+
+    def shorten(self, length: int) -> None:
+        """Cuts the text off after so many characters."""
+        at = 0
+        for number, piece in enumerate(self.pieces):
+            if at + len(piece) > length:
+                beginning = piece[: length - at].rstrip()
+                self.pieces[number:] = [beginning] if beginning else []
+                break
+            at += len(piece)
+        kept = sum(number < len(self.pieces) for number in self._unit_pieces)
+        del self._unit_pieces[kept:], self.units[kept:]
+        if kept and self._unit_pieces[-1] == len(self.pieces) - 1:
+            self.units[-1] = self.cutter.unit(self.pieces[-1])
 
     def code_over(self, continuation: str) -> bool:
         """Whether the open code block ends within this continuation."""

@@ -11,7 +11,7 @@ from alimark.generation.settings import GenerationSettings
 if TYPE_CHECKING:
     from alimark._util.jsonl import Record
 
-Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit"]
+Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit", "stop sequence"]
 """Why the text has the length it has."""
 
 
@@ -75,7 +75,8 @@ class Generation:
     text: str
     sentences: tuple[str, ...]
     matches: tuple[int, ...]
-    """How much each sentence carries: bits of its block (AliMark), channels (PMark), or 1 where it meets the rule (others)."""
+    """How much each sentence carries: bits of its block (AliMark), channels (PMark, SAMark), or 1 where it meets the rule
+    (others). PostMark has a single number for the whole text: how many of the key's words are in it."""
     block_size: int
     """The most that a sentence can match."""
     key_id: str

@@ -6,7 +6,7 @@ The rules of the schemes lie beside them in `alimark.schemes`; `Unmarked` is the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,19 @@ class Rule(Protocol):
 
     def chose(self, seen: Floats) -> None:
         """Takes note of the sentence that was appended."""
+        ...
+
+
+@runtime_checkable
+class TextRule(Rule, Protocol):
+    """A rule that also reads the candidates' texts, such as one that filters repeated words."""
+
+    def weigh_texts(self, seen: Floats, units: Sequence[str]) -> Sequence[Weight]:
+        """Rates all candidates as `weigh` does; `units` are their texts. It is called instead of `weigh`."""
+        ...
+
+    def chose_text(self, seen: Floats, unit: str) -> None:
+        """Takes note of the sentence that was appended, and of its text. It is called instead of `chose`."""
         ...
 
 

@@ -19,13 +19,15 @@ import numpy as np
 from alimark._util.arrays import Floats
 from alimark.errors import AlimarkError
 from alimark.generation.candidates import Candidate, Text
+from alimark.generation.ending import Ending
 from alimark.generation.results import Ended, Generation, MarkedSentence, Progress
-from alimark.generation.selection import Rule, RuleFactory, Unmarked, Weight
+from alimark.generation.selection import Rule, RuleFactory, TextRule, Unmarked, Weight
 from alimark.generation.settings import GenerationSettings
 from alimark.keys.key import Key
 from alimark.llm.base import LLM, Draw, Message, Request
+from alimark.text.code import opens_code
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
-from alimark.text.workers import First
+from alimark.text.workers import First, first_sentence
 
 _RATED = ("", "resplit", "unfinished")  # flaws that a chosen candidate may have; the last two only if all others fail
 _MAX_CODE_WAVES = 32  # of `max_tokens` each; a code block longer than that is left open
@@ -44,8 +46,12 @@ class Session:
         seed: int | None = None,
         progress: Progress | None = None,
         turns: tuple[Message, ...] = (),
+        ending: Ending | None = None,
     ) -> None:
-        """`rule` makes the selection rule of the key's scheme. `turns`: a whole chat to answer, instead of the prompt."""
+        """`rule` makes the selection rule of the key's scheme. `turns`: a whole chat to answer, instead of the prompt.
+
+        `ending`: where the text has to end whatever the model would write.
+        """
         self.prompt, self.key, self.settings = prompt, key, settings
         self._turns = turns or ((Message("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
@@ -53,6 +59,7 @@ class Session:
         self.ended: Ended | None = None
         self.seconds = 0.0
         self._progress = progress
+        self._ending = ending or Ending()
         self._started: float | None = None
         self.rule: Rule = Unmarked()
         if key is not None:
@@ -65,11 +72,22 @@ class Session:
         self._cost: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._code_waves = 0
+        self._probably_over = False  # the model ended its text in the draw that was chosen last
         self._begin_sentence()
 
     def _begin_sentence(self) -> None:
         self._drawn: list[Candidate] = []
         self._weights: dict[str, Weight] = {}
+
+    @property
+    def _may_end(self) -> bool:
+        return self.settings.sampling.may_end
+
+    @property
+    def context_text(self) -> str:
+        """The text so far as the model continues it."""
+        # Tokens such as " The" begin with a blank; after a context that ends in one the model could not use them.
+        return str(self.text) if self.text.in_code else str(self.text).rstrip(" \t")
 
     @property
     def context(self) -> str:
@@ -78,7 +96,6 @@ class Session:
         if self.settings.prompt_style == "continue":
             gap = "" if not text or not self.prompt or self.prompt[-1].isspace() else " "
             text = self.prompt + gap + text
-        # Tokens such as " The" begin with a blank; after a context that ends in one the model could not use them.
         return text if self.text.in_code else text.rstrip(" \t")
 
     def request(self) -> Request:
@@ -91,10 +108,10 @@ class Session:
         if self.text.in_code:
             # A draw number that no candidate has, and another for each wave of the code block.
             return Request(self.context, 1, seed, first=2**20 + self._code_waves, messages=self._turns)
-        left = self.settings.candidates - len(self._drawn)
-        return Request(
-            self.context, min(self.rule.wave(self.settings), left), seed, first=len(self._drawn), messages=self._turns
-        )
+        count = min(self.rule.wave(self.settings), self.settings.candidates - len(self._drawn))
+        if self._probably_over and not self._drawn:
+            count = 1  # the first draw decides whether the text goes on; the others are sampled only if it does
+        return Request(self.context, count, seed, first=len(self._drawn), messages=self._turns)
 
     def parse(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:
         """Turns a wave of draws into candidates, and returns the units that have to be embedded.
@@ -105,12 +122,9 @@ class Session:
         if self.text.in_code:
             self._continue_code(draws[0])
             return []
-        wave = [self.text.candidate(draw, None if firsts is None else firsts[i]) for i, draw in enumerate(draws)]
-        first = wave[0] if wave and not self._drawn else None
-        if first is not None and first.flaw == "code" and self._code_waves < _MAX_CODE_WAVES:
-            # Draws are independent, so a code block follows as often as the model wants it if the first draw decides.
-            self.text.add_code(first.piece + "\n" * (draws[0].ended != "length"))
-            self._code_waves += 1
+        spans = [None] * len(draws) if firsts is None else firsts
+        wave = [self._candidate(draw, span) for draw, span in zip(draws, spans, strict=True)]
+        if wave and not self._drawn and self._decided_by_first(wave[0], draws[0]):
             return []
         self._drawn += wave
         self._rejected.update(candidate.flaw for candidate in wave if candidate.flaw)
@@ -121,11 +135,63 @@ class Session:
             wanted = [candidate.unit for candidate in self._drawn if candidate.flaw == "unfinished"]
         return [unit for unit in dict.fromkeys(wanted) if unit not in self._seen]
 
+    def _candidate(self, draw: Draw, first: First | None) -> Candidate:
+        """Parses a draw; a stop sequence in its first sentence ends the draw there."""
+        if self._ending.stops and not opens_code(draw.text):
+            written = self.context_text
+            place = self._ending.stop_in(written + draw.text, len(written))
+            first = first or first_sentence(self.text.cutter, draw.text)
+            if place is not None and place - len(written) < max(1, first[1]):
+                stopped = replace(draw, text=draw.text[: max(0, place - len(written))], ended="model")
+                candidate = self.text.candidate(stopped, stopped=True)
+                return replace(candidate, last="stop sequence") if candidate.flaw == "blank" else candidate
+        return self.text.candidate(draw, first, may_end=self._may_end)
+
+    def _decided_by_first(self, first: Candidate, draw: Draw) -> bool:
+        """Ends the text or adds a code block where the first draw of a sentence does so; whether it did.
+
+        Draws are independent. If the first one decides, texts end and code blocks follow as often as the model wants it; if any
+        draw that goes on were enough, a text would hardly ever end.
+        """
+        if first.flaw == "blank" and first.last:
+            self.ended = "stop sequence"
+            self._cut_at_stop(draw)
+            return True
+        if first.flaw == "blank" and self._may_end and draw.ended == "model":
+            self.ended = "model ended"
+            return True
+        if first.flaw == "code" and self._code_waves < _MAX_CODE_WAVES:
+            self.text.add_code(first.piece + "\n" * (draw.ended != "length"))
+            self._code_waves += 1
+            self._probably_over = self._may_end and draw.ended == "model"
+            self._apply_ending()
+            return True
+        return False
+
+    def _cut_at_stop(self, draw: Draw) -> None:
+        """Cuts the text off before a stop sequence that begins in it and ends in a draw."""
+        written = self.context_text
+        place = self._ending.stop_in(written + draw.text, len(written))
+        if place is not None and place < len(written):
+            self._shorten(place)
+
+    def _apply_ending(self) -> None:
+        """Ends the text where it holds a stop sequence or has reached its number of tokens."""
+        if (cut := self._ending.cut(str(self.text))) is not None:
+            length, self.ended = cut
+            self._shorten(length)
+
+    def _shorten(self, length: int) -> None:
+        self.text.shorten(length)
+        del self._matches[len(self.text.units) :]
+
     def _continue_code(self, draw: Draw) -> None:
         self._code_waves += 1
+        self._probably_over = self._may_end and draw.ended == "model"
         self.text.add_code(draw.text + "\n" * (draw.ended == "model"))
         if self.text.in_code and (draw.ended == "model" or self._code_waves >= _MAX_CODE_WAVES):
             self.ended = "model ended"
+        self._apply_ending()
 
     def choose(self, seen: dict[str, Floats]) -> Candidate | None:
         """Chooses the next sentence among the candidates so far.
@@ -165,7 +231,9 @@ class Session:
         ]
         if units:
             rows = np.stack([self._seen[unit] for unit in units]) if self.rule.embeds else np.empty((len(units), 0))
-            self._weights = dict(zip(units, self.rule.weigh(rows), strict=True))
+            rule = self.rule
+            weights = rule.weigh_texts(rows, units) if isinstance(rule, TextRule) else rule.weigh(rows)
+            self._weights = dict(zip(units, weights, strict=True))
 
     def _worth(self, candidate: Candidate) -> float:
         return self._weights[candidate.unit].worth
@@ -208,20 +276,24 @@ class Session:
         if self.rule.size:
             self._matches.append(weight.matches)
         self._unmet += not weight.met
-        if self.rule.embeds:
+        if isinstance(self.rule, TextRule):
+            self.rule.chose_text(self._seen[chosen.unit], chosen.unit)
+        elif self.rule.embeds:
             self.rule.chose(self._seen[chosen.unit])
         self.text.add(chosen)
         self._begin_sentence()
         self._code_waves = 0
+        self._probably_over = chosen.ended
         number = len(self.text.units)
-        if number == self.settings.sentences:
+        if chosen.last:
+            self.ended = chosen.last
+        elif number == self.settings.sentences:
             self.ended = "complete"
-        if self._progress:
+        self._apply_ending()
+        if self._progress and number == len(self.text.units):
             matches = self._matches[-1] if self._matches else 0
-            cost = self._cost
-            self._progress(
-                MarkedSentence(number, chosen.unit, chosen.piece, matches, cost["candidates"], cost["tokens"])
-            )
+            unit, piece, cost = self.text.units[-1], self.text.pieces[-1], self._cost
+            self._progress(MarkedSentence(number, unit, piece, matches, cost["candidates"], cost["tokens"]))
 
     def generation(self, llm: LLM) -> Generation:
         """The finished text with its cost."""

@@ -121,12 +121,12 @@ def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
     if not isinstance(fields, dict):
         raise KeyFileError(f"{where} is not a key file, or only part of one; restore it from a copy")
     version = fields.get("version")
-    if isinstance(version, int) and version > VERSION:
+    if type(version) is int and version > VERSION:
         raise KeyFileError(f"{where} has version {version}, newer than this release knows ({VERSION}); upgrade alimark")
     try:
-        if version != VERSION:
+        if type(version) is not int or version != VERSION:  # JSON's true is equal to 1
             raise ValueError(version)
-        return _content(fields), str(fields["id"]) if "id" in fields else None
+        return _content(fields), _text(fields, "id") if "id" in fields else None
     except KeyFileError as error:
         raise KeyFileError(f"{where}: {error}") from None
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, binascii.Error):
@@ -136,27 +136,36 @@ def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
 
 
 def _content(fields: JsonObject) -> KeyContent:
-    scheme, fitted = str(fields["scheme"]), fields.get("fitted")
+    scheme, fitted = _text(fields, "scheme"), fields.get("fitted")
     specification = parameters_class(scheme)
     parameters: SchemeParameters
     if scheme == "alimark":
         parameters = AliMarkParameters.parse(fields)
-        embedder, fingerprint = str(fields["embedder"]), str(fields["fingerprint"])
+        embedder, fingerprint = _text(fields, "embedder"), _text(fields, "fingerprint")
     else:
         if not isinstance(fields["parameters"], dict):
             raise ValueError("parameters")
         parameters = specification.parse(fields["parameters"])
-        embedder, fingerprint = str(fields.get("embedder", "")), str(fields.get("fingerprint", ""))
+        embedder, fingerprint = (_text({name: "", **fields}, name) for name in ("embedder", "fingerprint"))
     secret = base64.b64decode(fields["secret"], validate=True)
     return KeyContent(
         secret=secret,
         parameters=parameters,
         embedder=embedder,
         fingerprint=fingerprint,
-        splitter=str(fields["splitter"]),
+        splitter=_text(fields, "splitter"),
         fitted=None if fitted is None else Fitted.parse(fitted),
         arrays=_arrays(fields, parameters, secret) if isinstance(parameters, AliMarkParameters) else None,
     )
+
+
+def _text(fields: JsonObject, name: str) -> str:
+    """A field that must be a string of valid Unicode; raises KeyFileError if it is not."""
+    value = fields[name]
+    if not isinstance(value, str):
+        raise KeyFileError(f"{name} must be a text; restore the file from a copy")
+    value.encode()  # raises ValueError for half a surrogate pair, which no name has
+    return value
 
 
 def _arrays(fields: JsonObject, parameters: AliMarkParameters, secret: bytes) -> GivenArrays | None:

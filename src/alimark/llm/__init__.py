@@ -13,6 +13,7 @@ from alimark.llm.base import LLM, Draw, Message, Request, Sampling, StopConditio
 from alimark.llm.options import LLMOptions
 
 if TYPE_CHECKING:
+    from alimark.llm.openai import OpenAI
     from alimark.models.manifest import Entry
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Request",
     "Sampling",
     "StopCondition",
+    "check_llm",
     "known_llm",
     "load_llm",
 ]
@@ -75,6 +77,30 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Unpack[LLMOptions]) -
     return _from_files("", str(name), {**options})
 
 
+def check_llm(name: str) -> None:
+    """Check that a language model can be loaded, without loading it and without downloading weights.
+
+    Args:
+        name: The name, as for `load_llm`. A model on a server is asked for.
+
+    Raises:
+        AlimarkError: A library is not installed, the weights cannot be found, or the server does not have the model.
+    """
+    from alimark.models import store
+
+    engine, colon, model = name.partition(":")
+    if not _registered(engine, bool(colon)):
+        engine, model = "", name
+    elif engine == "openai":
+        _openai(model, retries=0, timeout=10.0).close()
+        return
+    elif engine not in _LIBRARIES:
+        ENGINES.get(engine)
+        return
+    _need(engine or _usual_engine(gguf=known_llm(model) is not None or model.endswith(".gguf")))
+    store.check(model)
+
+
 def known_llm(name: str) -> Entry | None:
     """What the store knows of a language model; nothing of a path or a hub id."""
     from alimark.models import store
@@ -111,12 +137,18 @@ def _from_files(engine: str, model: str, options: dict[str, Any]) -> LLM:
     _need(engine)  # before gigabytes are fetched
     path = store.resolve(model)
     if not engine:
-        gguf = path.suffix == ".gguf"
-        engine = "llama.cpp" if gguf and (find_spec("xllamacpp") or not find_spec("transformers")) else "transformers"
+        engine = _usual_engine(gguf=path.suffix == ".gguf")
         _need(engine)
+    if engine == "transformers" and path.is_dir():
+        path = store.resolve_weights(model)  # OPT and others are on the hub as pickled checkpoints only
     if known and known.add_bos is not None:
         options.setdefault("add_bos", known.add_bos)
     return _adapter(engine)(path, **{"name": Path(model).name, **options})
+
+
+def _usual_engine(gguf: bool) -> str:
+    """The engine of a model whose name has none."""
+    return "llama.cpp" if gguf and (find_spec("xllamacpp") or not find_spec("transformers")) else "transformers"
 
 
 def _adapter(engine: str) -> Callable[..., LLM]:
@@ -145,7 +177,7 @@ def _vllm(model: str, **options: Any) -> LLM:
     return _from_files("vllm", model, options)
 
 
-def _openai(address: str = "", **options: Any) -> LLM:
+def _openai(address: str = "", **options: Any) -> OpenAI:
     from alimark.llm.openai import OpenAI
 
     base_url, _, model = address.partition("#")

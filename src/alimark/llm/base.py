@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from alimark._util.json_types import JsonObject
+
 StopCondition = Callable[[str], bool]
 """Tells from a continuation so far whether its first sentence is certainly over, so that sampling can stop.
 
@@ -150,6 +152,23 @@ class LLM(Protocol):
         Raises:
             ContextFull: A context leaves no room for `sampling.max_tokens` more tokens.
             LLMError: The model cannot be asked, or cannot answer.
+        """
+        ...
+
+
+@runtime_checkable
+class ForwardsRequests(Protocol):
+    """A language model whose server answers requests of the OpenAI protocol itself."""
+
+    def forward(self, path: str, body: JsonObject) -> JsonObject:
+        """Return the server's own answer to a request.
+
+        Args:
+            path: The path behind /v1, such as "chat/completions".
+            body: The request; the server's own name of the model replaces the field `model`.
+
+        Raises:
+            LLMError: The server cannot be reached, or refuses the request.
         """
         ...
 

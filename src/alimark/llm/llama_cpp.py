@@ -29,6 +29,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from alimark._util.cpu import available_cpus
+from alimark._util.json_types import JsonObject
 from alimark.errors import ContextFull, LLMError, MissingExtra
 from alimark.llm._prompts import as_dicts, check_prompt, with_bos
 from alimark.llm._rounds import PRECISE_STOPS, REPLACEMENT, PartialDraw, seed_of
@@ -121,6 +122,11 @@ class LlamaCpp(LLM):
     def count_tokens(self, request: Request) -> int:
         """Count the tokens of the request as the model reads it, chat template included."""
         return len(self._ids(request))
+
+    def forward(self, path: str, body: JsonObject) -> JsonObject:
+        """Return llama.cpp's own answer to a request; see `ForwardsRequests.forward`."""
+        answer: JsonObject = self._server.post(f"/v1/{path}", body | {"model": self.name})
+        return answer
 
     def _ids(self, request: Request) -> list[int]:
         text = self._chat(request.messages) + request.context

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Self
 
+from alimark._util.json_types import JsonObject
 from alimark.errors import LLMError
 from alimark.llm._dialects import V1, Dialect, Job, LlamaCpp, PartialDraw, Piece
-from alimark.llm._http import Http, Refused, all_of, api_key, parse_address, required, short
+from alimark.llm._http import Http, MalformedAnswer, Refused, all_of, api_key, parse_address, required, short
 from alimark.llm._rounds import seed_of, stop_ends
 from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.llm.options import Api, DialectName
@@ -120,6 +121,17 @@ class OpenAI(LLM):
             if not request.messages and not request.context:
                 raise LLMError("the context is empty; give the model a prompt to continue")
         return self._http.run(all_of(self._draw(Job(request, sampling, stop)) for request in requests))
+
+    def forward(self, path: str, body: JsonObject) -> JsonObject:
+        """Return the server's own answer to a request; see `ForwardsRequests.forward`."""
+        sent = body | {"model": self._model}
+
+        def read(answer: Any) -> JsonObject:
+            if not isinstance(answer, dict):
+                raise MalformedAnswer("it is not a JSON object")
+            return answer
+
+        return self._http.run(self._http.ask("POST", f"{self._http.base}/{path}", sent, read))
 
     async def _find(self, model: str | None) -> _Served:
         """The model and its dialect from the server's list of models."""

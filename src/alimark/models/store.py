@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -160,6 +161,33 @@ def resolve_tokenizer(model: str | Path, fetch: bool = True) -> Path:
     return _from_hub(on_hub["repo"], None, fetch, TOKENIZER_PATTERNS) if on_hub else resolve(name, fetch)
 
 
+def check(model: str | Path) -> None:
+    """Checks that a model is on this machine or can be downloaded. No weights are downloaded.
+
+    Args:
+        model: A name of the manifest, a local path, or a hub id, as for `resolve`.
+
+    Raises:
+        ModelError: The name is not known, or the model hub does not give the model or cannot be reached.
+        MissingExtra: The model is on the hub, and the hub's library is not installed.
+    """
+    name = str(model)
+    match = _on_hub(name)
+    if match is None:
+        if name not in entries():
+            resolve(name)  # a path; raises an error for any other name
+        return
+    with suppress(ModelError):
+        _from_hub(match["repo"], match["file"], download=False)
+        return
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().auth_check(match["repo"])
+    except Exception as error:  # the errors of the hub library have no common base class
+        raise _hub_error(match["repo"], error) from error
+
+
 _fetch = fetch  # a second name, because `resolve` has a parameter `fetch`
 
 
@@ -177,17 +205,19 @@ def _from_hub(repo: str, file: str | None, download: bool, patterns: Sequence[st
     try:
         folder = Path(snapshot_download(repo, allow_patterns=wanted, local_files_only=not download))
     except Exception as error:  # the errors of the hub library have no common base class
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        same = [name for name, known in entries().items() if repo in {known.hub, known.upstream}]
-        instead = (
-            f"or use {same[0]}, which `alimark models fetch` downloads" if same else "or give the path of a local copy"
-        )
-        raise ModelError(
-            f"cannot get {repo} from the model hub ({reason}); check the name and the network, {instead}"
-        ) from error
+        raise _hub_error(repo, error) from error
     if file and not (folder / file).is_file():
         raise ModelError(f"{repo} on the model hub has no file {file}; see the list of its files there")
     return folder / file if file else folder
+
+
+def _hub_error(repo: str, error: Exception) -> ModelError:
+    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    same = [name for name, known in entries().items() if repo in {known.hub, known.upstream}]
+    instead = (
+        f"or use {same[0]}, which `alimark models fetch` downloads" if same else "or give the path of a local copy"
+    )
+    return ModelError(f"cannot get {repo} from the model hub ({reason}); check the name and the network, {instead}")
 
 
 def _folder(model: Entry) -> Path:

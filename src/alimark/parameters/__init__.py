@@ -26,6 +26,8 @@ _REGISTRY: Registry[type] = Registry(
         "k-semstamp": "alimark.parameters.k_semstamp:KSemStampParameters",
         "simmark": "alimark.parameters.simmark:SimMarkParameters",
         "pmark": "alimark.parameters.pmark:PMarkParameters",
+        "samark": "alimark.parameters.samark:SAMarkParameters",
+        "postmark": "alimark.parameters.postmark:PostMarkParameters",
     },
     error=KeyFileError,
 )

@@ -70,7 +70,7 @@ class AliMarkParameters(SchemeParameters):
     def __post_init__(self) -> None:
         if self.decision not in ("hard", "soft"):
             raise KeyFileError(f"decision {self.decision!r} is not known to this release; known: hard, soft")
-        if not isinstance(self.block_size, int) or not 1 <= self.block_size <= MAX_BLOCK_SIZE:
+        if type(self.block_size) is not int or not 1 <= self.block_size <= MAX_BLOCK_SIZE:
             raise KeyFileError(f"block_size must be a whole number from 1 to {MAX_BLOCK_SIZE}, not {self.block_size!r}")
         if self.centre is not None:
             centre = np.asarray(self.centre, np.float32)

@@ -103,7 +103,7 @@ class SchemeParameters:
 
     def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
         """Checks that a key with these parameters can have this embedder and this learned data; raises KeyFileError if not."""
-        if self.embeds != bool(embedder):
+        if self.embeds != bool(embedder.strip()):
             raise KeyFileError(f"a {self.scheme} key must name {'an' if self.embeds else 'no'} embedder")
         if fitted is not None and fitted.scheme != self.scheme:
             raise KeyFileError(

@@ -98,6 +98,11 @@ class Report:
             getattr(self, name).update(getattr(other, name))
 
 
+def _storable(text: str) -> str:
+    """The text with halves of surrogate pairs written as escapes: Parquet holds UTF-8, which has none."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def reason(error: str) -> str:
     """An error message without file names and numbers, so that equal errors can be counted."""
     return re.sub(r"[\d,]*\d", "N", re.sub(r"^\S+(, byte \d+)? (?=is not|cannot)", "it ", error))[:80]
@@ -199,13 +204,13 @@ class Worker:
     def _row(self, document: Document, answer: Answer) -> Record:
         record = {} if isinstance(document.record, RecordError) else document.record
         name = record_id(record, field=self._task.text_field) if record else f"{document.file}@{document.place}"
+        source = str(record.get(self._task.by) or document.file) if self._task.by else document.file
         row = {
-            "id": name, "file": document.file, "place": document.place,
-            "source": str(record.get(self._task.by) or document.file) if self._task.by else document.file,
+            "id": _storable(name), "file": document.file, "place": document.place, "source": _storable(source),
             "failed": isinstance(answer, AlimarkError),
         }  # fmt: skip
         if isinstance(answer, AlimarkError):
-            return row | {"error": str(answer)}
+            return row | {"error": _storable(str(answer))}
         fields = answer.record() | {"keys_tried": answer.keys_tried, "full": self._in_full(answer)}
         return row | {name: fields[name] for name in schema().names if name in fields}
 

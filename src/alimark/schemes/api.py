@@ -109,15 +109,22 @@ def detect(
     from alimark.detection.many_keys import detect_keys
 
     chosen = DetectionSettings.of(detection_settings(first.scheme, first.settings, settings, {**options}))
-    detections = [
-        detection
-        for version in sorted({key.text_version for key in keys})
-        for detection in detect_keys(
-            text, [key for key in keys if key.text_version == version], first.embedder, chosen,
-            best=best, llm=llm, tried=len(keys),
-        )
-    ]  # fmt: skip
-    return [*best_first(detections)[:best]]
+    detections: list[Detection] = []
+    for group in _alike(keys):
+        # An embedder that is given serves the keys that name it; keys of other embedders load theirs.
+        given = embedder if embedder is not None and group[0].fingerprint in ("", embedder.fingerprint) else None
+        mark = first if group[0].fingerprint == keys[0].fingerprint else load(group[0], embedder=given)
+        assert isinstance(mark, KeyedWatermark)
+        detections += detect_keys(text, group, mark.embedder, chosen, best=best, llm=llm, tried=len(keys))
+    return best_first(detections)[:best]
+
+
+def _alike(keys: Sequence[Key]) -> list[list[Key]]:
+    """Groups of AliMark's keys that can share one embedding and one kind of score."""
+    groups: dict[tuple[str, str, int, bool], list[Key]] = {}
+    for key in keys:
+        groups.setdefault((key.fingerprint, key.splitter, key.text_version, key.soft), []).append(key)
+    return list(groups.values())
 
 
 def _detect_each(

@@ -212,11 +212,12 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         Args:
             prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
             llm: The language model, as `alimark.load_llm` returns it.
-            sentences: How many sentences to write.
+            sentences: How many sentences to write; the most, where the model may end its text.
             candidates: The most candidates that are sampled for a sentence; by default `candidates` of the scheme.
             strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
             seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
-            sampling: Temperature, top-p and the like.
+            sampling: Temperature, top-p and the like, and whether the model may end its text (`may_end`). By default it may
+                with `prompt_style="chat"`; texts then end where and as often as the model ends them.
             prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
             batch: The number of texts generated at a time, for a list; by default the number that suits the model best.
             progress: Called with each sentence as it is chosen.
@@ -271,7 +272,8 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         from alimark.llm.base import Sampling
 
         count = candidates_for(strength, candidates, self.candidates)
-        return GenerationSettings(sentences, count, sampling or Sampling(), prompt_style=prompt_style)
+        chosen = sampling or Sampling(may_end=prompt_style == "chat")
+        return GenerationSettings(sentences, count, chosen, prompt_style=prompt_style)
 
     async def agenerate(
         self,
@@ -293,7 +295,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         Args:
             prompt: What to continue or to answer.
             llm: The language model.
-            sentences: How many sentences to write.
+            sentences: How many sentences to write; the most, where the model may end its text.
             candidates: The most candidates that are sampled for a sentence; by default `candidates` of the scheme.
             strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
             seed: Makes the text repeatable.

@@ -31,6 +31,8 @@ _REGISTRY: Registry[type[Watermark]] = Registry(
         "k-semstamp": "alimark.schemes.k_semstamp:KSemStamp",
         "simmark": "alimark.schemes.simmark:SimMark",
         "pmark": "alimark.schemes.pmark:PMark",
+        "samark": "alimark.schemes.samark:SAMark",
+        "postmark": "alimark.schemes.postmark:PostMark",
     },
     error=KeyFileError,
 )
@@ -61,5 +63,7 @@ def rule_for(key: Key, settings: GenerationSettings, text_id: str) -> Rule:
     """Makes the selection rule of one text under a key of any sentence-level scheme (a `generation.selection.RuleFactory`)."""
     make_rule: RuleFactory | None = getattr(scheme(key.scheme), "sentence_rule", None)
     if make_rule is None:
-        raise KeyFileError(f"{key.scheme} marks tokens, not sentences; generate text with alimark.load(key).generate")
+        raise KeyFileError(
+            f"{key.scheme} does not choose among sentences; generate text with alimark.load(key).generate"
+        )
     return make_rule(key, settings, text_id)

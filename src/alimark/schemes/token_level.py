@@ -176,7 +176,7 @@ class TokenLevel(KeyedWatermark[Detection]):
                 try:
                     mark = marks.setdefault(key.id, type(self)(key, embedder=self._embedder, tokenizer=self.tokenizer))
                     jobs.append(_job(i, prompt, mark, engine, settings))
-                except (LLMError, TextError) as error:
+                except (LLMError, TextError, KeyMismatch) as error:
                     yield i, error
             if jobs:
                 yield from _write(jobs, engine, settings, progress)

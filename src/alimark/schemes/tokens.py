@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark._util.files import write_whole
 from alimark._util.paths import cache_folder
-from alimark.errors import KeyMismatch, ModelError
+from alimark.errors import KeyMismatch, MissingExtra, ModelError
 
 Ids = NDArray[np.int64]
 
@@ -67,6 +68,16 @@ def vocabulary_of(tokenizer_json: str) -> str:
     return _fingerprint(json.loads(tokenizer_json))
 
 
+def plain_name(llm: str) -> str:
+    """The name of a language model without the engine in front of it.
+
+    Example:
+        >>> plain_name("transformers:smollm2-135m")
+        'smollm2-135m'
+    """
+    return next((llm[len(engine) :] for engine in _ENGINES if llm.startswith(engine)), llm)
+
+
 def load_tokenizer(name: str | Path) -> TextTokenizer:
     """Loads a tokenizer.
 
@@ -81,15 +92,34 @@ def load_tokenizer(name: str | Path) -> TextTokenizer:
 
 @lru_cache(maxsize=8)
 def _loaded(name: str) -> TextTokenizer:
-    plain = next((name[len(engine) :] for engine in _ENGINES if name.startswith(engine)), name)
+    plain = plain_name(name)
     file = _in_store(plain) or _resolved(plain)
     if file.is_dir():
-        file /= "tokenizer.json"
-    if not file.is_file():
-        raise ModelError(
-            f"{name} has no tokenizer.json; name a model with a fast tokenizer, or the path of a tokenizer.json"
-        )
+        file = file / "tokenizer.json" if (file / "tokenizer.json").is_file() else _as_json(file, name)
     return TextTokenizer(file, plain)
+
+
+def _as_json(folder: Path, name: str) -> Path:
+    """The tokenizer.json of a model that has the files of a slow tokenizer only, such as OPT; transformers converts them."""
+    problem = ModelError(
+        f"{name} has no tokenizer.json; name a model with a fast tokenizer, or the path of a tokenizer.json"
+    )
+    if not any(folder.glob("vocab.*")) and not any(folder.glob("*.model")):
+        raise problem
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise MissingExtra("transformers", "transformers") from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        content = tokenizer.backend_tokenizer.to_str().encode()
+    except (AttributeError, OSError, ValueError, KeyError):
+        raise problem from None
+    file = cache_folder() / "converted" / f"tokenizer-{hashlib.sha256(content).hexdigest()[:16]}.json"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, content)
+    return file
 
 
 def _in_store(name: str) -> Path | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -13,23 +14,26 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark._util.json_types import JsonObject
 from alimark.detection.results import AlignedDetection, best_first
-from alimark.detection.settings import DetectionSettings
+from alimark.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.detection.stats.p_values import draws_for
-from alimark.errors import AlimarkError
+from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
 from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
 from alimark.serve.checking import BEST_KEYS, Answer, Check
 from alimark.serve.extract import KINDS, extract
-from alimark.serve.gate import ApiError, to_api_error
+from alimark.serve.gate import AnyTextResponse, ApiError, to_api_error
+from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
 from alimark.text.normalising import statements
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 router = APIRouter()
+log = logging.getLogger("alimark.serve")
 
 KeyId = Annotated[str, Path(pattern="^ak[0-9a-f]{18}$")]
 TokenId = Annotated[str, Path(pattern="^tk[0-9a-f]{12}$")]
@@ -60,10 +64,12 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
             results.append({"error": to_api_error(answer).error})
             continue
         records.append(of_detection(answer[0], text, token))
-        results.append(_result(answer[0], body, records[-1]))
+        # The verdict may need a simulation of some seconds (many keys at a rate that is not tabled).
+        report = service.reports.submit(_result, answer[0], body, records[-1])
+        results.append(await service.result(report))
         service.metrics.detections.labels(results[-1]["verdict"]).inc()
     await service.save(records)
-    return JSONResponse({"fpr": body.fpr, "results": results})
+    return AnyTextResponse({"fpr": body.fpr, "results": results})
 
 
 async def _detect_all(
@@ -81,14 +87,30 @@ async def _detect_all(
 
 
 def _merge(outcomes: Sequence[Answer | BaseException]) -> Answer | AlimarkError:
-    """Merges the outcomes of one text for all groups of keys; an error of one group is the outcome of the text."""
+    """Merges the outcomes of one text for all groups of keys.
+
+    An error that is due to the text is the outcome of the text. Keys that cannot be used, for example because their embedder is
+    not installed, are left out; the detections say so.
+    """
     detections: list[AlignedDetection] = []
+    unusable: AlimarkError | None = None
     for outcome in outcomes:
-        if isinstance(outcome, AlimarkError):
+        if isinstance(outcome, KeyFileError | ModelError | MissingExtra):
+            unusable = outcome
+            log.warning("keys were set aside", extra={"reason": str(outcome)})
+        elif isinstance(outcome, AlimarkError):
             return outcome
-        if isinstance(outcome, BaseException):
+        elif isinstance(outcome, BaseException):
             raise outcome
-        detections += outcome
+        else:
+            detections += outcome
+    if unusable is not None:
+        if not detections:
+            return unusable
+        note = (
+            "some keys could not be used, so a mark of theirs would not be found; the operator's log says which and why"
+        )
+        detections = [replace(detection, warnings=(*detection.warnings, note)) for detection in detections]
     return best_first(detections)[:BEST_KEYS]
 
 
@@ -130,6 +152,7 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     """Marks an existing text: a chat model rewrites its sentences, and the rewrites that fit the key are taken."""
     service.check_text(body.input)
     key = service.ring.marking(token.tenant, service.llm.name)
+    await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
     settings = RewriteSettings(body.candidates, body.closeness, body.mean_closeness)
     rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings))
     record = of_text(
@@ -152,8 +175,20 @@ async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken)
     service.check_text(body.input)
     settings = {} if body.name == "translate" else {"rate": body.rate}
     change = load_attack(body.name, **settings)
-    text = await service.result(service.writers.run(lambda: change(body.input, body.seed)))
+
+    def work() -> str:
+        _check_sentences(body.input, DEFAULT_SPLITTER, MAX_SENTENCES)
+        return change(body.input, body.seed)
+
+    text = await service.result(service.writers.run(work))
     return {"name": body.name, "text": text}
+
+
+def _check_sentences(text: str, splitter_name: str, most: int) -> None:
+    """Raises LimitError for a text with so many sentences that the work on it would take too long."""
+    count = len(splitter(splitter_name).spans(text))
+    if count > most:
+        raise LimitError(f"the text has {count:,} sentences, but the limit is {most:,}; send it in parts")
 
 
 # Keys
@@ -162,7 +197,7 @@ async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken)
 @router.get("/v1/keys", tags=["administration"], response_model=list[schemas.KeyLabel])
 async def keys(service: ServiceOf, token: AdminToken) -> list[JsonObject]:
     """Lists all keys, without their secrets."""
-    return [_label(label) for label in service.ring.all()]
+    return [_label(service, label) for label in service.ring.all()]
 
 
 @router.post("/v1/keys", tags=["administration"], response_model=schemas.KeyLabel, status_code=201)
@@ -172,7 +207,7 @@ async def create_key(body: schemas.NewKey, service: ServiceOf, token: AdminToken
     def work() -> Label:
         return service.ring.create(service.embedder(service.settings.embedder), **body.model_dump())
 
-    return _label(await asyncio.to_thread(work))
+    return _label(service, await asyncio.to_thread(work))
 
 
 @router.post("/v1/keys/{key_id}/rotate", tags=["administration"], response_model=schemas.KeyLabel, status_code=201)
@@ -182,18 +217,24 @@ async def rotate_key(key_id: KeyId, body: schemas.EndOfKey, service: ServiceOf, 
     def work() -> Label:
         return service.ring.rotate(key_id, service.embedder(service.settings.embedder), ends=body.ends)
 
-    return _label(await asyncio.to_thread(work))
+    return _label(service, await asyncio.to_thread(work))
 
 
 @router.post("/v1/keys/{key_id}/retire", tags=["administration"], response_model=schemas.KeyLabel)
 async def retire_key(key_id: KeyId, body: schemas.EndOfKey, service: ServiceOf, token: AdminToken) -> JsonObject:
     """Ends a key now, or at the time `ends`: it neither marks nor detects afterwards."""
-    return _label(await asyncio.to_thread(service.ring.retire, key_id, ends=body.ends))
+    return _label(service, await asyncio.to_thread(service.ring.retire, key_id, ends=body.ends))
 
 
-def _label(label: Label) -> JsonObject:
-    now = time.time()
-    return asdict(label) | {"alive": label.alive(now), "marks": label.marks(now)}
+@router.post("/v1/keys/{key_id}/activate", tags=["administration"], response_model=schemas.KeyLabel)
+async def activate_key(key_id: KeyId, service: ServiceOf, token: AdminToken) -> JsonObject:
+    """Marks new text with a key from now on, in place of the tenant's other keys, which still detect."""
+    return _label(service, await asyncio.to_thread(service.ring.activate, key_id))
+
+
+def _label(service: Service, label: Label) -> JsonObject:
+    marks = service.ring.is_marking(label, service.llm.name)
+    return asdict(label) | {"alive": label.alive(time.time()), "marks": marks}
 
 
 # Tokens
@@ -255,12 +296,20 @@ async def records(
 
 @router.get("/healthz", tags=["health"])
 async def health(service: ServiceOf) -> Response:
-    """Answers with status 200 if the database works, else 503. It needs no token and tells nothing else."""
+    """Answers with status 200 if the database can be read, else 503: whether the process lives. It needs no token."""
     try:
-        await service.query(lambda db: db.execute("SELECT 1 AS one"))
-    except (AlimarkError, ApiError):
+        async with asyncio.timeout(HEALTH_SECONDS):
+            await service.query(lambda db: db.execute("SELECT 1 AS one"))
+    except (AlimarkError, ApiError, TimeoutError):
         return JSONResponse({"status": "the database does not answer"}, 503)
     return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz", tags=["health"])
+async def ready(service: ServiceOf) -> Response:
+    """Answers with status 200 if a record can be written and a text be checked, else 503. It needs no token."""
+    problem = await service.readiness.problem()
+    return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
 
 
 @router.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,13 +14,15 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 import alimark
-from alimark.serve import api, openai, schemas
+from alimark.serve import api, openai, responses, schemas
+from alimark.serve.docs_page import docs_page
 from alimark.serve.gate import ApiError, Gate, JsonLines
+from alimark.serve.protocol import timed_protocol
 from alimark.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
@@ -32,6 +35,7 @@ _ERRORS = {
     404: "The path, the key, the token or the model does not exist.",
     408: "The body did not arrive in time.",
     409: "The keys or tokens are not in a state that allows this, for example because no key is active.",
+    411: "A large body has no Content-Length.",
     413: "The body, a text or the number of texts exceeds a limit.",
     422: "The request does not match the schema, or a text cannot be processed.",
     429: "A rate limit or a queue limit is reached; the header Retry-After says after how many seconds to try again.",
@@ -42,6 +46,8 @@ _HTTP_MESSAGES = {
     405: "The path does not support this method. GET /openapi.json lists all endpoints.",
 }
 """Messages for errors of the web framework."""
+_MOST_KINDS = 1000
+"""Kinds of log records that are counted."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -64,15 +70,17 @@ def create_app(service: Service) -> FastAPI:
             "Requests to /v1 need a token in the header `Authorization: Bearer alm_...`."
         ),
         lifespan=lifespan,
-        docs_url=None,  # these pages load scripts from other hosts
+        docs_url=None,  # FastAPI's pages load scripts from other hosts; `docs_page` needs none
         redoc_url=None,
         redirect_slashes=False,
         responses={status: {"model": schemas.Failure, "description": about} for status, about in _ERRORS.items()},
     )
     app.state.service = service
     app.include_router(openai.router)
+    app.include_router(responses.router)
     app.include_router(api.router)
     _add_page(app)
+    _add_docs(app)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_middleware(
@@ -98,6 +106,15 @@ def _add_page(app: FastAPI) -> None:
             app.add_api_route(path, send, methods=["GET"], include_in_schema=False, response_class=FileResponse)
 
 
+def _add_docs(app: FastAPI) -> None:
+    """Adds the page /docs, which describes the endpoints."""
+
+    def docs() -> Response:
+        return HTMLResponse(docs_page(app.openapi()))
+
+    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False, response_class=HTMLResponse)
+
+
 def _response(error: ApiError) -> Response:
     return Response(error.body, error.status, error.headers, "application/json")
 
@@ -105,9 +122,10 @@ def _response(error: ApiError) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     """Says which field is wrong and why, without the value, which may be a text."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
+    errors = error.errors()
+    first = errors[0]
     where = ".".join(str(part) for part in first["loc"][1:])[:200]
-    more = f" The request has {len(error.errors()) - 1} more errors." if len(error.errors()) > 1 else ""
+    more = f" The request has {len(errors) - 1} more errors." if len(errors) > 1 else ""
     if first["type"] == "json_invalid":
         message = f"The body is not valid JSON (see character {where}). Send a JSON object."
     else:
@@ -123,10 +141,42 @@ async def _http(request: Request, error: Exception) -> Response:
     return _response(response)
 
 
+class LimitRepeats(logging.Filter):
+    """Drops log records that repeat too often, so that clients without a token cannot fill the disk.
+
+    Records of requests with a token are never dropped; their number has a limit already. After a pause the next record of the
+    same kind says in the field `suppressed` how many were dropped.
+
+    Args:
+        most: The number of records of a kind that pass in each period.
+        seconds: The length of a period.
+    """
+
+    def __init__(self, most: int = 20, seconds: float = 10.0) -> None:
+        super().__init__()
+        self.most, self.seconds = most, seconds
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "token", ""):
+            return True
+        kind, now = (record.name, str(record.msg)), time.monotonic()
+        start, count = self._kinds.get(kind, (now, 0))
+        if now - start >= self.seconds:
+            if count > self.most:
+                record.suppressed = count - self.most
+            start, count = now, 0
+        if len(self._kinds) > _MOST_KINDS:
+            self._kinds.clear()
+        self._kinds[kind] = (start, count + 1)
+        return count < self.most
+
+
 def set_up_log(level: int = logging.INFO) -> None:
     """Sends the log of the service to stderr as lines of JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
+    handler.addFilter(LimitRepeats())
     for name, least in (("alimark.serve", level), ("uvicorn", max(level, logging.WARNING))):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
@@ -140,6 +190,7 @@ def run(service: Service) -> None:
     service.warm_up()
     config = uvicorn.Config(
         create_app(service), host=settings.host, port=settings.port, log_config=None, access_log=False,
+        http=timed_protocol(settings.header_timeout),
         server_header=False, proxy_headers=False, timeout_keep_alive=30, h11_max_incomplete_event_size=64 * 1024,
         timeout_graceful_shutdown=int(settings.shutdown) or 1,
     )  # fmt: skip

@@ -143,6 +143,16 @@ MIGRATIONS: list[tuple[str, ...]] = [
             statistic DOUBLE PRECISION, p_value DOUBLE PRECISION, details TEXT NOT NULL, text TEXT)""",
         "CREATE INDEX records_at ON records (at)",
     ),
+    (
+        "ALTER TABLE keys ADD COLUMN activated DOUBLE PRECISION",
+        "UPDATE keys SET activated = starts",  # until now every key marked new text from its start on
+    ),
+    (
+        "ALTER TABLE keys ADD COLUMN number INTEGER NOT NULL DEFAULT 0",
+        """UPDATE keys SET number = (SELECT COUNT(*) FROM keys AS others WHERE others.created < keys.created
+            OR (others.created = keys.created AND others.id <= keys.id))""",
+        "CREATE TABLE clock (seen DOUBLE PRECISION NOT NULL)",
+    ),
 ]
 """The statements that bring the tables from each version to the next. Released steps never change; new ones are appended."""
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from starlette.responses import JSONResponse
 
 from alimark._util.json_types import JsonObject
 from alimark.errors import AlimarkError, AttackError, KeyFileError, LimitError, LLMError, ModelError, TextError
@@ -44,6 +47,23 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
     "cache-control": "no-store",
 }
+
+
+MAX_UNANNOUNCED_BODY = 64 * 1024
+"""The largest body without a Content-Length: a server spends time on each chunk, and a client may send single bytes."""
+MAX_VALUES = 10_000
+"""The most values in a JSON body: the items of its lists and the fields of its objects."""
+_JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+
+
+class AnyTextResponse(JSONResponse):
+    """A JSON response whose texts may contain half a surrogate pair: JSON can write it, as an escape, but UTF-8 cannot."""
+
+    def render(self, content: object) -> bytes:
+        try:
+            return super().render(content)
+        except UnicodeEncodeError:
+            return json.dumps(content, allow_nan=False).encode()
 
 
 class ApiError(Exception):
@@ -117,6 +137,8 @@ class RequestInfo:
     started: float = field(default_factory=time.perf_counter)
     token: Token | None = None
     counted: bool = False
+    body_unread: bool = False
+    """Whether the client may still send a body that nobody reads."""
     status: int = 0
 
 
@@ -140,6 +162,8 @@ class Gate:
                 headers = list(message.get("headers", ()))
                 present = {name.lower() for name, _ in headers}
                 defaults = {**HEADERS, "x-request-id": info.id}
+                if info.body_unread:
+                    defaults["connection"] = "close"
                 headers += [(n.encode(), v.encode()) for n, v in defaults.items() if n.encode() not in present]
                 message["headers"] = headers
             await send(message)
@@ -170,7 +194,13 @@ class Gate:
                 self._metrics.refused.labels("rate").inc()
                 raise ApiError(429, "rate_limited", refusal.message, retry_after=refusal.retry_after)
             info.counted = True
-        body = await self._body(scope, receive)
+            body = await self._body(scope, receive)
+            if b"json" in dict(scope["headers"]).get(b"content-type", b"json"):
+                _check_values(body)
+        else:  # these paths take no body, so an unknown client's is not read
+            headers = dict(scope["headers"])
+            info.body_unread = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+            body = b""
         await self._app(scope, _replay(body, receive), send)
 
     def _needs_token(self, path: str) -> bool:
@@ -184,7 +214,8 @@ class Gate:
             raise ApiError(
                 401,
                 "no_token",
-                "The token is missing or unknown. Send a valid one in the header Authorization: Bearer alm_...",
+                "The token is missing or unknown. Send a valid one in the header Authorization: Bearer alm_... "
+                "The operator makes one with the command `alimark serve token --role generate --role detect`.",
             )
         return token
 
@@ -196,11 +227,12 @@ class Gate:
             "body_too_large",
             f"The request body is larger than {most:,} bytes, which is the limit. Send it in parts.",
         )
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        announced = headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced[:20]) > most:
             self._metrics.refused.labels("body").inc()
             raise too_large
-        parts, size = [], 0
+        body, unannounced = bytearray(), b"content-length" not in headers
         try:
             async with asyncio.timeout(self._settings.body_timeout):
                 while True:
@@ -209,13 +241,15 @@ class Gate:
                         raise ApiError(
                             400, "gone", "The connection was closed before the whole body arrived. Send it again."
                         )
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > most:
+                    body += message.get("body", b"")
+                    if len(body) > most:
                         self._metrics.refused.labels("body").inc()
                         raise too_large
+                    if unannounced and len(body) > MAX_UNANNOUNCED_BODY:
+                        self._metrics.refused.labels("body").inc()
+                        raise _NO_LENGTH
                     if not message.get("more_body"):
-                        return b"".join(parts)
+                        return bytes(body)
         except TimeoutError:
             late = f"The body did not arrive within {self._settings.body_timeout:g} s. Send it again, or send less."
             raise ApiError(408, "body_too_slow", late) from None
@@ -233,6 +267,24 @@ class Gate:
                 "ms": round(1000 * took, 1), "token": info.token.id if info.token else "",
             },
         )  # fmt: skip
+
+
+_NO_LENGTH = ApiError(
+    411,
+    "length_required",
+    f"A body of more than {MAX_UNANNOUNCED_BODY:,} bytes needs the header Content-Length. Send it with its length.",
+)
+
+
+def _check_values(body: bytes) -> None:
+    """Raises an ApiError for a JSON body with too many values, before anything is parsed or validated."""
+    marks = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+    if marks > MAX_VALUES:  # most of them may be part of a text
+        rest = _JSON_STRING.sub(b"", body)
+        marks = sum(rest.count(mark) for mark in (b",", b"[", b"{"))
+    if marks > MAX_VALUES:
+        message = f"The request has more than {MAX_VALUES:,} values, which is the limit. Send several requests."
+        raise ApiError(413, "too_many_values", message)
 
 
 def _method(scope: Scope) -> str:
@@ -258,7 +310,7 @@ async def _send_error(error: ApiError, send: Send, info: RequestInfo) -> None:
     if info.status:
         return  # the response has begun; the client sees that it ends early
     headers = {"content-type": "application/json", "content-length": str(len(error.body)), **error.headers}
-    if error.status in (401, 408, 413):
+    if error.status in (401, 408, 411, 413):
         headers["connection"] = "close"  # the rest of the body is not read
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": raw})

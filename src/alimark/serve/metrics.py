@@ -27,6 +27,9 @@ class Metrics:
             "alimark_detections", "Texts checked for a watermark.", ["verdict"], registry=registry
         )
         self.written = Counter("alimark_texts_written", "Watermarked texts written.", ["kind"], registry=registry)
+        self.unmarked = Counter(
+            "alimark_passed_on", "Requests that were passed on and answered unmarked.", registry=registry
+        )
         self.batch_texts = Histogram(
             "alimark_batch_texts", "Texts in one detection batch.", registry=registry, buckets=(1, 2, 4, 8, 16, 32, 64)
         )

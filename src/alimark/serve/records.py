@@ -11,10 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from alimark._util.json_types import JsonObject
 from alimark.detection.results import AlignedDetection
+from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
 from alimark.serve.database import Connection, Job, Row, Store
 
 _PAGE = 1000
+MAX_CLOCK_STEP = 30.0
+"""Days that may pass between two deletions of old records. A clock that is later than that is thought to be wrong."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,17 @@ class RecordLog:
 
         return job
 
+    def probe(self) -> Job[None]:
+        """Returns a job that writes a record and deletes it, which fails where records cannot be written."""
+        record = Record("probe", "", "", "", "", None)
+        write = self.writing([record])
+
+        def job(connection: Connection) -> None:
+            write(connection)
+            connection.execute("DELETE FROM records WHERE id = ?", (record.id,))
+
+        return job
+
     def page(self, after: int, since: float = 0.0) -> Job[list[Row]]:
         """Returns a job that reads the next page of records after the number `after`, oldest first; empty at the end."""
         return lambda connection: connection.execute(
@@ -98,11 +112,33 @@ class RecordLog:
             yield "".join(line(row) for row in rows)
             rows = self._store.do(self.page(rows[-1]["number"], since))
 
-    def prune(self, days: float) -> int:
-        """Deletes records that are older than `days` and returns their number."""
-        before = time.time() - days * 86400
+    def prune(self, days: float, *, clock_is_right: bool = False) -> int:
+        """Deletes records that are older than `days` and returns their number.
+
+        Args:
+            days: The age of the oldest record that is kept.
+            clock_is_right: Whether to trust the clock although it jumped.
+
+        Raises:
+            AlimarkError: The clock is more than `MAX_CLOCK_STEP` days later than at the last deletion or, before the first one,
+                than the newest record.
+        """
+        now = time.time()
+        before = now - days * 86400
 
         def job(connection: Connection) -> int:
+            rows = connection.execute("SELECT seen FROM clock") or connection.execute(
+                "SELECT MAX(at) AS seen FROM records"
+            )
+            seen = rows[0]["seen"]
+            step = 0.0 if seen is None else (now - seen) / 86400
+            if step > MAX_CLOCK_STEP and not clock_is_right:
+                raise AlimarkError(
+                    f"the clock is {step:,.0f} days later than when it was last read, so no record was deleted; correct it, or "
+                    f"if it is right, run: alimark serve prune --days {days:g} --clock-is-right"
+                )
+            connection.execute("DELETE FROM clock")
+            connection.execute("INSERT INTO clock (seen) VALUES (?)", (now,))
             [row] = connection.execute("SELECT COUNT(*) AS old FROM records WHERE at < ?", (before,))
             connection.execute("DELETE FROM records WHERE at < ?", (before,))
             return int(row["old"])

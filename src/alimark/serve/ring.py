@@ -1,8 +1,9 @@
 """The key ring: the secrets are key files in one folder, and the database holds a label for each key.
 
-A key is active from `starts` until `ends`, and detection uses it during that time. New text is marked with it while it is
-active and has no successor: after a rotation the old key marks no new text, but the text it marked is still detected. The
-secret never leaves the key file.
+A key is active from `starts` until `ends`, and detection uses it during that time. New text is marked with the key that was
+activated last, among those that are active and have no successor: after a rotation the old key marks no new text, but the text
+it marked is still detected. A key that was never activated, such as an imported one, only detects. The secret never leaves the
+key file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from alimark.embedding.base import Embedder
@@ -20,6 +21,7 @@ from alimark.parameters.alimark import DEFAULT_DECISION, SOFT_VERSION
 from alimark.schemes.registry import aligns
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
+from alimark.text.splitting import splitter
 
 log = logging.getLogger("alimark.serve")
 
@@ -43,14 +45,19 @@ class Label:
     ends: float | None
     successor: str | None
     created: float
+    activated: float | None
+    """The time from which on new text may be marked with it; None for a key that only detects."""
+    number: int = field(default=0, compare=False)
+    """The place of the key in the order in which keys were added, which does not depend on the clock."""
 
     def alive(self, now: float) -> bool:
         """Returns whether detection uses the key at the time `now`."""
-        return self.starts <= now and (self.ends is None or now < self.ends)
+        # A key that exists was created, so a clock that says otherwise was set back since.
+        return self.starts <= max(now, self.created) and (self.ends is None or now < self.ends)
 
     def marks(self, now: float) -> bool:
         """Returns whether new text may be marked with the key at the time `now`."""
-        return self.alive(now) and self.successor is None
+        return self.alive(now) and self.successor is None and self.activated is not None
 
 
 class Ring:
@@ -60,8 +67,8 @@ class Ring:
         self._folder, self._store = folder, store
         self._keys: dict[str, Key] = {}
         self._labels: dict[str, Label] = {}
-        self.missing: frozenset[str] = frozenset()
-        """Ids of active keys whose file is missing from the folder."""
+        self.set_aside: dict[str, str] = {}
+        """Active keys whose file is missing or damaged, with the reason. The other keys work without them."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.reload()
 
@@ -69,21 +76,24 @@ class Ring:
         """Reads all labels from the database, and the key files that are not in memory yet."""
         rows = self._store.do(lambda db: db.execute("SELECT * FROM keys"))
         labels = {row["id"]: _label(row) for row in rows}
-        missing = set()
+        set_aside: dict[str, str] = {}
         for name, label in labels.items():
             if name not in self._keys and label.alive(max(time.time(), label.starts)):
                 try:
                     self._keys[name] = self._load(name)
-                except KeyFileError:
-                    missing.add(name)
-        for name in missing - self.missing:
-            log.warning("key file missing", extra={"key": name})
-        self._labels, self.missing = labels, frozenset(missing)
+                except AlimarkError as error:
+                    set_aside[name] = str(error)
+        for name in set_aside.keys() - self.set_aside.keys():
+            log.warning("a key was set aside", extra={"key": name, "reason": set_aside[name]})
+        self._labels, self.set_aside = labels, set_aside
 
     def _load(self, name: str) -> Key:
         key = Key.load(self._path(name))
         if key.id != name:
             raise KeyFileError(f"the file of key {name} contains another key; restore the right file")
+        if not aligns(key.scheme):
+            raise KeyFileError(f"the file of key {name} is of the scheme {key.scheme}; restore the right file")
+        splitter(key.splitter)  # raises AlimarkError where it is not known or not installed
         return key
 
     def _path(self, name: str) -> Path:
@@ -93,7 +103,7 @@ class Ring:
 
     def all(self) -> list[Label]:
         """Returns the labels of all keys, oldest first."""
-        return sorted(self._labels.values(), key=lambda label: (label.created, label.id))
+        return sorted(self._labels.values(), key=lambda label: label.number)
 
     def key(self, name: str) -> Key:
         """Returns the key with the id `name`.
@@ -106,22 +116,32 @@ class Ring:
         return self._keys.get(name) or self._load(name)
 
     def marking(self, tenant: str, model: str) -> Key:
-        """Returns the key that marks new text: the newest of the tenant, with a key for this model before a key for any.
+        """Returns the key that marks new text: the tenant's last activated one, a key for this model before a key for any.
 
         Raises:
             NoKey: The tenant has no active key for the model.
         """
+        label = self._marking_label(tenant, model)
+        if label is None:
+            whom = f"tenant {tenant!r}" if tenant else "tokens without a tenant"
+            raise NoKey(
+                f"there is no active key to mark text of {model} for {whom}; an administrator creates one with POST /v1/keys, "
+                "or activates an imported one with: alimark serve import KEY.json --activate"
+            )
+        return self._keys[label.id]
+
+    def _marking_label(self, tenant: str, model: str) -> Label | None:
         now = time.time()
         usable = [
             label for label in self._labels.values()
             if label.marks(now) and label.tenant == tenant and label.model in ("", model) and label.id in self._keys
         ]  # fmt: skip
-        if not usable:
-            whom = f"tenant {tenant!r}" if tenant else "tokens without a tenant"
-            raise NoKey(
-                f"there is no active key to mark text of {model} for {whom}; an administrator creates one with POST /v1/keys"
-            )
-        return self._keys[max(usable, key=lambda label: (label.model != "", label.starts, label.created)).id]
+        return max(usable, key=lambda label: (label.model != "", *_activation(label)), default=None)
+
+    def is_marking(self, label: Label, model: str) -> bool:
+        """Returns whether text of this model is marked with the key now; of a tenant's keys one is, or none."""
+        marking = self._marking_label(label.tenant, model)
+        return marking is not None and marking.id == label.id
 
     def detecting(self, tenant: str, names: Iterable[str] | None = None) -> list[Key]:
         """Returns the active keys that a token of this tenant may detect with: all, or those in `names`.
@@ -151,10 +171,10 @@ class Ring:
         """Returns the labels of the keys that mark new text now: for each tenant and model the newest, oldest first."""
         now = time.time()
         newest: dict[tuple[str, str], Label] = {}
-        for label in sorted(self._labels.values(), key=lambda label: (label.starts, label.created)):
+        for label in sorted(self._labels.values(), key=_activation):
             if label.marks(now) and label.id in self._keys:
                 newest[label.tenant, label.model] = label
-        return sorted(newest.values(), key=lambda label: (label.created, label.id))
+        return sorted(newest.values(), key=lambda label: label.number)
 
     # Changes
 
@@ -167,9 +187,12 @@ class Ring:
         return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
-        self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None
-    ) -> Label:
+        self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None,
+        activate: bool = True,
+    ) -> Label:  # fmt: skip
         """Adds an existing key. Its file is written before its label, so that every label has a file.
+
+        With `activate` new text is marked with it from its start on; otherwise it only detects.
 
         Raises:
             KeyFileError: The key is of another scheme, or on the ring already.
@@ -177,6 +200,7 @@ class Ring:
         if not aligns(key.scheme):
             raise KeyFileError(f"the service uses alimark keys, not {key.scheme} keys; create one with alimark keygen")
         label = self._labelled(key, tenant, model, starts, ends)
+        label = label if activate else replace(label, activated=None)
         if key.id in self._labels:
             raise KeyFileError(f"the key {key.id} is on the ring already; it need not be added again")
         self._save(key)
@@ -232,6 +256,23 @@ class Ring:
             raise KeyFileError(f"the key {name} was rotated by another process; list the keys to see its successor")
         return label
 
+    def activate(self, name: str) -> Label:
+        """Marks new text with a key of the ring from now on.
+
+        Raises:
+            UnknownKey: There is no such key.
+            KeyFileError: The key has ended or has a successor, or its file is missing.
+        """
+        label, now, activated = self._label(name), time.time(), self._next_activation()
+        if label.successor is not None:
+            raise KeyFileError(f"the key {name} was rotated; its successor {label.successor} marks in its place")
+        if not label.alive(max(now, label.starts)):
+            raise KeyFileError(f"the key {name} has ended and cannot mark new text; create a new one")
+        self.key(name)
+        self._store.do(lambda db: db.execute("UPDATE keys SET activated = ? WHERE id = ?", (activated, name)))
+        self.reload()
+        return replace(label, activated=activated)
+
     def retire(self, name: str, *, ends: float | None = None) -> Label:
         """Ends the period of a key, so that it neither marks nor detects any more. Its file is kept as evidence."""
         label = self._label(name)
@@ -250,9 +291,20 @@ class Ring:
 
     def _labelled(self, key: Key, tenant: str, model: str, starts: float | None, ends: float | None) -> Label:
         now = time.time()
+        activated = self._next_activation() if starts is None else starts
         starts = now if starts is None else starts
         _check_end(ends, starts)
-        return Label(key.id, check_label("tenant", tenant), check_label("model", model), starts, ends, None, now)
+        return Label(
+            key.id, check_label("tenant", tenant), check_label("model", model), starts, ends, None, now, activated
+        )
+
+    def _next_activation(self) -> float:
+        """The time of an activation now: later than those of all active keys, also where the clock was set back since."""
+        now = time.time()
+        earlier = (
+            label.activated for label in self._labels.values() if label.activated is not None and label.alive(now)
+        )
+        return max(now, max(earlier, default=0.0) + 0.001)
 
     def _save(self, key: Key) -> None:
         path = self._path(key.id)
@@ -309,13 +361,20 @@ def _check_end(ends: float | None, starts: float) -> None:
 def _insert(label: Label) -> Job[None]:
     def job(db: Connection) -> None:
         db.execute(
-            "INSERT INTO keys (id, tenant, model, starts, ends, created) VALUES (?, ?, ?, ?, ?, ?) "
+            "INSERT INTO keys (id, tenant, model, starts, ends, created, activated, number) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT COALESCE(MAX(number), 0) + 1 FROM keys)) "
             "ON CONFLICT (id) DO NOTHING",
-            (label.id, label.tenant, label.model, label.starts, label.ends, label.created),
+            (label.id, label.tenant, label.model, label.starts, label.ends, label.created, label.activated),
         )
 
     return job
 
 
 def _label(row: Row) -> Label:
-    return Label(row["id"], row["tenant"], row["model"], row["starts"], row["ends"], row["successor"], row["created"])
+    names = ("id", "tenant", "model", "starts", "ends", "successor", "created", "activated", "number")
+    return Label(*(row[name] for name in names))
+
+
+def _activation(label: Label) -> tuple[float, int]:
+    """Orders keys by when they were activated; one that only detects comes first."""
+    return (-1.0 if label.activated is None else label.activated, label.number)

@@ -1,10 +1,13 @@
-"""The schemas of requests and responses, from which FastAPI makes the OpenAPI description."""
+"""The schemas of requests and responses, from which FastAPI makes the OpenAPI description.
+
+Those of the OpenAI protocol are in `openai_schemas`.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from alimark._util.json_types import JsonObject
 from alimark.keys.key import MAX_OFFSETS
@@ -15,15 +18,26 @@ Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]
 Seed = Annotated[int, Field(ge=0, lt=2**48)]
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970-01-01 (UTC).")]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+FPRS = (0.05, 0.01, 0.001)
+"""The false-positive rates that a client may ask for. For others the number of sentences needed would have to be simulated."""
+
+
+def _check_fpr(value: float) -> float:
+    if value not in FPRS:
+        raise ValueError(f"the false-positive rate must be one of {', '.join(map(str, FPRS))}")
+    return value
+
+
 Fpr = Annotated[
     float,
+    AfterValidator(_check_fpr),
     Field(
-        ge=0.001,
-        le=0.5,
-        allow_inf_nan=False,
         description="False-positive rate: share of unmarked texts reported as found.",
+        json_schema_extra={"enum": list(FPRS)},
     ),
 ]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+"""A list of texts; the first wrong item ends its validation, so that a request cannot cause millions of errors."""
 
 
 class Strict(BaseModel):
@@ -47,104 +61,14 @@ class Failure(BaseModel):
     error: Error
 
 
-# Writing, in the format of the OpenAI protocol
-
-
-class StreamOptions(Strict):
-    """Options of a streamed response."""
-
-    include_usage: bool = Field(
-        False, description="Ends the stream with an event that contains the usage and no choices."
-    )
-    include_obfuscation: bool | None = Field(None, description="Accepted and ignored.")
-
-
-class ToWrite(Strict):
-    """The fields that completions and chat completions share."""
-
-    model: str = Field("", max_length=200, description="The name from /v1/models; may be left out.")
-    max_tokens: int | None = Field(
-        None, ge=1, le=100_000, description="Length in tokens; 25 tokens count as one sentence, rounded up."
-    )
-    sentences: int | None = Field(None, ge=1, le=10_000, description="Length in sentences; overrides max_tokens.")
-    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
-    top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
-    n: int = Field(1, ge=1, le=16)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    seed: Seed | None = None
-    user: str | None = Field(None, max_length=512, description="Accepted and ignored.")
-
-
-class Completion(ToWrite):
-    """A request to continue one or more prompts."""
-
-    prompt: str | list[str] = Field(min_length=1)
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"prompt": "The lighthouse keeper opened the door.", "sentences": 3}]}
-    )
-
-
-class Part(Strict):
-    """A part of a message; only text is supported."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(Strict):
-    """A message of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
-    name: str | None = Field(None, max_length=200)
-
-    @property
-    def text(self) -> str:
-        """The content as one string."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-
-
-class ChatCompletion(ToWrite):
-    """A request to answer a chat."""
-
-    messages: list[Message] = Field(min_length=1, max_length=200)
-    max_completion_tokens: int | None = Field(None, ge=1, le=100_000)
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "sentences": 3}]
-        }
-    )
-
-    @model_validator(mode="after")
-    def _check_last_message(self) -> ChatCompletion:
-        if self.messages[-1].role != "user":
-            raise ValueError("the role of the last message must be user")
-        return self
-
-
-class Mark(BaseModel):
-    """The field `alimark` of a response, which the OpenAI protocol does not have."""
-
-    key_id: str
-    record_ids: list[str] = []
-    matches: list[list[int]] = Field(
-        [], description="For each choice: how many bits of its block each sentence carries."
-    )
-    block_size: int = 0
-    tokens_sampled: list[int] = Field(
-        [], description="For each choice: sampled tokens, including those of all candidates."
-    )
-
-
 # Detection
 
 
 class Detect(Strict):
     """A request to detect the watermark in one or more texts."""
 
-    input: str | list[str] = Field(min_length=1, description="One text or a list of texts.")
-    keys: list[Annotated[str, Field(max_length=64)]] | None = Field(
+    input: str | Texts = Field(min_length=1, description="One text or a list of texts.")
+    keys: Annotated[list[Annotated[str, Field(max_length=64)]], Field(fail_fast=True)] | None = Field(
         None, min_length=1, max_length=1000, description="Key ids; if left out, all active keys are tried."
     )
     fpr: Fpr = 0.01
@@ -278,8 +202,9 @@ class KeyLabel(BaseModel):
     ends: float | None
     successor: str | None
     created: float
-    alive: bool
-    marks: bool
+    activated: float | None = Field(description="Time from which on it may mark new text; null if it only detects.")
+    alive: bool = Field(description="Whether detection uses the key now.")
+    marks: bool = Field(description="Whether new text is marked with the key now; one key of a tenant is.")
 
 
 class NewToken(Strict):

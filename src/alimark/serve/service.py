@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
@@ -16,11 +16,12 @@ from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.llm import load_llm
-from alimark.llm.base import LLM
+from alimark.llm.base import LLM, ForwardsRequests
 from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
-from alimark.serve.database import Connection, Store
+from alimark.serve.database import Connection, DatabaseError, Store
 from alimark.serve.gate import ApiError
+from alimark.serve.health import Readiness
 from alimark.serve.metrics import Metrics
 from alimark.serve.records import Record, RecordLog
 from alimark.serve.ring import Ring
@@ -65,7 +66,14 @@ class Service:
         self.allowance = Allowance(settings.rate, settings.burst, settings.concurrency)
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
+        if settings.unmarkable == "pass-on" and not isinstance(self.llm, ForwardsRequests):
+            raise AlimarkError(
+                f"the engine of {self.llm.name} cannot answer requests by itself; set unmarkable to refuse, or use an engine "
+                "with an OpenAI-compatible server (llama.cpp, or an address openai:http://...)"
+            )
         self.checker = Checker(self.embedder_of, max_waiting=settings.detect_queue, on_batch=self.metrics.seen_batch)
+        self.readiness = Readiness(self.store, self.records, self.ring, self.checker)
+        self.reports = ThreadPoolExecutor(1, "alimark-report")
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)
@@ -105,14 +113,22 @@ class Service:
         while True:
             try:
                 if self.settings.retention_days and loop.time() - pruned > _PRUNE:
-                    await asyncio.to_thread(self.records.prune, self.settings.retention_days)
                     pruned = loop.time()
+                    await self._prune()
                 await asyncio.sleep(_REFRESH)
                 await asyncio.to_thread(self.tokens.reload)
                 await asyncio.to_thread(self.ring.reload)
             except AlimarkError:  # until the database answers again, the tokens and keys in memory are used
                 log.warning("the database does not answer")
                 await asyncio.sleep(_REFRESH)
+
+    async def _prune(self) -> None:
+        try:
+            await asyncio.to_thread(self.records.prune, self.settings.retention_days)
+        except DatabaseError:
+            raise
+        except AlimarkError as error:  # the clock may be wrong
+            log.warning("old records were not deleted", extra={"reason": str(error)})
 
     async def save(self, records: Sequence[Record]) -> None:
         """Writes records and returns after the commit; a response is sent only then."""
@@ -153,6 +169,7 @@ class Service:
         """Stops the queues and closes the database."""
         self.checker.close()
         self.writers.close()
+        self.reports.shutdown(wait=False, cancel_futures=True)
         self.store.close()
 
 
@@ -165,7 +182,10 @@ def require_role(request: Request, role: Role) -> Token:
     """Returns the token of a request; raises an ApiError if it does not have the role."""
     token: Token | None = request.state.info.token
     if token is None or role not in token.roles:
-        message = f"This endpoint needs a token with the role {role}. An administrator can create one."
+        message = (
+            f"This endpoint needs a token with the role {role}. The operator makes one with the command "
+            f"`alimark serve token --role {role}`."
+        )
         raise ApiError(403, "wrong_role", message)
     return token
 

@@ -50,6 +50,9 @@ class Settings:
     least_temperature: float = 0.5
     least_top_p: float = 0.5
     """Lower values are rejected: all candidates would be alike and the text would have no watermark."""
+    unmarkable: str = "refuse"
+    """What happens to a request that marked text cannot fulfil, such as one with tools: `refuse` it with the reason, or
+    `pass-on` to the engine, whose answer is not marked and says so."""
     max_body: int = 4 * 2**20
     """Largest size of a request body, in bytes."""
     max_text: int = 200_000
@@ -72,6 +75,8 @@ class Settings:
     """Seconds after which a request is stopped."""
     body_timeout: float = 30.0
     """Seconds within which a request body must arrive."""
+    header_timeout: float = 15.0
+    """Seconds within which the headers of a request must arrive."""
     shutdown: float = 120.0
     """Seconds that a stopping server waits for the requests in progress."""
     cors_origins: tuple[str, ...] = ()
@@ -84,8 +89,10 @@ class Settings:
             value = getattr(self, setting.name)
             if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < float("inf"):
                 raise AlimarkError(f"the setting {setting.name} must be a finite number and not negative")
+        if self.unmarkable not in ("refuse", "pass-on"):
+            raise AlimarkError("the setting unmarkable must be refuse or pass-on")
         for name in ("sentences", "candidates", "max_body", "max_text", "max_texts", "max_sentences", "burst",
-                     "concurrency", "detect_queue", "write_queue", "timeout", "body_timeout"):  # fmt: skip
+                     "concurrency", "detect_queue", "write_queue", "timeout", "body_timeout", "header_timeout"):  # fmt: skip
             if not getattr(self, name):
                 raise AlimarkError(f"the setting {name} must be greater than 0")
 

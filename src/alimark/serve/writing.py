@@ -141,6 +141,7 @@ class Writers:
         self._making = threading.Lock()
         self._rewriters = Rewriters(rewrite_llm, embedder_of)
         self._others_pool = ThreadPoolExecutor(_AT_A_TIME, "alimark-worker")
+        self._forwarding_pool = ThreadPoolExecutor(max(1, llm.max_concurrency), "alimark-forwarder")
 
     @property
     def under_way(self) -> int:
@@ -163,6 +164,10 @@ class Writers:
         """Starts other work that takes time, such as reading a file or attacking a text."""
         return self._others.start(1, lambda: [self._others_pool.submit(work)])[0]
 
+    def forward(self, work: Callable[[], Result]) -> Future[Result]:
+        """Starts a request that the engine answers by itself; it takes the place of a text."""
+        return self._texts.start(1, lambda: [self._forwarding_pool.submit(work)])[0]
+
     def _scheduler(self, embedder: Embedder) -> Scheduler:
         with self._making:
             if embedder.fingerprint not in self._schedulers:
@@ -176,3 +181,4 @@ class Writers:
             scheduler.close()
         self._rewriters.close()
         self._others_pool.shutdown(wait=False, cancel_futures=True)
+        self._forwarding_pool.shutdown(wait=False, cancel_futures=True)

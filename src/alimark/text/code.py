@@ -8,6 +8,7 @@ Spans = list[tuple[int, int]]
 """Start and end of each part of a text."""
 
 _FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})", re.MULTILINE)
+_LINE_END = re.compile(r"[ \t]*+(?:\n|\Z)")
 
 
 def opens_code(text: str) -> bool:
@@ -24,12 +25,17 @@ def before_code(text: str) -> str:
 def code_end(text: str) -> int | None:
     """Returns the position after the first code block of `text`, or None while its fence is open."""
     opening = _FENCE.search(text)
-    if opening is None:
-        return None
-    # The closing fence is at least as long as the opening one, alone on its line, and the line must be complete.
-    closing = re.compile(rf"^[ \t]{{0,3}}{opening[1]}{opening[1][0]}*[ \t]*\n", re.MULTILINE)
-    fence = closing.search(text, opening.end())
-    return fence.end() if fence else None
+    return None if opening is None else _closed(text, opening)
+
+
+def _closed(text: str, opening: re.Match[str], *, at_end: bool = False) -> int | None:
+    """Returns the position after the code block that a fence opens; `at_end`: the last line of the text is complete."""
+    for fence in _FENCE.finditer(text, opening.end()):
+        # The closing fence is at least as long as the opening one, alone on its line, and the line must be complete.
+        line_end = _LINE_END.match(text, fence.end()) if fence[1].startswith(opening[1]) else None
+        if line_end and (line_end[0].endswith("\n") or at_end):
+            return line_end.end()
+    return None
 
 
 def outside_code(text: str) -> Spans:
@@ -40,8 +46,8 @@ def outside_code(text: str) -> Spans:
     if "```" not in text and "~~~" not in text:
         return [(0, len(text))]
     outside, at = [], 0
-    while (opening := _FENCE.search(text, at)) and (length := code_end(text[opening.start() :] + "\n")) is not None:
+    while (opening := _FENCE.search(text, at)) and (end := _closed(text, opening, at_end=True)) is not None:
         outside.append((at, opening.start()))
-        at = min(len(text), opening.start() + length)
+        at = end
     outside = [(a, b) for a, b in [*outside, (at, len(text))] if text[a:b].strip()]
     return outside or [(0, len(text))]

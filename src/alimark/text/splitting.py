@@ -14,6 +14,7 @@ from typing import NamedTuple
 from alimark._util.registry import Registry
 from alimark.errors import AlimarkError, MissingExtra
 from alimark.text.code import Spans, before_code, code_end, opens_code, outside_code
+from alimark.text.long_words import with_short_words
 from alimark.text.normalising import TEXT_VERSIONS, Normalised, normalise
 from alimark.text.prose import aside_end, aside_opens, before_aside, prose_spans
 from alimark.text.units import CLOSERS, clean, without_marker
@@ -36,7 +37,8 @@ STOP = re.compile(rf"\n\n|[。！？｡]|[.!?…؟۔।][{re.escape(CLOSERS)}]?[
 """Matches any of `STOPS`."""
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n\s*")
 _LIST_LINE = re.compile(r"\n[ \t]*(?=(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6})[ \t]+\S)")
-_WIDE_END = re.compile(rf"[。！？｡]+[{re.escape(CLOSERS)}」』）]*\s*|[؟۔।]+[{re.escape(CLOSERS)}]*\s+")
+# The lookbehind and the possessive quantifiers keep the search linear in runs of marks without a space after them.
+_WIDE_END = re.compile(rf"[。！？｡]+[{re.escape(CLOSERS)}」』）]*\s*|(?<![؟۔।])[؟۔।]++[{re.escape(CLOSERS)}]*+\s+")
 _WORD_THEN_MORE = re.compile(r"\w\W")
 
 # Continuations that an undecided splitter would treat differently: after "etc." a capital letter starts a sentence and a
@@ -53,8 +55,7 @@ _PROBES = (
 def _nupunkt() -> Finder:
     import nupunkt
 
-    spans: Finder = nupunkt.sent_spans
-    return spans
+    return with_short_words(nupunkt.sent_spans)
 
 
 def _blingfire() -> Finder:

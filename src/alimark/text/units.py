@@ -11,7 +11,9 @@ _STRAIGHT = str.maketrans({**dict.fromkeys("“”„‟", '"'), **dict.fromkeys
 # Control characters carry no meaning to an embedder, and a tokenizer may stop at a NUL.
 _NO_CONTROL = dict.fromkeys((*range(9), *range(14, 28), 127))
 
-_LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+# White space with a line break in it. The match begins where the white space begins: without the lookbehind, long white space
+# without a break would be searched again from each of its characters.
+_LINE_BREAKS = re.compile(r"(?<!\s)\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 # The marker of a list item or heading, which is layout and not content.
 _MARKER = re.compile(r"(?:(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6}|>)[ \t]+)+(?=\S)")
 

@@ -15,6 +15,7 @@ from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.stats.null_tables import paper_rule
 from alimark.keys.arithmetic import pack_bits
 from alimark.keys.derivation import run_numbers
+from alimark.keys.key import Key
 from alimark.parameters.alimark import DEFAULT_RUN
 
 INDEPENDENT_CANDIDATES = 20.64
@@ -70,6 +71,11 @@ class SentencesNeeded:
     """The version of soft decisions; 0 for hard ones."""
     offsets: int = 1
     excerpt: bool = False
+
+    @classmethod
+    def of(cls, key: Key, *, excerpt: bool = False) -> SentencesNeeded:
+        """The number for a key of AliMark."""
+        return cls(key.block_size, key.soft_version if key.soft else 0, key.offsets, excerpt)
 
     def __call__(self, fpr: float) -> int | None:
         """The fewest sentences that are enough; None where no text of up to `LONGEST_NEEDED` sentences is."""

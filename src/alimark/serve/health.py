@@ -1,0 +1,68 @@
+"""The readiness check of the service: whether it can write a record and detect a watermark."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from alimark.detection.settings import DetectionSettings
+from alimark.keys.key import Key
+from alimark.serve.checking import Check, Checker, QueueFull
+from alimark.serve.database import Store
+from alimark.serve.records import RecordLog
+from alimark.serve.ring import NoKey, Ring
+
+SECONDS = 5.0
+"""The time within which each part of the check has to answer: a locked database must not make the check hang."""
+_KEPT = 2.0
+"""Seconds for which an answer is used again, because anyone may ask without a token."""
+_TEXT = "The keeper lit the lamp before dinner. A visitor lost an old map on Friday."
+_SETTINGS = DetectionSettings(draws=100)
+
+
+_Start = Callable[[], Awaitable[object]]
+
+
+class Readiness:
+    """Checks whether the service can do its work; requests that arrive during a check share its answer."""
+
+    def __init__(self, store: Store, records: RecordLog, ring: Ring, checker: Checker) -> None:
+        self._store, self._records, self._ring, self._checker = store, records, ring, checker
+        self._running: asyncio.Task[str] | None = None
+        self._answered = float("-inf")
+
+    async def problem(self) -> str:
+        """Returns what does not work, in words that tell nothing about keys or texts; empty if all works."""
+        fresh = self._running is not None and time.monotonic() - self._answered < _KEPT
+        if self._running is None or (self._running.done() and not fresh):
+            self._running = asyncio.create_task(self._check())
+        return await asyncio.shield(self._running)
+
+    async def _check(self) -> str:
+        try:
+            if not await self._works(self._write):
+                return "the database does not accept records"
+            if not await self._works(self._detect):
+                return "detection does not work"
+            return ""
+        finally:
+            self._answered = time.monotonic()
+
+    async def _works(self, start: _Start) -> bool:
+        try:
+            async with asyncio.timeout(SECONDS):
+                await start()
+        except (QueueFull, NoKey):
+            return True  # the service is busy, or waits for its first key
+        except Exception:  # any failure, a timeout as well, means that requests fail
+            return False
+        return True
+
+    def _write(self) -> Awaitable[object]:
+        return asyncio.wrap_future(self._store.submit(self._records.probe()))
+
+    def _detect(self) -> Awaitable[object]:
+        keys: list[Key] = self._ring.detecting("")
+        [future] = self._checker.submit([Check(_TEXT, (keys[0],), _SETTINGS)])
+        return asyncio.wrap_future(future)

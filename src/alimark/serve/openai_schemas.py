@@ -1,0 +1,338 @@
+"""The schemas of the OpenAI protocol: completions, chat completions and responses.
+
+Fields that OpenAI's clients send at values that ask for nothing are accepted. `unmarkable` names the field of a request that
+marked text cannot have, such as tools; whether that is refused or passed on unmarked is a setting of the service.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from alimark._util.json_types import JsonObject
+from alimark.llm.base import Message as Turn
+from alimark.serve.schemas import Strict
+
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
+Stop = Annotated[str, Field(max_length=200)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Metadata = dict[str, Annotated[str, Field(max_length=512)]]
+
+_NO_TOOLS = ("none", "auto")
+
+WHY = {
+    "tools": "calls of tools are not prose, and a mark needs a choice among several sentences",
+    "response_format": "JSON must match a schema word for word, and a mark needs a choice among several sentences",
+    "logprobs": "the text is chosen among candidates, so the probabilities of its tokens are not those of the model",
+    "penalty": "candidates are sampled with the repetition penalty of the service",
+    "logit_bias": "candidates are sampled by the model's own probabilities",
+    "echo": "only the text that the service writes is marked",
+    "best_of": "the key chooses among the candidates",
+    "media": "only text is marked",
+    "state": "the service stores no conversations; send the whole conversation with each request",
+    "messages": "calls of tools are not prose",
+}
+"""Why a marked text cannot have what a field asks for."""
+
+
+class WithoutNulls(Strict):
+    """An object in which a field that is null counts as left out, whatever its name: it asks for nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, content: object) -> object:
+        if not isinstance(content, dict):
+            return content
+        return {name: value for name, value in content.items() if value is not None}
+
+
+class StreamOptions(WithoutNulls):
+    """Options of a streamed response."""
+
+    include_usage: bool | None = Field(
+        False, description="Ends the stream with an event that contains the usage and no choices."
+    )
+    include_obfuscation: bool | None = Field(None, description="Accepted and ignored.")
+
+
+class ToWrite(WithoutNulls):
+    """The fields that all requests for text share."""
+
+    model: str = Field("", max_length=200, description="The name from /v1/models; may be left out.")
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    sentences: int | None = Field(
+        None, ge=1, le=10_000, description="The most sentences. A completion is written on until it has them."
+    )
+    user: str | None = Field(None, max_length=512, description="Accepted and ignored.")
+    store: bool | None = Field(None, description="Accepted and ignored: texts are not stored for clients.")
+    metadata: Metadata | None = Field(None, description="Accepted and ignored.")
+    service_tier: str | None = Field(None, description="Accepted and ignored.")
+    safety_identifier: str | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_key: str | None = Field(None, description="Accepted and ignored.")
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The most tokens of a text."""
+        raise NotImplementedError
+
+    def unmarkable(self) -> tuple[str, str] | None:
+        """Returns the field that marked text cannot have, and the reason; None where there is none."""
+        raise NotImplementedError
+
+
+class ToComplete(ToWrite):
+    """The fields that completions and chat completions share."""
+
+    max_tokens: Tokens | None = Field(None, description="The most tokens of a text.")
+    n: int | None = Field(1, ge=1, le=16)
+    stop: Stop | list[Stop] | None = Field(
+        None, description="Up to 16 strings; the text ends before the first of them."
+    )
+    seed: Seed | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: bool | int | None = None
+
+    @model_validator(mode="after")
+    def _check_stops(self) -> ToComplete:
+        if len(self.stops) > 16:
+            raise ValueError("there may be at most 16 stop sequences")
+        return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop sequences; empty ones are left out."""
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(stop for stop in stops if stop)
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_tokens
+
+    def _given(self) -> list[tuple[str, str, bool]]:
+        """The fields that marked text cannot have: their names, reasons, and whether they ask for something."""
+        return [
+            ("frequency_penalty", "penalty", bool(self.frequency_penalty)),
+            ("presence_penalty", "penalty", bool(self.presence_penalty)),
+            ("logit_bias", "logit_bias", bool(self.logit_bias)),
+            ("logprobs", "logprobs", bool(self.logprobs)),
+        ]
+
+    def unmarkable(self) -> tuple[str, str] | None:
+        return next(((name, WHY[reason]) for name, reason, asked in self._given() if asked), None)
+
+
+class Completion(ToComplete):
+    """A request to continue one or more prompts."""
+
+    prompt: str | Annotated[list[str], Field(fail_fast=True)] = Field(min_length=1)
+    best_of: int | None = Field(None, ge=1, le=20)
+    echo: bool | None = None
+    suffix: str | None = None
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"prompt": "The lighthouse keeper opened the door.", "sentences": 3}]}
+    )
+
+    def _given(self) -> list[tuple[str, str, bool]]:
+        return [
+            *super()._given(),
+            ("best_of", "best_of", (self.best_of or 1) > (self.n or 1)),
+            ("echo", "echo", bool(self.echo)),
+            ("suffix", "echo", bool(self.suffix)),
+        ]
+
+
+class Part(WithoutNulls):
+    """A part of a message; only text is supported."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+    annotations: list[JsonObject] | None = Field(None, description="Accepted and ignored.")
+    logprobs: list[JsonObject] | None = Field(None, description="Accepted and ignored.")
+
+
+class Message(WithoutNulls):
+    """A message of a chat. The fields of an answer of this service are accepted, so that it can be sent back."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
+    name: str | None = Field(None, max_length=200)
+    refusal: str | None = Field(None, description="Accepted and ignored.")
+    annotations: list[JsonObject] | None = Field(None, description="Accepted and ignored.")
+    audio: JsonObject | None = None
+    tool_calls: list[JsonObject] | None = None
+    function_call: JsonObject | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one string."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether the message calls a tool or answers such a call."""
+        return self.role in ("tool", "function") or bool(self.tool_calls or self.function_call or self.audio)
+
+    @property
+    def turn(self) -> Turn:
+        """The message as the model's chat template takes it."""
+        return Turn("system" if self.role == "developer" else self.role, self.text)  # type: ignore[arg-type]
+
+
+class ChatCompletion(ToComplete):
+    """A request to answer a chat."""
+
+    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1, max_length=1000)
+    max_completion_tokens: Tokens | None = Field(None, description="Replaces max_tokens.")
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[JsonObject] | None = None
+    function_call: str | JsonObject | None = None
+    response_format: JsonObject | None = None
+    modalities: list[str] | None = None
+    audio: JsonObject | None = None
+    prediction: JsonObject | None = Field(None, description="Accepted and ignored.")
+    reasoning_effort: str | None = Field(None, description="Accepted and ignored.")
+    verbosity: str | None = Field(None, description="Accepted and ignored.")
+    web_search_options: JsonObject | None = None
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "sentences": 3}]
+        }
+    )
+
+    @model_validator(mode="after")
+    def _check_last_message(self) -> ChatCompletion:
+        if self.messages[-1].role == "assistant":
+            raise ValueError("the role of the last message must be user")
+        return self
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    def _given(self) -> list[tuple[str, str, bool]]:
+        return [
+            ("tools", "tools", bool(self.tools)),
+            ("functions", "tools", bool(self.functions)),
+            ("tool_choice", "tools", self.tool_choice not in (None, *_NO_TOOLS)),
+            ("response_format", "response_format", (self.response_format or {}).get("type", "text") != "text"),
+            ("top_logprobs", "logprobs", bool(self.top_logprobs)),
+            ("modalities", "media", (self.modalities or ["text"]) != ["text"]),
+            ("audio", "media", bool(self.audio)),
+            ("web_search_options", "tools", self.web_search_options is not None),
+            ("messages", "messages", any(message.uses_tools for message in self.messages)),
+            *super()._given(),
+        ]
+
+
+class Reasoning(BaseModel):
+    """Options for models that reason; accepted and ignored."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class TextFormat(WithoutNulls):
+    """The format of the text of a response."""
+
+    format: JsonObject | None = None
+    verbosity: str | None = Field(None, description="Accepted and ignored.")
+
+
+class Item(Message):
+    """A message of the input of a response."""
+
+    type: Literal["message"] = "message"
+    id: str | None = None
+    status: str | None = None
+
+
+class CreateResponse(ToWrite):
+    """A request to the Responses API."""
+
+    input: str | Annotated[list[Item], Field(fail_fast=True)] = Field(min_length=1)
+    instructions: str | None = None
+    max_output_tokens: Tokens | None = Field(None, description="The most tokens of the text.")
+    seed: Seed | None = Field(None, description="Makes the text repeatable; OpenAI has no such field here.")
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
+    text: TextFormat | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    include: list[str] | None = None
+    previous_response_id: str | None = None
+    conversation: str | JsonObject | None = None
+    prompt: JsonObject | None = None
+    background: bool | None = None
+    reasoning: Reasoning | None = None
+    truncation: str | None = Field(None, description="Accepted and ignored.")
+    model_config = ConfigDict(json_schema_extra={"examples": [{"input": "Why is the sky blue?", "sentences": 3}]})
+
+    @model_validator(mode="after")
+    def _check_last_message(self) -> CreateResponse:
+        if not isinstance(self.input, str) and self.input[-1].role == "assistant":
+            raise ValueError("the role of the last message must be user")
+        return self
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_output_tokens
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The conversation as the model's chat template takes it."""
+        before = [Turn("system", self.instructions)] if self.instructions else []
+        items = [Turn("user", self.input)] if isinstance(self.input, str) else [item.turn for item in self.input]
+        return (*before, *items)
+
+    def unmarkable(self) -> tuple[str, str] | None:
+        form = ((self.text.format if self.text else None) or {}).get("type", "text")
+        messages = [] if isinstance(self.input, str) else self.input
+        given = [
+            ("tools", "tools", bool(self.tools)),
+            ("tool_choice", "tools", self.tool_choice not in (None, *_NO_TOOLS)),
+            ("text", "response_format", form != "text"),
+            ("top_logprobs", "logprobs", bool(self.top_logprobs)),
+            ("include", "logprobs", bool(self.include)),
+            ("previous_response_id", "state", self.previous_response_id is not None),
+            ("conversation", "state", self.conversation is not None),
+            ("prompt", "state", self.prompt is not None),
+            ("background", "state", bool(self.background)),
+            ("input", "messages", any(message.uses_tools for message in messages)),
+        ]
+        return next(((name, WHY[reason]) for name, reason, asked in given if asked), None)
+
+
+class Mark(BaseModel):
+    """The field `alimark` of a response, which the OpenAI protocol does not have."""
+
+    marked: bool = Field(
+        default=True, description="Whether the text is marked; it is not where a request was passed on."
+    )
+    reason: str | None = Field(default=None, description="Why the text is not marked.")
+    key_id: str
+    record_ids: list[str] = []
+    matches: list[list[int]] = Field(
+        default=[], description="For each choice: how many bits of its block each sentence carries."
+    )
+    block_size: int = 0
+    tokens_sampled: list[int] = Field(
+        default=[], description="For each choice: sampled tokens, including those of all candidates."
+    )
+    too_short: list[bool] = Field(
+        default=[], description="For each choice: whether it has too few sentences for its mark to be found."
+    )
+    sentences_needed: int | None = Field(
+        default=None,
+        description="Sentences from which on the mark is found nine times in ten, at a false-positive rate of 1%.",
+    )

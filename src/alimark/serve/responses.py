@@ -1,0 +1,108 @@
+"""OpenAI's Responses API for text, in one response or streamed. Responses are not stored, so none can be referred to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from itertools import count
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from alimark._util.json_types import JsonObject
+from alimark.errors import AlimarkError
+from alimark.generation.api import Generation
+from alimark.serve.openai_schemas import CreateResponse
+from alimark.serve.passing_on import unmarked_answer
+from alimark.serve.service import GenerateToken, ServiceOf
+from alimark.serve.texts import FINISH, Prompts, Texts
+
+router = APIRouter(tags=["writing"])
+
+
+@router.post(
+    "/v1/responses", summary="Answer a conversation in the format of the Responses API; the text is watermarked"
+)
+async def responses(body: CreateResponse, service: ServiceOf, token: GenerateToken) -> Response:
+    if (passed := await unmarked_answer(body, "responses", service)) is not None:
+        return passed
+    turns = body.turns
+    service.check_text(turns[-1].content, "input")
+    service.check_text("\n".join(turn.content for turn in turns), "conversation")
+    wanted = Prompts([(turns[-1].content, turns)], True, 1, body.seed)
+    texts = Texts(body, service, token, wanted, prefix="resp_")
+    await texts.start()
+    if body.stream:
+        return StreamingResponse(_stream(texts, body), media_type="text/event-stream", headers=texts.headers())
+    [generation], mark = await texts.finished()
+    content = await _finished(texts, body, generation, mark)
+    return JSONResponse(content, headers=texts.headers(mark))
+
+
+def _response(texts: Texts, body: CreateResponse, status: str, output: list[JsonObject]) -> JsonObject:
+    sampling = texts.sampling
+    return {
+        "id": texts.id, "object": "response", "created_at": texts.created, "status": status, "error": None,
+        "incomplete_details": None, "instructions": body.instructions, "max_output_tokens": body.max_output_tokens,
+        "model": texts.service.llm.name, "output": output, "parallel_tool_calls": True, "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None}, "store": False, "temperature": sampling.temperature,
+        "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [], "top_p": sampling.top_p,
+        "truncation": "disabled", "usage": None, "user": body.user, "metadata": body.metadata or {},
+        "alimark": {"key_id": texts.key.id},
+    }  # fmt: skip
+
+
+def _message(texts: Texts, status: str, content: list[JsonObject]) -> JsonObject:
+    name = f"msg_{texts.id.removeprefix('resp_')}"
+    return {"id": name, "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def _part(text: str) -> JsonObject:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+async def _finished(texts: Texts, body: CreateResponse, generation: Generation, mark: JsonObject) -> JsonObject:
+    """Returns the whole response."""
+    read, written = await asyncio.to_thread(texts.usage)
+    complete = FINISH[generation.ended] == "stop"
+    status = "completed" if complete else "incomplete"
+    usage = {
+        "input_tokens": read, "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": written, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": read + written,
+    }  # fmt: skip
+    details = None if complete else {"reason": "max_output_tokens"}
+    output = [_message(texts, status, [_part(generation.text)])]
+    return _response(texts, body, status, output) | {"incomplete_details": details, "usage": usage, "alimark": mark}
+
+
+async def _stream(texts: Texts, body: CreateResponse) -> AsyncIterator[bytes]:
+    numbers = count()
+
+    def event(kind: str, **content: object) -> bytes:
+        data = json.dumps({"type": kind, "sequence_number": next(numbers), **content})
+        return f"event: {kind}\ndata: {data}\n\n".encode()
+
+    begun = _response(texts, body, "in_progress", [])
+    item = _message(texts, "in_progress", [])
+    place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+    try:
+        yield event("response.created", response=begun)
+        yield event("response.in_progress", response=begun)
+        yield event("response.output_item.added", output_index=0, item=item)
+        yield event("response.content_part.added", part=_part(""), **place)
+        async for piece in texts.pieces():
+            if piece.text:
+                yield event("response.output_text.delta", delta=piece.text, logprobs=[], alimark=piece.mark, **place)
+            if piece.generation is not None:
+                text = piece.generation.text
+                response = await _finished(texts, body, piece.generation, piece.mark)
+                yield event("response.output_text.done", text=text, logprobs=[], **place)
+                yield event("response.content_part.done", part=_part(text), **place)
+                yield event("response.output_item.done", output_index=0, item=response["output"][0])
+                yield event(f"response.{response['status']}", response=response)
+    except (AlimarkError, TimeoutError) as error:
+        failure = texts.failure(error)
+        yield event("error", code=failure["code"], message=failure["message"], param=None)
+    finally:
+        texts.close()

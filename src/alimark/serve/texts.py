@@ -1,0 +1,253 @@
+"""The texts of one request of the OpenAI protocol while they are written, in any of its formats."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+
+from alimark._util.json_types import JsonObject
+from alimark.detection.stats.power import SentencesNeeded
+from alimark.errors import AlimarkError
+from alimark.generation.api import Ending, Generation, GenerationSettings, MarkedSentence, Session
+from alimark.keys.key import Key
+from alimark.llm.base import Message, Request, Sampling, count_tokens
+from alimark.schemes.registry import rule_for
+from alimark.serve.auth import Token
+from alimark.serve.gate import ApiError, to_api_error
+from alimark.serve.openai_schemas import Mark, ToWrite
+from alimark.serve.records import Record, of_text
+from alimark.serve.service import Service
+
+FINISH = {
+    "complete": "length", "context full": "length", "token limit": "length",
+    "model ended": "stop", "model repeats itself": "stop", "stop sequence": "stop",
+}  # fmt: skip
+"""The `finish_reason` of a text, by why it ended."""
+SHORT_FPR = 0.01
+"""A text is called too short where its mark would not be found at this false-positive rate nine times in ten."""
+_SEEDS = 2**48
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What a request asks for: prompts to continue, or a chat to answer, and `count` texts for each."""
+
+    prompts: Sequence[tuple[str, tuple[Message, ...]]]
+    chat: bool
+    count: int = 1
+    seed: int | None = None
+    stops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text to send; the last one comes with the finished text and the field `alimark`."""
+
+    place: int
+    text: str
+    mark: JsonObject
+    generation: Generation | None = None
+
+
+class Texts:
+    """The texts of one request while they are written."""
+
+    def __init__(self, body: ToWrite, service: Service, token: Token, wanted: Prompts, *, prefix: str) -> None:
+        self.body, self.service, self.token, self.wanted = body, service, token, wanted
+        if body.model not in ("", service.llm.name):
+            message = f"The only model of this service is {service.llm.name}. Use this name, or leave out `model`."
+            raise ApiError(404, "model_not_found", message, param="model")
+        count, most = len(wanted.prompts) * wanted.count, service.settings.max_texts
+        if count > most:
+            message = f"The request asks for {count} texts, but the limit is {most}. Send several requests."
+            raise ApiError(413, "too_many_texts", message)
+        self.key: Key = service.ring.marking(token.tenant, service.llm.name)
+        self.id = prefix + secrets.token_hex(12)
+        self.created = int(time.time())
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[tuple[int, str, int]] = asyncio.Queue()
+        self._matches: list[list[int]] = [[] for _ in range(count)]
+        self._sent = [""] * count
+        self._open = set(range(count))
+        self._futures: list[Future[Generation]] = []
+        self._sessions = self._make_sessions()
+
+    def _make_sessions(self) -> list[Session]:
+        settings, wanted = self._settings(), self.wanted
+        seed = secrets.randbits(47) if wanted.seed is None else wanted.seed % _SEEDS
+        endings = [self._ending(*prompt) for prompt in wanted.prompts]
+        return [
+            Session(
+                prompt,
+                self.key,
+                settings,
+                rule=rule_for,
+                seed=seed + number * wanted.count + copy,
+                turns=turns,
+                ending=endings[number],
+                progress=self._progress(number * wanted.count + copy, endings[number]),
+            )
+            for number, (prompt, turns) in enumerate(wanted.prompts)
+            for copy in range(wanted.count)
+        ]
+
+    def _settings(self) -> GenerationSettings:
+        body, limits, default = self.body, self.service.settings, Sampling()
+        if body.sentences and body.sentences > limits.max_sentences:
+            message = f"A text may have at most {limits.max_sentences} sentences. Ask for fewer."
+            raise ApiError(413, "too_long", message, param="sentences")
+        # An answer ends where the model ends it, and a text with a number of tokens where it has them.
+        bounded = self.wanted.chat or body.most_tokens is not None
+        sentences = body.sentences or (limits.max_sentences if bounded else min(limits.sentences, limits.max_sentences))
+        sampling = Sampling(
+            default.temperature if body.temperature is None else body.temperature,
+            default.top_p if body.top_p is None else body.top_p,
+            default.repetition_penalty,
+            # A completion with a number of sentences is written on until it has them.
+            may_end=self.wanted.chat or not body.sentences,
+        )
+        style = "chat" if self.wanted.chat else "continue"
+        return GenerationSettings(sentences, limits.candidates, sampling, prompt_style=style)  # type: ignore[arg-type]
+
+    def _ending(self, prompt: str, turns: tuple[Message, ...]) -> Ending:
+        """Returns where a text has to end; its tokens are counted as in `usage`."""
+        llm = self.service.llm
+
+        def tokens(text: str) -> int:
+            gap = "" if turns or not prompt or prompt[-1].isspace() or not text else " "
+            context = text if turns else prompt + gap + text
+            return count_tokens(llm, Request(context.rstrip(" \t"), 1, 0, messages=turns))
+
+        read: list[int] = []  # the tokens of the prompt, counted once, by the thread that writes the text
+
+        def written(text: str) -> int:
+            if not read:
+                read.append(tokens(""))
+            return tokens(text) - read[0]
+
+        return Ending(self.wanted.stops, self.body.most_tokens, written)
+
+    def _progress(self, place: int, ending: Ending) -> Callable[[MarkedSentence], None]:
+        """Returns the callback for new sentences of a text; the thread that writes the text calls it."""
+
+        def report(sentence: MarkedSentence) -> None:
+            # White space at the end is sent with the next sentence, because the finished text does not end with it. Code
+            # between sentences is part of the text. What may begin a stop sequence waits, too.
+            text = ending.sendable(str(self._sessions[place].text).rstrip())
+            self._matches[place].append(sentence.matches)
+            self._notify(place, text, sentence.matches)
+
+        return report
+
+    def _notify(self, place: int, text: str, matches: int) -> None:
+        with suppress(RuntimeError):  # the event loop was closed, because the server has stopped
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (place, text, matches))
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the texts are sampled."""
+        return self._sessions[0].settings.sampling
+
+    async def start(self) -> None:
+        """Submits the texts to the queue of the writers."""
+        self._futures = await asyncio.to_thread(self.service.writers.write, self._sessions)
+        for place, future in enumerate(self._futures):
+            future.add_done_callback(lambda _, place=place: self._notify(place, "", 0))  # type: ignore[misc]
+
+    async def finished(self) -> tuple[list[Generation], JsonObject]:
+        """Waits for all texts; returns them with the field `alimark` after their records are committed."""
+        waits = [asyncio.wrap_future(future) for future in self._futures]
+        try:
+            generations = await self.service.in_time(asyncio.gather(*waits))
+        finally:
+            for future in self._futures:
+                future.cancel()
+        for generation in generations:
+            if not generation.text and generation.ended in ("context full", "model repeats itself"):
+                message = f"The model wrote no text ({generation.ended}). Change the prompt or the seed."
+                raise ApiError(422, "nothing_written", message)
+        records = [self._record(generation) for generation in generations]
+        await self.service.save(records)
+        return generations, await self._mark(generations, records)
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Yields each sentence as soon as it is chosen. The last piece of a text comes after its record is committed."""
+        until = self._loop.time() + self.service.settings.timeout
+        while self._open:
+            place, text, matches = await asyncio.wait_for(self._events.get(), until - self._loop.time())
+            if text and place in self._open:
+                sentence = {"matches": matches, "block_size": self.key.block_size}
+                if piece := self._unsent(place, text):
+                    yield Piece(place, piece, {"key_id": self.key.id, "sentence": sentence})
+            elif place in self._open and self._futures[place].done():
+                generation = self._futures[place].result()
+                record = self._record(generation)
+                await self.service.save([record])
+                self._open.discard(place)
+                mark = await self._mark([generation], [record])
+                yield Piece(place, self._unsent(place, generation.text), mark, generation)
+
+    def failure(self, error: AlimarkError | TimeoutError) -> JsonObject:
+        """Returns the error of a stream that breaks off."""
+        response = to_api_error(error) if isinstance(error, AlimarkError) else self.service.timed_out()
+        return response.error
+
+    def close(self) -> None:
+        """Stops what is still written, and saves records of texts that were sent in part, because they are marked too."""
+        for future in self._futures:
+            future.cancel()
+        records = [
+            of_text("generate", self._sent[place], self.key.id, self._matches[place], self.key.block_size,
+                    self.token, llm=self.service.llm.name, ended="broken off", request=self.id)
+            for place in self._open if self._sent[place]
+        ]  # fmt: skip
+        with suppress(AlimarkError):  # the database is closed; the client has got an error already
+            if records:
+                self.service.store.submit(self.service.records.writing(records))
+
+    def usage(self) -> tuple[int, int]:
+        """Returns the tokens of the prompts and of the texts, by the model's tokenizer."""
+        read = written = 0
+        for number, (prompt, turns) in enumerate(self.wanted.prompts):
+            prompt_tokens = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, messages=turns))
+            read += prompt_tokens
+            for session in self._sessions[number * self.wanted.count : (number + 1) * self.wanted.count]:
+                all_tokens = count_tokens(self.service.llm, Request(session.context, 1, 0, messages=turns))
+                written += max(0, all_tokens - prompt_tokens)
+        return read, written
+
+    def _unsent(self, place: int, text: str) -> str:
+        """Returns the part of a text that was not sent yet, and counts it as sent."""
+        piece, self._sent[place] = text[len(self._sent[place]) :], text
+        return piece
+
+    async def _mark(self, generations: Sequence[Generation], records: Sequence[Record]) -> JsonObject:
+        # The number is simulated once where no table has it.
+        needed = await asyncio.to_thread(SentencesNeeded.of(self.key), SHORT_FPR)
+        return Mark(
+            key_id=self.key.id,
+            record_ids=[record.id for record in records],
+            matches=[list(generation.matches) for generation in generations],
+            block_size=self.key.block_size,
+            tokens_sampled=[generation.tokens for generation in generations],
+            too_short=[needed is None or len(generation.sentences) < needed for generation in generations],
+            sentences_needed=needed,
+        ).model_dump()
+
+    def _record(self, generation: Generation) -> Record:
+        self.service.metrics.written.labels("generate").inc()
+        return of_text(
+            "generate", generation.text, generation.key_id, generation.matches, generation.block_size, self.token,
+            llm=generation.llm, ended=generation.ended, request=self.id,
+        )  # fmt: skip
+
+    def headers(self, mark: JsonObject | None = None) -> dict[str, str]:
+        """Returns the headers of a response; `mark` is its field `alimark`, where the texts are finished."""
+        headers = {"x-alimark-key": self.key.id, "x-alimark-marked": "true"}
+        # The headers of a stream are sent before it is known how long its texts are.
+        return headers if mark is None else headers | {"x-alimark-too-short": str(any(mark["too_short"])).lower()}

@@ -1,0 +1,64 @@
+"""Answers that end where the model ends them, and that say where they are too short to carry a mark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from services import Running, serving
+
+from alimark.testing import StandInLLM
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("serve"), writer=StandInLLM(ends=0.2)) as service:
+        yield service
+
+
+def ask(running: Running, seed: int, **options: object) -> tuple[dict[str, str], dict]:  # type: ignore[type-arg]
+    with running.client("generate") as client:
+        body = {"messages": [{"role": "user", "content": "Who?"}], "seed": seed, **options}
+        answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.headers), answer.json()
+
+
+def test_answers_end_where_the_model_ends(running: Running) -> None:
+    lengths = []
+    for seed in range(30):
+        headers, answer = ask(running, seed)
+        mark, [choice] = answer["alimark"], answer["choices"]
+        assert choice["finish_reason"] == "stop"
+        lengths.append(len(mark["matches"][0]))
+        assert mark["sentences_needed"] == 6
+        assert mark["too_short"] == [lengths[-1] < 6]
+        assert headers["x-alimark-too-short"] == ("true" if lengths[-1] < 6 else "false")
+    assert 1 < sum(lengths) / 30 < 8, "4 at the mean"
+
+
+def test_an_answer_that_is_cut_says_so(running: Running) -> None:
+    answers = [ask(running, seed, sentences=1)[1] for seed in range(8)]
+    assert {answer["choices"][0]["finish_reason"] for answer in answers} == {"length", "stop"}
+
+
+def test_a_streamed_answer_ends_alike(running: Running) -> None:
+    _, plain = ask(running, 3)
+    with running.client("generate") as client:
+        body = {"messages": [{"role": "user", "content": "Who?"}], "seed": 3, "stream": True}
+        lines = client.post("/v1/chat/completions", json=body).text.split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+    assert text == plain["choices"][0]["message"]["content"]
+    assert events[-1]["choices"][0]["finish_reason"] == "stop"
+    assert events[-1]["alimark"]["too_short"] == plain["alimark"]["too_short"]
+
+
+def test_completions_may_end_unless_a_number_of_sentences_is_asked_for(running: Running) -> None:
+    with running.client("generate") as client:
+        ended = client.post("/v1/completions", json={"prompt": "It was late.", "seed": 1}).json()
+        whole = client.post("/v1/completions", json={"prompt": "It was late.", "seed": 1, "sentences": 9}).json()
+    assert ended["choices"][0]["finish_reason"] == "stop"
+    assert len(whole["alimark"]["matches"][0]) == 9
+    assert whole["choices"][0]["finish_reason"] == "length"

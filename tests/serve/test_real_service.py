@@ -43,7 +43,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path
     with (data / "log").open("wb") as log:
         running = subprocess.Popen([*COMMAND, "serve", "--config", str(config)], stderr=log)
     wait_for(f"http://127.0.0.1:{port}", 120)
-    yield openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=tokens["generate"], max_retries=0, timeout=900), data
+    yield (
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=tokens["generate"], max_retries=0, timeout=900),
+        data,
+    )
     running.terminate()
     running.wait(60)
 

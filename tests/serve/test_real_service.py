@@ -31,19 +31,22 @@ def alimark(*words: str, allowed: tuple[int, ...] = (0,)) -> str:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path]]:
     """A service that is set up by the operator's commands."""
     data = tmp_path_factory.mktemp("real") / "data"
-    first = alimark("serve", "init", "--data", str(data))
-    assert first.startswith("alm_")
-    # The newest key marks. It is fixed, because with a random key a text now and then carries too little.
+    printed = alimark("serve", "init", "--data", str(data))
+    tokens = dict(line.split() for line in printed.splitlines())
+    assert tokens.keys() == {"generate", "detect", "admin"}
+    # The key that marks is fixed, because with a random one a text now and then carries too little.
     Key.generate(secret=b"the same in every run, 32 bytes."[:32]).save(data / "key.json")
-    alimark("serve", "import", str(data / "key.json"), "--data", str(data))
-    token = alimark("serve", "token", "--role", "generate", "--data", str(data))
+    alimark("serve", "import", str(data / "key.json"), "--activate", "--data", str(data))
     port = free_port()
     config = data / "serve.toml"
     config.write_text(f'data = "{data}"\nport = {port}\ncandidates = 8\ntimeout = 900\n')
     with (data / "log").open("wb") as log:
         running = subprocess.Popen([*COMMAND, "serve", "--config", str(config)], stderr=log)
     wait_for(f"http://127.0.0.1:{port}", 120)
-    yield openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=token, max_retries=0, timeout=900), data
+    yield (
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=tokens["generate"], max_retries=0, timeout=900),
+        data,
+    )
     running.terminate()
     running.wait(60)
 

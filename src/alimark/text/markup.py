@@ -66,7 +66,9 @@ _NUMBERED = re.compile(
 _LINE_NUMBER = re.compile(r"^[ \t]*\d{1,4}(?:\t|[ ]{1,4})(?=\S)", re.MULTILINE)
 _NUMBER_INSIDE = re.compile(r"(?<=[.!?\"')\]])([ \t]+)(?:\(\d{1,3}\)|\[\d{1,3}\]|\d{1,3}\))[ \t]+(?=[\"'“‘(]?[A-Z])")
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?"
-_CUE = re.compile(rf"(?:^|\n)(?:[ \t]*\d{{0,5}}[ \t]*\n)?[ \t]*{_CLOCK}[ \t]*-->[ \t]*{_CLOCK}[^\n]{{0,60}}(?=\n|$)")
+_CUE = re.compile(
+    rf"(?:\A|\n{{1,2}})(?:[ \t]*\d{{0,5}}[ \t]*\n)?[ \t]*{_CLOCK}[ \t]*-->[ \t]*{_CLOCK}[^\n]{{0,60}}(?=\n|$)"
+)
 _DAY = r"(?:\d{4}-\d\d-\d\d[T ,]{1,2})?"
 _STAMP = re.compile(
     rf"^[ \t]*(?:[\[(]{_DAY}{_CLOCK}(?:Z|[ ]?[AaPp]\.?[Mm]\.?)?[\])][ \t]*|[\[(]\d{{4}}-\d\d-\d\d[\])][ \t]*"
@@ -189,7 +191,8 @@ def _unframed(part: str, counts: Counter[str]) -> str:
         body = line.strip()
         if len(body) > 2 and (body[0] == body[-1] == "|" or body.count(" | ") >= 2) and kind_of_line(line) == "prose":
             counts["table"] += 1
-            lines[number] = "\n".join(cell.strip() for cell in body.strip("|").split("|"))
+            cells = (cell.strip() for cell in body.strip("|").split("|"))
+            lines[number] = "\n".join(cell for cell in cells if any(map(str.isalpha, cell)))
     return "\n".join(lines)
 
 

@@ -67,10 +67,16 @@ def kind_of_line(line: str) -> Kind:
     if _QUOTED.match(line) and body != ">":
         return "quotation"
     if _is_table_row(body):
-        return "prose" if any(reads_as_prose(cell) for cell in body.strip("|").split("|")) else "table"
+        return "prose" if any(map(_is_sentence, body.strip("|").split("|"))) else "table"
     if (marker := _ITEM.match(line)) and _is_short(line[marker.end() :]):
         return "item"
     return "prose"
+
+
+def _is_sentence(cell: str) -> bool:
+    """Whether a cell of a table holds prose: a long text, or at least three words with a final mark."""
+    ended = cell.strip().rstrip(CLOSERS).endswith(tuple(MARKS))
+    return reads_as_prose(cell) or (ended and len(_WORD.findall(cell)) >= 3)
 
 
 def _is_table_row(body: str) -> bool:

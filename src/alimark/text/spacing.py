@@ -27,6 +27,8 @@ _COMMA = re.compile(r"(?<=[a-z])([,;])(?=[A-Za-z])")
 _BLANK_BEFORE_STOP = re.compile(r"(?<=[\w\"'”’)])[ \t]+(?=[.,](?:\s|\Z))")
 _HYPHEN = re.compile(r"(?<=[a-z])[-\u2010\u2011]\n[ \t]*(?=[a-z])")
 _BROKEN = re.compile(r"(?<=[a-z,;])\n[ \t]*\n[ \t]*(?=[a-z])")
+_BROKEN_BEFORE_CAPITAL = re.compile(r"(?<=[\w,;])\n[ \t]*\n[ \t]*(?=[\w\"'“‘(])")
+"""The same where blank lines stand inside sentences throughout: then a capital letter begins no sentence."""
 _PILCROW = re.compile(r"[ \t]?[¶⏎↵␤⁋][ \t]?")
 _EMOJI = "\u203c\u2049\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001f1e5\U0001f200-\U0001faff"
 _EMOJI_STOP = re.compile(
@@ -172,7 +174,8 @@ class _Inside:
 def join_lines(text: str, counts: Counter[str]) -> str:
     """Joins words that a hyphen divides at a line end, and lines that a blank line divides inside a sentence."""
     text, hyphens = _HYPHEN.subn("", text)
-    text, broken = _BROKEN.subn(" ", text)
+    often = 3 * len(_BROKEN.findall(text)) > max(6, text.count("\n\n"))
+    text, broken = (_BROKEN_BEFORE_CAPITAL if often else _BROKEN).subn(" ", text)
     counts["hyphen"] += hyphens
     counts["broken line"] += broken
     return text

@@ -253,7 +253,7 @@ def p_values(text: str, marked: Marked, embedder: Embedder, settings: DetectionS
         reader = marked.key if today else marked.older
         try:
             prepared = prepare(text, reader, embedder, settings)
-            prepared = prepared if today else replace(prepared, normalised=None)
+            prepared = prepared if today else replace(prepared, further=())
             vectors = [embed(deduplicate([version.units.texts]), embedder) for version in prepared.versions]
             signals = project_text(prepared, vectors, reader, settings)
             answers.append(detect_signals(prepared, signals, reader, embedder, settings).p_value)

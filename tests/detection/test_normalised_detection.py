@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from alimark import AliMark, Key, detect
 from alimark.detection.many_keys import detect_keys_batch
-from alimark.detection.pipeline import prepare, project_text, score
+from alimark.detection.pipeline import detect_signals, prepare, project_text
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
@@ -18,8 +19,8 @@ from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()
 SHAPES: dict[str, dict[str, Any]] = {
-    "version 1": {"decision": "soft", "text_version": 1},
-    "version 0": {"decision": "soft"},
+    "version 1": {"decision": "soft"},
+    "version 0": {"decision": "soft", "text_version": 0},
     "hard": {"decision": "hard"},
 }
 
@@ -51,7 +52,10 @@ def test_a_disguised_text_is_found(marked: tuple[AliMark, str], name: str) -> No
     assert disguised.reading == "normalised"
     assert disguised.sentences == plain.sentences
     assert disguised.raw == plain.raw
-    assert disguised.record()["normalised"] == {**disguised.normalised, "reading": "normalised"}
+    assert disguised.record()["normalised"] == {
+        **disguised.normalised, "reading": "normalised", "readings": disguised.readings,
+    }  # fmt: skip
+    assert disguised.readings == (1 if mark.key.text_version else 2)
     assert disguised.report()["reading"] == "normalised"
 
 
@@ -63,21 +67,24 @@ def test_an_ordinary_text_is_read_once(marked: tuple[AliMark, str]) -> None:
 
 
 @pytest.mark.parametrize("search", ["whole", "excerpt"])
-def test_random_keys_get_the_better_of_both_readings_too(search: Literal["whole", "excerpt"]) -> None:
+def test_the_smaller_p_value_of_both_readings_is_doubled(search: Literal["whole", "excerpt"]) -> None:
     mark = AliMark(key_of("hard"), embedder=EMBEDDER)
     text = "<b>The mayor</b> sold the bridge.The team found a letter. A stranger hid the piano at home. " * 2
-    settings = DetectionSettings(search=search, draws=400)
+    settings = DetectionSettings(search=search, draws=99)
     prepared = prepare(text, mark.key, EMBEDDER, settings)
-    assert len(prepared.versions) == 2
-    vectors = [EMBEDDER.embed(version.units.texts) for version in prepared.versions]
-    signals = project_text(prepared, vectors, mark.key, settings)
-    both, *each = (score(some, mark.key, settings) for some in (signals, signals[:1], signals[1:]))
-    assert both.raw == max(one_reading.raw for one_reading in each)
-    assert both.null_scores(0, 50).tolist() == np.maximum(*(part.null_scores(0, 50) for part in each)).tolist()
-    assert mark.detect(text, settings=settings).raw == both.raw
+    assert [version.reading for version in prepared.versions] == ["as it stands", "normalised"]
+    signals = project_text(prepared, [EMBEDDER.embed(v.units.texts) for v in prepared.versions], mark.key, settings)
+    alone = [
+        detect_signals(replace(version, further=()), [part], mark.key, EMBEDDER, settings)
+        for version, part in zip(prepared.versions, signals, strict=True)
+    ]
+    better = min(alone, key=lambda detection: detection.p_value)
+    both = mark.detect(text, settings=settings)
+    assert (both.p_value, both.raw, both.reading) == (min(1, 2 * better.p_value), better.raw, better.reading)
+    assert (both.p_randomised, both.readings) == (min(1, 2 * better.p_randomised), 2)
 
 
-def test_p_values_of_unmarked_texts_stay_uniform_when_read_both_ways() -> None:
+def test_p_values_of_unmarked_texts_read_both_ways_are_not_too_small() -> None:
     llm = StandInLLM(5)
     text = AliMark(key_of("hard", 99), embedder=EMBEDDER).generate("One.", llm, sentences=8, candidates=1, seed=1).text
     disguised = DISGUISES["look-alikes"](text)
@@ -85,8 +92,7 @@ def test_p_values_of_unmarked_texts_stay_uniform_when_read_both_ways() -> None:
         AliMark(key_of("hard", number), embedder=EMBEDDER).detect(disguised, draws=199).p_randomised
         for number in range(100, 200)
     ]
-    assert abs(float(np.mean(p)) - 0.5) < 0.12
-    assert np.mean(np.array(p) <= 0.05) <= 0.12
+    assert all(np.mean(np.array(p) <= level) <= level + 0.07 for level in (0.02, 0.05, 0.2))
 
 
 def test_keys_of_both_text_versions_can_be_tried_together() -> None:

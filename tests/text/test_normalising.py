@@ -82,7 +82,7 @@ def test_each_disguise_is_taken_off_and_counted(text: str, kind: str) -> None:
         ("[00:01] One lamp burned.\n[00:02] Two went out.", ["One lamp burned.", "Two went out."]),
         ("Bob: One lamp burned.\nAnn: Two went out.\nBob: So it is.", ["One lamp burned.", "Two went out.", "So it is."]),
         ("1\n00:01 --> 00:02\nOne lamp in\n\n2\n00:02 --> 00:03\nRome burned.", ["One lamp in", "Rome burned."]),
-        ("| 1 | One lamp burned, and nobody saw it. |\n| 2 | Two went out. |", ["One lamp burned, and nobody saw it.", "Two went out."]),
+        ("| 1 | One lamp burned, they said. |\n| 2 | Two went out. |", ["One lamp burned, they said.", "Two went out."]),
     ],
 )  # fmt: skip
 def test_line_starts_are_read(text: str, expected: list[str]) -> None:

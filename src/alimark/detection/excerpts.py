@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from alimark._util.arrays import Floats, Packed
 from alimark.detection.kernels.types import Step
 from alimark.detection.results import Passage
@@ -21,19 +19,15 @@ def excerpt_length(key: Key, settings: DetectionSettings) -> int:
     return settings.max_blocks + int(key.starts[-1])
 
 
-def score_excerpt(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
-    """The score of the best passage anywhere in any version of the text. Random keys search the same versions."""
+def score_excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Score:
+    """The score of the best passage anywhere in the text."""
     rule, length = scoring(key, settings), excerpt_length(key, settings)
-    blocks = key.blocks(length)
-    best = [_best_passage(version, 0, len(version.packed), blocks, rule) for version in signals]
-    variant = max(range(len(best)), key=lambda number: best[number][0])
+    raw, steps = _best_passage(signals, 0, len(signals.packed), key.blocks(length), rule)
 
     def null_scores(first: int, count: int) -> Floats:
-        null = key.null_blocks(first, count, length)
-        scores: Floats = np.max([rule.local_scores(version, null) for version in signals], axis=0)
-        return scores
+        return rule.local_scores(signals, key.null_blocks(first, count, length))
 
-    return Score(best[variant][0], null_scores, best[variant][1], variant)
+    return Score(raw, null_scores, steps)
 
 
 def passages(
@@ -55,7 +49,7 @@ def passages(
     while ranges and not significance.stopped_early:
         start, stop = ranges.pop()
         raw, more_steps = _best_passage(signals, start, stop, blocks, rule)
-        p_value = (1 + int((significance.scores >= raw).sum())) / (significance.draws + 1)
+        p_value = significance.p_value_of(raw)
         if more_steps and p_value <= settings.passage_fpr:
             passage = Passage.of(raw, p_value, more_steps)
             significant.append(passage)

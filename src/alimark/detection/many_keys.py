@@ -116,6 +116,8 @@ def _check_alike(keys: Sequence[Key], embedder: Embedder) -> None:
     """Raises AlimarkError where the keys cannot share one embedding and one kind of score."""
     if not keys:
         raise AlimarkError("no keys were given; give at least one")
+    if len({key.soft for key in keys}) > 1:
+        raise AlimarkError("hard and soft keys have scores of different kinds; detect with each kind separately")
     if len({(key.fingerprint, key.splitter, key.text_version) for key in keys}) > 1:
         raise AlimarkError(
             "keys of several embedders, splitters or text versions cannot share one embedding; detect with the keys of "
@@ -123,8 +125,6 @@ def _check_alike(keys: Sequence[Key], embedder: Embedder) -> None:
         )
     for key in keys:
         key.check(embedder)
-    if len({key.soft for key in keys}) > 1:
-        raise AlimarkError("hard and soft keys have scores of different kinds; detect with each kind separately")
 
 
 def widest_key(keys: Sequence[Key], settings: DetectionSettings) -> Key:
@@ -142,14 +142,18 @@ def best_keys(
     tried: int | None = None,
 ) -> list[AlignedDetection]:
     """The `best` keys with the highest scores, each with its p-value; `vectors` holds those of each version's units."""
-    versions = zip(text.versions, vectors, strict=True)
-    scores = np.max([_score_keys(version.units, part, keys, settings) for version, part in versions], axis=0)
-    numbers = sorted(range(len(keys)), key=lambda number: -scores[number])[:best]
+    versions = list(zip(text.versions, vectors, strict=True))
+    numbers: dict[int, None] = {}
+    for reading in text.readings:  # scores of several readings cannot be compared, so each reading has its best keys
+        scores = np.max(
+            [_score_keys(version.units, part, keys, settings) for version, part in versions[reading]], axis=0
+        )
+        numbers |= dict.fromkeys(np.argsort(-scores, kind="stable")[:best].tolist())
     detections = (
         detect_signals(text, project_text(text, vectors, key, settings), key, embedder, settings)
         for key in (keys[number] for number in numbers)
     )
-    return best_first(detection.corrected(tried or len(keys)) for detection in detections)
+    return best_first(detection.corrected(tried or len(keys)) for detection in detections)[:best]
 
 
 def _score_keys(units: Units, vectors: Vectors, keys: Sequence[Key], settings: DetectionSettings) -> list[float]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.detection.excerpts import passages, score_excerpt
-from alimark.detection.results import AlignedDetection, aligned_steps
+from alimark.detection.results import AlignedDetection, Reading, aligned_steps
 from alimark.detection.scoring import Score, score_table, scoring
 from alimark.detection.settings import (
     LONG_TEXT,
@@ -84,22 +84,23 @@ class PreparedText:
     """The chat model's restructurings of the text, prepared in the same way."""
     changes: Mapping[str, int] = field(default_factory=dict)
     """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
-    normalised: PreparedText | None = None
-    """The text after normalisation, where a key of text version 0 reads it both ways."""
+    reading: Reading = "as it stands"
+    further: tuple[PreparedText, ...] = ()
+    """Other readings of the text: after normalisation, where a key of text version 0 reads it both ways."""
     replaced: bool = False
     """Whether the restructurings are searched instead of the text, and not beside it."""
 
     @property
     def versions(self) -> tuple[PreparedText, ...]:
-        """What is searched: the text, its restructurings and the normalised text, or the restructurings alone."""
-        if self.replaced:
-            return self.variants
-        return (self, *self.variants, *((self.normalised,) if self.normalised else ()))
+        """What is searched: the text, its restructurings and its other readings, or the restructurings alone."""
+        return self.variants if self.replaced else (self, *self.variants, *self.further)
 
     @property
-    def reads_normalised(self) -> bool:
-        """Whether the last of the versions is the normalised text."""
-        return self.normalised is not None and not self.replaced
+    def readings(self) -> list[slice]:
+        """The versions of each reading: the text with its restructurings, and each other reading."""
+        further = 0 if self.replaced else len(self.further)
+        first = len(self.versions) - further
+        return [slice(0, first), *(slice(number, number + 1) for number in range(first, first + further))]
 
     @property
     def unit_texts(self) -> list[str]:
@@ -145,7 +146,9 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
     units = make_units(split_text, key, settings)
     warnings = language_warnings(normalised.text, embedder)
     prepared = PreparedText(text, split_text.sentences, units, warnings, changes=normalised.changes)
-    return prepared if key.text_version else _read_both_ways(prepared, key, settings)
+    if key.text_version:
+        return replace(prepared, reading="normalised")
+    return _read_both_ways(prepared, key, settings)
 
 
 def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
@@ -158,7 +161,8 @@ def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettin
 def _read_both_ways(prepared: PreparedText, key: Key, settings: DetectionSettings) -> PreparedText:
     """The text with its normalised form beside it, where normalisation changes more than white space.
 
-    Random keys get their best score over both, too, so the p-value pays for the choice.
+    Whether there is a second reading depends on the text alone, and not on the key. The p-value of a text that is read once
+    is therefore valid as it is, and that of a text that is read twice is valid when it is doubled (`detect_signals`).
     """
     normalised = normalise_text(prepared.text)
     if not normalised.changes:
@@ -169,8 +173,10 @@ def _read_both_ways(prepared: PreparedText, key: Key, settings: DetectionSetting
         _check_searchable(split_text, key, settings)
         if _same_words(split_text.sentences, prepared.sentences):
             return prepared
-        other = PreparedText(prepared.text, split_text.sentences, make_units(split_text, key, settings))
-        return replace(prepared, normalised=other)
+        units = make_units(split_text, key, settings)
+        return replace(
+            prepared, further=(replace(prepared, sentences=split_text.sentences, units=units, reading="normalised"),)
+        )
     return prepared
 
 
@@ -291,7 +297,9 @@ def project_text(
 def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
     """The score of a text, given the signals of each of its versions: of the whole text or of its best passage."""
     return (
-        score_excerpt(signals, key, settings) if settings.search == "excerpt" else score_whole(signals, key, settings)
+        score_excerpt(signals[0], key, settings)
+        if settings.search == "excerpt"
+        else score_whole(signals, key, settings)
     )
 
 
@@ -314,12 +322,19 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
 def detect_signals(
     text: PreparedText, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
 ) -> AlignedDetection:
-    """All stages after the projection: score, significance, describe."""
+    """All stages after the projection: score, significance, describe.
+
+    Each reading of the text has a p-value of its own; the smallest, times the number of readings, is that of the text.
+    """
     if settings.stop_after is None and len(text.sentences) > LONG_TEXT:
         settings = replace(settings, stop_after=_EARLY_STOP)
-    scored = score(signals, key, settings)
-    significance = significance_of(scored.raw, scored.null_scores, settings)
-    return describe(text, signals, scored, significance, key, embedder, settings)
+    answers: list[tuple[Score, Significance]] = []
+    for versions in text.readings:
+        scored = score(signals[versions], key, settings)
+        significance = significance_of(scored.raw, scored.null_scores, settings)
+        answers.append((replace(scored, variant=versions.start + scored.variant), significance))
+    scored, significance = min(answers, key=lambda answer: answer[1].p_value)
+    return describe(text, signals, scored, significance.corrected(len(answers)), key, embedder, settings)
 
 
 def describe(
@@ -335,9 +350,10 @@ def describe(
     excerpt = settings.search == "excerpt"
     aligned = signals[scored.variant]
     steps, marked = passages(aligned, scored, significance, key, settings) if excerpt else (scored.steps, ())
-    normalised = text.reads_normalised and scored.variant == len(text.versions) - 1
-    sentences = text.versions[-1].sentences if normalised else text.sentences
-    restructuring = 0 if normalised else scored.variant + text.replaced
+    readings = len(text.readings)
+    is_further = scored.variant > len(text.versions) - readings
+    read = text.versions[scored.variant] if is_further else text
+    restructuring = 0 if is_further else scored.variant + text.replaced
     make = partial(
         AlignedDetection,
         decision=key.decision,
@@ -347,14 +363,15 @@ def describe(
         near_flips=aligned.near_flips,
         offsets=key.offsets,
         normalised=dict(text.changes),
-        reading="normalised" if normalised or key.text_version else "as it stands",
+        reading=read.reading,
+        readings=readings,
         restructured=text.restructured and replace(text.restructured, best=restructuring),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
     )
     z = None if excerpt or key.soft else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)
     return build_detection(
-        make, text.text, sentences, statistic, significance,
+        make, text.text, read.sentences, statistic, significance,
         key=key, embedder=EmbedderIdentity.of(embedder), settings=settings, tie_label="ties",
     )  # fmt: skip
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
 Part = Literal["left", "right"]
+Reading = Literal["as it stands", "normalised"]
+"""How a text was read before it was split (docs/reading.md)."""
 Answer = Literal["found", "not found", "too short to tell"]
 Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]
 
@@ -185,6 +187,9 @@ class Detection:
     stopped_early: bool = False
     warnings: tuple[str, ...] = ()
     keys_tried: int = 1
+    """The number of keys that were tried on the text; the p-values are multiplied by it."""
+    readings: int = 1
+    """The number of ways in which the text was read (docs/reading.md); the p-values are multiplied by it."""
     p_least: float = 0.0
     """The least p-value that a text of this length can have, where the scheme knows it."""
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -224,7 +229,7 @@ class Detection:
         return {}
 
     def _decide(self, fpr: float) -> Verdict:
-        draws = draws_for(fpr) * self.keys_tried
+        draws = draws_for(fpr) * self.keys_tried * self.readings
         if self.p_value <= fpr:
             return Verdict("found")
         if self.draws and self.above + self.ties == 0:
@@ -343,9 +348,8 @@ class AlignedDetection(Detection):
     """The number of blocks that the text may begin with; the p-value pays for the search over them."""
     normalised: dict[str, int] = field(default_factory=dict)
     """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
-    reading: Literal["as it stands", "normalised"] = "as it stands"
-    """How the text was read. Under keys of text version 0 it is read both ways, and this is the way with the higher score;
-    the p-value pays for the choice."""
+    reading: Reading = "as it stands"
+    """How the text was read; where it was read in several ways, the one with the smallest p-value."""
     restructured: Restructured | None = None
     """A chat model's restructurings of the text, where it was asked; the alignment may be that of one of them."""
     sentences_needed: Callable[[float], int | None] = field(repr=False, compare=False)
@@ -369,7 +373,7 @@ class AlignedDetection(Detection):
         content = super().record()
         warnings = content.pop("warnings", None)
         if self.normalised:
-            content["normalised"] = {**self.normalised, "reading": self.reading}
+            content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
         if self.passages:
             content["passages"] = [asdict(passage) for passage in self.passages]
         if self.restructured:

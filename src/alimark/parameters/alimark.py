@@ -28,6 +28,8 @@ WIDE_BLOCK_SIZE = 64
 HARD_BLOCK_SIZE = 8
 DEFAULT_RUN = (4,)
 """The sentences of each block of a version-3 key."""
+DEFAULT_TEXT_VERSION = 1
+"""How new version-3 keys read a text. Keys made by `Key.like` or read from a file keep theirs."""
 VERSION_3_FIELDS = ("run", "directions", "text_version", "starts", "payload_bits")
 """The parameters that version 3 added. Key files of older versions do not have them."""
 
@@ -131,6 +133,7 @@ class AliMarkParameters(SchemeParameters):
         spans = known(fingerprint)
         if version == 3:
             wanted.setdefault("run", DEFAULT_RUN)
+            wanted.setdefault("text_version", DEFAULT_TEXT_VERSION)
             spans = 0 if table is None else len(table.rows)
             if wanted.get("block_size") is None and wanted.get("span") is None and spans >= WIDE_BLOCK_SIZE:
                 wanted["block_size"] = WIDE_BLOCK_SIZE

@@ -212,7 +212,10 @@ def _prepared_text(check: Check, key: Key, embedder: Embedder) -> PreparedText:
     text = prepare(check.text, key, embedder, check.settings)
     count = len(text.sentences)
     blocks = check.settings.max_blocks if check.settings.search == "excerpt" else 1.5 * count
-    if key.offsets * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
+    starts = (
+        1 if key.soft else key.offsets
+    )  # a soft key is searched once for all its starts, a hard one for each of them
+    if starts * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
         raise LimitError(
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "
             "at a time; cut the text into parts, name the key, or take a larger rate"

@@ -48,11 +48,14 @@ class Session:
         progress: Progress | None = None,
         turns: tuple[Message, ...] = (),
         ending: Ending | None = None,
+        owner: str = "",
     ) -> None:
         """`rule` makes the selection rule of the key's scheme. `turns`: a whole chat to answer, instead of the prompt.
 
-        `ending`: where the text has to end whatever the model would write.
+        `ending`: where the text has to end whatever the model would write. `owner`: whose request it is; a scheduler serves
+        owners in turn.
         """
+        self.owner = owner
         self.prompt, self.key, self.settings = prompt, key, settings
         self._turns = turns or ((Message("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed

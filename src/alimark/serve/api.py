@@ -54,7 +54,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
         service.check_text(text)
     keys = service.ring.detecting(token.tenant, body.keys)
     settings = DetectionSettings(search=body.search, passage_fpr=body.fpr, draws=draws_for(body.fpr))
-    answers = await _detect_all(service, texts, keys, settings)
+    answers = await _detect_all(service, texts, keys, settings, token.id)
     if isinstance(body.input, str) and isinstance(answers[0], AlimarkError):
         raise answers[0]
     results: list[JsonObject] = []
@@ -73,13 +73,13 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
 
 
 async def _detect_all(
-    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings
+    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings, owner: str = ""
 ) -> list[Answer | AlimarkError]:
     """Returns the best detections of each text, or its error. Keys are grouped by the embedder they need."""
     groups: dict[str, list[Key]] = {}
     for key in keys:
         groups.setdefault(key.fingerprint, []).append(key)
-    checks = [Check(text, tuple(group), settings, len(keys)) for text in texts for group in groups.values()]
+    checks = [Check(text, tuple(group), settings, len(keys), owner) for text in texts for group in groups.values()]
     futures = [asyncio.wrap_future(future) for future in service.checker.submit(checks)]
     outcomes = await service.in_time(asyncio.gather(*futures, return_exceptions=True))
     starts = range(0, len(outcomes), len(groups))
@@ -140,7 +140,7 @@ async def extract_text(
 ) -> JsonObject:
     """Returns the text of a txt, md, html, docx or pdf file, which is the body of the request."""
     data = await request.body()
-    text = await service.result(service.writers.run(lambda: extract(data, kind, service.settings.max_text)))
+    text = await service.result(service.writers.run(lambda: extract(data, kind, service.settings.max_text), token.id))
     return {"text": text}
 
 
@@ -154,7 +154,7 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     key = service.ring.marking(token.tenant, service.llm.name)
     await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
     settings = RewriteSettings(body.candidates, body.closeness, body.mean_closeness)
-    rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings))
+    rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings, token.id))
     record = of_text(
         "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token, llm=rewriting.llm
     )
@@ -180,7 +180,7 @@ async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken)
         _check_sentences(body.input, DEFAULT_SPLITTER, MAX_SENTENCES)
         return change(body.input, body.seed)
 
-    text = await service.result(service.writers.run(work))
+    text = await service.result(service.writers.run(work, token.id))
     return {"name": body.name, "text": text}
 
 

@@ -178,9 +178,10 @@ class NewKey(Strict):
     tenant: Label = ""
     model: Label = ""
     decision: Literal["hard", "soft"] = DEFAULT_DECISION
-    offsets: int = Field(
-        1, ge=1, le=MAX_OFFSETS, description="Number of secret positions in the key at which a text may start."
-    )
+    offsets: int | None = Field(
+        None, ge=1, le=MAX_OFFSETS,
+        description="Number of secret positions in the key at which a conversation may start. With 1, every text starts alike.",
+    )  # fmt: skip
     starts: Time | None = None
     ends: Time | None = None
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "soft"}]})

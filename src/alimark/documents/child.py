@@ -19,11 +19,11 @@ MEMORY = 2 << 30
 
 def main(kind: str, most: int) -> None:
     """Reads a document of this kind from standard input, and writes the answer to standard output."""
-    _limit_resources()
-    data = sys.stdin.buffer.read()
     try:
+        _limit_resources()
+        data = sys.stdin.buffer.read()
         kind = Package(data).kind() if kind == "zip" else kind
-        text, notes = _read(data, kind, most)
+        text, notes = parse(data, kind, most)
         answer: dict[str, object] = {"text": text[: most + 1], "kind": kind, "notes": notes}
     except MissingExtra as error:
         answer = {"missing": error.library}
@@ -49,7 +49,8 @@ def _limit_resources() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def _read(data: bytes, kind: str, most: int) -> tuple[str, list[str]]:
+def parse(data: bytes, kind: str, most: int) -> tuple[str, list[str]]:
+    """Returns the text of a document, and notes about what was left out or guessed."""
     from alimark.documents import epub, html, mail, markdown, opendocument, pdf, rtf, word
 
     if kind == "pdf":

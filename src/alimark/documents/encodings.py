@@ -25,6 +25,7 @@ _DECLARED = re.compile(
     rb"""<meta[^>]+?charset\s*=\s*["']?\s*([\w.:-]+)|^\s*<\?xml[^>]+?encoding\s*=\s*["']([\w.:-]+)""", re.I
 )
 _SAMPLE = 1 << 17
+_REPLACED = "\ufffd"
 
 
 def decode(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
@@ -45,23 +46,38 @@ def decode(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
         >>> decode("Füße".encode("cp1252"), declared="iso-8859-1")
         ('Füße', [])
     """
-    for mark, encoding in _BOMS:
-        if data.startswith(mark):
-            return data.decode(encoding, "replace"), []
+    known = known_encoding(declared)
+    certain = next((encoding for mark, encoding in _BOMS if data.startswith(mark)), None)
+    if certain is None and known is not None and known.startswith(("utf-7", "iso2022", "hz")):  # these look like ASCII
+        certain = known
+    if certain is not None:
+        return _checked(data.decode(certain, "replace")), []
     if byte_order := _utf_16(data):
         return data.decode(byte_order, "replace"), ["the encoding is not declared; the text was read as UTF-16"]
-    known = known_encoding(declared)
-    if known is None or not known.startswith(("utf-7", "iso2022", "hz")):  # these look like ASCII
-        try:
-            # Hardly any other encoding gives valid UTF-8 by chance, and many declarations are wrong.
-            return data.decode("utf-8"), []
-        except UnicodeDecodeError:
-            pass
-    if known is not None and known != "utf-8":
-        text = data.decode(known, "replace")
-        if text.count("\ufffd") <= len(text) // 100:
-            return text, []
+    try:
+        # Hardly any other encoding gives valid UTF-8 by chance, and many declarations are wrong.
+        return data.decode("utf-8"), []
+    except UnicodeDecodeError:
+        pass
+    text = "" if known in (None, "utf-8") else data.decode(known or "", "replace")
+    return (text, []) if text and not _is_damaged(text) else _mended_or_guessed(data)
+
+
+def _mended_or_guessed(data: bytes) -> tuple[str, list[str]]:
+    text = data.decode("utf-8", "replace")
+    if 10 * text.count(_REPLACED) <= sum(not sign.isascii() for sign in text):  # most letters beyond ASCII are right
+        return text, [f"{text.count(_REPLACED)} places that are not UTF-8 were replaced"]
     return _guess(data)
+
+
+def _is_damaged(text: str) -> bool:
+    return text.count(_REPLACED) > len(text) // 100
+
+
+def _checked(text: str) -> str:
+    if _is_damaged(text):
+        raise TextError("the file is not text, or it is damaged; check that it is complete")
+    return text
 
 
 def declared_in_html(data: bytes) -> str | None:

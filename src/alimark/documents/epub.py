@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from alimark.documents.blocks import join_blocks
 from alimark.documents.encodings import declared_in_html, decode
 from alimark.documents.html import text_of_html
-from alimark.documents.packages import Element, Package, attribute, local_name
+from alimark.documents.packages import Element, Package, attribute
 from alimark.errors import TextError
 
 # Fonts may be scrambled without any protection of the text.
@@ -45,23 +45,23 @@ def read(data: bytes, most: int) -> tuple[str, list[str]]:
 
 def _refuse_protected(package: Package) -> None:
     encryption = package.xml("META-INF/encryption.xml")
-    methods = encryption.iter("{*}EncryptionMethod") if encryption is not None else ()
+    methods = encryption.findall(".//{*}EncryptionMethod") if encryption is not None else ()
     if any(not attribute(method, "Algorithm").startswith(_FONT_ALGORITHMS) for method in methods):
         raise TextError("the e-book is protected against copying (DRM) and cannot be read")
 
 
 def _opf_name(package: Package) -> str:
     container = package.xml("META-INF/container.xml")
-    for root in container.iter("{*}rootfile") if container is not None else ():
+    for root in container.findall(".//{*}rootfile") if container is not None else ():
         return attribute(root, "full-path")
     return next((name for name in sorted(package.names) if name.endswith(".opf")), "")
 
 
 def _chapters(opf: Element, folder: str) -> list[str]:
     """The names of the chapters in reading order, without the table of contents."""
-    items = {attribute(item, "id"): item for item in opf.iter("{*}item")}
+    items = {attribute(item, "id"): item for item in opf.findall(".//{*}item")}
     names = []
-    for reference in opf.iter("{*}itemref"):
+    for reference in opf.findall(".//{*}itemref"):
         item = items.get(attribute(reference, "idref"))
         if item is not None and "nav" not in attribute(item, "properties").split() and _is_page(item):
             names.append(posixpath.normpath(posixpath.join(folder, unquote(attribute(item, "href")))))
@@ -69,7 +69,7 @@ def _chapters(opf: Element, folder: str) -> list[str]:
 
 
 def _is_page(item: Element) -> bool:
-    return local_name(attribute(item, "media-type")) in (
+    return attribute(item, "media-type") in (
         "application/xhtml+xml",
         "text/html",
         "application/x-dtbook+xml",

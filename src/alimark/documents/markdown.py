@@ -25,7 +25,7 @@ def text_of_markdown(text: str) -> str:
     """Returns the text of Markdown without its marks.
 
     Example:
-        >>> text_of_markdown("# Bay\\n\\nThe *keeper* slept[^1].\\n\\n[^1]: At home.")  # doctest: +SKIP
+        >>> text_of_markdown("# Bay\\n\\nThe *keeper* slept[^1].\\n\\n[^1]: At home.")
         'Bay\\n\\nThe keeper slept.\\n\\nAt home.'
     """
     from markdown_it import MarkdownIt

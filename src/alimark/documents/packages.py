@@ -11,7 +11,7 @@ from xml.parsers import expat
 from alimark.errors import TextError
 
 Element = ElementTree.Element
-MAX_UNPACKED = 128 << 20
+MAX_UNPACKED = 64 << 20
 """Bytes that the members of an archive may have together, as far as they are read."""
 
 

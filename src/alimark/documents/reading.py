@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from alimark.documents.child import CPU_SECONDS
+from alimark.documents.child import CPU_SECONDS, MEMORY
 from alimark.documents.encodings import decode
 from alimark.documents.kinds import KINDS, kind_of_name, recognise
 from alimark.errors import LimitError, MissingExtra, TextError
@@ -21,6 +21,7 @@ MAX_BYTES = 64 << 20
 MAX_CHARACTERS = 8 << 20
 """The longest text that a document may have."""
 
+_CHILD = ("-B", "-P", "-m", "alimark.documents.child")
 _WALL_SECONDS = 3 * CPU_SECONDS
 _ADDRESS = re.compile(r"(?:https?|ftps?|gopher|data):", re.I)
 
@@ -109,7 +110,7 @@ def _read(data: bytes, kind: str, most: int) -> Document:
 
 def _ask_child(data: bytes, kind: str, most: int) -> dict[str, object]:
     """Lets a process with limits parse the document, and returns its answer."""
-    command = [sys.executable, "-B", "-P", "-m", "alimark.documents.child", kind, str(most)]
+    command = [sys.executable, *_CHILD, kind, str(most)]
     # The environment may hold a password of a database or an API key; the process gets neither.
     environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "SYSTEMROOT") if name in os.environ}
     too_long = (
@@ -124,9 +125,10 @@ def _ask_child(data: bytes, kind: str, most: int) -> dict[str, object]:
     if process.returncode in (-getattr(signal, "SIGXCPU", 0), -getattr(signal, "SIGKILL", 0)):
         raise TextError(too_long)
     try:
-        answer = json.loads(process.stdout)
+        answer: dict[str, object] = json.loads(process.stdout)
     except ValueError:
-        raise TextError(f"the program that reads {kind} files broke off; check that the file is complete") from None
-    if not isinstance(answer, dict):
-        raise TextError(f"the program that reads {kind} files gave no answer; check that the file is complete")
+        raise TextError(
+            f"the program that reads {kind} files broke off: the file is damaged, or needs more than {MEMORY >> 30} GB of "
+            "memory; check that it is complete, and split it"
+        ) from None
     return answer

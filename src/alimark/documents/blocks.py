@@ -23,10 +23,15 @@ def row_blocks(cells: Sequence[Sequence[str]]) -> list[str]:
         >>> row_blocks([["One came.", "Two came."], ["Menu"]])
         ['One came.', 'Two came.', 'Menu']
     """
-    if any(len(cell) > 1 or len("".join(cell)) > _LAYOUT_CELL for cell in cells):
+    if is_layout(cells):
         return [paragraph for cell in cells for paragraph in cell]
     texts = [" ".join(" ".join(cell).split()) for cell in cells]
     return ["\t".join(texts)] if any(texts) else []
+
+
+def is_layout(cells: Sequence[Sequence[str]]) -> bool:
+    """Whether a row of a table only arranges the page: a cell has several paragraphs, or a long one."""
+    return any(len(cell) > 1 or len("".join(cell)) > _LAYOUT_CELL for cell in cells)
 
 
 def tidy(text: str) -> str:

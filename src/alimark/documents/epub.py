@@ -60,17 +60,16 @@ def _opf_name(package: Package) -> str:
 def _chapters(opf: Element, folder: str) -> list[str]:
     """The names of the chapters in reading order, without the table of contents."""
     items = {attribute(item, "id"): item for item in opf.findall(".//{*}item")}
+    guide = opf.findall(".//{*}guide/{*}reference")
+    contents = {attribute(page, "href").partition("#")[0] for page in guide if attribute(page, "type") == "toc"}
     names = []
     for reference in opf.findall(".//{*}itemref"):
         item = items.get(attribute(reference, "idref"))
-        if item is not None and "nav" not in attribute(item, "properties").split() and _is_page(item):
+        if item is not None and _is_chapter(item, contents):
             names.append(posixpath.normpath(posixpath.join(folder, unquote(attribute(item, "href")))))
     return names
 
 
-def _is_page(item: Element) -> bool:
-    return attribute(item, "media-type") in (
-        "application/xhtml+xml",
-        "text/html",
-        "application/x-dtbook+xml",
-    )
+def _is_chapter(item: Element, contents: set[str]) -> bool:
+    is_page = attribute(item, "media-type") in ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
+    return is_page and "nav" not in attribute(item, "properties").split() and attribute(item, "href") not in contents

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from alimark.documents.blocks import join_blocks, row_blocks, tidy
+from alimark.documents.blocks import is_layout, join_blocks, tidy
 from alimark.documents.encodings import declared_in_html, decode
 
 if TYPE_CHECKING:
@@ -107,9 +107,12 @@ class _Page:
     def end_row(self) -> None:
         """Ends a row of a table."""
         cells = self.rows.pop()
-        linked = sum(block.linked for cell in cells for block in cell)
-        texts = row_blocks([[block.text for block in cell] for cell in cells])
-        self.blocks += [_Block(text, linked // len(texts), *self.places[-1]) for text in texts]
+        blocks = [block for cell in cells for block in cell]
+        if is_layout([[block.text for block in cell] for cell in cells]):
+            self.blocks += blocks
+        elif blocks:
+            line = "\t".join(" ".join(block.text for block in cell) for cell in cells)
+            self.blocks.append(_Block(line, sum(block.linked for block in blocks), *self.places[-1]))
 
 
 def read(data: bytes) -> tuple[str, list[str]]:

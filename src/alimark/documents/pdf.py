@@ -20,7 +20,7 @@ from alimark.errors import TextError
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
 
-_MARGIN = 0.13
+_MARGIN = 0.2
 """The share of a page's height, at its top and at its bottom, in which running heads stand."""
 _MOST_DAMAGED = 100
 _COLUMN_LINES = 5
@@ -343,7 +343,6 @@ def _join_hyphens(text: str, lines: int) -> str:
         hyphenated, joined = f"{first}-{second}", first + second
         if words[hyphenated.lower()] != words[joined.lower()]:
             return hyphenated if words[hyphenated.lower()] > words[joined.lower()] else joined
-        are_words = words[first.lower()] > 1 and words[second.lower()] > 1
-        return hyphenated if (are_words if hyphenates else not _WORD_END.fullmatch(second)) else joined
+        return joined if hyphenates or _WORD_END.fullmatch(second) else hyphenated
 
     return _BROKEN.sub(mended, _BROKEN.sub(mended, text)).replace(_HYPHEN, "-")

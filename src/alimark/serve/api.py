@@ -16,13 +16,14 @@ from alimark._util.json_types import JsonObject
 from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.detection.stats.p_values import draws_for
+from alimark.documents.kinds import KINDS
+from alimark.documents.reading import read_document
 from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
 from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
 from alimark.serve.checking import BEST_KEYS, Answer, Check
-from alimark.serve.extract import KINDS, extract
 from alimark.serve.gate import AnyTextResponse, ApiError, to_api_error
 from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
@@ -138,10 +139,13 @@ async def extract_text(
     token: DetectToken,
     kind: Annotated[Literal[KINDS], Query()],  # type: ignore[valid-type]
 ) -> JsonObject:
-    """Returns the text of a txt, md, html, docx or pdf file, which is the body of the request."""
+    """Returns the text of a document, which is the body of the request, and what was left out or guessed."""
     data = await request.body()
-    text = await service.result(service.writers.run(lambda: extract(data, kind, service.settings.max_text), token.id))
-    return {"text": text}
+    most = service.settings.max_text
+    document = await service.result(
+        service.writers.run(lambda: read_document(data, kind=kind, max_characters=most), token.id)
+    )
+    return {"text": document.text, "kind": document.kind, "notes": list(document.notes)}
 
 
 # Rewriting and attacks

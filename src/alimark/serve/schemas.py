@@ -164,9 +164,11 @@ class Attacked(BaseModel):
 
 
 class Extracted(BaseModel):
-    """The text of a file."""
+    """The text of a document, its kind, and what was left out or guessed."""
 
     text: str
+    kind: str
+    notes: list[str]
 
 
 # Administration

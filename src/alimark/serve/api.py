@@ -21,7 +21,7 @@ from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
-from alimark.serve.checking import BEST_KEYS, Answer, Check
+from alimark.serve.checking import BEST_KEYS, Answer, Check, QueueFull
 from alimark.serve.extract import KINDS, extract
 from alimark.serve.gate import AnyTextResponse, ApiError, to_api_error
 from alimark.serve.health import SECONDS as HEALTH_SECONDS
@@ -36,6 +36,9 @@ log = logging.getLogger("alimark.serve")
 
 KeyId = Annotated[str, Path(pattern="^ak[0-9a-f]{18}$")]
 TokenId = Annotated[str, Path(pattern="^tk[0-9a-f]{12}$")]
+
+PROOF_FPR = 0.01
+"""The false-positive rate of the verdict on a rewritten text."""
 
 
 # Detection
@@ -147,7 +150,10 @@ async def extract_text(
 
 @router.post("/v1/rewrite", tags=["writing"], response_model=schemas.Rewritten)
 async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToken) -> JsonObject:
-    """Marks an existing text: a chat model rewrites its sentences, and the rewrites that fit the key are taken."""
+    """Marks an existing text: a chat model rewrites its sentences, and the rewrites that fit the key are taken.
+
+    At the end the mark is detected. Read the sentences of `moved_most` before you publish the text.
+    """
     service.check_text(body.input)
     key = service.ring.marking(token.tenant, service.llm.name)
     await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
@@ -158,11 +164,25 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     )
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
-    return {
+    proof = await _proof(service, key, [body.input, rewriting.text])
+    return proof | {
         "text": rewriting.text, "key_id": rewriting.key_id, "record_id": record.id, "matches": rewriting.matches,
         "cosines": rewriting.cosines, "outcomes": [sentence.outcome for sentence in rewriting.rewritten],
-        "block_size": rewriting.block_size,
+        "block_size": rewriting.block_size, "moved_most": [asdict(sentence) for sentence in rewriting.moved_most()],
     }  # fmt: skip
+
+
+async def _proof(service: Service, key: Key, texts: Sequence[str]) -> JsonObject:
+    """Detects the mark in a text before and after its rewriting; without a result where too many texts wait."""
+    try:
+        answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)))
+    except QueueFull:
+        return {}
+    before, after = (None if isinstance(answer, AlimarkError) else answer[0] for answer in answers)
+    if before is None or after is None:
+        return {}
+    verdict = await service.result(service.reports.submit(after.verdict, PROOF_FPR))
+    return {"verdict": str(verdict), "p_value": after.p_value, "p_value_before": before.p_value}
 
 
 @router.post("/v1/attack", tags=["writing"], response_model=schemas.Attacked)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -28,7 +29,7 @@ from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
-from alimark.serve.service import AdminToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
+from alimark.serve.service import AdminToken, AnyToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 router = APIRouter()
@@ -185,6 +186,18 @@ async def _proof(service: Service, key: Key, texts: Sequence[str]) -> JsonObject
     return {"verdict": str(verdict), "p_value": after.p_value, "p_value_before": before.p_value}
 
 
+@router.get("/v1/attacks", tags=["writing"], response_model=list[schemas.AttackLabel])
+async def attacks(service: ServiceOf, token: GenerateToken) -> list[JsonObject]:
+    """Lists the attacks of `/v1/attack` whose libraries are installed."""
+    from alimark.attacks import load_attack
+
+    loaded = [(name, about, load_attack(name)) for name, about in schemas.ATTACKS.items()]
+    installed = [
+        (name, about) for name, about, attack in loaded if all(find_spec(library) for library, _ in attack.libraries)
+    ]
+    return [{"name": name, "about": about, "takes_rate": name != "translate"} for name, about in installed]
+
+
 @router.post("/v1/attack", tags=["writing"], response_model=schemas.Attacked)
 async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken) -> JsonObject:
     """Changes a text by one attack, to see how much of the watermark is left."""
@@ -256,6 +269,12 @@ def _label(service: Service, label: Label) -> JsonObject:
 
 
 # Tokens
+
+
+@router.get("/v1/token", tags=["health"], response_model=schemas.TokenLabel)
+async def own_token(token: AnyToken) -> JsonObject:
+    """Returns the roles, the tenant and the name of the token that the request has."""
+    return asdict(token)
 
 
 @router.get("/v1/tokens", tags=["administration"], response_model=list[schemas.TokenLabel])

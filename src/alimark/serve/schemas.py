@@ -150,6 +150,25 @@ class Rewritten(BaseModel):
     moved_most: list[JsonObject] = Field(description="The sentences whose meaning moved most, before and after.")
 
 
+ATTACKS = {
+    "delete": "delete sentences",
+    "merge": "merge sentences",
+    "split": "split sentences",
+    "reorder": "reorder sentences",
+    "synonyms": "replace words by synonyms",
+    "translate": "translate and translate back",
+}
+"""The attacks of the service, with what each does."""
+
+
+class AttackLabel(BaseModel):
+    """An attack that can be made."""
+
+    name: str
+    about: str
+    takes_rate: bool = Field(description="Whether the share to change can be chosen.")
+
+
 class Attack(Strict):
     """A request to attack a text."""
 

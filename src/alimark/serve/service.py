@@ -197,8 +197,14 @@ def _role_check(role: Role) -> Callable[[Request], Token]:
     return check
 
 
+def _any_token(request: Request) -> Token:
+    token: Token = request.state.info.token  # the gate has checked that there is one
+    return token
+
+
 # Parameters of endpoints: the service, and the token of the request, which must have the role.
 ServiceOf = Annotated[Service, Depends(_service)]
+AnyToken = Annotated[Token, Depends(_any_token)]
 GenerateToken = Annotated[Token, Depends(_role_check("generate"))]
 DetectToken = Annotated[Token, Depends(_role_check("detect"))]
 AdminToken = Annotated[Token, Depends(_role_check("admin"))]

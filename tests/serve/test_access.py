@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,6 +141,10 @@ def test_health_and_metrics(running: Running) -> None:
         text = admin.get("/metrics").text
     assert 'alimark_requests_total{method="POST",route="/v1/detect",status="200"}' in text
     assert "alimark_texts_waiting 0.0" in text
+    assert "alimark_marking_keys 1.0" in text
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE") and "_created" not in line}
+    documented = (Path(__file__).parents[2] / "docs" / "serving.md").read_text("utf-8")
+    assert [name for name in sorted(names) if f"`{name.removesuffix('_total')}" not in documented] == []
 
 
 def test_the_page_of_endpoints_needs_no_token_and_no_other_host(running: Running) -> None:

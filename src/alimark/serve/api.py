@@ -344,8 +344,11 @@ async def health(service: ServiceOf) -> Response:
 
 @router.get("/readyz", tags=["health"])
 async def ready(service: ServiceOf) -> Response:
-    """Answers with status 200 if a record can be written and a text be checked, else 503. It needs no token."""
-    problem = await service.readiness.problem()
+    """Answers with status 200 if a record can be written and a text be checked, else 503. It needs no token.
+
+    A server that is about to stop is not ready, either.
+    """
+    problem = "draining" if service.draining else await service.readiness.problem()
     return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
 
 

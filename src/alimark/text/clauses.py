@@ -40,7 +40,7 @@ _OFTEN_FIRST = frozenset(
 )
 _MAYBE_FIRST = frozenset(
     "the one since what now many before some so you our as at those my both even later most each in on no yet how why where "
-    "who's what's".split()
+    "nobody everyone someone people who's what's".split()
 )
 _SELDOM_FIRST = frozenset(
     "of to is was has are be been had have were would can could will him them who which than into up out or and not said years "
@@ -49,7 +49,7 @@ _SELDOM_FIRST = frozenset(
 _SELDOM_LAST = frozenset(
     "the a an of to in and or but his her their our my your its this these those with for from by at on as is was are were be "
     "been has have had will would can could may might should not no very more most than that which who whose if when while "
-    "because into about between through over under such he she they we i you it's also after how even new some where during "
+    "because into between such he she they we i you it's also after how even new some where during "
     "against never just".split()
 )
 

@@ -90,9 +90,14 @@ class _Run:
 
     def _requests(self, asked: dict[int, tuple[Session, int]]) -> Iterator[Request]:
         """All requests; the text and the sentence number of each request are stored in `asked`."""
-        for place, (session, sentence, request) in enumerate(self._wanted()):
+        place = 0
+        for session, sentence, request in self._wanted():
+            if session.unwanted():
+                self._parse(session, sentence, request, AlimarkError("the rewriting was stopped"))
+                continue
             asked[place] = session, sentence
             yield request
+            place += 1
 
     def _wanted(self) -> Iterator[tuple[Session, int, Request]]:
         while self._later_waves:

@@ -37,6 +37,7 @@ from alimark.schemes.base import SentenceWatermark
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
+    from alimark.generation.origin import TextOrigin
     from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
@@ -66,7 +67,7 @@ class SentenceRival(SentenceWatermark[Detection]):
         """Makes the selection rule of one text."""
 
     @classmethod
-    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:
         return cls.rule(key)
 
     @abstractmethod

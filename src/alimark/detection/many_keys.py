@@ -177,7 +177,7 @@ def _batch_size(units: Units, key: Key) -> int:
 
 def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: DetectionSettings) -> Floats | list[float]:
     """The raw scores of keys that share block size, span and centre."""
-    rule = scoring(keys[0], settings)
+    rule = scoring(keys[0], settings, by_clauses=units.chances is not None)
     signals = (rule.signals(units, projections) for projections in project_many(vectors, keys))
     if settings.search == "excerpt":
         pairs = zip(signals, keys, strict=True)

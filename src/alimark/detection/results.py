@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
 Part = Literal["left", "right"]
-Reading = Literal["as it stands", "normalised"]
+Reading = Literal["as it stands", "normalised", "by clauses"]
 """How a text was read before it was split (docs/reading.md)."""
 Answer = Literal["found", "not found", "too short to tell"]
 Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]

@@ -5,8 +5,8 @@
 
 The service runs on stand-in models on loopback. Well-behaved clients (tokens of their own) detect, write, stream, rewrite and
 send files; the first minute has them alone. Hostile clients then hold half-open connections, send bodies without a token,
-single bytes, long and broken bodies, documents that take long, and break off streams. The table says what the well-behaved saw: a
-failure is any answer other than 200, 429 or 503 with Retry-After, or a broken connection while the service was not being
+single bytes, long and broken bodies, documents that take long, and break off streams. The table says what the well-behaved saw:
+a failure is any answer other than 200, 429 or 503 with Retry-After, or a broken connection while the service was not being
 killed. At the end every record that was acknowledged must be there. Memory and descriptors are those of the service.
 """
 

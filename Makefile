@@ -41,7 +41,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[llama-cpp,transformers,openai,sentence-transformers,plot,bench,splitters,translate,words,serve,postgres,ray,dev]'
+	$(INSTALL) -e '.[llama-cpp,transformers,openai,sentence-transformers,plot,bench,splitters,translate,words,documents,serve,postgres,ray,dev]'
 	touch $@
 
 clean:

@@ -44,7 +44,7 @@ def test_the_default_key_has_version_3_and_the_table_of_its_embedder() -> None:
     assert (key.soft_version, key.run, key.span) == (3, DEFAULT_RUN, 64)
     public = key.public()
     assert {name: public[name] for name in VERSION_3_FIELDS} == {
-        "run": list(DEFAULT_RUN), "directions": table.digest, "text_version": 0, "starts": "text", "payload_bits": 0,
+        "run": list(DEFAULT_RUN), "directions": table.digest, "text_version": 1, "starts": "text", "payload_bits": 0,
     }  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_a_run_that_is_none_is_refused(run: object) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("text_version", 1), ("text_version", True), ("text_version", "0"), ("text_version", None),
+        ("text_version", 2), ("text_version", True), ("text_version", "0"), ("text_version", None),
         ("starts", "prompt"), ("starts", 0), ("payload_bits", 16), ("payload_bits", False),
     ],
 )  # fmt: skip

@@ -31,7 +31,7 @@ def read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None
+        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); save it as UTF-8 first") from None
 
 
 def stdout() -> Console:
@@ -44,8 +44,8 @@ def stdout() -> Console:
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """A progress bar on stderr with the time left; shown on a terminal only."""
+def progress(shown: bool = True) -> Iterator[Progress]:
+    """A progress bar on stderr with the time left; shown on a terminal only, and not where `shown` is false."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -59,7 +59,7 @@ def progress() -> Iterator[Progress]:
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=console, disable=not console.is_terminal,
+        TextColumn("left"), TimeRemainingColumn(), console=console, disable=not (shown and console.is_terminal),
     ) as bar:  # fmt: skip
         yield bar
 

@@ -87,6 +87,15 @@ class Scheduler:
                 for _, future in live:
                     future.cancel()
                 return
+            self._take_turns(live)
+
+    def _take_turns(self, live: list[_Job]) -> None:
+        """Puts a full group behind the texts that wait: every text gets a sentence in turn, and none waits for whole texts."""
+        with self._lock:  # after `close` nobody would take them from the queue
+            if len(live) == self._group_size and not self._closed and not self._waiting.empty():
+                for job in live:
+                    self._waiting.put(job)
+                live.clear()
 
     def _fill(self, live: list[_Job], *, wait: bool) -> bool:
         """Adds waiting texts to a group; with `wait` an empty group waits for a text. False once no more will come."""

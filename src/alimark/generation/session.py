@@ -59,7 +59,7 @@ class Session:
         self.prompt, self.key, self.settings = prompt, key, settings
         self._turns = turns or ((Message("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
-        self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
+        self.text = Text(splitter(key.splitter, key.text_version) if key else splitter(DEFAULT_SPLITTER))
         self.ended: Ended | None = None
         self.seconds = 0.0
         self._progress = progress
@@ -76,6 +76,7 @@ class Session:
         self._cost: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._code_waves = 0
+        self._reported = 0  # characters of the text that `progress` was called with
         self._probably_over = False  # the model ended its text in the draw that was chosen last
         self._begin_sentence()
 
@@ -296,7 +297,8 @@ class Session:
         self._apply_ending()
         if self._progress and number == len(self.text.units):
             matches = self._matches[-1] if self._matches else 0
-            unit, piece, cost = self.text.units[-1], self.text.pieces[-1], self._cost
+            text, unit, cost = str(self.text), self.text.units[-1], self._cost
+            piece, self._reported = text[self._reported :], len(text)
             self._progress(MarkedSentence(number, unit, piece, matches, cost["candidates"], cost["tokens"]))
 
     def generation(self, llm: LLM) -> Generation:

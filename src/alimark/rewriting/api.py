@@ -75,7 +75,7 @@ class _Run:
         self._ready: deque[Session | tuple[int, AlimarkError]] = deque()
 
     def results(self) -> Finished:
-        over = _has_second_sentence(splitter(self._key.splitter))
+        over = _has_second_sentence(splitter(self._key.splitter, self._key.text_version))
         least = self._settings.asks_a_wave
         while True:  # a round ends when no request is left; its last answers may lead to another wave
             asked: dict[int, tuple[Session, int]] = {}

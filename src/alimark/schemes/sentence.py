@@ -25,7 +25,6 @@ from alimark.detection.pipeline import (
     deduplicate,
     embed_and_project,
     language_warnings,
-    normalise,
     split,
 )
 from alimark.detection.results import Detection
@@ -76,7 +75,7 @@ class SentenceRival(SentenceWatermark[Detection]):
         """The statistic of a text; `seen` has a row for each sentence, as the rule's `see` returns it."""
 
     def _split(self, text: str) -> SplitText:
-        split_text = split(normalise(text), self.key)
+        split_text = split(text, self.key)
         check_length(split_text, MAX_SENTENCES)
         return split_text
 

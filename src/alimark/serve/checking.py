@@ -223,7 +223,7 @@ class _Batch:
 
     def vectors_of(self, text: PreparedText) -> list[Vectors]:
         """The vectors of a text's units, as the pipeline takes them: one array for each version of the text."""
-        return [self.vectors[self.units.rows(text.unit_texts)]]
+        return [self.vectors[self.units.rows(version.units.texts)] for version in text.versions]
 
 
 _Embedded = tuple[_PreparedCheck, _Batch]
@@ -243,9 +243,9 @@ def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
 
 
 def _prepared_check(check: Check, future: Future[Answer], embedder: Embedder) -> _PreparedCheck:
-    groups: dict[tuple[str, bool], list[Key]] = {}
+    groups: dict[tuple[str, int, bool], list[Key]] = {}
     for key in check.keys:
-        groups.setdefault((key.splitter, key.soft), []).append(key)
+        groups.setdefault((key.splitter, key.text_version, key.soft), []).append(key)
     kinds = [
         _KeysOfAKind(keys, _prepared_text(check, widest_key(keys, check.settings), embedder))
         for keys in groups.values()

@@ -135,9 +135,9 @@ class _Rewrite:
     future: Future[Rewriting]
 
     def joins(self, other: _Rewrite) -> bool:
-        """Whether both can be rewritten in the same run: same settings, embedder and splitter."""
-        same_key = (self.key.fingerprint, self.key.splitter) == (other.key.fingerprint, other.key.splitter)
-        return same_key and self.settings == other.settings
+        """Whether both can be rewritten in the same run: same settings, embedder, splitter and text version."""
+        kinds = {(key.fingerprint, key.splitter, key.text_version) for key in (self.key, other.key)}
+        return len(kinds) == 1 and self.settings == other.settings
 
 
 class Rewriters:

@@ -9,7 +9,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from alimark.cli import attack, audit, bench, calibrate, demo, detect, fit, generate, keygen, models, rewrite, serve
+from alimark.cli import (
+    attack,
+    audit,
+    bench,
+    calibrate,
+    demo,
+    detect,
+    fit,
+    generate,
+    keygen,
+    models,
+    plugins,
+    rewrite,
+    serve,
+)
 from alimark.errors import AlimarkError
 
 _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
@@ -42,6 +56,7 @@ app.command("fit")(fit.fit)
 app.command("calibrate")(calibrate.calibrate)
 app.command("demo")(demo.demo)
 app.add_typer(models.app, name="models")
+app.add_typer(plugins.app, name="plugins")
 app.add_typer(bench.app, name="bench")
 app.add_typer(serve.app, name="serve")
 

@@ -103,7 +103,7 @@ def test_a_broken_package_is_named(install: Install) -> None:
 def test_a_scheme_without_parameters_is_refused(install: Install) -> None:
     install("bare", "class Bare: pass", schemes={"bare": "bare:Bare"})
     with pytest.raises(
-        KeyFileError, match="of the package bare 1.0 cannot be used: bare:Bare needs an attribute `Parameters`"
+        KeyFileError, match=r"of the package bare 1.0 cannot be used: bare:Bare needs an attribute `Parameters`"
     ):
         Key.generate(scheme="bare")
 
@@ -121,7 +121,7 @@ def test_a_name_is_given_once(install: Install) -> None:
 def test_a_built_in_name_is_not_taken_over(install: Install) -> None:
     install("thief", "x = 1", attacks={"delete": "thief:x"})
     assert load_attack("delete").name == "delete"
-    with pytest.raises(AttackError, match="thief 1.0 and one by alimark itself"):
+    with pytest.raises(AttackError, match=r"thief 1.0 and one by alimark itself"):
         alimark.attacks.names()
 
 

@@ -93,8 +93,8 @@ def test_a_plugin_that_fails_names_its_package(
     groups = ("embedders", "engines", "splitters", "attacks")
     install("bad", BAD, **{group: {"fails": "bad:fails", "nothing": "bad:nothing"} for group in groups})
     kind = "cannot be used: bad:fails is not a subclass" if load is load_attack else r"failed \(ZeroDivisionError"
-    with pytest.raises(error, match=f"'fails' of the package bad 1.0 {kind}"):
+    with pytest.raises(error, match=rf"'fails' of the package bad 1.0 {kind}"):
         load(name)
-    with pytest.raises(error, match="'nothing' of the package bad 1.0 cannot be used"):
+    with pytest.raises(error, match=r"'nothing' of the package bad 1.0 cannot be used"):
         load(name.replace("fails", "nothing"))
     assert isinstance(splitter("nupunkt"), Splitter), "built-in objects are not touched"

@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from alimark._util.deprecation import deprecation_message
 from alimark.cli import (
     attack,
     audit,
@@ -113,9 +114,10 @@ def _without_deprecated(words: list[str]) -> list[str]:
     batch = any(word.partition("=")[0] in ("--input", "--output") for word in words)
     if words[:1] != ["detect"] or not batch:
         return words
-    sys.stderr.write(
-        "note: `alimark detect --input` is deprecated; use `alimark audit`, which takes the same options\n"
+    message = deprecation_message(
+        "`alimark detect --input`", instead="`alimark audit`, which takes the same options", removed_in="0.3"
     )
+    sys.stderr.write(f"note: {message}\n")
     return ["audit", *words[1:]]
 
 

@@ -60,8 +60,13 @@ def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
     from alimark.text.normalising import statements
 
     yield from statements(detection.normalised)
-    if detection.normalised:
-        yield f"the text was read {detection.reading}"
+    if detection.normalised or detection.readings > 1:
+        cost = (
+            f" (the best of {detection.readings} readings, for which the p-value pays)"
+            if detection.readings > 1
+            else ""
+        )
+        yield f"the text was read {detection.reading}{cost}"
     if restructured := detection.restructured:
         dropped = ", ".join(f"{count} {why}" for why, count in restructured.dropped.items())
         best = f"restructuring {restructured.best}" if restructured.best else "the text as it is"

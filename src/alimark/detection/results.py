@@ -372,7 +372,7 @@ class AlignedDetection(Detection):
     def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
-        if self.normalised:
+        if self.normalised or self.readings > 1:
             content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
         if self.passages:
             content["passages"] = [asdict(passage) for passage in self.passages]

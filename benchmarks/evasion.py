@@ -29,6 +29,7 @@ import runpy
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -69,12 +70,22 @@ class Marked(NamedTuple):
 
     def key(self, embedder: Embedder) -> Key:
         """The key as `keygen` makes it today."""
-        return Key.generate(embedder=embedder, secret=self.secret, decision=self.kind)
+        return _key(embedder, self.kind, self.secret)
 
     def older_key(self, embedder: Embedder) -> Key:
         """The key of the same secret that reads a text as it stands."""
-        key = self.key(embedder)
-        return key.like(self.secret, text_version=0) if key.text_version else key
+        return _older_key(embedder, self.kind, self.secret)
+
+
+@lru_cache(64)
+def _key(embedder: Embedder, kind: str, secret_bytes: bytes) -> Key:
+    return Key.generate(embedder=embedder, secret=secret_bytes, decision=kind)
+
+
+@lru_cache(64)
+def _older_key(embedder: Embedder, kind: str, secret_bytes: bytes) -> Key:
+    key = _key(embedder, kind, secret_bytes)
+    return key.like(secret_bytes, text_version=0) if key.text_version else key
 
 
 def sentences_of(text: str) -> list[str]:
@@ -243,8 +254,8 @@ def marked_texts(options: argparse.Namespace, embedder: Embedder) -> dict[str, l
     if options.records:
         take_records(options, embedder)
     llm = None
-    texts: dict[str, list[Marked]] = {kind: [] for kind in KINDS}
-    for kind, number in itertools.product(KINDS, range(options.texts)):
+    texts: dict[str, list[Marked]] = {kind: [] for kind in options.kinds}
+    for kind, number in itertools.product(options.kinds, range(options.texts)):
         path = options.output / f"{kind}-{number}.json"
         if not path.exists():
             llm = llm or (StandInLLM() if options.stand_in else load_llm(options.llm))
@@ -345,6 +356,7 @@ def transformations_of(path: Path | None) -> dict[str, Transformation]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for texts and results")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--texts", type=int, default=20, help="texts of each kind")
     parser.add_argument("--sentences", type=int, default=16)
     parser.add_argument("--candidates", type=int, default=64)
@@ -367,7 +379,7 @@ def main() -> None:
         human = list(human_texts(options.human, options.texts, options.sentences))
         humans = {
             f"human, {kind}": [marked._replace(text=text) for text, marked in zip(human, kinds[kind], strict=False)]
-            for kind in KINDS
+            for kind in options.kinds
         }
         kinds = humans if options.human_only else kinds | humans
     results = {}
@@ -385,7 +397,9 @@ def main() -> None:
             f"; unmarked: {low * tests:.0f} to {high * tests:.0f} expected" if kind.startswith("human") else "",
             flush=True,
         )
-    write_whole(options.output / "results.json", json.dumps(results, indent=1).encode())
+    path = options.output / "results.json"
+    earlier = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    write_whole(path, json.dumps(earlier | results, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_A_TIME = 256
 _SOFT_TABLE_VALUES = 4_000_000
-"""Table entries of soft keys scored at a time, 32 MB: they have a table for every sentence and key."""
+"""Table entries scored at a time, 32 MB: soft keys and runs of pieces have a table for every unit and key."""
 
 
 def detect_keys(
@@ -172,7 +172,10 @@ def _score_keys(units: Units, vectors: Vectors, keys: Sequence[Key], settings: D
 
 def _batch_size(units: Units, key: Key) -> int:
     """The number of keys scored at a time."""
-    return max(1, _SOFT_TABLE_VALUES // (units.count * key.block_size * 64)) if key.soft else _KEYS_AT_A_TIME
+    if not key.soft and units.chances is None:
+        return _KEYS_AT_A_TIME
+    runs = 1 if units.chances is None else units.chances.shape[1]
+    return max(1, _SOFT_TABLE_VALUES // (units.count * runs * key.block_size * 64))
 
 
 def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: DetectionSettings) -> Floats | list[float]:

@@ -29,7 +29,6 @@ import runpy
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -70,22 +69,12 @@ class Marked(NamedTuple):
 
     def key(self, embedder: Embedder) -> Key:
         """The key as `keygen` makes it today."""
-        return _key(embedder, self.kind, self.secret)
+        return Key.generate(embedder=embedder, secret=self.secret, decision=self.kind)
 
     def older_key(self, embedder: Embedder) -> Key:
         """The key of the same secret that reads a text as it stands."""
-        return _older_key(embedder, self.kind, self.secret)
-
-
-@lru_cache(64)
-def _key(embedder: Embedder, kind: str, secret_bytes: bytes) -> Key:
-    return Key.generate(embedder=embedder, secret=secret_bytes, decision=kind)
-
-
-@lru_cache(64)
-def _older_key(embedder: Embedder, kind: str, secret_bytes: bytes) -> Key:
-    key = _key(embedder, kind, secret_bytes)
-    return key.like(secret_bytes, text_version=0) if key.text_version else key
+        key = self.key(embedder)
+        return key.like(self.secret, text_version=0) if key.text_version else key
 
 
 def sentences_of(text: str) -> list[str]:
@@ -337,14 +326,17 @@ def rows(
 ) -> Iterator[tuple[str, int, int]]:
     """For each transformation the numbers of texts found before and after."""
     vectors: Vectors = {}
+    keys = [(text.older_key(embedder), text.key(embedder)) for text in texts]
     for name, transformation in transformations.items():
         pairs = []
         for number, source in enumerate(texts):
             text = transformation(source.text)
-            fresh = hashlib.sha256(f"{name}/{number}".encode()).digest()
-            marked = source._replace(secret=fresh) if human else source
-            before = p_value(text, marked.older_key(embedder), embedder, vectors, today=False)
-            pairs.append((before, p_value(text, marked.key(embedder), embedder, vectors, today=True)))
+            older, key = keys[number]
+            if human:
+                fresh = hashlib.sha256(f"{name}/{number}".encode()).digest()
+                older, key = older.like(fresh), key.like(fresh)
+            before = p_value(text, older, embedder, vectors, today=False)
+            pairs.append((before, p_value(text, key, embedder, vectors, today=True)))
         yield name, sum(before <= FPR for before, _ in pairs), sum(after <= FPR for _, after in pairs)
 
 

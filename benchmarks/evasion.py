@@ -279,8 +279,9 @@ def take_records(options: argparse.Namespace, embedder: Embedder) -> None:
     for kind in options.kinds:
         if counts[kind] < options.texts:
             raise SystemExit(
-                f"{options.records} holds {counts[kind]} {kind} texts of {options.sentences} sentences and {options.candidates} "
-                "candidates under this seed; ask for fewer (--texts), or for others (--sentences, --candidates, --seed)"
+                f"{options.records} holds {counts[kind]} {kind} texts of {options.sentences} sentences and "
+                f"{options.candidates} candidates under this seed; ask for fewer (--texts), or for others (--sentences, "
+                "--candidates, --seed)"
             )
 
 

@@ -28,6 +28,9 @@ def test_rewrite_and_attacks(running: Running, tmp_path: Path) -> None:
         assert "rewritten" in rewriting["outcomes"], rewriting
         assert rewriting["text"] != text
         assert rewriting["key_id"] == running.key.id
+        assert rewriting["verdict"] in ("found", "not found", "too short to tell")
+        assert rewriting["p_value"] <= rewriting["p_value_before"]
+        assert [sentence["cosine"] for sentence in rewriting["moved_most"]] == sorted(rewriting["cosines"])[:2]
         for name in ("delete", "merge", "split", "reorder"):
             attacked = client.post("/v1/attack", json={"name": name, "input": text, "rate": 0.7, "seed": 1})
             assert attacked.status_code == 200, attacked.text

@@ -44,8 +44,8 @@ def stdout() -> Console:
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """A progress bar on stderr with the time left; shown on a terminal only."""
+def progress(shown: bool = True) -> Iterator[Progress]:
+    """A progress bar on stderr with the time left; shown on a terminal only, and not where `shown` is false."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -59,7 +59,7 @@ def progress() -> Iterator[Progress]:
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=console, disable=not console.is_terminal,
+        TextColumn("left"), TimeRemainingColumn(), console=console, disable=not (shown and console.is_terminal),
     ) as bar:  # fmt: skip
         yield bar
 

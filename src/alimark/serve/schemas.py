@@ -100,6 +100,7 @@ class Found(BaseModel):
     text_sha256: str | None = None
     passages: list[JsonObject] = []
     warnings: list[str] = []
+    normalised: list[str] = Field([], description="What normalisation changed in the text, a sentence for each kind.")
     record_id: str | None = None
     evidence: JsonObject | None = None
     error: Error | None = None
@@ -141,6 +142,32 @@ class Rewritten(BaseModel):
     cosines: list[float]
     outcomes: list[str]
     block_size: int
+    verdict: Literal["found", "not found", "too short to tell"] | None = Field(
+        None,
+        description="Whether the mark is found at a false-positive rate of 0.01; null if the detector was too busy.",
+    )
+    p_value: float | None = None
+    p_value_before: float | None = Field(None, description="The p-value of the text before it was rewritten.")
+    moved_most: list[JsonObject] = Field(description="The sentences whose meaning moved most, before and after.")
+
+
+ATTACKS = {
+    "delete": "delete sentences",
+    "merge": "merge sentences",
+    "split": "split sentences",
+    "reorder": "reorder sentences",
+    "synonyms": "replace words by synonyms",
+    "translate": "translate and translate back",
+}
+"""The attacks of the service, with what each does."""
+
+
+class AttackLabel(BaseModel):
+    """An attack that can be made."""
+
+    name: str
+    about: str
+    takes_rate: bool = Field(description="Whether the share to change can be chosen.")
 
 
 class Attack(Strict):
@@ -179,9 +206,10 @@ class NewKey(Strict):
     tenant: Label = ""
     model: Label = ""
     decision: Literal["hard", "soft"] = DEFAULT_DECISION
-    offsets: int = Field(
-        1, ge=1, le=MAX_OFFSETS, description="Number of secret positions in the key at which a text may start."
-    )
+    offsets: int | None = Field(
+        None, ge=1, le=MAX_OFFSETS,
+        description="Number of secret positions in the key at which a conversation may start. With 1, every text starts alike.",
+    )  # fmt: skip
     starts: Time | None = None
     ends: Time | None = None
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "soft"}]})

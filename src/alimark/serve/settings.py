@@ -77,6 +77,9 @@ class Settings:
     """Seconds within which a request body must arrive."""
     header_timeout: float = 15.0
     """Seconds within which the headers of a request must arrive."""
+    drain: float = 0.0
+    """Seconds for which a stopping server still accepts requests while /readyz says that it is draining, so that a proxy can
+    send new ones elsewhere."""
     shutdown: float = 120.0
     """Seconds that a stopping server waits for the requests in progress."""
     cors_origins: tuple[str, ...] = ()

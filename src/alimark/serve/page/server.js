@@ -25,6 +25,14 @@ async function send(path, options) {
   throw new Error(message + (wait ? ` Try again in ${wait} s.` : ""));
 }
 
+export async function get(path) {
+  return (await send(path, { method: "GET" })).json();
+}
+
+export async function remove(path) {
+  await send(path, { method: "DELETE" });
+}
+
 export async function post(path, body, signal) {
   const answer = await send(path, {
     method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" }, signal,

@@ -4,8 +4,9 @@
     python benchmarks/documents.py --marked marked --output documents
 
 Reports for each kind how many texts were found at a p-value of 0.01, and how many were read as they were written, up to white
-space; the others are listed with the first difference. Documents that are in the folder are kept: use an empty one. Needs LibreOffice, pandoc and Chromium; documents that need a program
-which is not installed are listed as missing (Debian: apt-get install libreoffice-writer hyphen-en-us pandoc chromium).
+space; the others are listed with the first difference. A document that is in the folder is kept, so that a stopped run goes on.
+Needs LibreOffice, pandoc and Chromium; documents that need a program which is not installed are listed as missing (Debian:
+apt-get install libreoffice-writer hyphen-en-us pandoc chromium).
 """
 
 from __future__ import annotations

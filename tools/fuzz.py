@@ -110,8 +110,8 @@ def documents(folder: Path) -> Iterator[Target]:
     def read(data: bytes) -> None:
         kind, _, content = data.partition(b"\n")
         name = kind.decode("ascii", "replace")
-        chosen = name if name in KINDS else KINDS[len(content) % len(KINDS)]
-        read_document(content, kind=chosen, max_characters=LARGEST)
+        expected = name if name in KINDS else KINDS[len(content) % len(KINDS)]
+        read_document(content, kind=expected, max_characters=LARGEST)
 
     yield read
 

@@ -17,6 +17,7 @@ from alimark import Key
 from alimark.cli.demo import HUMAN
 from alimark.testing import StandInEmbedder
 from commands import Run
+from small_documents import docx
 
 EMBEDDER = StandInEmbedder()
 
@@ -181,3 +182,19 @@ def test_windows_line_ends(run: Run, key_file: Path, marked_file: Path) -> None:
     lines = marked_file.read_text().replace(". ", ".\r\n")
     marked_file.write_bytes(lines.encode())
     assert run("detect", "-k", key_file, marked_file).status == 0
+
+
+def test_documents_and_addresses(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("selectolax")
+    text = marked_file.read_text()
+    menu = "<nav>" + "<a href=x>Home and News</a> " * 9 + "</nav>"
+    (tmp_path / "page.html").write_text(f"<title>T</title>{menu}<p>{text}")
+    (tmp_path / "letter.docx").write_bytes(docx(text))
+    done = run("detect", "-k", key_file, tmp_path / "page.html", tmp_path / "letter.docx", "--json")
+    assert done.status == 0, done.err
+    p_values = [record["p_value"] for record in json.loads(done.out)]
+    [plain] = [json.loads(run("detect", "-k", key_file, marked_file, "--json").out)["p_value"]]
+    assert p_values == [plain, plain]
+    assert "characters of menus" in done.err
+    done = run("detect", "-k", key_file, "https://example.org/page.html")
+    assert (done.status, "does not download pages" in done.err) == (2, True)

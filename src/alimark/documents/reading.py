@@ -121,7 +121,9 @@ def _ask_child(data: bytes, kind: str, most: int) -> dict[str, object]:
             command, input=data, capture_output=True, timeout=_WALL_SECONDS, check=False, env=environment
         )
     except subprocess.TimeoutExpired:
-        raise TextError(too_long) from None
+        raise TextError(
+            f"the {kind} file was not read within {_WALL_SECONDS} seconds; try again when the machine is less busy, or split it"
+        ) from None
     if process.returncode in (-getattr(signal, "SIGXCPU", 0), -getattr(signal, "SIGKILL", 0)):
         raise TextError(too_long)
     try:

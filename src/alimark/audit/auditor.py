@@ -145,10 +145,10 @@ class Auditor:
 
 
 def _groups(keys: Sequence[Key]) -> list[list[Key]]:
-    """Groups of keys that can share embeddings and kernel: AliMark's by embedder, splitter and decision, others alone."""
+    """Groups of keys that can share embeddings and kernel: AliMark's by embedder, way of reading and decision, others alone."""
     groups: dict[object, list[Key]] = {}
     for key in keys:
-        alike = (key.fingerprint, key.splitter, key.soft) if aligns(key.scheme) else key.id
+        alike = (key.fingerprint, key.splitter, key.text_version, key.soft) if aligns(key.scheme) else key.id
         groups.setdefault(alike, []).append(key)
     return list(groups.values())
 

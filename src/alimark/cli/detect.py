@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from alimark.detection.stats.p_values import RandomKeys
     from alimark.keys.key import Key
 
-Files = Annotated[list[str] | None, typer.Argument(help="Text files; - reads standard input.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Documents: text, PDF, DOCX, ODT, HTML, EPUB, RTF, Markdown or e-mail files; - reads standard input. "
+        "Web addresses are not fetched."
+    ),
+]
 ReportFile = Annotated[Path | None, typer.Option(help="Write the evidence to this file as JSON.")]
 Answers = dict[str, "list[Detection] | AlimarkError"]
 
@@ -45,7 +51,11 @@ def detect(
     there is no threshold to tune. "not found" does not mean that a person
     wrote the text. For many documents, use `alimark audit`.
 
+    Of a web page the article is read, of a PDF file the text without running
+    heads; what was left out is said on stderr (docs/documents.md).
+
         alimark detect -k key.json text.txt
+        alimark detect -k key.json report.docx page.html paper.pdf
         alimark detect -k keys/ text.txt              # which of several keys
         alimark detect -k key.json --excerpt page.txt # a passage in other text
         alimark detect -k key.json --restructure learned+single \\

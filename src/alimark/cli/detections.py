@@ -57,6 +57,11 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
 
 
 def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
+    from alimark.text.normalising import statements
+
+    yield from statements(detection.normalised)
+    if detection.normalised:
+        yield f"the text was read {detection.reading}"
     if restructured := detection.restructured:
         dropped = ", ".join(f"{count} {why}" for why, count in restructured.dropped.items())
         best = f"restructuring {restructured.best}" if restructured.best else "the text as it is"
@@ -71,7 +76,7 @@ def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
 
 def p_text(detection: Detection) -> str:
     """The p-value as text; `<=` where no random key scored as high, so that it is only a bound."""
-    floor = detection.keys_tried / (detection.draws + 1) if detection.draws else 0.0
+    floor = detection.keys_tried * detection.readings / (detection.draws + 1) if detection.draws else 0.0
     exact = detection.p_value > floor or detection.stopped_early
     text = f"{detection.p_value:.3g}" if exact else f"<= {detection.p_value:.2g}"
     return text if detection.p_tail is None else f"{text} (tail estimate {detection.p_tail:.1g})"

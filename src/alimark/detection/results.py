@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
 Part = Literal["left", "right"]
+Reading = Literal["as it stands", "normalised", "by clauses"]
+"""How a text was read before it was split (docs/reading.md)."""
 Answer = Literal["found", "not found", "too short to tell"]
 Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]
 
@@ -185,6 +187,9 @@ class Detection:
     stopped_early: bool = False
     warnings: tuple[str, ...] = ()
     keys_tried: int = 1
+    """The number of keys that were tried on the text; the p-values are multiplied by it."""
+    readings: int = 1
+    """The number of ways in which the text was read (docs/reading.md); the p-values are multiplied by it."""
     p_least: float = 0.0
     """The least p-value that a text of this length can have, where the scheme knows it."""
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -224,7 +229,7 @@ class Detection:
         return {}
 
     def _decide(self, fpr: float) -> Verdict:
-        draws = draws_for(fpr) * self.keys_tried
+        draws = draws_for(fpr) * self.keys_tried * self.readings
         if self.p_value <= fpr:
             return Verdict("found")
         if self.draws and self.above + self.ties == 0:
@@ -341,6 +346,10 @@ class AlignedDetection(Detection):
     """Bits of whole sentences that rounding on another backend might flip."""
     offsets: int = 1
     """The number of blocks that the text may begin with; the p-value pays for the search over them."""
+    normalised: dict[str, int] = field(default_factory=dict)
+    """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
+    reading: Reading = "as it stands"
+    """How the text was read; where it was read in several ways, the one with the smallest p-value."""
     restructured: Restructured | None = None
     """A chat model's restructurings of the text, where it was asked; the alignment may be that of one of them."""
     sentences_needed: Callable[[float], int | None] = field(repr=False, compare=False)
@@ -363,6 +372,8 @@ class AlignedDetection(Detection):
     def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
+        if self.normalised:
+            content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
         if self.passages:
             content["passages"] = [asdict(passage) for passage in self.passages]
         if self.restructured:

@@ -266,8 +266,8 @@ _CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
     ("mark", lambda pair: _asks(pair.unit) != _asks(pair.before)),
     ("numbers", _numbers_moved),
     ("negation", _negation_moved),
-    ("persons", _persons_moved),
     ("names", _names_moved),
+    ("persons", _persons_moved),
 )
 
 

@@ -104,12 +104,14 @@ def recipes(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def documents(folder: Path) -> Iterator[Target]:
-    from alimark.serve.extract import KINDS, extract
+    from alimark.documents.kinds import KINDS
+    from alimark.documents.reading import read_document
 
     def read(data: bytes) -> None:
+        """The first line of an input is the kind that a client declares."""
         kind, _, content = data.partition(b"\n")
         name = kind.decode("ascii", "replace")
-        extract(content, name if name in KINDS else KINDS[len(content) % len(KINDS)], LARGEST)
+        read_document(content, kind=name if name in KINDS else None, max_characters=LARGEST)
 
     yield read
 

@@ -26,7 +26,6 @@ BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to 
 BATCH_DOCUMENTS = 64
 _UNEXPECTED = 20
 """Documents in a row that may fail with an unexpected exception; then the program is at fault, and the audit ends."""
-_NOT_KEPT = ("text", "prompt", "sentences")
 
 Answer = Detection | AlimarkError
 Load = Callable[[str], "Embedder"]
@@ -203,17 +202,3 @@ def answers(
     ]
     detections = iter(auditor.answer(sound, draws))
     return [wrong or next(detections) for wrong in flaws]
-
-
-def answer_record(
-    document_id: str, record: Record | RecordError, answer: Answer, keys: Sequence[Key], field: str = "text"
-) -> Record:
-    """Returns the line of a document in the output: the fields of its record, except its text, and the answer."""
-    kept = {}
-    if not isinstance(record, RecordError):
-        kept = {name: value for name, value in record.items() if name not in (*_NOT_KEPT, field)}
-    if isinstance(answer, AlimarkError):
-        key = {"key_id": keys[0].id} if len(keys) == 1 else {}
-        return kept | {"id": document_id, **key, "failed": True, "error": str(answer)}
-    tried = {} if answer.keys_tried == 1 else {"keys_tried": answer.keys_tried}
-    return kept | {"id": document_id, **answer.record(), **tried}

@@ -105,8 +105,9 @@ def audit(
 ) -> None:
     """Tell which of many documents carry the mark of a key, at a false discovery rate.
 
-    Every document gets a p-value. The summary counts those up to --fpr, and
-    those found at the false discovery rate --fdr. A run that was stopped
+    Every document gets a p-value and a q-value; it is found where the
+    q-value is at most --fdr, the false discovery rate. Fields of the input
+    are kept under `input` and never read as results. A run that was stopped
     continues when the same command is started again.
 
         alimark audit -k key.json docs.jsonl -o found.jsonl
@@ -203,7 +204,7 @@ def _documents(inputs: list[str], output: Path, how: CorpusOptions) -> Iterable[
         source = Path(inputs[0])
         if output.exists() and output.samefile(source):
             raise AlimarkError("--output must be another file than --input")
-        return JsonlDocuments(source, how.text_field)
+        return JsonlDocuments(source, how.text_field, how.max_document)
     from alimark.scale.audit import CorpusDocuments
 
     for name in inputs:

@@ -56,13 +56,32 @@ def test_not_found_is_1(run: Run, key_file: Path, marked_file: Path, tmp_path: P
     assert "sentences would be needed" in done.out
 
 
-def test_json_and_report(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
-    done = run("detect", "-k", key_file, marked_file, "--json", "--report", tmp_path / "r.json", "--draws", 300)
-    shown, report = json.loads(done.out), json.loads((tmp_path / "r.json").read_text())
-    assert shown["verdict"] == report["verdict"] == "found"
-    assert report["draws"] == 300
-    assert report["key_id"] == Key.load(key_file).id
-    assert base_secret(key_file) not in (tmp_path / "r.json").read_text() + done.out
+def test_json_and_evidence(
+    run: Run, key_file: Path, marked_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALIMARK_SIGNING_KEY", str(tmp_path / "signing-key.pem"))
+    report, human = tmp_path / "r.json", human_file(tmp_path)
+    done = run("detect", "-k", key_file, marked_file, human, "--json", "--report", report, "--draws", 300)
+    shown, evidence = json.loads(done.out), json.loads(report.read_text())
+    assert shown[0]["verdict"] == evidence["texts"][0]["result"]["verdict"] == "found"
+    assert evidence["texts"][1]["result"]["draws"] == 300
+    assert evidence["texts"][0]["result"]["key_id"] == Key.load(key_file).id
+    assert base_secret(key_file) not in report.read_text() + done.out
+    done = run("verify", report, marked_file, human, "-k", key_file)
+    assert (done.status, done.out.count("passed: "), done.err) == (0, 7, "")
+    page = tmp_path / "r.html"
+    assert run("detect", "-k", key_file, marked_file, "--report", page).status == 0
+    done = run("verify", page, marked_file)
+    assert (done.status, "not computed again" in done.err) == (0, True)
+    assert run("verify", page, human, "-k", key_file).status == 1
+    Key.generate(embedder=EMBEDDER, decision="hard").save(tmp_path / "other.json")
+    assert run("verify", page, marked_file, "-k", tmp_path / "other.json").status == 1
+    monkeypatch.setenv("ALIMARK_SIGNING_KEY", str(tmp_path / "elsewhere.pem"))
+    done = run("verify", page, marked_file)
+    assert (done.status, "--signer" in done.out) == (1, True)
+    assert run("verify", page, marked_file, "--signer", evidence["signer"]["fingerprint"]).status == 0
+    assert run("verify", page).status == 2
+    assert run("verify", marked_file, marked_file).status == 2
 
 
 def test_standard_input(key_file: Path, marked_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +143,8 @@ def test_missing_files_and_contradictions(run: Run, key_file: Path, marked_file:
         ["-k", key_file, marked_file, "--restructure", "x,y"],
         ["-k", key_file, marked_file, "--fpr", "0"],
         ["-k", key_file, marked_file, "--null", "mine"],
-        ["-k", key_file, marked_file, marked_file, "--report", tmp_path / "r.json"],
+        ["-k", key_file, marked_file, "--report", tmp_path / "r.pdf"],
+        ["-k", key_file, "-", "--report", tmp_path / "r.json"],
     ):
         (tmp_path / "empty").mkdir(exist_ok=True)
         done = run("detect", *words)

@@ -41,7 +41,7 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
     best = ranked[0]
     z = "" if best.z is None else f", z {best.z:.2f}"
     keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
-    yield f"p {p_text(best)}, score {best.score:.2f}{z}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
+    yield f"p {best.p_text}, score {best.score:.2f}{z}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
     if verdict == "too short to tell":
         if isinstance(best, AlignedDetection):
             need = f"about {verdict.needed}" if verdict.needed else "more than 40"
@@ -51,7 +51,7 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
     for name, value in best.evidence.items():
         yield f"{name.replace('_', ' ')}: {value}"
     for other in ranked[1:]:
-        yield f"next: key {other.key_id}, p {p_text(other)}, score {other.score:.2f}"
+        yield f"next: key {other.key_id}, p {other.p_text}, score {other.score:.2f}"
     if isinstance(best, AlignedDetection):
         yield from _aligned_lines(best)
 
@@ -67,14 +67,6 @@ def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
         yield f"passage: {where}, p {passage.p_value:.3g}"
     if detection.near_flips:
         yield f"{detection.near_flips} bits lie within 1e-4 of a flip"
-
-
-def p_text(detection: Detection) -> str:
-    """The p-value as text; `<=` where no random key scored as high, so that it is only a bound."""
-    floor = detection.keys_tried / (detection.draws + 1) if detection.draws else 0.0
-    exact = detection.p_value > floor or detection.stopped_early
-    text = f"{detection.p_value:.3g}" if exact else f"<= {detection.p_value:.2g}"
-    return text if detection.p_tail is None else f"{text} (tail estimate {detection.p_tail:.1g})"
 
 
 _LONGEST_BAR = 16

@@ -237,6 +237,17 @@ class Detection:
     def _not_found(self, fpr: float) -> Verdict:
         return Verdict("too short to tell" if self.p_least * self.keys_tried > fpr else "not found")
 
+    @property
+    def at_floor(self) -> bool:
+        """Whether no random key scored as high, so that the p-value is only an upper bound."""
+        return bool(self.draws) and not self.stopped_early and self.above + self.ties == 0
+
+    @property
+    def p_text(self) -> str:
+        """The p-value as it is shown to people: "0.0123", or "<= 0.001" where it is only an upper bound."""
+        text = f"<= {self.p_value:.2g}" if self.at_floor else f"{self.p_value:.3g}"
+        return text if self.p_tail is None else f"{text} (tail estimate {self.p_tail:.1g})"
+
     def to_dict(self) -> JsonObject:
         """All fields, ready for JSON."""
         return asdict(self)
@@ -313,7 +324,7 @@ class Detection:
     def _repr_html_(self) -> str:
         z = "" if self.z is None else f", z {self.z:.2f}"
         return (
-            f"<p><b>{self.verdict()}</b>: p = {self.p_value:.4g}, score {self.score:.2f}{z}, "
+            f"<p><b>{self.verdict()}</b>: p {html.escape(self.p_text)}, score {self.score:.2f}{z}, "
             f"{len(self.sentences)} sentences, key {self.key_id}</p>"
         )
 

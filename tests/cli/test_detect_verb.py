@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -13,10 +14,13 @@ import alimark
 import alimark.detection.pipeline
 import alimark.embedding.loading
 import alimark.llm
-from alimark import Key
+from alimark import AliMark, Key
 from alimark.cli.demo import HUMAN
+from alimark.cli.detections import alignment_table
 from alimark.testing import StandInEmbedder
+from alimark.text.splitting import splitter
 from commands import Run
+from fixed_texts import unmarked
 
 EMBEDDER = StandInEmbedder()
 
@@ -45,7 +49,7 @@ def test_the_bar_of_agreed_bits_has_at_most_16_cells(run: Run, key_file: Path, m
     bars = re.findall(r"([■·]+) (\d+)/(\d+)", done.out)
     assert len(bars) >= 8
     for bar, agreed, bits in bars:
-        assert (len(bar), int(bits)) == (min(size, 16), size)
+        assert (len(bar), int(bits)) == (min(size, 16), size)  # a pipe counts as 160 columns
         assert bar.count("■") == round(int(agreed) * len(bar) / size)
 
 
@@ -107,6 +111,47 @@ def test_whose_key(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) 
     assert best["key_id"] == Key.load(key_file).id
     assert best["keys_tried"] == 6
     assert len(best["next_best"]) == 2
+
+
+def test_long_texts_are_searched_for_passages_without_an_option(
+    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
+) -> None:
+    other = " ".join(unmarked(60, 3))
+    mixed = human_file(tmp_path, f"{other} {marked_file.read_text()} {other}")
+    done = run("detect", "-k", key_file, mixed)
+    assert done.status == 0
+    assert "the p-value pays for both" in done.out
+    assert re.search(r"passage: sentences 6\d to 7\d, .*, p <= 0.002\n", done.out)
+    assert run("detect", "-k", key_file, mixed, "--no-excerpt").status == 1
+
+
+def test_the_alignment_is_shown_where_the_mark_was_found_or_if_asked_for(
+    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
+) -> None:
+    human = human_file(tmp_path, " ".join(unmarked(12, 3)))
+    assert "bits agreed" not in run("detect", "-k", key_file, human).out
+    assert "bits agreed" in run("detect", "-k", key_file, human, "--alignment").out
+    assert "bits agreed" not in run("detect", "-k", key_file, marked_file, "--no-alignment").out
+
+
+def test_found_in_a_short_text_carries_a_caveat(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    short = " ".join(splitter(Key.load(key_file).splitter).units(marked_file.read_text())[:5])
+    done = run("detect", "-k", key_file, human_file(tmp_path, short))
+    assert ": found" in done.out
+    assert "reliably found from about 6 on" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_alignment_fits_the_terminal(key_file: Path, marked_file: Path, width: int) -> None:
+    from rich.console import Console
+
+    detection = AliMark(Key.load(key_file), embedder=EMBEDDER).detect(marked_file.read_text())
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(alignment_table(detection, width))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].split() == ["block", "sentence", "move", "bits", "agreed", "marked", "text"]
+    assert all(re.search(r"\d+/8 +\d+% +\S", line) for line in lines[1:13])
 
 
 def test_excerpt(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:

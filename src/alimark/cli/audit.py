@@ -80,7 +80,7 @@ def audit(
     output: Output = None,
     fpr: options.Fpr = 0.01,
     fdr: Fdr = 0.05,
-    excerpt: options.Excerpt = False,
+    excerpt: options.Excerpt = None,
     restructure: options.Restructure = "single",
     llm: options.DetectionModel = None,
     variants: options.Variants = 4,

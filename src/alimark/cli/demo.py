@@ -187,4 +187,4 @@ def _print(prompt: str, text: str, rows: list[Row]) -> None:
         )  # fmt: skip
     console.print(table)
     console.print("\nHow the changed text is aligned with the key:")
-    console.print(detections.alignment_table(rows[1].detection))
+    console.print(detections.alignment_table(rows[1].detection, console.width))

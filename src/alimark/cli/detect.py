@@ -24,6 +24,14 @@ ReportFile = Annotated[
         "`alimark verify` checks both."
     ),
 ]
+Alignment = Annotated[
+    bool | None,
+    typer.Option(
+        "--alignment/--no-alignment",
+        help="Show how the sentences were aligned with the key, and the probability of each to carry the mark.",
+        show_default="for a single text in which the mark was found",
+    ),
+]
 Calibration = Annotated[
     Path | None,
     typer.Option(help="Output of `alimark calibrate --json` under the same key, which the evidence then contains."),
@@ -35,7 +43,7 @@ def detect(
     key: options.KeyFiles,
     files: Files = None,
     fpr: options.Fpr = 0.01,
-    excerpt: options.Excerpt = False,
+    excerpt: options.Excerpt = None,
     restructure: options.Restructure = "single",
     llm: options.DetectionModel = None,
     variants: options.Variants = 4,
@@ -46,17 +54,18 @@ def detect(
     max_blocks: options.MaxBlocks = 100,
     report: ReportFile = None,
     calibration: Calibration = None,
+    alignment: Alignment = None,
     as_json: options.JsonOutput = False,
 ) -> None:
     """Tell whether a text carries the mark of a key, with a p-value and the alignment behind it.
 
     The p-value is the share of random keys that score as high on this text, so
     there is no threshold to tune. "not found" does not mean that a person
-    wrote the text. For many documents, use `alimark audit`.
+    wrote the text. Texts of more than 60 sentences are searched for marked
+    passages, too. For many documents, use `alimark audit`.
 
         alimark detect -k key.json text.txt
         alimark detect -k keys/ text.txt              # which of several keys
-        alimark detect -k key.json --excerpt page.txt # a passage in other text
         alimark detect -k key.json text.txt --report evidence.html
         alimark detect -k key.json --restructure learned+single \\
             --llm openai:http://localhost:8000/v1 text.txt
@@ -76,7 +85,7 @@ def detect(
     answers = _answers(files, keys, settings, llm)
     if report is not None:
         evidence_files.write(report, answers, keys, fpr, calibration)
-    raise typer.Exit(_print(answers, fpr, as_json))
+    raise typer.Exit(_print(answers, fpr, as_json, alignment))
 
 
 def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> Answers:
@@ -109,13 +118,13 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
     return answers
 
 
-def _print(answers: Answers, fpr: float, as_json: bool) -> int:
+def _print(answers: Answers, fpr: float, as_json: bool, alignment: bool | None) -> int:
     """Prints the answers and returns the exit status."""
     sound = {name: answer for name, answer in answers.items() if not isinstance(answer, AlimarkError)}
     if as_json:
         _print_json(answers, fpr)
     else:
-        detections.print_detections(sound, fpr)
+        detections.print_detections(sound, fpr, alignment)
     for name, answer in answers.items():
         if isinstance(answer, AlimarkError):
             show.note(f"error: {answer}" if str(answer).startswith(name) else f"error: {name}: {answer}")

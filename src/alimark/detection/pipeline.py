@@ -27,6 +27,7 @@ from alimark.detection.building import EmbedderIdentity, Statistic, build_detect
 from alimark.detection.excerpts import passages, score_excerpt
 from alimark.detection.results import AlignedDetection, aligned_steps
 from alimark.detection.scoring import Score, score_table, scoring
+from alimark.detection.sentence_chances import sentence_chances
 from alimark.detection.settings import (
     LONG_TEXT,
     MAX_EXCERPT_SENTENCES,
@@ -122,7 +123,7 @@ def make_units(split_text: SplitText, key: Key, settings: DetectionSettings) -> 
 def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> PreparedText:
     """Normalises and splits a text and makes its units; raises AlimarkError where the text is empty or too long."""
     split_text = split(normalise(text), key)
-    if settings.search == "excerpt":
+    if "excerpt" in settings.searches(len(split_text.sentences)):
         check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)
     else:
         check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
@@ -269,11 +270,45 @@ def detect_signals(
     text: PreparedText, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
 ) -> AlignedDetection:
     """All stages after the projection: score, significance, describe."""
+    if settings.search == "auto":
+
+        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
+            return [detect_signals(text, signals, key, embedder, chosen)]
+
+        return search_in_turn(len(text.sentences), settings, search)[0]
     if settings.stop_after is None and len(text.sentences) > LONG_TEXT:
         settings = replace(settings, stop_after=_EARLY_STOP)
     scored = score(signals, key, settings)
     significance = significance_of(scored.raw, scored.null_scores, settings)
     return describe(text, signals, scored, significance, key, embedder, settings)
+
+
+def search_in_turn(
+    sentences: int, settings: DetectionSettings, search: Callable[[DetectionSettings], list[AlignedDetection]]
+) -> list[AlignedDetection]:
+    """Searches a text as a whole and then, where that shows no mark, for passages; the p-values pay for both.
+
+    The p-values stay valid although the second search is left out where the first succeeds: at any level, each of the two
+    contributes at most half of it.
+
+    Args:
+        sentences: The number of sentences of the text.
+        settings: Settings with search="auto".
+        search: Searches with the settings that it is given, and returns detections, best first.
+
+    Returns:
+        The detections of the better search.
+    """
+    searches = settings.searches(sentences)
+    best: list[AlignedDetection] = []
+    for number, kind in enumerate(searches, 1):
+        detections = search(replace(settings, search=kind))
+        paid = [detection.of_searches(searches, settings) for detection in detections]
+        if not best or paid[0].p_value < best[0].p_value:
+            best = paid
+        if number < len(searches) and best[0].p_value <= settings.passage_fpr:
+            break
+    return best
 
 
 def describe(
@@ -289,6 +324,11 @@ def describe(
     excerpt = settings.search == "excerpt"
     steps, marked = passages(signals[0], scored, significance, key, settings) if excerpt else (scored.steps, ())
     aligned = signals[scored.variant]
+    ranges = [(passage.first - 1, passage.last) for passage in marked] if excerpt else [(0, len(aligned.packed))]
+
+    def chances() -> list[float]:
+        return list(sentence_chances(aligned, steps, ranges, key, scoring(key, settings)))
+
     make = partial(
         AlignedDetection,
         decision=key.decision,
@@ -299,6 +339,7 @@ def describe(
         offsets=key.offsets,
         restructured=text.restructured and replace(text.restructured, best=scored.variant + text.replaced),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
+        compute_chances=None if text.variants else chances,
     )
     z = None if excerpt or key.soft else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)

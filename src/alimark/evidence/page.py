@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from html import escape
 
 from alimark._util.json_types import JsonObject
+from alimark.detection.results import LIKELY, PERHAPS
 
 _START = '<script type="application/json" id="evidence">'
 _END = "</script>"
@@ -98,14 +99,10 @@ def _text_parts(entry: JsonObject) -> Iterator[str]:
         ("p-value", f"{entry['p_value_shown']}. {entry['p_value_explained']}"),
         ("score", f"{result['score']:.2f} standard deviations above the mean of random keys"),
     ]
-    rows += [("passage", _passage(passage)) for passage in result.get("passages", ())]
+    rows += [("passage", passage) for passage in entry["passages"]]
     yield _table(rows)
     yield from _sentence_parts(entry)
     yield "</section>"
-
-
-def _passage(passage: JsonObject) -> str:
-    return f"sentences {passage['first']} to {passage['last']}, p {passage['p_value']:.3g}"
 
 
 def _sentence_parts(entry: JsonObject) -> Iterator[str]:
@@ -115,13 +112,13 @@ def _sentence_parts(entry: JsonObject) -> Iterator[str]:
         return
     yield "<h3>The sentences that probably carry the mark</h3>"
     yield (
-        '<p class="small">Green: probability of 90% or more; yellow: 50% or more; measured against what random keys give for '
-        "the same sentence.</p>"
+        f'<p class="small">Green: a probability of {100 * LIKELY:.0f}% or more; yellow: {100 * PERHAPS:.0f}% or more; '
+        "measured against what random keys give for the same sentence.</p>"
     )
     spans = []
     for sentence in sentences:
         chance = sentence["chance"]
-        colour = ' class="likely"' if chance >= 0.9 else ' class="perhaps"' if chance >= 0.5 else ""
+        colour = ' class="likely"' if chance >= LIKELY else ' class="perhaps"' if chance >= PERHAPS else ""
         title = f"sentence {sentence['number']}: {100 * chance:.0f}%"
         spans.append(f'<span{colour} title="{title}">{_safe(sentence["text"])}</span>')
     yield f'<p class="sentences">{" ".join(spans)}</p>'

@@ -105,6 +105,15 @@ def _public(key: Key) -> JsonObject:
 
 def _text_evidence(document: Examined, fpr: float) -> JsonObject:
     detection = document.detection
+    caveat, sentences = "", []
+    passages: list[str] = []
+    if isinstance(detection, AlignedDetection):
+        passages = [
+            f"sentences {passage.first} to {passage.last}, p {detection.passage_p_text(passage)}"
+            for passage in detection.passages
+        ]
+        caveat = detection.caveat(fpr)
+        sentences = _sentences(detection) if detection.verdict(fpr).found else []
     return {
         "document": {
             "name": document.name,
@@ -113,10 +122,24 @@ def _text_evidence(document: Examined, fpr: float) -> JsonObject:
             "modified": None if document.modified is None else document.modified.isoformat(timespec="seconds"),
         },
         "statement": statement(detection, document.name, fpr),
+        "caveats": [caveat] if caveat else [],
+        "passages": passages,
         "p_value_explained": p_value_explained(detection),
         "p_value_shown": detection.p_text,
+        "sentences": sentences,
         "result": detection.report(fpr),
     }
+
+
+def _sentences(detection: AlignedDetection) -> list[JsonObject]:
+    """The sentences with their probabilities of carrying the mark; of passages, two more sentences on either side."""
+    chances = detection.sentence_chances
+    near = {n for passage in detection.passages for n in range(passage.first - 2, passage.last + 3)}
+    numbers = [number for number in range(1, len(chances) + 1) if not near or number in near]
+    return [
+        {"number": number, "chance": round(chances[number - 1], 3), "text": detection.sentences[number - 1]}
+        for number in numbers
+    ]
 
 
 def statement(detection: Detection, name: str, fpr: float) -> str:
@@ -155,6 +178,8 @@ def p_value_explained(detection: Detection) -> str:
             f"Of {detection.draws:,} random keys none scored as high on this very text as the key did, so that the p-value "
             "is an upper bound."
         )
+    if isinstance(detection, AlignedDetection) and len(detection.searched) > 1:
+        text += " It is multiplied by 2, because both the whole text and its passages were searched."
     if detection.keys_tried > 1:
         text += f" It is multiplied by {detection.keys_tried:,}, the number of keys that were tried."
     return text

@@ -15,18 +15,22 @@ import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder
 from alimark._util.jsonl import read_jsonl
 from alimark.bench.models import secret
-from alimark.calibration.human_text import human_texts
+from alimark.calibration.human_text import read_texts
 from alimark.calibration.rates import LEVELS, binomial_interval
+from alimark.scale.cache import RememberingEmbedder
 from alimark.text.splitting import splitter
 
 SEED = 3
-KINDS: dict[str, dict[str, object]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3}}
+STEP = 20
+"""Sentences between the beginnings of two long human texts. They overlap, so that less is embedded; each has a key of its own."""
+KINDS: dict[str, dict[str, Any]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3}}
 
 
 def marked(records: Path, mark_of: dict[str, AliMark], count: int) -> Iterator[tuple[str, AliMark, list[str]]]:
@@ -36,8 +40,9 @@ def marked(records: Path, mark_of: dict[str, AliMark], count: int) -> Iterator[t
     for _, record in read_jsonl(records):
         if not isinstance(record, dict) or record.get("scheme") != "alimark" or len(record["sentences"]) != 12:
             continue
-        for kind, options in KINDS.items():
-            key = Key.generate(secret=secret(SEED, record["prompt"]), embedder=embedder, **options)  # type: ignore[arg-type]
+        for kind in mark_of:
+            options = KINDS[kind]
+            key = Key.generate(secret=secret(SEED, record["prompt"]), embedder=embedder, **options)
             if key.id == record["key_id"] and counts[kind] < count:
                 counts[kind] += 1
                 yield kind, AliMark(key, embedder=embedder), record["sentences"]
@@ -49,16 +54,19 @@ def main() -> None:
     parser.add_argument("--human", type=Path, nargs="+", required=True)
     parser.add_argument("--passages", type=int, default=3, help="marked texts of each kind of key")
     parser.add_argument("--long", type=int, default=1600, help="human sentences around each")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--texts", type=int, default=200, help="long human texts")
     parser.add_argument("--sentences", type=int, default=120, help="sentences of a long human text")
     args = parser.parse_args()
-    embedder = load_embedder("all-MiniLM-L6-v2")
+    embedder = RememberingEmbedder(load_embedder("all-MiniLM-L6-v2"), 512)
     marks = {
         kind: AliMark(Key.generate(embedder=embedder, **options), embedder=embedder) for kind, options in KINDS.items()
-    }  # type: ignore[arg-type]
+    }
     cutter = splitter(next(iter(marks.values())).key.splitter)
-    sentences = [sentence for text in human_texts(args.human) for sentence in cutter.units(text)]
-    print(f"{len(sentences):,} human sentences")
+    texts = [text for together in zip(*map(read_texts, args.human), strict=False) for text in together]
+    sentences: list[str] = []
+    while len(sentences) < args.texts * STEP + args.sentences:
+        sentences += cutter.units(texts.pop(0))
     _passages(args, marks, sentences)
     _human(args, marks, sentences)
 
@@ -66,8 +74,7 @@ def main() -> None:
 def _passages(args: argparse.Namespace, marks: dict[str, AliMark], sentences: list[str]) -> None:
     for number, (kind, mark, passage) in enumerate(marked(args.records, marks, args.passages)):
         start = 37 + 211 * number % (args.long - 100)
-        first = number * args.long % (len(sentences) - args.long)
-        around = sentences[first : first + args.long]
+        around = sentences[: args.long]
         text = " ".join([*around[:start], *passage, *around[start:]])
         began = time.perf_counter()
         detection = mark.detect(text, search="auto")
@@ -77,17 +84,19 @@ def _passages(args: argparse.Namespace, marks: dict[str, AliMark], sentences: li
         print(
             f"{kind}: 12 sentences at {start + 1}-{start + 12} of {len(detection.sentences)}: {detection.verdict()}, "
             f"p {detection.p_text}, passages {places or 'none'}, {int((chances >= 0.5).sum())} sentences with 50% or more, "
-            f"{seconds:.1f} s"
+            f"{seconds:.1f} s",
+            flush=True,
         )
 
 
 def _human(args: argparse.Namespace, marks: dict[str, AliMark], sentences: list[str]) -> None:
     for kind, like in marks.items():
-        p_values, chances = [], []
+        p_values: list[float] = []
+        chances: list[float] = []
         for number in range(args.texts):
             secret_bytes = hashlib.sha256(f"alimark/long texts/{number}".encode()).digest()
             mark = AliMark(like.key.like(secret_bytes), embedder=like.embedder)
-            first = number * args.sentences % (len(sentences) - args.sentences)
+            first = number * STEP
             text = " ".join(sentences[first : first + args.sentences])
             detection = mark.detect(text, search="auto", stop_after=20)
             p_values.append(detection.p_value)

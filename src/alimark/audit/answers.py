@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FIELDS = (
     "id", "verdict", "found", "p_value", "q_value", "key_id", "scheme", "score", "z", "draws", "keys_tried", "near_flips",
-    "sentence_count", "passages", "restructured", "searched", "warnings", "failed", "error", "input",
+    "sentence_count", "passages", "restructured", "searched", "group", "warnings", "failed", "error", "input",
 )  # fmt: skip
 """The fields of a record, in order; absent where empty. `verdict`, `found` and `q_value` are written when the run ends."""
 _NOT_KEPT = ("text", "prompt", "sentences")
@@ -73,7 +73,10 @@ def final_verdict(record: Record, q_value: float, fdr: float) -> str:
     """The verdict of a record once the q-values of all documents are known: found where the q-value is at most `fdr`."""
     if q_value <= fdr:
         return "found"
-    return "not found" if record.get("verdict") == "found" else str(record.get("verdict", "not found"))
+    before = str(record.get("verdict"))
+    if before == "too short to tell" or (before == "undecided" and not record.get("group")):
+        return before
+    return "not found"
 
 
 def _kept(record: Record, document_id: str, field: str) -> Record:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from alimark.audit.templates import RANDOM_KEYS, Group, find_groups
 from alimark.detection.many_keys import detect_keys_batch
-from alimark.detection.pipeline import Beat, detect_batch
+from alimark.detection.pipeline import Beat, detect_batch, random_key_scores
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
@@ -102,6 +103,25 @@ class Auditor:
             answers[i] = answer
         self.tested.update(first=len(texts), full=len(passed))
         return answers
+
+    def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record]) -> list[Group] | None:
+        """The groups of documents with shared text among those that were found under a key.
+
+        Args:
+            key_id: The key.
+            texts: The texts of the documents.
+            records: Their answers, as `answer_record` returns them.
+
+        Returns:
+            The groups, or None where they cannot be found: under keys of other schemes, and with a chat model.
+        """
+        [key] = [key for key in self.keys if key.id == key_id]
+        settings = DetectionSettings.of(self.settings)
+        if not aligns(key.scheme) or settings.learned:
+            return None
+        searches = ["excerpt" if record.get("passages") else "whole" for record in records]
+        scores = random_key_scores(texts, searches, key, self._embedders[key.embedder], settings, RANDOM_KEYS)
+        return find_groups([record["p_value"] / record.get("keys_tried", 1) for record in records], scores)
 
     def _answer_safely(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
         """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""

@@ -13,6 +13,7 @@ from alimark._util.jsonl import JsonlWriter, Record, read_jsonl, unique_id
 from alimark.audit.answers import answer_record, final_verdict, in_order
 from alimark.audit.auditor import Auditor, Document, answers, in_batches
 from alimark.audit.summary import read_answers, summarise
+from alimark.audit.templates import CERTAIN, MAX_CHECKED, effective_count
 from alimark.detection.stats.p_values import RandomKeys, q_values
 from alimark.errors import AlimarkError, RecordError
 
@@ -120,10 +121,12 @@ def audit_documents(
             progress.step(skipped, len(batch))
         check_complete(output, ids)
         finish(writer, fdr)
+        shared = check_groups(writer, documents, auditor, field)
     counts = summarise(output, fpr, fdr)
     seconds = time.perf_counter() - started
     return {
         **counts,
+        "shared_text": shared,
         "documents_read": len(ids),
         "documents_now": answered,
         "seconds": round(seconds, 2),
@@ -162,9 +165,59 @@ def finish(writer: JsonlWriter, fdr: float) -> None:
             return record
         q_value = float(next(remaining))
         verdict = final_verdict(record, q_value, fdr)
+        record.pop("group", None)
         return in_order(record | {"q_value": q_value, "found": verdict == "found", "verdict": verdict})
 
     writer.rewrite(finished)
+
+
+def check_groups(writer: JsonlWriter, documents: Iterable[Document], auditor: Auditor, field: str) -> Record:
+    """Looks for shared text among the documents that were found, and marks those as undecided that chance can explain.
+
+    Returns:
+        For the summary: the documents checked, the number of independent documents that they amount to, their groups, and the
+        number of documents that are undecided now.
+    """
+    weak = [record for record in read_answers(writer.path) if record.get("found") and _is_weak(record)]
+    weak = sorted(weak, key=lambda record: -record["p_value"])[:MAX_CHECKED]
+    wanted = {record["id"] for record in weak}
+    texts = {
+        document_id: str(record[field])
+        for document_id, record in (documents if wanted else ())
+        if document_id in wanted and isinstance(record, dict)
+    }
+    of_document: dict[str, Record] = {}
+    groups: list[Record] = []
+    effective, unknown = 0.0, 0
+    for key_id in sorted({record["key_id"] for record in weak}):
+        records = [record for record in weak if record["key_id"] == key_id and record["id"] in texts]
+        key_groups = auditor.groups(key_id, [texts[record["id"]] for record in records], records)
+        if key_groups is None:
+            unknown += len(records)
+            continue
+        effective += effective_count(key_groups, len(records))
+        for group in key_groups:
+            names = [str(records[member]["id"]) for member in group.members]
+            of_document |= {records[member]["id"]: group.record() for member in group.undecided}
+            groups.append(group.record() | {"undecided": len(group.undecided), "examples": names[:3], "key_id": key_id})
+    if of_document:
+        writer.rewrite(lambda record: _with_group(record, of_document.get(record["id"])))
+    return {
+        "checked": len(weak) - unknown,
+        "not_checked": unknown,
+        "effective": round(effective, 1),
+        "groups": groups,
+        "undecided": len(of_document),
+    }
+
+
+def _is_weak(record: Record) -> bool:
+    """Whether a p-value is large enough for many documents with shared text to have it by chance."""
+    return bool(record["p_value"] / record.get("keys_tried", 1) > CERTAIN)
+
+
+def _with_group(record: Record, group: Record | None) -> Record:
+    return record if group is None else in_order(record | {"verdict": "undecided", "found": False, "group": group})
 
 
 def _noted(documents: Iterable[Document], ids: set[str]) -> Iterator[Document]:

@@ -88,6 +88,7 @@ def print_summary(summary: Record) -> None:
         f"{summary['documents_read']:,} documents in, {answers} out, {summary['failed']:,} of them failed",
         *([f"{others:,} answers are of documents that are not among the inputs of this run"] if others else []),
         *_found_lines(summary),
+        *_group_lines(summary),
         f"{summary['documents_now']:,} documents in {summary['seconds']} s, {summary['documents_per_second']} a second; "
         f"share of time: {_shares(summary)}",
     ]
@@ -100,6 +101,7 @@ def print_corpus_summary(summary: Record) -> None:
         f"{summary['documents']:,} documents, {summary['failed']:,} failed",
         *(f"  {count:,}: {why}" for why, count in summary["failures"].items()),
         *_found_lines(summary),
+        *_untested_lines(summary),
         *(f"  {count:,} under key {key}" for key, count in summary["found_by_key"].items()),
         *(
             f"  {counts['found']:,} of {counts['documents']:,} in {printable(name)}"
@@ -123,6 +125,42 @@ def _found_lines(summary: Record) -> list[str]:
         lines.append(f"  {printable(document['id'])}: p {document['p_value']:.2g}, q {document['q_value']:.2g}")
     if summary["found_at_fdr"] > _MAX_NAMED:
         lines.append(f"  and {summary['found_at_fdr'] - _MAX_NAMED:,} more, marked `found` in the output")
+    return lines
+
+
+def _untested_lines(summary: Record) -> list[str]:
+    """A note where documents of a corpus may have been found together by chance."""
+    from alimark.audit.templates import CERTAIN
+
+    if summary["found_at_fdr"] < 2 or summary["fdr_threshold"] <= CERTAIN:
+        return []
+    return [
+        "whether the documents share text was not tested: if they come from one template, all of them may be found by "
+        "chance; audit those that were found once more, into a .jsonl file"
+    ]
+
+
+def _group_lines(summary: Record) -> list[str]:
+    """What was seen of documents that share text, and so are found together by chance."""
+    shared = summary["shared_text"]
+    lines = []
+    for group in shared["groups"]:
+        examples = ", ".join(map(printable, group["examples"]))
+        fate = (
+            f"{group['undecided']:,} of them are undecided"
+            if group["undecided"]
+            else "chance is no explanation, they stay"
+        )
+        lines.append(
+            f"{group['documents']:,} documents ({examples}, ...) share so much text that they count as "
+            f"{group['effective']:.1f}: under {100 * group['chance']:.2g}% of random keys, half of them would look as "
+            f"marked; {fate}"
+        )
+    if shared["not_checked"]:
+        lines.append(
+            f"whether the documents share text could not be tested for {shared['not_checked']:,}: if they come from one "
+            "template, all of them may be found by chance"
+        )
     return lines
 
 

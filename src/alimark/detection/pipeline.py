@@ -412,6 +412,22 @@ def detect_batch(
     return answers
 
 
+def random_key_scores(
+    texts: Sequence[str], searches: Sequence[str], key: Key, embedder: Embedder, settings: DetectionSettings, draws: int
+) -> Floats:
+    """The scores of many texts under the same random keys, (texts, draws); `searches` says how each text is searched."""
+    key.check(embedder)
+    rows = []
+    for text, search in zip(texts, searches, strict=True):
+        chosen = replace(settings, search="excerpt" if search == "excerpt" else "whole")
+        prepared = prepare(text, key, embedder, chosen)
+        units = deduplicate([prepared.unit_texts])
+        projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
+        signals = scoring(key, chosen).signals(prepared.units, projections[units.rows(prepared.units.texts)])
+        rows.append(score([signals], key, chosen).null_scores(0, draws))
+    return np.stack(rows)
+
+
 class Clock:
     """Adds the seconds of each stage to a counter."""
 

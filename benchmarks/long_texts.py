@@ -29,7 +29,7 @@ from alimark.text.splitting import splitter
 
 SEED = 3
 STEP = 20
-"""Sentences between the beginnings of two long human texts. They overlap, so that less is embedded; each has a key of its own."""
+"""Sentences between the beginnings of two long human texts. They overlap, so that less is embedded; each has its key."""
 KINDS: dict[str, dict[str, Any]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3}}
 
 
@@ -40,10 +40,12 @@ def marked(records: Path, mark_of: dict[str, AliMark], count: int) -> Iterator[t
     for _, record in read_jsonl(records):
         if not isinstance(record, dict) or record.get("scheme") != "alimark" or len(record["sentences"]) != 12:
             continue
-        for kind in mark_of:
-            options = KINDS[kind]
-            key = Key.generate(secret=secret(SEED, record["prompt"]), embedder=embedder, **options)
-            if key.id == record["key_id"] and counts[kind] < count:
+        wanted = [kind for kind in mark_of if counts[kind] < count]
+        if not wanted:
+            return
+        for kind in wanted:
+            key = Key.generate(secret=secret(SEED, record["prompt"]), embedder=embedder, **KINDS[kind])
+            if key.id == record["key_id"]:
                 counts[kind] += 1
                 yield kind, AliMark(key, embedder=embedder), record["sentences"]
 
@@ -59,9 +61,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=120, help="sentences of a long human text")
     args = parser.parse_args()
     embedder = RememberingEmbedder(load_embedder("all-MiniLM-L6-v2"), 512)
-    marks = {
-        kind: AliMark(Key.generate(embedder=embedder, **options), embedder=embedder) for kind, options in KINDS.items()
-    }
+    marks = {kind: AliMark(Key.generate(embedder=embedder, **KINDS[kind]), embedder=embedder) for kind in args.kinds}
     cutter = splitter(next(iter(marks.values())).key.splitter)
     texts = [text for together in zip(*map(read_texts, args.human), strict=False) for text in together]
     sentences: list[str] = []

@@ -70,7 +70,7 @@ def find_groups(p_values: Sequence[float], null_scores: Floats) -> list[Group]:
         >>> group.members, group.effective, group.kept
         ((0, 1, 2), 1.0, ())
         >>> group.chance
-        0.011
+        0.01
     """
     alike = _correlations(null_scores)
     random_p = _random_p_values(null_scores)

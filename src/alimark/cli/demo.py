@@ -185,6 +185,6 @@ def _print(prompt: str, text: str, rows: list[Row]) -> None:
             row.name, str(len(row.detection.sentences)), f"{row.detection.score:.2f}",
             row.detection.p_text, Text(verdict, style="bold green" if verdict == "found" else ""),
         )  # fmt: skip
-    console.print(table)
+    show.print_table(table, console)
     console.print("\nHow the changed text is aligned with the key:")
     console.print(detections.alignment_table(rows[1].detection, console.width))

@@ -25,23 +25,24 @@ def noise() -> Any:
 
 
 def test_independent_documents_form_no_groups(noise: Any) -> None:
-    assert find_groups([0.002] * 40, noise) == []
+    assert find_groups([0.002] * 40, [True] * 40, noise) == []
     assert effective_count([], 40) == 40
 
 
 def test_a_template_counts_as_one_document(noise: Any) -> None:
     scores = noise.copy()
     scores[:30] = scores[0] + 0.3 * noise[:30]
-    [group] = find_groups([0.01] * 30 + [0.001] * 10, scores)
+    [group] = find_groups([0.01] * 30 + [0.001] * 10, [True] * 40, scores)
     assert group.members == tuple(range(30))
     assert group.effective < 1.3
     assert group.chance > 5 * BURSTS
     assert group.undecided == group.members
     assert 10 < effective_count([group], 40) < 11.5
-    [strong] = find_groups([0.0003] * 30 + [0.001] * 10, scores)
+    [strong] = find_groups([0.0003] * 30 + [0.001] * 10, [True] * 40, scores)
     assert strong.undecided == ()
-    [mixed] = find_groups([0.0003] * 12 + [0.01] * 28, scores)
-    assert mixed.kept == tuple(range(12))
+    some = [True] * 4 + [False] * 36  # the best of a template are no better evidence than all of them
+    [best] = find_groups([0.002] * 4 + [0.02] * 26 + [0.5] * 10, some, scores)
+    assert (len(best.members), best.undecided) == (30, (0, 1, 2, 3))
 
 
 def test_an_audit_of_receipts_under_an_unlucky_key(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_folders_patterns_and_packed_files(tmp_path: Path) -> None:
     (tmp_path / "in" / "d.bin").write_bytes(b"\0")
     (tmp_path / "in" / ".hidden" / "e.txt").write_text("e")
     assert sorted(texts(documents(tmp_path / "in"))) == ["a", "b", "b", "b", "c"]
-    assert find([str(tmp_path / "in")])[2] == 1
+    assert find([str(tmp_path / "in")])[2] == [str(tmp_path / "in" / "d.bin")]
     assert texts(documents(tmp_path / "in" / "*" / "*.gz")) == ["b"] * 3
     assert texts(documents(tmp_path / "in" / "a.jsonl", tmp_path / "in" / "deep" / "c.txt")) == ["a", "c"]
     with pytest.raises(AlimarkError, match="does not exist"):
@@ -97,6 +97,8 @@ def test_other_file_systems() -> None:
     with pytest.raises(AlimarkError, match="cannot be opened") as caught:
         find(["nothing://somebody:secret@host/x"])
     assert "secret" not in str(caught.value).split(";")[0].split(":", 2)[1]
+    with pytest.raises(AlimarkError, match="does not download"):
+        find(["https://example.org/page.html"])
 
 
 def test_poisonous_documents_are_told_and_passed_over(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from services import Running
-from test_extract import docx, pdf
 
 import alimark
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from browsers import browser
+from small_documents import docx, pdf
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FIELDS = (
     "id", "verdict", "found", "p_value", "q_value", "key_id", "scheme", "score", "z", "draws", "keys_tried", "near_flips",
-    "sentence_count", "passages", "restructured", "searched", "group", "warnings", "failed", "error", "input",
+    "sentence_count", "passages", "restructured", "searched", "normalised", "group", "warnings", "failed", "error", "input",
 )  # fmt: skip
 """The fields of a record, in order; absent where empty. `verdict`, `found` and `q_value` are written when the run ends."""
 _NOT_KEPT = ("text", "prompt", "sentences")
@@ -59,6 +59,12 @@ def answer_record(
 def in_order(record: Record) -> Record:
     """The fields of a record in the order of `FIELDS`."""
     return {name: record[name] for name in FIELDS if name in record}
+
+
+def tests_made(record: Record) -> int:
+    """The number of tests by which the p-value of an answer was multiplied: keys, readings of the text and searches."""
+    readings = record.get("normalised", {}).get("readings", 1)
+    return int(record.get("keys_tried", 1) * readings * max(1, len(record.get("searched", ()))))
 
 
 def verdict_of(answer: Detection, fpr: float) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+import numpy as np
+
+from alimark.audit.answers import tests_made
 from alimark.audit.templates import RANDOM_KEYS, Group, find_groups
 from alimark.detection.many_keys import detect_keys_batch
 from alimark.detection.pipeline import Beat, detect_batch, random_key_scores
@@ -105,7 +108,7 @@ class Auditor:
         return answers
 
     def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record]) -> list[Group] | None:
-        """The groups of documents with shared text among those that were found under a key.
+        """The groups of documents with shared text, of which several were found under a key.
 
         Args:
             key_id: The key.
@@ -119,9 +122,15 @@ class Auditor:
         settings = DetectionSettings.of(self.settings)
         if not aligns(key.scheme) or settings.learned:
             return None
-        searches = ["excerpt" if record.get("passages") else "whole" for record in records]
-        scores = random_key_scores(texts, searches, key, self._embedders[key.embedder], settings, RANDOM_KEYS)
-        return find_groups([record["p_value"] / record.get("keys_tried", 1) for record in records], scores)
+        embedder = self._embedders[key.embedder]
+        scores = []
+        for text, record in zip(texts, records, strict=True):
+            search: Literal["whole", "excerpt"] = "excerpt" if record.get("passages") else "whole"
+            reading = record.get("normalised", {}).get("reading", "as it stands")
+            chosen = replace(settings, search=search)
+            scores.append(random_key_scores(text, reading, key, embedder, chosen, RANDOM_KEYS))
+        p_values = [record["p_value"] / tests_made(record) for record in records]
+        return find_groups(p_values, [record["found"] for record in records], np.stack(scores))
 
     def _answer_safely(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
         """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""
@@ -164,10 +173,10 @@ class Auditor:
 
 
 def _groups(keys: Sequence[Key]) -> list[list[Key]]:
-    """Groups of keys that can share embeddings and kernel: AliMark's by embedder, splitter and decision, others alone."""
+    """Groups of keys that can share embeddings and kernel: AliMark's by embedder, way of reading and decision, others alone."""
     groups: dict[object, list[Key]] = {}
     for key in keys:
-        alike = (key.fingerprint, key.splitter, key.soft) if aligns(key.scheme) else key.id
+        alike = (key.fingerprint, key.splitter, key.text_version, key.soft) if aligns(key.scheme) else key.id
         groups.setdefault(alike, []).append(key)
     return list(groups.values())
 

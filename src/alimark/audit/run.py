@@ -13,7 +13,7 @@ from alimark._util.jsonl import JsonlWriter, Record, read_jsonl, unique_id
 from alimark.audit.answers import answer_record, final_verdict, in_order
 from alimark.audit.auditor import Auditor, Document, answers, in_batches
 from alimark.audit.summary import read_answers, summarise
-from alimark.audit.templates import CERTAIN, MAX_CHECKED, effective_count
+from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, effective_count
 from alimark.detection.stats.p_values import RandomKeys, q_values
 from alimark.errors import AlimarkError, RecordError
 
@@ -178,9 +178,8 @@ def check_groups(writer: JsonlWriter, documents: Iterable[Document], auditor: Au
         For the summary: the documents checked, the number of independent documents that they amount to, their groups, and the
         number of documents that are undecided now.
     """
-    weak = [record for record in read_answers(writer.path) if record.get("found") and _is_weak(record)]
-    weak = sorted(weak, key=lambda record: -record["p_value"])[:MAX_CHECKED]
-    wanted = {record["id"] for record in weak}
+    candidates = _candidates(writer.path)
+    wanted = {record["id"] for records in candidates.values() for record in records}
     texts = {
         document_id: str(record[field])
         for document_id, record in (documents if wanted else ())
@@ -188,22 +187,24 @@ def check_groups(writer: JsonlWriter, documents: Iterable[Document], auditor: Au
     }
     of_document: dict[str, Record] = {}
     groups: list[Record] = []
-    effective, unknown = 0.0, 0
-    for key_id in sorted({record["key_id"] for record in weak}):
-        records = [record for record in weak if record["key_id"] == key_id and record["id"] in texts]
+    checked = unknown = 0
+    effective = 0.0
+    for key_id, of_key in candidates.items():
+        records = [record for record in of_key if record["id"] in texts]
         key_groups = auditor.groups(key_id, [texts[record["id"]] for record in records], records)
         if key_groups is None:
             unknown += len(records)
             continue
+        checked += len(records)
         effective += effective_count(key_groups, len(records))
         for group in key_groups:
-            names = [str(records[member]["id"]) for member in group.members]
+            names = [str(records[member]["id"]) for member in group.found]
             of_document |= {records[member]["id"]: group.record() for member in group.undecided}
             groups.append(group.record() | {"undecided": len(group.undecided), "examples": names[:3], "key_id": key_id})
     if of_document:
         writer.rewrite(lambda record: _with_group(record, of_document.get(record["id"])))
     return {
-        "checked": len(weak) - unknown,
+        "checked": checked,
         "not_checked": unknown,
         "effective": round(effective, 1),
         "groups": groups,
@@ -211,9 +212,19 @@ def check_groups(writer: JsonlWriter, documents: Iterable[Document], auditor: Au
     }
 
 
-def _is_weak(record: Record) -> bool:
-    """Whether a p-value is large enough for many documents with shared text to have it by chance."""
-    return bool(record["p_value"] / record.get("keys_tried", 1) > CERTAIN)
+def _candidates(output: Path) -> dict[str, list[Record]]:
+    """For each key under which several documents were found: these, and others with small p-values."""
+    of_key: dict[str, list[Record]] = {}
+    for record in read_answers(output):
+        if not record.get("failed"):
+            of_key.setdefault(record["key_id"], []).append(record)
+    candidates = {}
+    for key_id, records in sorted(of_key.items()):
+        ordered = sorted(records, key=lambda record: float(record["p_value"]))
+        discovered = [record for record in ordered if record["found"]][-MAX_FOUND:]
+        if len(discovered) > 1:
+            candidates[key_id] = discovered + [record for record in ordered if not record["found"]][:MAX_OTHERS]
+    return candidates
 
 
 def _with_group(record: Record, group: Record | None) -> Record:

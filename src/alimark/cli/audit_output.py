@@ -130,9 +130,7 @@ def _found_lines(summary: Record) -> list[str]:
 
 def _untested_lines(summary: Record) -> list[str]:
     """A note where documents of a corpus may have been found together by chance."""
-    from alimark.audit.templates import CERTAIN
-
-    if summary["found_at_fdr"] < 2 or summary["fdr_threshold"] <= CERTAIN:
+    if summary["found_at_fdr"] < 2:
         return []
     return [
         "whether the documents share text was not tested: if they come from one template, all of them may be found by "
@@ -152,9 +150,9 @@ def _group_lines(summary: Record) -> list[str]:
             else "chance is no explanation, they stay"
         )
         lines.append(
-            f"{group['documents']:,} documents ({examples}, ...) share so much text that they count as "
-            f"{group['effective']:.1f}: under {100 * group['chance']:.2g}% of random keys, half of them would look as "
-            f"marked; {fate}"
+            f"{group['documents']:,} documents, of which {group['found']:,} looked marked ({examples}, ...), share so much "
+            f"text that they count as {group['effective']:.1f}: under {100 * group['chance']:.2g}% of random keys, half as "
+            f"many would look as marked; {fate}"
         )
     if shared["not_checked"]:
         lines.append(

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from alimark.detection.stats.p_values import RandomKeys
     from alimark.keys.key import Key
 
-Files = Annotated[list[str] | None, typer.Argument(help="Text files; - reads standard input.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Documents: text, PDF, DOCX, ODT, HTML, EPUB, RTF, Markdown or e-mail files; - reads standard input. "
+        "Web addresses are not fetched."
+    ),
+]
 ReportFile = Annotated[
     Path | None,
     typer.Option(
@@ -64,7 +70,11 @@ def detect(
     wrote the text. Texts of more than 60 sentences are searched for marked
     passages, too. For many documents, use `alimark audit`.
 
+    Of a web page the article is read, of a PDF file the text without running
+    heads; what was left out is said on stderr (docs/documents.md).
+
         alimark detect -k key.json text.txt
+        alimark detect -k key.json report.docx page.html paper.pdf
         alimark detect -k keys/ text.txt              # which of several keys
         alimark detect -k key.json text.txt --report evidence.html
         alimark detect -k key.json --restructure learned+single \\

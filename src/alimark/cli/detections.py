@@ -64,6 +64,11 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
 
 
 def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
+    from alimark.text.normalising import statements
+
+    yield from statements(detection.normalised)
+    if detection.normalised:
+        yield f"the text was read {detection.reading}"
     if restructured := detection.restructured:
         dropped = ", ".join(f"{count} {why}" for why, count in restructured.dropped.items())
         best = f"restructuring {restructured.best}" if restructured.best else "the text as it is"

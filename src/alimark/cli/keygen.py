@@ -49,6 +49,13 @@ Offsets = Annotated[
         help="Blocks that a text may begin with, in secret, against those who collect texts (docs/security.md)."
     ),
 ]
+Starts = Annotated[
+    str | None,
+    typer.Option(
+        help="conversation: a text begins where its conversation has got to, so that a client who asks for a few tokens at a "
+        "time gets the same mark (docs/security.md); text (default): each text begins anew."
+    ),
+]
 
 
 def keygen(
@@ -63,6 +70,7 @@ def keygen(
     splitter: SplitterName = "nupunkt",
     centre: CentreFile = None,
     offsets: Offsets = 1,
+    starts: Starts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the public part as JSON.")] = False,
 ) -> None:
     """Make a secret key, print its id, and say what it is and when to choose otherwise.
@@ -84,6 +92,7 @@ def keygen(
     parameters |= {"block_size": block_size} if block_size is not None else {}
     parameters |= {"centre": _read_centre(centre, embedder)} if centre is not None else {}
     parameters |= {"offsets": offsets} if offsets != 1 else {}
+    parameters |= {"starts": starts} if starts is not None else {}
     key = Key.generate(
         scheme=scheme, embedder=embedder, splitter=splitter, preset=preset,
         fitted=None if fitted is None else Fitted.load(fitted), **parameters,

@@ -32,7 +32,7 @@ def read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None
+        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); save it as UTF-8 first") from None
 
 
 def stdout() -> Console:

@@ -1,7 +1,8 @@
-"""Reads texts for the verbs: a file, standard input, or the records of a JSONL file."""
+"""Reads texts for the verbs: a document, standard input, or the records of a JSONL file."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
 
 
 def read_text(name: str) -> str:
-    """Reads a text file, or standard input where the name is `-`."""
-    from alimark._util import files
+    """Reads the text of a document, or standard input where the name is `-`; prints what was left out or guessed."""
+    from alimark.documents.reading import MAX_BYTES, read_document
 
-    return show.read_stdin() if name == "-" else files.read_text(name)
+    document = read_document(sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else name)
+    for note in document.notes:
+        show.note(f"note: {name}: {note}")
+    return document.text
 
 
 def read_bytes(name: str) -> bytes:

@@ -1,6 +1,6 @@
 """AliMark's detection, from a text to an `AlignedDetection`, as a pipeline of stages.
 
-    text --normalise--> str --split--> SplitText --make_units--> PreparedText     (`prepare` runs these three)
+    text --normalise--> Normalised --split--> SplitText --make_units--> PreparedText     (`prepare` runs these three)
     many PreparedText --deduplicate--> UniqueUnits --embed--> vectors --project--> Signals of each text
     Signals --score--> Score --significance_of--> Significance --describe--> AlignedDetection
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.detection.excerpts import passages, score_excerpt
-from alimark.detection.results import AlignedDetection, aligned_steps
+from alimark.detection.results import AlignedDetection, Reading, aligned_steps
 from alimark.detection.scoring import Score, score_table, scoring
 from alimark.detection.sentence_chances import sentence_chances
 from alimark.detection.settings import (
@@ -44,6 +44,8 @@ from alimark.errors import AlimarkError, LimitError, TextError
 from alimark.keys.key import Key
 from alimark.keys.projection import project
 from alimark.text.language import looks_english
+from alimark.text.normalising import Normalised
+from alimark.text.normalising import normalise as normalise_text
 from alimark.text.splitting import splitter
 
 if TYPE_CHECKING:
@@ -81,13 +83,25 @@ class PreparedText:
     """The answers of a chat model, where restructuring is learned."""
     variants: tuple[PreparedText, ...] = ()
     """The chat model's restructurings of the text, prepared in the same way."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
+    reading: Reading = "as it stands"
+    further: tuple[PreparedText, ...] = ()
+    """Other readings of the text: after normalisation, where a key of text version 0 reads it both ways."""
     replaced: bool = False
     """Whether the restructurings are searched instead of the text, and not beside it."""
 
     @property
     def versions(self) -> tuple[PreparedText, ...]:
-        """What is searched: the text itself and its restructurings, or the restructurings alone."""
-        return self.variants if self.replaced else (self, *self.variants)
+        """What is searched: the text, its restructurings and its other readings, or the restructurings alone."""
+        return self.variants if self.replaced else (self, *self.variants, *self.further)
+
+    @property
+    def readings(self) -> list[slice]:
+        """The versions of each reading: the text with its restructurings, and each other reading."""
+        further = 0 if self.replaced else len(self.further)
+        first = len(self.versions) - further
+        return [slice(0, first), *(slice(number, number + 1) for number in range(first, first + further))]
 
     @property
     def unit_texts(self) -> list[str]:
@@ -95,14 +109,19 @@ class PreparedText:
         return [unit for version in self.versions for unit in version.units.texts]
 
 
-def normalise(text: str) -> str:
-    """The text as it is split. Keys of today take it as it is; the text rules of later key versions belong here."""
-    return text
+def normalise(text: str, key: Key) -> Normalised:
+    """The text as it is split: as it stands for keys of text version 0, normalised for those of version 1."""
+    return splitter(key.splitter, key.text_version).read(text)
 
 
-def split(text: str, key: Key) -> SplitText:
-    """Cuts a text into sentences with the key's splitter. Raises TextError for a text without a sentence."""
-    sentences = splitter(key.splitter).units(text)
+def split(text: str, key: Key, text_version: int | None = None) -> SplitText:
+    """Cuts a text that was normalised into sentences with the key's splitter.
+
+    Raises:
+        TextError: The text has no sentence.
+    """
+    cutter = splitter(key.splitter, key.text_version if text_version is None else text_version)
+    sentences = cutter.units_as_read(text)
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
     return SplitText(text, sentences)
@@ -122,13 +141,48 @@ def make_units(split_text: SplitText, key: Key, settings: DetectionSettings) -> 
 
 def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> PreparedText:
     """Normalises and splits a text and makes its units; raises AlimarkError where the text is empty or too long."""
-    split_text = split(normalise(text), key)
+    normalised = normalise(text, key)
+    split_text = split(normalised.text, key)
+    _check_searchable(split_text, key, settings)
+    units = make_units(split_text, key, settings)
+    warnings = language_warnings(normalised.text, embedder)
+    prepared = PreparedText(text, split_text.sentences, units, warnings, changes=normalised.changes)
+    if key.text_version:
+        return replace(prepared, reading="normalised")
+    return _read_both_ways(prepared, key, settings)
+
+
+def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
     if "excerpt" in settings.searches(len(split_text.sentences)):
         check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)
     else:
         check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
-    units = make_units(split_text, key, settings)
-    return PreparedText(text, split_text.sentences, units, language_warnings(text, embedder))
+
+
+def _read_both_ways(prepared: PreparedText, key: Key, settings: DetectionSettings) -> PreparedText:
+    """The text with its normalised form beside it, where normalisation changes more than white space.
+
+    Whether there is a second reading depends on the text alone, and not on the key. The p-value of a text that is read once
+    is therefore valid as it is, and that of a text that is read twice is valid when it is doubled (`detect_signals`).
+    """
+    normalised = normalise_text(prepared.text)
+    if not normalised.changes:
+        return prepared
+    prepared = replace(prepared, changes=normalised.changes)
+    with suppress(TextError, LimitError):  # then only the text as it stands is searched
+        split_text = split(normalised.text, key, text_version=1)
+        _check_searchable(split_text, key, settings)
+        if _same_words(split_text.sentences, prepared.sentences):
+            return prepared
+        units = make_units(split_text, key, settings)
+        return replace(
+            prepared, further=(replace(prepared, sentences=split_text.sentences, units=units, reading="normalised"),)
+        )
+    return prepared
+
+
+def _same_words(sentences: Sequence[str], others: Sequence[str]) -> bool:
+    return [sentence.split() for sentence in sentences] == [other.split() for other in others]
 
 
 def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:
@@ -164,7 +218,7 @@ def with_variants(
     from alimark.detection.chat_restructuring import restructured
 
     checked = not settings.replaces_text
-    cutter = splitter(key.splitter)
+    cutter = splitter(key.splitter, key.text_version)
     answers = restructured([text.text for text in texts], llm, settings.variants, cutter, checked=checked)
     complete = []
     for text, answer in zip(texts, answers, strict=True):
@@ -269,7 +323,10 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
 def detect_signals(
     text: PreparedText, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
 ) -> AlignedDetection:
-    """All stages after the projection: score, significance, describe."""
+    """All stages after the projection: score, significance, describe.
+
+    Each reading of the text has a p-value of its own; the smallest, times the number of readings, is that of the text.
+    """
     if settings.search == "auto":
 
         def search(chosen: DetectionSettings) -> list[AlignedDetection]:
@@ -278,9 +335,13 @@ def detect_signals(
         return search_in_turn(len(text.sentences), settings, search)[0]
     if settings.stop_after is None and len(text.sentences) > LONG_TEXT:
         settings = replace(settings, stop_after=_EARLY_STOP)
-    scored = score(signals, key, settings)
-    significance = significance_of(scored.raw, scored.null_scores, settings)
-    return describe(text, signals, scored, significance, key, embedder, settings)
+    answers: list[tuple[Score, Significance]] = []
+    for versions in text.readings:
+        scored = score(signals[versions], key, settings)
+        significance = significance_of(scored.raw, scored.null_scores, settings)
+        answers.append((replace(scored, variant=versions.start + scored.variant), significance))
+    scored, significance = min(answers, key=lambda answer: answer[1].p_value)
+    return describe(text, signals, scored, significance.corrected(len(answers)), key, embedder, settings)
 
 
 def search_in_turn(
@@ -322,8 +383,12 @@ def describe(
 ) -> AlignedDetection:
     """The result: the statistic and its p-value with the alignment, the passages and what the verdict needs."""
     excerpt = settings.search == "excerpt"
-    steps, marked = passages(signals[0], scored, significance, key, settings) if excerpt else (scored.steps, ())
     aligned = signals[scored.variant]
+    steps, marked = passages(aligned, scored, significance, key, settings) if excerpt else (scored.steps, ())
+    readings = len(text.readings)
+    is_further = scored.variant > len(text.versions) - readings
+    read = text.versions[scored.variant] if is_further else text
+    restructuring = 0 if is_further else scored.variant + text.replaced
     ranges = [(passage.first - 1, passage.last) for passage in marked] if excerpt else [(0, len(aligned.packed))]
 
     def chances() -> list[float]:
@@ -337,14 +402,17 @@ def describe(
         passages=marked,
         near_flips=aligned.near_flips,
         offsets=key.offsets,
-        restructured=text.restructured and replace(text.restructured, best=scored.variant + text.replaced),
+        normalised=dict(text.changes),
+        reading=read.reading,
+        readings=readings,
+        restructured=text.restructured and replace(text.restructured, best=restructuring),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
         compute_chances=None if text.variants else chances,
     )
     z = None if excerpt or key.soft else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)
     return build_detection(
-        make, text.text, text.sentences, statistic, significance,
+        make, text.text, read.sentences, statistic, significance,
         key=key, embedder=EmbedderIdentity.of(embedder), settings=settings, tie_label="ties",
     )  # fmt: skip
 
@@ -413,19 +481,16 @@ def detect_batch(
 
 
 def random_key_scores(
-    texts: Sequence[str], searches: Sequence[str], key: Key, embedder: Embedder, settings: DetectionSettings, draws: int
+    text: str, reading: str, key: Key, embedder: Embedder, settings: DetectionSettings, draws: int
 ) -> Floats:
-    """The scores of many texts under the same random keys, (texts, draws); `searches` says how each text is searched."""
+    """The scores of a text, read in one of its ways, under the first random keys, which are the same for every text."""
     key.check(embedder)
-    rows = []
-    for text, search in zip(texts, searches, strict=True):
-        chosen = replace(settings, search="excerpt" if search == "excerpt" else "whole")
-        prepared = prepare(text, key, embedder, chosen)
-        units = deduplicate([prepared.unit_texts])
-        projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
-        signals = scoring(key, chosen).signals(prepared.units, projections[units.rows(prepared.units.texts)])
-        rows.append(score([signals], key, chosen).null_scores(0, draws))
-    return np.stack(rows)
+    prepared = prepare(text, key, embedder, settings)
+    [read, *_] = [version for version in prepared.versions if version.reading == reading] or [prepared]
+    units = deduplicate([read.units.texts])
+    projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
+    signals = scoring(key, settings).signals(read.units, projections[units.rows(read.units.texts)])
+    return score([signals], key, settings).null_scores(0, draws)
 
 
 class Clock:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
 Part = Literal["left", "right"]
+Reading = Literal["as it stands", "normalised"]
+"""How a text was read before it was split (docs/reading.md)."""
 Answer = Literal["found", "not found", "too short to tell"]
 Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]
 
@@ -188,6 +190,9 @@ class Detection:
     stopped_early: bool = False
     warnings: tuple[str, ...] = ()
     keys_tried: int = 1
+    """The number of keys that were tried on the text; the p-values are multiplied by it."""
+    readings: int = 1
+    """The number of ways in which the text was read (docs/reading.md); the p-values are multiplied by it."""
     p_least: float = 0.0
     """The least p-value that a text of this length can have, where the scheme knows it."""
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -227,7 +232,7 @@ class Detection:
         return {}
 
     def _decide(self, fpr: float) -> Verdict:
-        draws = draws_for(fpr) * self.keys_tried
+        draws = draws_for(fpr) * self.keys_tried * self.readings * self.searches
         if self.p_value <= fpr:
             return Verdict("found")
         if self.draws and self.above + self.ties == 0:
@@ -239,6 +244,11 @@ class Detection:
 
     def _not_found(self, fpr: float) -> Verdict:
         return Verdict("too short to tell" if self.p_least * self.keys_tried > fpr else "not found")
+
+    @property
+    def searches(self) -> int:
+        """The number of searches of the text; the p-values are multiplied by it."""
+        return 1
 
     @property
     def at_floor(self) -> bool:
@@ -358,6 +368,10 @@ class AlignedDetection(Detection):
     """Bits of whole sentences that rounding on another backend might flip."""
     offsets: int = 1
     """The number of blocks that the text may begin with; the p-value pays for the search over them."""
+    normalised: dict[str, int] = field(default_factory=dict)
+    """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
+    reading: Reading = "as it stands"
+    """How the text was read; where it was read in several ways, the one with the smallest p-value."""
     searched: tuple[str, ...] = ()
     """The searches for which the p-value pays, "whole" and "excerpt", where the settings left the choice to the detector."""
     restructured: Restructured | None = None
@@ -368,6 +382,10 @@ class AlignedDetection(Detection):
     """Computes what `sentence_chances` returns; None where the alignment is not one of the text's own sentences."""
 
     _recorded = (*Detection._recorded, "near_flips")
+
+    @property
+    def searches(self) -> int:
+        return max(1, len(self.searched))
 
     def __getstate__(self) -> JsonObject:
         return self.__dict__ | {"compute_chances": None}  # a function with the text's signals, which cannot be pickled
@@ -396,7 +414,7 @@ class AlignedDetection(Detection):
 
     def passage_p_text(self, passage: Passage) -> str:
         """The p-value of a passage as it is shown to people: "<=" where it is only an upper bound."""
-        least = self.keys_tried * max(1, len(self.searched)) / (self.draws + 1) if self.draws else 0.0
+        least = self.keys_tried * self.readings * self.searches / (self.draws + 1) if self.draws else 0.0
         bound = passage.p_value <= least * (1 + 1e-9) and not self.stopped_early
         return f"<= {passage.p_value:.2g}" if bound else f"{passage.p_value:.3g}"
 
@@ -415,6 +433,8 @@ class AlignedDetection(Detection):
     def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
+        if self.normalised:
+            content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
         if self.passages:
             content["passages"] = [asdict(passage) for passage in self.passages]
         if self.searched:

@@ -180,6 +180,8 @@ def p_value_explained(detection: Detection) -> str:
         )
     if isinstance(detection, AlignedDetection) and len(detection.searched) > 1:
         text += " It is multiplied by 2, because both the whole text and its passages were searched."
+    if detection.readings > 1:
+        text += f" It is multiplied by {detection.readings}, the number of ways in which the text was read."
     if detection.keys_tried > 1:
         text += f" It is multiplied by {detection.keys_tried:,}, the number of keys that were tried."
     return text

@@ -15,6 +15,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 
+from alimark._util.cancelling import Cancellation
+from alimark._util.fair_queue import FairQueue
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.generation.loop import Loop
@@ -53,7 +55,7 @@ class Scheduler:
         self._batch = batch or default_batch(llm)
         self._groups = max(1, min(self._batch, llm.max_concurrency))
         self._group_size = -(-self._batch // self._groups)
-        self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting: FairQueue[_Job | None] = FairQueue(lambda job: job[0].owner if job else "")
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -102,8 +104,11 @@ class Scheduler:
 
     def _step(self, live: list[_Job]) -> None:
         """One step of the loop for a group; texts that are finished, failed or cancelled leave it."""
+        cancellation = Cancellation()
+        cancellation.follow([future for _, future in live])
         try:
-            self._loop.step([session for session, _ in live])
+            with cancellation.block():
+                self._loop.step([session for session, _ in live])
             for session, future in live:
                 if session.ended and not future.done():
                     _finish(future, session.generation(self._loop.llm))

@@ -28,7 +28,7 @@ from alimark.rewriting.results import Outcome, Rewriting, RewrittenSentence
 from alimark.rewriting.settings import WAYS, Original, RewriteSettings, turns_for
 from alimark.text.language import looks_english
 from alimark.text.splitting import Splitter, pieces, splitter
-from alimark.text.units import clean, keep_on_one_line, with_full_stop
+from alimark.text.units import keep_on_one_line, with_full_stop
 
 _MAX_SENTENCES = 10_000
 _LEAST_WORDS = 4
@@ -63,8 +63,9 @@ class Session:
 
     def __init__(self, number: int, original: Original, key: Key, settings: RewriteSettings) -> None:
         self.number, self.text, self.key, self.settings = number, original.text, key, settings
+        self.unwanted = original.unwanted
         self.seed = secrets.randbits(48) if original.seed is None else original.seed
-        self.cutter = splitter(key.splitter)
+        self.cutter = splitter(key.splitter, key.text_version)
         self.places, self._tail = _cut(original.text, self.cutter)
         if not self.places:
             raise TextError("the text holds no sentence; there is nothing to rewrite")
@@ -150,7 +151,7 @@ class Session:
         self._cost.update(candidates=len(answer), tokens=sum(draw.tokens for draw in answer))
         for draw in answer:
             body, flaw = judge(draw, self.places[number].body, self.cutter, self._known)
-            unit = clean(body)
+            unit = self.cutter.unit(body)
             if not flaw and unit in self._rewrites[number]:
                 self._rejected["repeat"] += 1
             elif flaw:
@@ -297,7 +298,7 @@ def _cut(text: str, cutter: Splitter) -> tuple[list[_Place], str]:
     sentences, tail = pieces(text, cutter)
     rests = [*(lead + body for lead, body in sentences), tail][1:]
     places = [
-        _Place(lead, body, clean(body), _untouchable(lead.rpartition("\n")[2].lstrip(), body, rest))
+        _Place(lead, body, cutter.unit(body), _untouchable(lead.rpartition("\n")[2].lstrip(), body, rest))
         for (lead, body), rest in zip(sentences, rests, strict=True)
     ]
     return places, tail

@@ -113,7 +113,8 @@ def _rates(outcome: corpus.Outcome) -> Record:
 class CorpusDocuments:
     """The documents of files, folders, patterns and addresses, each with an id that no other has; may be read several times.
 
-    A text file is one document, with its path as id. `passed_over` counts the files of unknown kind.
+    A text file, PDF or other file of prose is one document, with its path as id. `passed_over` names the files of unknown
+    kind.
     """
 
     def __init__(self, inputs: Sequence[str], field: str = "text", limit: int = MAX_DOCUMENT) -> None:

@@ -17,6 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from alimark._util.jsonl import Record, parse_record, too_long
+from alimark.documents.kinds import ENDINGS, kind_of_name
+from alimark.documents.reading import MAX_BYTES, read_document
 from alimark.errors import AlimarkError, MissingExtra, RecordError
 
 if TYPE_CHECKING:
@@ -30,10 +32,11 @@ BLOCK_BYTES = 2 << 20
 MAX_DOCUMENT = 8 << 20
 """Bytes. A longer document is skipped and recorded as failed."""
 _FILES_PER_BLOCK = 256
-_KINDS: dict[str, Kind] = {
-    ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text",
-    ".text": "text", ".md": "text",
-}  # fmt: skip
+_KINDS: dict[str, Kind] = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_KINDS |= dict.fromkeys(ENDINGS, "text")
+_NAMED = 100
+"""So many files that are passed over are named; of more, the number is told."""
+_WEB = ("http:", "https:", "ftp:", "ftps:")
 _PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 
@@ -50,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Block:
-    """Documents that a worker processes together: bytes of a JSONL file, rows of a Parquet file, or whole text files."""
+    """Documents that a worker processes together: bytes of a JSONL file, rows of a Parquet file, or whole files."""
 
     kind: Kind
     paths: tuple[str, ...]
@@ -93,6 +96,10 @@ def file_system(location: str) -> tuple[FileSystem, str]:
     fs = arrow().fs
     if "://" not in location:
         return fs.LocalFileSystem(), str(PurePosixPath(_absolute(location)))
+    if location.lower().startswith(_WEB):
+        raise AlimarkError(
+            f"{_bare(location)} is a web address, and alimark does not download pages; save them as files first"
+        )
     try:
         opened: tuple[FileSystem, str] = fs.FileSystem.from_uri(location)
     except Exception as first:  # an address scheme that this build of pyarrow does not know
@@ -116,30 +123,42 @@ def _bare(location: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}" if sign else location
 
 
-def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], int]:
-    """The file system of the inputs, their files (of folders, patterns and names), and the number of files of unknown kind."""
+def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], list[str]]:
+    """The file system of the inputs, their files (of folders, patterns and names), and the names of files of unknown kind."""
     if not locations:
         raise AlimarkError("name at least one file or folder of documents")
     fs, _ = file_system(locations[0])
     sources: dict[str, Source] = {}
-    unknown = 0
+    passed_over: list[str] = []
     for location in locations:
         location_fs, path = file_system(location)
         if location_fs.type_name != fs.type_name:
             raise AlimarkError("all inputs must be on one file system; audit the others separately, or copy them")
         expanded, of_unknown_kind = _expand(location_fs, path, _bare(location))
-        unknown += of_unknown_kind
+        passed_over += of_unknown_kind
         sources |= {source.path: source for source in expanded}
     if not sources:
         raise AlimarkError(
             f"no documents in {', '.join(map(_bare, locations))}; known file types are .parquet, .jsonl and .ndjson (also "
-            "with .gz, .zst, .bz2 or .lz4), .txt and .md"
+            f"with .gz, .zst, .bz2 or .lz4), {', '.join(ENDINGS)}"
         )
-    return fs, [sources[path] for path in sorted(sources)], unknown
+    return fs, [sources[path] for path in sorted(sources)], sorted(passed_over)
 
 
-def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], int]:
-    """The files of a folder, pattern or name, and the number of files of unknown kind."""
+def passed_over_message(names: Sequence[str]) -> str:
+    """What to tell about files that are not read because their kind is not known.
+
+    Example:
+        >>> passed_over_message(["docs/photo.jpeg"])
+        '1 file of unknown kind is skipped: docs/photo.jpeg'
+    """
+    count = "1 file of unknown kind is" if len(names) == 1 else f"{len(names):,} files of unknown kind are"
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"{count} skipped: {', '.join(names[:_NAMED])}{more}"
+
+
+def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], list[str]]:
+    """The files of a folder, pattern or name, and the names of files of unknown kind."""
     kinds = arrow().fs
     first_sign = min((path.index(sign) for sign in "*?[" if sign in path), default=None)
     base = path if first_sign is None else path[:first_sign].rpartition("/")[0]
@@ -147,15 +166,15 @@ def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], int]:
     if top.type == kinds.FileType.NotFound:
         raise AlimarkError(f"{shown} does not exist; check the path")
     if top.type == kinds.FileType.File:
-        return [_source(top.path, top.size, "text")], 0
+        return [_source(top.path, top.size, "text")], []
     inside = [info for info in fs.get_file_info(kinds.FileSelector(base, recursive=True)) if info.is_file]
     if first_sign is not None:
-        return [_source(info.path, info.size, "text") for info in inside if fnmatch.fnmatch(info.path, path)], 0
+        return [_source(info.path, info.size, "text") for info in inside if fnmatch.fnmatch(info.path, path)], []
     visible = [
         info for info in inside if not any(part[:1] in "._" for part in PurePosixPath(info.path[len(base) :]).parts[1:])
     ]
     known = [Source(info.path, info.size, *kind) for info in visible if (kind := _kind(info.path))]
-    return known, len(visible) - len(known)
+    return known, [info.path for info in visible if not _kind(info.path)]
 
 
 def _source(path: str, size: int, otherwise: Kind) -> Source:
@@ -317,18 +336,16 @@ def _bounded(record: Record, limit: int) -> Record | RecordError:
 
 def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
     for path in block.paths:
+        kind = kind_of_name(path)
+        most = MAX_BYTES if kind not in (None, "txt", "md") else limit  # pictures may make up most of a document
         [info] = fs.get_file_info([path])
-        if info.size is not None and info.size > limit:
-            yield Document(path, -1, too_long(info.size, limit))
+        if info.size is not None and info.size > most:
+            yield Document(path, -1, too_long(info.size, most))
             continue
         try:
             with fs.open_input_stream(path, compression=None) as file:
-                text = file.read().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            yield Document(
-                path, -1, RecordError(f"{path} is not UTF-8 (byte {error.start}); convert it, e.g. with iconv")
-            )
-        except OSError as error:
-            yield Document(path, -1, RecordError(f"{path} cannot be read ({error})"))
+                text = read_document(file.read(), kind=kind, max_characters=limit).text
+        except (OSError, AlimarkError) as error:
+            yield Document(path, -1, RecordError(f"{path} cannot be read: {error}"))
         else:
             yield Document(path, -1, {"id": path, columns[0]: text})

@@ -48,13 +48,17 @@ def at_the_floor(fs: FileSystem, folder: str, blocks: Sequence[Block]) -> tuple[
     tests = 0
     floor: list[Floor] = []
     for block, columns in _tables(
-        fs, folder, blocks, ["file", "place", "p_value", "draws", "keys_tried", "failed", "full"]
+        fs,
+        folder,
+        blocks,
+        ["file", "place", "p_value", "draws", "keys_tried", "readings", "searches", "failed", "full"],
     ):
         sound = ~columns["failed"].astype(bool)
         tests += int(sound.sum())
         for i in np.flatnonzero(sound):
             draws = int(columns["draws"][i])
-            least = min(1.0, columns["keys_tried"][i] / (draws + 1))
+            tests_made = columns["keys_tried"][i] * columns["readings"][i] * columns["searches"][i]
+            least = min(1.0, tests_made / (draws + 1))
             if columns["full"][i] and columns["p_value"][i] <= least * (1 + 1e-9):
                 floor.append(Floor(block.name, str(columns["file"][i]), int(columns["place"][i]), draws))
     return tests, floor

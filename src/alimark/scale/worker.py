@@ -118,7 +118,9 @@ def schema() -> Schema:
     return pa.schema([
         ("id", pa.string()), ("file", pa.string()), ("place", pa.int64()), ("source", pa.string()), ("key_id", pa.string()),
         ("scheme", pa.string()), ("score", pa.float64()), ("z", pa.float64()), ("p_value", pa.float64()), ("draws", pa.int64()),
-        ("keys_tried", pa.int32()), ("near_flips", pa.int32()), ("sentence_count", pa.int32()), ("full", pa.bool_()),
+        ("keys_tried", pa.int32()), ("readings", pa.int32()), ("searches", pa.int32()),
+        ("near_flips", pa.int32()), ("sentence_count", pa.int32()),
+        ("full", pa.bool_()),
         ("passages", pa.list_(pa.struct([
             ("first", pa.int32()), ("last", pa.int32()), ("first_block", pa.int32()), ("last_block", pa.int32()),
             ("score", pa.float64()), ("p_value", pa.float64()),
@@ -215,9 +217,10 @@ class Worker:
         }  # fmt: skip
         if isinstance(answer, AlimarkError):
             return row | {"error": _storable(str(answer)), "verdict": "failed", "found": False}
-        fields = answer.record() | {
-            "keys_tried": answer.keys_tried, "full": self._in_full(answer), "verdict": verdict_of(answer, self._task.fpr),
-        }  # fmt: skip
+        tests = {"keys_tried": answer.keys_tried, "readings": answer.readings, "searches": answer.searches}
+        fields = (
+            answer.record() | tests | {"full": self._in_full(answer), "verdict": verdict_of(answer, self._task.fpr)}
+        )
         return row | {name: fields[name] for name in schema().names if name in fields}
 
     def _in_full(self, answer: Answer) -> bool:

@@ -16,19 +16,21 @@ from alimark._util.json_types import JsonObject
 from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.detection.stats.p_values import draws_for
+from alimark.documents.kinds import KINDS
+from alimark.documents.reading import read_document
 from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
 from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
 from alimark.serve.checking import BEST_KEYS, Answer, Check
-from alimark.serve.extract import KINDS, extract
 from alimark.serve.gate import AnyTextResponse, ApiError, to_api_error
 from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
+from alimark.text.normalising import statements
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 router = APIRouter()
@@ -53,7 +55,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
         service.check_text(text)
     keys = service.ring.detecting(token.tenant, body.keys)
     settings = DetectionSettings(search=body.search, passage_fpr=body.fpr, draws=draws_for(body.fpr))
-    answers = await _detect_all(service, texts, keys, settings)
+    answers = await _detect_all(service, texts, keys, settings, token.id)
     if isinstance(body.input, str) and isinstance(answers[0], AlimarkError):
         raise answers[0]
     results: list[JsonObject] = []
@@ -72,13 +74,13 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
 
 
 async def _detect_all(
-    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings
+    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings, owner: str = ""
 ) -> list[Answer | AlimarkError]:
     """Returns the best detections of each text, or its error. Keys are grouped by the embedder they need."""
     groups: dict[str, list[Key]] = {}
     for key in keys:
         groups.setdefault(key.fingerprint, []).append(key)
-    checks = [Check(text, tuple(group), settings, len(keys)) for text in texts for group in groups.values()]
+    checks = [Check(text, tuple(group), settings, len(keys), owner) for text in texts for group in groups.values()]
     futures = [asyncio.wrap_future(future) for future in service.checker.submit(checks)]
     outcomes = await service.in_time(asyncio.gather(*futures, return_exceptions=True))
     starts = range(0, len(outcomes), len(groups))
@@ -121,6 +123,7 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
         "text_sha256": detection.text_sha256, "passages": [asdict(passage) for passage in detection.passages],
         "warnings": list(detection.warnings), "record_id": record.id,
     }  # fmt: skip
+    content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
     content |= {} if detection.z is None else {"z": detection.z}
     content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
     return content | ({"evidence": detection.report(body.fpr)} if body.evidence else {})
@@ -136,10 +139,13 @@ async def extract_text(
     token: DetectToken,
     kind: Annotated[Literal[KINDS], Query()],  # type: ignore[valid-type]
 ) -> JsonObject:
-    """Returns the text of a txt, md, html, docx or pdf file, which is the body of the request."""
+    """Returns the text of a document, which is the body of the request, and what was left out or guessed."""
     data = await request.body()
-    text = await service.result(service.writers.run(lambda: extract(data, kind, service.settings.max_text)))
-    return {"text": text}
+    most = service.settings.max_text
+    document = await service.result(
+        service.writers.run(lambda: read_document(data, kind=kind, max_characters=most), token.id)
+    )
+    return {"text": document.text, "kind": document.kind, "notes": list(document.notes)}
 
 
 # Rewriting and attacks
@@ -152,7 +158,7 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     key = service.ring.marking(token.tenant, service.llm.name)
     await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
     settings = RewriteSettings(body.candidates, body.closeness, body.mean_closeness)
-    rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings))
+    rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings, token.id))
     record = of_text(
         "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token, llm=rewriting.llm
     )
@@ -178,7 +184,7 @@ async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken)
         _check_sentences(body.input, DEFAULT_SPLITTER, MAX_SENTENCES)
         return change(body.input, body.seed)
 
-    text = await service.result(service.writers.run(work))
+    text = await service.result(service.writers.run(work, token.id))
     return {"name": body.name, "text": text}
 
 

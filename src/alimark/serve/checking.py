@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
+from alimark._util.fair_queue import FairQueue, may_enter
 from alimark.detection.many_keys import best_keys, widest_key
 from alimark.detection.pipeline import (
     PreparedText,
@@ -53,6 +56,8 @@ class Check:
     settings: DetectionSettings
     tried: int = 1
     """The number of keys that the request tries on this text. A request has one check for each embedder."""
+    owner: str = ""
+    """The id of the token that asks. The texts of tokens are taken in turn."""
 
 
 Answer = list[AlignedDetection]
@@ -73,7 +78,8 @@ class Checker:
     ) -> None:
         """`on_batch` is called with the numbers of texts and units of each batch."""
         self._embedder_of, self._max_waiting, self._on_batch = embedder_of, max_waiting, on_batch
-        self._waiting: deque[Asked] = deque()
+        self._waiting: FairQueue[Asked] = FairQueue(lambda asked: asked[0].owner)
+        self._places: Counter[str] = Counter()  # the texts that wait, by owner
         self._wake = threading.Condition()
         self._closed = False
         # At most one batch ahead of the alignment thread: texts that wait in the queue are counted, and make larger batches.
@@ -96,9 +102,12 @@ class Checker:
         with self._wake:
             if self._closed:
                 raise QueueFull("the service is shutting down")
-            if len(self._waiting) + len(checks) > self._max_waiting:
+            owner = checks[0].owner if checks else ""
+            if not may_enter(self._places, owner, len(checks), self._max_waiting):
                 raise QueueFull(f"{len(self._waiting)} texts are waiting and {self._max_waiting} may; try again later")
-            self._waiting.extend(zip(checks, futures, strict=True))
+            self._places[owner] += len(checks)
+            for asked in zip(checks, futures, strict=True):
+                self._waiting.put(asked)
             self._wake.notify()
         return futures
 
@@ -130,14 +139,17 @@ class Checker:
     def _take(self) -> list[Asked]:
         """The next texts of the queue, waiting for the first; empty when the checker is closed."""
         with self._wake:
-            self._wake.wait_for(lambda: self._waiting or self._closed)
+            self._wake.wait_for(lambda: len(self._waiting) or self._closed)
             batch: list[Asked] = []
-            characters = 0
-            while self._waiting and len(batch) < BATCH_TEXTS:
-                characters += len(self._waiting[0][0].text)
-                if batch and characters > BATCH_CHARACTERS:
-                    break
-                batch.append(self._waiting.popleft())
+            room = BATCH_CHARACTERS
+            with suppress(queue.Empty):
+                while len(batch) < BATCH_TEXTS and room > 0:
+                    fits = partial(_fits, room=room if batch else None)
+                    asked = self._waiting.get(block=False, accepts=fits)
+                    room -= len(asked[0].text)
+                    self._places[asked[0].owner] -= 1
+                    batch.append(asked)
+            self._places = +self._places  # owners without a text are forgotten
             return batch
 
     def _embed(self, group: Sequence[Asked]) -> _Batch | None:
@@ -186,7 +198,12 @@ class _Batch:
 
     def vectors_of(self, text: PreparedText) -> list[Vectors]:
         """The vectors of a text's units, as the pipeline takes them: one array for each version of the text."""
-        return [self.vectors[self.units.rows(text.unit_texts)]]
+        return [self.vectors[self.units.rows(version.units.texts)] for version in text.versions]
+
+
+def _fits(asked: Asked, room: int | None) -> bool:
+    """Whether a text has no more characters than are left of a batch; a longer one gets a batch to itself."""
+    return room is None or len(asked[0].text) <= room
 
 
 def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
@@ -197,9 +214,9 @@ def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
 
 
 def _prepared_check(check: Check, future: Future[Answer], embedder: Embedder) -> _PreparedCheck:
-    groups: dict[tuple[str, bool], list[Key]] = {}
+    groups: dict[tuple[str, int, bool], list[Key]] = {}
     for key in check.keys:
-        groups.setdefault((key.splitter, key.soft), []).append(key)
+        groups.setdefault((key.splitter, key.text_version, key.soft), []).append(key)
     kinds = [
         _KeysOfAKind(keys, _prepared_text(check, widest_key(keys, check.settings), embedder))
         for keys in groups.values()
@@ -212,7 +229,10 @@ def _prepared_text(check: Check, key: Key, embedder: Embedder) -> PreparedText:
     text = prepare(check.text, key, embedder, check.settings)
     count = len(text.sentences)
     blocks = check.settings.max_blocks if check.settings.search == "excerpt" else 1.5 * count
-    if key.offsets * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
+    starts = (
+        1 if key.soft else key.offsets
+    )  # a soft key is searched once for all its starts, a hard one for each of them
+    if starts * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
         raise LimitError(
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "
             "at a time; cut the text into parts, name the key, or take a larger rate"

@@ -100,6 +100,7 @@ class Found(BaseModel):
     text_sha256: str | None = None
     passages: list[JsonObject] = []
     warnings: list[str] = []
+    normalised: list[str] = Field([], description="What normalisation changed in the text, a sentence for each kind.")
     record_id: str | None = None
     evidence: JsonObject | None = None
     error: Error | None = None
@@ -163,9 +164,11 @@ class Attacked(BaseModel):
 
 
 class Extracted(BaseModel):
-    """The text of a file."""
+    """The text of a document, its kind, and what was left out or guessed."""
 
     text: str
+    kind: str
+    notes: list[str]
 
 
 # Administration
@@ -177,9 +180,10 @@ class NewKey(Strict):
     tenant: Label = ""
     model: Label = ""
     decision: Literal["hard", "soft"] = DEFAULT_DECISION
-    offsets: int = Field(
-        1, ge=1, le=MAX_OFFSETS, description="Number of secret positions in the key at which a text may start."
-    )
+    offsets: int | None = Field(
+        None, ge=1, le=MAX_OFFSETS,
+        description="Number of secret positions in the key at which a conversation may start. With 1, every text starts alike.",
+    )  # fmt: skip
     starts: Time | None = None
     ends: Time | None = None
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "soft"}]})

@@ -90,6 +90,7 @@ class Texts:
                 seed=seed + number * wanted.count + copy,
                 turns=turns,
                 ending=endings[number],
+                owner=self.token.id,
                 progress=self._progress(number * wanted.count + copy, endings[number]),
             )
             for number, (prompt, turns) in enumerate(wanted.prompts)

@@ -124,7 +124,7 @@ def _ask_child(data: bytes, kind: str, most: int) -> dict[str, object]:
             output, _ = process.communicate(data, timeout=_WALL_SECONDS)
         except subprocess.TimeoutExpired:
             raise TextError(
-                f"the {kind} file was not read within {_WALL_SECONDS} seconds; try again when the machine is less busy, or split it"
+                f"the {kind} file was not read within {_WALL_SECONDS} seconds; split it, or try again later"
             ) from None
         finally:
             process.kill()

@@ -28,6 +28,7 @@ from alimark.detection.pipeline import (
     prepare,
     prepare_each,
     project_text,
+    search_in_turn,
     with_variants,
 )
 from alimark.detection.results import AlignedDetection, best_first
@@ -142,6 +143,12 @@ def best_keys(
     tried: int | None = None,
 ) -> list[AlignedDetection]:
     """The `best` keys with the highest scores, each with its p-value; `vectors` holds those of each version's units."""
+    if settings.search == "auto":
+
+        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
+            return best_keys(text, vectors, keys, embedder, chosen, best, tried)
+
+        return search_in_turn(len(text.sentences), settings, search)
     versions = list(zip(text.versions, vectors, strict=True))
     numbers: dict[int, None] = {}
     for reading in text.readings:  # scores of several readings cannot be compared, so each reading has its best keys

@@ -2,10 +2,10 @@
 
     python benchmarks/method_table.py recipes/local/rivals.toml work --set ...
 
-A watermark's texts are ranked by its own statistic: the z of its paper where it has one, or else the score standardised by random
-keys. Columns: sound rewrites; AUROC; TPR at 1% and 5% false positives, at the thresholds of the human texts of the workspace; TPR
-at 1% with failed attacks as misses; and the share with p <= 0.01 by random keys. All with 95% intervals. Below: tokens and
-seconds a text, and the perplexity where an oracle has read the texts.
+A watermark's texts are ranked by its own statistic: the z of its paper where it has one, or else the score standardised by
+random keys. Columns: sound rewrites; AUROC; TPR at 1% and 5% false positives, at the thresholds of the human texts of the
+workspace; TPR at 1% with failed attacks as misses; and the share with p <= 0.01 by random keys. All with 95% intervals.
+Below: tokens and seconds a text, and the perplexity where an oracle has read the texts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from share_found import human, values
 
 from alimark.bench.jobs import Cell
 from alimark.bench.metrics import Estimate, auroc_interval, share, tpr_at
@@ -23,16 +22,15 @@ from alimark.bench.recipe import Attack, attacks, load
 from alimark.bench.run import Run
 from alimark.bench.statistic import TITLES, Statistic, ranked_by
 from alimark.bench.workspace import Workspace
+from share_found import human, values
 
 Floats = NDArray[np.float64]
 
 
 def percent(estimate: Estimate | None) -> str:
-    return (
-        "too few human texts"
-        if estimate is None
-        else f"{100 * estimate.value:.0f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
-    )
+    if estimate is None:
+        return "too few human texts"
+    return f"{100 * estimate.value:.0f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
 
 
 def detection_ids(run: Run, cells: list[Cell], attack: Attack | None) -> list[str]:

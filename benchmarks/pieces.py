@@ -1,5 +1,6 @@
 """Is a text found that a client asks for in pieces? Under keys that follow conversations, and under keys that do not.
 
+    python benchmarks/pieces.py --llm stand-in --texts 40                               # stand-in models, in minutes
     python benchmarks/pieces.py --texts 12 --candidates 16                              # small, on a CPU
     python benchmarks/pieces.py --llm transformers:smollm2-135m --device cuda --texts 100 --candidates 64 --data c4.jsonl.gz
 
@@ -26,6 +27,7 @@ from alimark.generation.api import Ending, GenerationSettings, Scheduler, Sessio
 from alimark.llm import load_llm
 from alimark.llm.base import LLM, Request, Sampling, count_tokens
 from alimark.schemes.registry import rule_for
+from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 
 MOST_REQUESTS = 60
@@ -85,6 +87,14 @@ def shares(texts: Sequence[str], keys: Sequence[Key], embedder: Embedder) -> str
     return f"{100 * np.mean(p <= 0.01):.0f} / {100 * np.mean(p <= 0.05):.0f}"
 
 
+def models(name: str, device: str | None) -> tuple[LLM, Embedder]:
+    if name == "stand-in":
+        return StandInLLM(), StandInEmbedder()
+    if device:
+        return load_llm(name, device=device), load_embedder("all-MiniLM-L6-v2", backend="torch", device=device)
+    return load_llm(name), load_embedder("all-MiniLM-L6-v2")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", default="smollm2-135m")
@@ -98,8 +108,7 @@ def main() -> None:
     parser.add_argument("--starts", nargs="+", default=["conversation", "text"])
     parser.add_argument("--unrelated", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
-    embedder = load_embedder("all-MiniLM-L6-v2", **({"backend": "torch", "device": args.device} if args.device else {}))
-    llm = load_llm(args.llm, **({"device": args.device} if args.device else {}))
+    llm, embedder = models(args.llm, args.device)
     prompts = [item.prompt for item in load(args.data, 4, most=args.texts, skip=args.skip).items]
     fetcher = Fetcher(llm, embedder, args.sentences, args.candidates)
     print(

@@ -6,7 +6,7 @@ import pytest
 
 import fuzz
 
-MUTATIONS = {"keys": 150, "jsonl": 20, "recipes": 60, "documents": 0, "http": 60, "texts": 60}
+MUTATIONS = {"keys": 150, "jsonl": 20, "recipes": 60, "documents": 0, "http": 30, "texts": 30}
 """Inputs beside the corpus. A document is read in a process of its own, which takes longer."""
 
 

@@ -15,9 +15,11 @@ from services import Running, serving
 from test_upstream import completions
 
 from alimark._util.fair_queue import FairQueue, may_enter
+from alimark.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.llm.openai import OpenAI
 from alimark.rewriting.api import Original, RewriteSettings, rewrite_many
+from alimark.serve import checking
 from alimark.serve.checking import QueueFull
 from alimark.serve.writing import FairPool, Places
 from alimark.testing import StandInEmbedder
@@ -70,6 +72,27 @@ def test_the_work_of_one_token_leaves_a_thread_to_others() -> None:
     gate.set()
     assert all(future.result(5) for future in slow[1:7])
     pool.close()
+
+
+def test_long_texts_of_one_token_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[str] = []
+
+    def answer(prepared: checking._PreparedCheck, batch: checking._Batch) -> checking.Answer:
+        time.sleep(0.05)
+        answered.append(prepared.check.owner)
+        return []
+
+    monkeypatch.setattr(checking, "_answer", answer)
+    checker = checking.Checker(lambda _: StandInEmbedder(), max_waiting=64)
+    key = fixed_key(1)
+    long = [checking.Check(f"{n}. {STORY}", (key,), DetectionSettings(), owner="greedy") for n in range(40)]
+    futures = checker.submit(long)
+    time.sleep(0.2)
+    [other] = checker.submit([checking.Check(STORY, (key,), DetectionSettings(), owner="other")])
+    other.result(5)
+    assert answered.index("other") < 15, "it did not wait for the texts that were embedded before"
+    checker.close()
+    assert all(future.done() for future in futures)
 
 
 def test_a_rewriting_that_nobody_waits_for_asks_no_more() -> None:

@@ -34,6 +34,11 @@ class FairQueue(Generic[Item]):
         with self._changed:
             return sum(map(len, self._items.values()))
 
+    def owners(self) -> set[str]:
+        """The owners of what waits."""
+        with self._changed:
+            return set(self._items)
+
     def empty(self) -> bool:
         """Whether nothing waits."""
         return not len(self)

@@ -82,8 +82,10 @@ class Checker:
         self._places: Counter[str] = Counter()  # the texts that wait, by owner
         self._wake = threading.Condition()
         self._closed = False
-        # At most one batch ahead of the alignment thread: texts that wait in the queue are counted, and make larger batches.
-        self._embedded: queue.Queue[_Batch | None] = queue.Queue(1)
+        self._embedded: FairQueue[_Embedded | None] = FairQueue(
+            lambda embedded: embedded[0].check.owner if embedded else ""
+        )
+        self._last_batch = 0
         self._threads = [
             threading.Thread(target=work, name=f"alimark-{name}", daemon=True)
             for name, work in (("embedding", self._embed_all), ("aligning", self._align_all))
@@ -125,21 +127,44 @@ class Checker:
             running = [check for check in asked if check[1].set_running_or_notify_cancel()]
             for group in _by_embedder(running):
                 if batch := self._embed(group):
-                    self._embedded.put(batch)
+                    self._last_batch = len(batch.checks)
+                    for check in batch.checks:
+                        self._embedded.put((check, batch))
         self._embedded.put(None)
 
     def _align_all(self) -> None:
-        while batch := self._embedded.get():
-            for check in batch.checks:  # each is answered at once, so that its client can send the next text early
-                try:
-                    check.future.set_result(_answer(check, batch))
-                except Exception as error:  # any error must reach the request that waits
-                    check.future.set_exception(error)
+        """Answers each text at once, so that its client can send the next one early; long texts of a token hold up no other."""
+        while True:
+            embedded = self._embedded.get()
+            with self._wake:
+                self._wake.notify()  # the next batch may be embedded
+            if embedded is None:
+                if self._embedded.empty():
+                    return
+                self._embedded.put(
+                    None
+                )  # the sentinel has its turn like everything else, so other texts may still wait
+                continue
+            check, batch = embedded
+            try:
+                check.future.set_result(_answer(check, batch))
+            except Exception as error:  # any error must reach the request that waits
+                check.future.set_exception(error)
+
+    def _may_embed(self) -> bool:
+        """Whether the next batch is due.
+
+        The texts that wait make larger batches, so at most one batch is ahead of the alignment thread, unless a token waits
+        that has no text in it.
+        """
+        if not len(self._waiting):
+            return self._closed
+        return len(self._embedded) <= self._last_batch or not self._waiting.owners() <= self._embedded.owners()
 
     def _take(self) -> list[Asked]:
         """The next texts of the queue, waiting for the first; empty when the checker is closed."""
         with self._wake:
-            self._wake.wait_for(lambda: len(self._waiting) or self._closed)
+            self._wake.wait_for(self._may_embed)
             batch: list[Asked] = []
             room = BATCH_CHARACTERS
             with suppress(queue.Empty):
@@ -199,6 +224,10 @@ class _Batch:
     def vectors_of(self, text: PreparedText) -> list[Vectors]:
         """The vectors of a text's units, as the pipeline takes them: one array for each version of the text."""
         return [self.vectors[self.units.rows(version.units.texts)] for version in text.versions]
+
+
+_Embedded = tuple[_PreparedCheck, _Batch]
+"""A text, and the batch that its vectors are in."""
 
 
 def _fits(asked: Asked, room: int | None) -> bool:

@@ -171,7 +171,7 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     )
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
-    proof = await _proof(service, key, [body.input, rewriting.text])
+    proof = await _proof(service, key, [body.input, rewriting.text], token.id)
     return proof | {
         "text": rewriting.text, "key_id": rewriting.key_id, "record_id": record.id, "matches": rewriting.matches,
         "cosines": rewriting.cosines, "outcomes": [sentence.outcome for sentence in rewriting.rewritten],
@@ -179,10 +179,10 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     }  # fmt: skip
 
 
-async def _proof(service: Service, key: Key, texts: Sequence[str]) -> JsonObject:
+async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -> JsonObject:
     """Detects the mark in a text before and after its rewriting; without a result where too many texts wait."""
     try:
-        answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)))
+        answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)), owner)
     except QueueFull:
         return {}
     before, after = (None if isinstance(answer, AlimarkError) else answer[0] for answer in answers)

@@ -149,7 +149,7 @@ def assignments(pairs: list[str]) -> dict[str, object]:
             raise AlimarkError(f"--set takes NAME=VALUE, such as ratio=0.25, not {pair!r}")
         try:
             values[name.strip()] = tomllib.loads(f"value = {value.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             values[name.strip()] = value.strip()
     return values
 

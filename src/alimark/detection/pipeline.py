@@ -28,6 +28,7 @@ from alimark.detection.clauses import clause_units
 from alimark.detection.excerpts import passages, score_excerpt
 from alimark.detection.results import AlignedDetection, Reading, aligned_steps
 from alimark.detection.scoring import Score, score_table, scoring
+from alimark.detection.sentence_chances import sentence_chances
 from alimark.detection.settings import (
     LONG_TEXT,
     MAX_EXCERPT_SENTENCES,
@@ -159,7 +160,7 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
 
 
 def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
-    if settings.search == "excerpt":
+    if "excerpt" in settings.searches(len(split_text.sentences)):
         check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)
     else:
         check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
@@ -350,6 +351,12 @@ def detect_signals(
 
     Each reading of the text has a p-value of its own; the smallest, times the number of readings, is that of the text.
     """
+    if settings.search == "auto":
+
+        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
+            return [detect_signals(text, signals, key, embedder, chosen)]
+
+        return search_in_turn(max(len(version.sentences) for version in text.versions), settings, search)[0]
     if settings.stop_after is None and max(len(version.sentences) for version in text.versions) > LONG_TEXT:
         settings = replace(settings, stop_after=_EARLY_STOP)
     answers: list[tuple[Score, Significance]] = []
@@ -359,6 +366,34 @@ def detect_signals(
         answers.append((replace(scored, variant=versions.start + scored.variant), significance))
     scored, significance = min(answers, key=lambda answer: answer[1].p_value)
     return describe(text, signals, scored, significance.corrected(len(answers)), key, embedder, settings)
+
+
+def search_in_turn(
+    sentences: int, settings: DetectionSettings, search: Callable[[DetectionSettings], list[AlignedDetection]]
+) -> list[AlignedDetection]:
+    """Searches a text as a whole and then, where that shows no mark, for passages; the p-values pay for both.
+
+    The p-values stay valid although the second search is left out where the first succeeds: at any level, each of the two
+    contributes at most half of it.
+
+    Args:
+        sentences: The number of sentences of the text.
+        settings: Settings with search="auto".
+        search: Searches with the settings that it is given, and returns detections, best first.
+
+    Returns:
+        The detections of the better search.
+    """
+    searches = settings.searches(sentences)
+    best: list[AlignedDetection] = []
+    for number, kind in enumerate(searches, 1):
+        detections = search(replace(settings, search=kind))
+        paid = [detection.of_searches(searches, settings) for detection in detections]
+        if not best or paid[0].p_value < best[0].p_value:
+            best = paid
+        if number < len(searches) and best[0].p_value <= settings.passage_fpr:
+            break
+    return best
 
 
 def describe(
@@ -378,6 +413,11 @@ def describe(
     is_further = scored.variant > len(text.versions) - readings
     read = text.versions[scored.variant] if is_further else text
     restructuring = 0 if is_further else scored.variant + text.replaced
+    ranges = [(passage.first - 1, passage.last) for passage in marked] if excerpt else [(0, len(aligned.packed))]
+
+    def chances() -> list[float]:
+        return list(sentence_chances(aligned, steps, ranges, key, scoring(key, settings)))
+
     make = partial(
         AlignedDetection,
         decision=key.decision,
@@ -391,6 +431,7 @@ def describe(
         readings=readings,
         restructured=text.restructured and replace(text.restructured, best=restructuring),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
+        compute_chances=None if text.variants else chances,
     )
     z = None if excerpt or key.soft or aligned.chances is not None else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)
@@ -461,6 +502,19 @@ def detect_batch(
     answers = [text if isinstance(text, AlimarkError) else next(detections) for text in prepared]
     clock.lap("alignment")
     return answers
+
+
+def random_key_scores(
+    text: str, reading: str, key: Key, embedder: Embedder, settings: DetectionSettings, draws: int
+) -> Floats:
+    """The scores of a text, read in one of its ways, under the first random keys, which are the same for every text."""
+    key.check(embedder)
+    prepared = prepare(text, key, embedder, settings)
+    [read, *_] = [version for version in prepared.versions if version.reading == reading] or [prepared]
+    units = deduplicate([read.units.texts])
+    projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
+    signals = scoring(key, settings).signals(read.units, projections[units.rows(read.units.texts)])
+    return score([signals], key, settings).null_scores(0, draws)
 
 
 class Clock:

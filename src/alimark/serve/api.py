@@ -78,7 +78,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
 
 
 async def _detect_all(
-    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings, owner: str = ""
+    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings, owner: str
 ) -> list[Answer | AlimarkError]:
     """Returns the best detections of each text, or its error. Keys are grouped by the embedder they need."""
     groups: dict[str, list[Key]] = {}

@@ -122,7 +122,7 @@ def read_settings(path: Path | None, given: Mapping[str, object], *, default_dat
     if path is not None:
         try:
             content = tomllib.loads(path.read_text("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise AlimarkError(f"{path} is not valid TOML: {error}") from None
     content = {"data": default_data} | _without_strength(content) | _without_strength(given)
     known = {setting.name: setting for setting in fields(Settings)}

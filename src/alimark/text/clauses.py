@@ -30,8 +30,8 @@ _FILLER = 2
 """A sentence with at most so many words is a filler where every fourth sentence is one ("Yes." after every sentence)."""
 _LEAST_WORDS = 30
 """A text with fewer words is too short for a mark that has to be found together with its sentences."""
-_MOST_WORDS = 6000
-"""Of a longer text only the beginning is read, since the search takes time in proportion to pieces times blocks."""
+_MOST_WORDS = 2000
+"""Of a longer text only the beginning is read, since its units are many."""
 
 _TOKEN = re.compile(r"\S+")
 _OFTEN_FIRST = frozenset(

@@ -1,35 +1,47 @@
-"""Hides marked texts with what a text editor can do, and counts how many are still found, before and after normalisation.
+"""Hides marked texts with what a text editor can do, and counts how many are still found, before and after.
 
-    python benchmarks/evasion.py --output evasion                       # 20 soft and 20 hard texts, real models
-    python benchmarks/evasion.py --output evasion --human texts.jsonl   # also human texts, transformed alike
-    python benchmarks/evasion.py --output evasion --stand-in            # stand-in models without weights, within a minute
+    python benchmarks/evasion.py --output evasion                          # 20 soft and 20 hard texts, real models
+    python benchmarks/evasion.py --output evasion --human texts.jsonl.gz   # also human texts, transformed alike
+    python benchmarks/evasion.py --output evasion --transformations other.py     # the transformations of another file
+    python benchmarks/evasion.py --output evasion --records generate.jsonl --seed 3    # marked texts of a bench run
+    python benchmarks/evasion.py --output evasion --stand-in               # stand-in models without weights, within a minute
 
-Soft texts are written under version-3 keys of text version 1, hard ones under keys of the paper. "before" reads a text as it
-stands, as earlier releases did; "after" is what `detect` does now: keys of text version 1 normalise the text, and hard keys
-read it both ways. Found means a p-value of at most 0.01. DESTROYED names transformations that leave no text to read.
+Soft texts are written under version-3 keys, hard ones under keys of the paper. "before" reads a text as it stands, as earlier
+releases did; "after" is what `detect` does now (docs/reading.md). Found means a p-value of at most 0.01. DESTROYED names
+transformations that leave no text to read.
 
-Texts and keys are kept in the folder, so that a second run only detects. The names of --human are fields of a JSONL file with a
-`text` or a `natural_text` on each line.
+Texts are kept in the folder, so that a second run only detects. Another file of transformations is a Python module with a
+dictionary TRANSFORMATIONS from names to functions of a text. The human texts are a JSONL file with a `text` or a `natural_text`
+on each line; every pair of a human text and a transformation is tried under a key of its own, so that the false positives are
+independent of each other given the texts.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import html
+import itertools
 import json
 import random
 import re
+import runpy
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from alimark import AliMark, Key, load_embedder, load_llm
 from alimark._util.files import write_whole
 from alimark._util.jsonl import read_jsonl
-from alimark.detection.pipeline import deduplicate, detect_signals, embed, prepare, project_text
+from alimark.bench.models import secret
+from alimark.calibration.rates import binomial_interval
+from alimark.detection.pipeline import detect_signals, prepare, project_text
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
@@ -49,11 +61,20 @@ _SUPERSCRIPT = dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱ
 
 
 class Marked(NamedTuple):
-    """A marked text with its key, and a key of the same secret that reads texts as they stand."""
+    """A text, the kind of its key and the key's secret."""
 
     text: str
-    key: Key
-    older: Key
+    kind: str
+    secret: bytes
+
+    def key(self, embedder: Embedder) -> Key:
+        """The key as `keygen` makes it today."""
+        return Key.generate(embedder=embedder, secret=self.secret, decision=self.kind)
+
+    def older_key(self, embedder: Embedder) -> Key:
+        """The key of the same secret that reads a text as it stands."""
+        key = self.key(embedder)
+        return key.like(self.secret, text_version=0) if key.text_version else key
 
 
 def sentences_of(text: str) -> list[str]:
@@ -135,6 +156,10 @@ def without_blanks_after_stops(text: str) -> str:
     return re.sub(r"([.!?]\"?) ", r"\1", text)
 
 
+def without_stops(text: str) -> str:
+    return by_sentence(lambda n, s: s.rstrip(".!?"))(text)
+
+
 _EMOJI = "🙂🔥✨🎉🚀"
 TRANSFORMATIONS: dict[str, Transformation] = {
     "none": lambda text: text,
@@ -195,6 +220,14 @@ TRANSFORMATIONS: dict[str, Transformation] = {
     "lower case": str.lower,
     "LaTeX": by_sentence(lambda n, s: f"\\textbf{{{s}}}\\footnote{{See {n}.}}"),
     "commas for stops": by_sentence(lambda n, s: s.rstrip(".!?") + ","),
+    "commas for half of the stops": by_sentence(lambda n, s: s.rstrip(".!?") + "," if n % 2 else s),
+    "commas for stops, lower case": lambda text: by_sentence(lambda n, s: s.rstrip(".!?") + ",")(text).lower(),
+    "dashes for stops": by_sentence(lambda n, s: s.rstrip(".!?") + " -"),
+    "newlines for stops": by_sentence(lambda n, s: s.rstrip(".!?"), "\n"),
+    "and for stops": by_sentence(lambda n, s: s.rstrip(".!?"), " and "),
+    "a stop after every five words": lambda text: re.sub(r"((?:\S+ ){4}\S+) ", r"\1. ", without_stops(text)),
+    "no punctuation": lambda text: re.sub(r"[^\w\s']", "", text),
+    "no punctuation, lower case": lambda text: re.sub(r"[^\w\s']", "", text).lower(),
     "semicolons for stops": by_sentence(lambda n, s: s.rstrip(".!?") + ";"),
     "no final marks": by_sentence(lambda n, s: s.rstrip(".!?")),
     "Yes. after every sentence": by_sentence(lambda n, s: f"{s} Yes."),
@@ -203,33 +236,46 @@ TRANSFORMATIONS: dict[str, Transformation] = {
     "one word a paragraph": lambda text: "\n\n".join(text.split()),
 }
 DESTROYED = ("reversed", "leet", "one word a paragraph")
-UNMARKED_ENDS = ("commas for stops", "semicolons for stops", "no final marks", "Yes. after every sentence")
-"""Transformations of the sentences' ends, which need units that no mark delimits; normalisation does not aim at them."""
 
 
 def marked_texts(options: argparse.Namespace, embedder: Embedder) -> dict[str, list[Marked]]:
     """The marked texts of each kind with their keys; those of an earlier run are read from the folder."""
+    if options.records:
+        take_records(options, embedder)
     llm = None
-    texts: dict[str, list[Marked]] = {}
-    for kind in KINDS:
-        shape = {"decision": "hard"} if kind == "hard" else {"decision": "soft", "text_version": 1}
-        texts[kind] = []
-        for number in range(options.texts):
-            path = options.output / f"{kind}-{number}.json"
-            secret = number.to_bytes(32, "big")
-            key = Key.generate(embedder=embedder, secret=secret, **shape)
-            if not path.exists():
-                llm = llm or (StandInLLM() if options.stand_in else load_llm(options.llm))
-                mark = AliMark(key, embedder=embedder)
-                prompt = PROMPTS[number % len(PROMPTS)]
-                generation = mark.generate(
-                    prompt, llm, sentences=options.sentences, candidates=options.candidates, seed=number
-                )
-                write_whole(path, json.dumps({"text": generation.text, "surviving": generation.surviving}).encode())
-                print(f"{kind} {number}: {generation.surviving} of {len(generation.sentences)} sentences", flush=True)
-            older = key.like(secret, text_version=0) if key.text_version else key
-            texts[kind].append(Marked(json.loads(path.read_text("utf-8"))["text"], key, older))
+    texts: dict[str, list[Marked]] = {kind: [] for kind in options.kinds}
+    for kind, number in itertools.product(options.kinds, range(options.texts)):
+        path = options.output / f"{kind}-{number}.json"
+        if not path.exists():
+            llm = llm or (StandInLLM() if options.stand_in else load_llm(options.llm))
+            marked = Marked("", kind, number.to_bytes(32, "big"))
+            mark = AliMark(marked.key(embedder), embedder=embedder)
+            prompt = PROMPTS[number % len(PROMPTS)]
+            generation = mark.generate(
+                prompt, llm, sentences=options.sentences, candidates=options.candidates, seed=number
+            )
+            write_whole(path, json.dumps({"text": generation.text, "secret": marked.secret.hex()}).encode())
+            print(f"{kind} {number}: {generation.surviving} of {len(generation.sentences)} sentences", flush=True)
+        record = json.loads(path.read_text("utf-8"))
+        texts[kind].append(Marked(record["text"], kind, bytes.fromhex(record["secret"])))
     return texts
+
+
+def take_records(options: argparse.Namespace, embedder: Embedder) -> None:
+    """Fills the folder with marked texts of a bench run, whose secrets follow from the run's seed and the prompt."""
+    counts = dict.fromkeys(KINDS, 0)
+    for _, record in read_jsonl(options.records):
+        if not isinstance(record, dict) or record.get("scheme") != "alimark":
+            continue
+        if len(record["sentences"]) != options.sentences or record["settings"]["candidates"] != options.candidates:
+            continue
+        for kind in KINDS:
+            marked = Marked(record["text"], kind, secret(options.seed, record["prompt"]))
+            ids = (marked.key(embedder).id, marked.older_key(embedder).id)
+            if counts[kind] < options.texts and record["key_id"] in ids:
+                path = options.output / f"{kind}-{counts[kind]}.json"
+                write_whole(path, json.dumps({"text": record["text"], "secret": marked.secret.hex()}).encode())
+                counts[kind] += 1
 
 
 PROMPTS = (
@@ -246,20 +292,23 @@ PROMPTS = (
 )
 
 
-def p_values(text: str, marked: Marked, embedder: Embedder, settings: DetectionSettings) -> tuple[float, float]:
-    """The p-value of a text read as it stands, and that of today's detection; 1 where nothing can be read."""
-    answers = []
-    for today in (False, True):
-        reader = marked.key if today else marked.older
-        try:
-            prepared = prepare(text, reader, embedder, settings)
-            prepared = prepared if today else replace(prepared, further=())
-            vectors = [embed(deduplicate([version.units.texts]), embedder) for version in prepared.versions]
-            signals = project_text(prepared, vectors, reader, settings)
-            answers.append(detect_signals(prepared, signals, reader, embedder, settings).p_value)
-        except AlimarkError:
-            answers.append(1.0)
-    return answers[0], answers[1]
+Vectors = dict[str, NDArray[np.float32]]
+"""The vectors of all units so far: transformations that are undone give the same units again."""
+
+
+def p_value(text: str, key: Key, embedder: Embedder, vectors: Vectors, *, today: bool) -> float:
+    """The p-value of today's detection, or that of the text read as it stands; 1 where nothing can be read."""
+    settings = DetectionSettings(draws=499)
+    try:
+        prepared = prepare(text, key, embedder, settings)
+    except AlimarkError:
+        return 1.0
+    prepared = prepared if today else replace(prepared, further=())
+    if new := [unit for unit in dict.fromkeys(prepared.unit_texts) if unit not in vectors]:
+        vectors.update(zip(new, embedder.embed(new), strict=True))
+    rows = [np.stack([vectors[unit] for unit in version.units.texts]) for version in prepared.versions]
+    signals = project_text(prepared, rows, key, settings)
+    return detect_signals(prepared, signals, key, embedder, settings).p_value
 
 
 def human_texts(path: Path, count: int, sentences: int) -> Iterator[str]:
@@ -272,17 +321,34 @@ def human_texts(path: Path, count: int, sentences: int) -> Iterator[str]:
                 yield " ".join(parts[:sentences])
 
 
-def rows(texts: Sequence[Marked], names: Sequence[str], embedder: Embedder) -> Iterator[tuple[str, int, int]]:
+def rows(
+    texts: Sequence[Marked], transformations: Mapping[str, Transformation], embedder: Embedder, *, human: bool
+) -> Iterator[tuple[str, int, int]]:
     """For each transformation the numbers of texts found before and after."""
-    settings = DetectionSettings(draws=999)
-    for name in names:
-        pairs = [p_values(TRANSFORMATIONS[name](marked.text), marked, embedder, settings) for marked in texts]
+    vectors: Vectors = {}
+    keys = [(text.older_key(embedder), text.key(embedder)) for text in texts]
+    for name, transformation in transformations.items():
+        pairs = []
+        for number, source in enumerate(texts):
+            text = transformation(source.text)
+            older, key = keys[number]
+            if human:
+                fresh = hashlib.sha256(f"{name}/{number}".encode()).digest()
+                older, key = older.like(fresh), key.like(fresh)
+            before = p_value(text, older, embedder, vectors, today=False)
+            pairs.append((before, p_value(text, key, embedder, vectors, today=True)))
         yield name, sum(before <= FPR for before, _ in pairs), sum(after <= FPR for _, after in pairs)
+
+
+def transformations_of(path: Path | None) -> dict[str, Transformation]:
+    """This module's transformations, or those of another file."""
+    return TRANSFORMATIONS if path is None else dict(runpy.run_path(str(path))["TRANSFORMATIONS"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for texts and results")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--texts", type=int, default=20, help="texts of each kind")
     parser.add_argument("--sentences", type=int, default=16)
     parser.add_argument("--candidates", type=int, default=64)
@@ -290,26 +356,42 @@ def main() -> None:
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--stand-in", action="store_true", help="stand-in models instead of real ones")
     parser.add_argument("--human", type=Path, help="JSONL of human texts, transformed alike, for false positives")
-    parser.add_argument("--only", nargs="+", choices=list(TRANSFORMATIONS), help="some transformations")
+    parser.add_argument("--human-only", action="store_true", help="do not count the marked texts")
+    parser.add_argument("--transformations", type=Path, help="a Python file with other transformations")
+    parser.add_argument("--only", nargs="+", help="some transformations")
+    parser.add_argument("--records", type=Path, help="JSONL of marked texts of a bench run, instead of writing texts")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the recipe behind --records")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     embedder = StandInEmbedder() if options.stand_in else load_embedder(options.embedder)
-    names = options.only or list(TRANSFORMATIONS)
+    transformations = transformations_of(options.transformations)
+    transformations = {name: transformations[name] for name in options.only or transformations}
     kinds = marked_texts(options, embedder)
     if options.human:
         human = list(human_texts(options.human, options.texts, options.sentences))
-        kinds |= {
+        humans = {
             f"human, {kind}": [marked._replace(text=text) for text, marked in zip(human, kinds[kind], strict=False)]
-            for kind in KINDS
+            for kind in options.kinds
         }
+        kinds = humans if options.human_only else kinds | humans
     results = {}
     for kind, texts in kinds.items():
         print(f"\n{kind}: {len(texts)} texts, found at p <= {FPR}\n{'transformation':40} before after", flush=True)
-        for name, before, after in rows(texts, names, embedder):
-            note = " destroyed" if name in DESTROYED else " ends of sentences" if name in UNMARKED_ENDS else ""
+        for name, before, after in rows(texts, transformations, embedder, human=kind.startswith("human")):
             results[f"{kind}/{name}"] = {"texts": len(texts), "before": before, "after": after}
-            print(f"{name:40} {before:6} {after:5}{note}", flush=True)
-    write_whole(options.output / "results.json", json.dumps(results, indent=1).encode())
+            print(f"{name:40} {before:6} {after:5}{' destroyed' if name in DESTROYED else ''}", flush=True)
+        of_kind = [result for place, result in results.items() if place.startswith(f"{kind}/")]
+        tests = len(texts) * len(of_kind)
+        low, high = binomial_interval(tests, FPR)
+        total = {when: sum(result[when] for result in of_kind) for when in ("before", "after")}
+        print(f"{'all':40} {total['before']:6} {total['after']:5} of {tests}", end="")
+        print(
+            f"; unmarked: {low * tests:.0f} to {high * tests:.0f} expected" if kind.startswith("human") else "",
+            flush=True,
+        )
+    path = options.output / "results.json"
+    earlier = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    write_whole(path, json.dumps(earlier | results, indent=1).encode())
 
 
 if __name__ == "__main__":

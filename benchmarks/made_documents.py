@@ -69,12 +69,19 @@ MAKERS: list[Maker] = []
 
 
 def maker(
-    kind: str, name: str, *, needs: str = "", front: str = "", **around: bool
+    kind: str,
+    name: str,
+    *,
+    needs: str = "",
+    front: str = "",
+    title: bool = False,
+    table: bool = False,
+    notes: bool = False,
 ) -> Callable[[Callable[[Content, Path], None]], Callable[[Content, Path], None]]:
     """Adds a function to the makers."""
 
     def add(write: Callable[[Content, Path], None]) -> Callable[[Content, Path], None]:
-        MAKERS.append(Maker(kind, name, write, tool=needs, front=front, **around))
+        MAKERS.append(Maker(kind, name, write, title, table, notes, needs, front))
         return write
 
     return add
@@ -275,12 +282,14 @@ def fodt(body: str, layout: Layout | None = None) -> str:
 <office:automatic-styles>
 <style:style style:name="P" style:family="paragraph"><style:paragraph-properties fo:margin-bottom="{layout.space}"
   fo:text-indent="{layout.indent}" fo:text-align="justify"/>
-<style:text-properties fo:font-size="{layout.size}pt" fo:language="en" fo:country="US" {hyphens if layout.hyphens else ""}/></style:style>
+<style:text-properties fo:font-size="{layout.size}pt" fo:language="en" fo:country="US" {hyphens if layout.hyphens else ""}/>
+</style:style>
 <style:style style:name="F" style:family="graphic"><style:graphic-properties style:wrap="none"/></style:style>
 <style:style style:name="S" style:family="section"><style:section-properties><style:columns fo:column-count="{layout.columns}"
   fo:column-gap="0.6cm">{column if layout.columns > 1 else ""}</style:columns></style:section-properties></style:style>
-<style:page-layout style:name="L"><style:page-layout-properties fo:page-width="{layout.width}cm" fo:page-height="{layout.height}cm"
-  fo:margin="{layout.margin}cm"/><style:header-style/><style:footer-style/></style:page-layout></office:automatic-styles>
+<style:page-layout style:name="L"><style:page-layout-properties fo:page-width="{layout.width}cm"
+  fo:page-height="{layout.height}cm" fo:margin="{layout.margin}cm"/>
+<style:header-style/><style:footer-style/></style:page-layout></office:automatic-styles>
 <office:master-styles><style:master-page style:name="Standard" style:page-layout-name="L">
 {f"<style:header><text:p>{layout.head}</text:p></style:header>" if layout.head else ""}
 {f"<style:footer>{number}</style:footer>" if layout.foot else ""}</style:master-page></office:master-styles>
@@ -375,8 +384,8 @@ def _(content: Content, target: Path) -> None:
 # 2. PDF by LibreOffice
 
 
-def _office_pdf(name: str, layout: Layout, **around: bool) -> None:
-    @maker("pdf by LibreOffice", name, needs="soffice", **around)
+def _office_pdf(name: str, layout: Layout, title: bool = False, table: bool = False, notes: bool = False) -> None:
+    @maker("pdf by LibreOffice", name, needs="soffice", title=title, table=table, notes=notes)
     def _(content: Content, target: Path) -> None:
         by_office(content, target, "pdf", layout)
 
@@ -394,11 +403,11 @@ _office_pdf("three columns, a table", Layout(29.7, 21, 1.5, columns=3, hyphens=T
 # 3. PDF by Chromium
 
 
-def _printed(name: str, style: str, *options: str, head: str = "", **around: bool) -> None:
-    @maker("pdf by Chromium", name, needs="chromium", **around)
+def _printed(name: str, style: str, *options: str, head: str = "", title: bool = False) -> None:
+    @maker("pdf by Chromium", name, needs="chromium", title=title)
     def _(content: Content, target: Path) -> None:
-        page = f"<!doctype html><html lang=en><meta charset=utf-8><title>Lamps</title><style>{style}</style>{head}{html_body(content)}"
-        chromium(page, target, *options)
+        start = f"<!doctype html><html lang=en><meta charset=utf-8><title>Lamps</title><style>{style}</style>"
+        chromium(f"{start}{head}{html_body(content)}", target, *options)
 
 
 _PLAIN = "--no-pdf-header-footer"
@@ -522,7 +531,8 @@ def _(content: Content, target: Path) -> None:
         runs[-1] = f"{field_start}{runs[-1]}{field_end}"
         paragraph = f"<w:p>{''.join(runs)}</w:p>"
         body += paragraph if number % 2 else f"<w:sdt><w:sdtPr/><w:sdtContent>{paragraph}</w:sdtContent></w:sdt>"
-    prompt = f"<w:sdt><w:sdtPr><w:showingPlcHdr/></w:sdtPr><w:sdtContent>{word_paragraph('Click here to enter text.')}</w:sdtContent></w:sdt>"
+    prompt = word_paragraph("Click here to enter text.")
+    prompt = f"<w:sdt><w:sdtPr><w:showingPlcHdr/></w:sdtPr><w:sdtContent>{prompt}</w:sdtContent></w:sdt>"
     WordFile(body + prompt).save(target)
 
 
@@ -567,8 +577,8 @@ def _(content: Content, target: Path) -> None:
 # 7. E-books
 
 
-def _epub_by_pandoc(name: str, *options: str, **around: bool) -> None:
-    @maker("epub", name, title=True, needs="pandoc", front="The Collected Reports", **around)
+def _epub_by_pandoc(name: str, *options: str, notes: bool = False) -> None:
+    @maker("epub", name, title=True, needs="pandoc", front="The Collected Reports", notes=notes)
     def _(content: Content, target: Path) -> None:
         source = target.with_suffix(".source.md")
         marks = [f"[^{i}]" if i < len(content.notes) else "" for i in range(len(content.paragraphs))]
@@ -601,7 +611,8 @@ def _epub_by_hand(content: Content, target: Path, encoding: str, more: dict[str,
     for number, text in enumerate(content.paragraphs):
         items += f'<item id="c{number}" href="c%20{number}.xhtml" media-type="application/xhtml+xml"/>'
         references += f'<itemref idref="c{number}"/>'
-        page = f'<?xml version="1.0" encoding="{encoding}"?><html><head><title/></head><body><p>{escape(text)}</p></body></html>'
+        page = f'<?xml version="1.0" encoding="{encoding}"?><html><head><title/></head>'
+        page += f"<body><p>{escape(text)}</p></body></html>"
         members[f"OEBPS/c {number}.xhtml"] = page
     members["OEBPS/c.opf"] = f"<package><manifest>{items}</manifest><spine>{references}</spine></package>"
     with zipfile.ZipFile(target, "w") as archive:
@@ -683,8 +694,10 @@ def _utf_16(sign: str) -> list[int]:
 # 9. Markdown
 
 
-def _markdown_by_pandoc(name: str, *options: str, **around: bool) -> None:
-    @maker("md", name, needs="pandoc", **around)
+def _markdown_by_pandoc(
+    name: str, *options: str, title: bool = False, table: bool = False, notes: bool = False
+) -> None:
+    @maker("md", name, needs="pandoc", title=title, table=table, notes=notes)
     def _(content: Content, target: Path) -> None:
         by_pandoc(content, target, *options)
 
@@ -786,7 +799,10 @@ ENDINGS = {"pdf by LibreOffice": "pdf", "pdf by Chromium": "pdf", "docx by progr
 
 
 def make_all(texts: Sequence[Sequence[str]], folder: Path) -> tuple[dict[str, Content], dict[str, str]]:
-    """Makes a document of each maker from these texts; returns the content of each file, and why others are missing."""
+    """Makes a document of each maker from these texts; returns the content of each file, and why others are missing.
+
+    A file that exists is kept, so that a run that was stopped goes on.
+    """
     contents: dict[str, Content] = {}
     missing: dict[str, str] = {}
     for number, (entry, paragraphs) in enumerate(zip(MAKERS, texts, strict=True)):
@@ -795,6 +811,7 @@ def make_all(texts: Sequence[Sequence[str]], folder: Path) -> tuple[dict[str, Co
         if entry.tool and shutil.which(entry.tool) is None:
             missing[target.name] = f"{entry.kind}, {entry.name}: {entry.tool} is not installed"
             continue
-        entry.write(content, target)
+        if not target.exists():
+            entry.write(content, target)
         contents[target.name] = content
     return contents, missing

@@ -34,8 +34,8 @@ import httpx
 SERVE_TESTS = Path(__file__).parent.parent / "tests" / "serve"
 sys.path[:0] = [str(SERVE_TESTS), str(SERVE_TESTS.parent)]  # the service on stand-in models belongs to the tests
 
-from databases import postgres  # type: ignore[import-not-found]  # noqa: E402
-from services import free_port, set_up  # type: ignore[import-not-found]  # noqa: E402
+from databases import postgres  # noqa: E402
+from services import free_port, set_up  # noqa: E402
 
 QUIET_SECONDS = 60.0
 TEXT = "The axolotl watched the violet lighthouse. It hummed a madrigal until dawn. Nobody answered the axolotl. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 STRICT_WORD = "http://purl.oclc.org/ooxml/wordprocessingml/main"
@@ -31,21 +32,27 @@ def word_file(body: str, *, head: str = "", namespace: str = WORD, **members: st
 
 
 def pdf(text: str) -> bytes:
-    """Returns a minimal pdf file of one page."""
-    stream = f"BT /F1 12 Tf 50 700 Td ({text}) Tj ET".encode()
-    parts = [
-        b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]  # fmt: skip
+    """Returns a PDF file of one page with one line."""
+    return pdf_pages([(50, 700, text)])
+
+
+def pdf_pages(*pages: Sequence[tuple[float, float, str]]) -> bytes:
+    """Returns a PDF file; each page is a list of lines with their places in points, in the order in which they are drawn."""
+    count = len(pages)
+    kids = " ".join(f"{3 + i} 0 R" for i in range(count))
+    font = 3 + 2 * count
+    parts = ["<< /Type /Catalog /Pages 2 0 R >>", f"<< /Type /Pages /Kids [{kids}] /Count {count} >>"]
+    resources = f"/MediaBox [0 0 612 792] /Resources << /Font << /F1 {font} 0 R >> >>"
+    parts += [f"<< /Type /Page /Parent 2 0 R /Contents {3 + count + i} 0 R {resources} >>" for i in range(count)]
+    for lines in pages:
+        stream = "\n".join(f"BT /F1 12 Tf {x} {y} Td ({text}) Tj ET" for x, y, text in lines)
+        parts.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
+    parts.append("<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
     file, places = b"%PDF-1.4\n", []
     for number, part in enumerate(parts, 1):
         places.append(len(file))
-        file += b"%d 0 obj\n%s\nendobj\n" % (number, part)
+        file += f"{number} 0 obj\n{part}\nendobj\n".encode("latin-1")
     table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    start = len(file)
-    return file + b"xref\n0 6\n0000000000 65535 f \n%strailer << /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (
-        table,
-        start,
-    )
+    size = len(parts) + 1
+    end = b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (size, len(file))
+    return file + b"xref\n0 %d\n0000000000 65535 f \n%s" % (size, table) + end

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from alimark.cli import generate as verb
 from alimark.generation.settings import STRENGTHS
 from alimark.llm.base import Draw
 from alimark.testing import StandInLLM
@@ -49,7 +48,7 @@ def test_sentences_are_printed_as_they_are_chosen(run: Run, key_file: Path, monk
         before_each_step.append("".join(printed))
         return draw(*arguments)
 
-    monkeypatch.setattr(verb.typer, "echo", echo)
+    monkeypatch.setattr("alimark.cli.generate.typer.echo", echo)
     monkeypatch.setattr(StandInLLM, "draw", draw_later)
     assert run("generate", "-k", key_file, "-p", "A day.", "--sentences", 3, "--candidates", 8, "--seed", 4).status == 0
     text = "".join(printed)

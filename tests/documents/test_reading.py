@@ -13,7 +13,7 @@ from alimark.documents import child
 from alimark.documents.encodings import decode
 from alimark.documents.reading import read_document
 from alimark.errors import AlimarkError, LimitError, TextError
-from small_documents import STRICT_WORD, docx, package, pdf, word_file
+from small_documents import STRICT_WORD, docx, package, pdf, pdf_pages, word_file
 
 MOST = 100_000
 
@@ -216,6 +216,44 @@ def test_e_mail() -> None:
     hint = b"From: x@y.z\nMIME-Version: 1.0\nContent-Type: multipart/alternative; boundary=b\n\n--b\n\nHTML!\n"
     hint += b"--b\nContent-Type: text/html\n\n<p>One came and went home.\n--b--\n"
     assert parse(hint, "eml") == ("One came and went home.", [])
+
+
+# PDF
+
+
+def test_columns_that_are_drawn_line_by_line() -> None:
+    left = [f"The left column has its line {i} here" for i in range(6)]
+    right = [f"and the right one has line {i} there" for i in range(6)]
+    rows = [(x, 600 - 14 * i, column[i]) for i in range(6) for x, column in ((50, left), (320, right))]
+    text, _ = parse(
+        pdf_pages([(50, 650, "A heading that stands over both of the columns and is rather long"), *rows]), "pdf"
+    )
+    assert text.split("\n\n") == [
+        "A heading that stands over both of the columns and is rather long", " ".join(left + right)
+    ]  # fmt: skip
+
+
+def test_hyphens_running_heads_and_page_breaks() -> None:
+    pages = [
+        [(50, 760, "The Lamps"), (50, 600, "The keeper of the light"), (50, 40, "Page 1")],
+        [(50, 760, "The Lamps"), (50, 600, "climbed the stair-"), (50, 586, "way to the self-"), (50, 40, "Page 2")],
+        [(50, 760, "The Lamps"), (50, 600, "made lamp. It was a self-made lamp on a stairway."), (50, 40, "Page 3")],
+    ]
+    text, notes = parse(pdf_pages(*pages), "pdf")
+    assert (
+        text
+        == "The keeper of the light climbed the stairway to the self-made lamp. It was a self-made lamp on a stairway."
+    )
+    assert notes == ["running heads and page numbers left out: 6"]
+
+
+def test_rows_of_a_table_in_a_pdf() -> None:
+    rows = [
+        (x, 600 - 14 * i, text)
+        for i, row in enumerate([("Year", "Copies"), ("1987", "412")])
+        for x, text in zip((50, 200), row)
+    ]
+    assert parse(pdf_pages(rows), "pdf")[0] == "Year\tCopies\n\n1987\t412"
 
 
 # Hostile files

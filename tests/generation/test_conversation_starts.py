@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ from fixed_texts import EMBEDDER
 CUTTER = splitter()
 
 
-def key_of(number: int = 0, **parameters: object) -> Key:
+def key_of(number: int = 0, **parameters: Any) -> Key:
     return Key.generate(
         embedder=EMBEDDER, secret=bytes([number, *range(1, 32)]), **{"starts": "conversation", **parameters}
     )

@@ -28,6 +28,7 @@ from alimark.detection.pipeline import (
     prepare,
     prepare_each,
     project_text,
+    search_in_turn,
     with_variants,
 )
 from alimark.detection.results import AlignedDetection, best_first
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_A_TIME = 256
 _SOFT_TABLE_VALUES = 4_000_000
-"""Table entries of soft keys scored at a time, 32 MB: they have a table for every sentence and key."""
+"""Table entries scored at a time, 32 MB: soft keys and runs of pieces have a table for every unit and key."""
 
 
 def detect_keys(
@@ -142,6 +143,12 @@ def best_keys(
     tried: int | None = None,
 ) -> list[AlignedDetection]:
     """The `best` keys with the highest scores, each with its p-value; `vectors` holds those of each version's units."""
+    if settings.search == "auto":
+
+        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
+            return best_keys(text, vectors, keys, embedder, chosen, best, tried)
+
+        return search_in_turn(len(text.sentences), settings, search)
     versions = list(zip(text.versions, vectors, strict=True))
     numbers: dict[int, None] = {}
     for reading in text.readings:  # scores of several readings cannot be compared, so each reading has its best keys
@@ -172,12 +179,15 @@ def _score_keys(units: Units, vectors: Vectors, keys: Sequence[Key], settings: D
 
 def _batch_size(units: Units, key: Key) -> int:
     """The number of keys scored at a time."""
-    return max(1, _SOFT_TABLE_VALUES // (units.count * key.block_size * 64)) if key.soft else _KEYS_AT_A_TIME
+    if not key.soft and units.chances is None:
+        return _KEYS_AT_A_TIME
+    runs = 1 if units.chances is None else units.chances.shape[1]
+    return max(1, _SOFT_TABLE_VALUES // (units.count * runs * key.block_size * 64))
 
 
 def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: DetectionSettings) -> Floats | list[float]:
     """The raw scores of keys that share block size, span and centre."""
-    rule = scoring(keys[0], settings)
+    rule = scoring(keys[0], settings, by_clauses=units.chances is not None)
     signals = (rule.signals(units, projections) for projections in project_many(vectors, keys))
     if settings.search == "excerpt":
         pairs = zip(signals, keys, strict=True)

@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
+from alimark.detection.clauses import clause_units
 from alimark.detection.excerpts import passages, score_excerpt
 from alimark.detection.results import AlignedDetection, Reading, aligned_steps
 from alimark.detection.scoring import Score, score_table, scoring
+from alimark.detection.sentence_chances import sentence_chances
 from alimark.detection.settings import (
     LONG_TEXT,
     MAX_EXCERPT_SENTENCES,
@@ -46,6 +48,7 @@ from alimark.text.language import looks_english
 from alimark.text.normalising import Normalised
 from alimark.text.normalising import normalise as normalise_text
 from alimark.text.splitting import splitter
+from alimark.text.units import clean
 
 if TYPE_CHECKING:
     from alimark.detection.chat_restructuring import Restructured
@@ -67,6 +70,8 @@ class SplitText:
 
     text: str
     sentences: list[str]
+    as_written: list[str]
+    """The sentences as they stand in the text, before they are cleaned."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class PreparedText:
     """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
     reading: Reading = "as it stands"
     further: tuple[PreparedText, ...] = ()
-    """Other readings of the text: after normalisation, where a key of text version 0 reads it both ways."""
+    """Other readings of the text: after normalisation, where a key of text version 0 reads it both ways, and by clauses."""
     replaced: bool = False
     """Whether the restructurings are searched instead of the text, and not beside it."""
 
@@ -120,10 +125,11 @@ def split(text: str, key: Key, text_version: int | None = None) -> SplitText:
         TextError: The text has no sentence.
     """
     cutter = splitter(key.splitter, key.text_version if text_version is None else text_version)
-    sentences = cutter.units_as_read(text)
+    as_written = cutter.sentences(text)
+    sentences = [unit for sentence in as_written if (unit := clean(sentence))]
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
-    return SplitText(text, sentences)
+    return SplitText(text, sentences, as_written)
 
 
 def check_length(split_text: SplitText, limit: int, remedy: str = "cut it into parts") -> None:
@@ -147,37 +153,52 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
     warnings = language_warnings(normalised.text, embedder)
     prepared = PreparedText(text, split_text.sentences, units, warnings, changes=normalised.changes)
     if key.text_version:
-        return replace(prepared, reading="normalised")
-    return _read_both_ways(prepared, key, settings)
+        prepared = replace(prepared, reading="normalised")
+    else:
+        prepared, split_text = _read_both_ways(prepared, split_text, key, settings)
+    return _read_by_clauses(prepared, split_text, settings)
 
 
 def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
-    if settings.search == "excerpt":
+    if "excerpt" in settings.searches(len(split_text.sentences)):
         check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)
     else:
         check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
 
 
-def _read_both_ways(prepared: PreparedText, key: Key, settings: DetectionSettings) -> PreparedText:
-    """The text with its normalised form beside it, where normalisation changes more than white space.
+def _read_both_ways(
+    prepared: PreparedText, split_text: SplitText, key: Key, settings: DetectionSettings
+) -> tuple[PreparedText, SplitText]:
+    """The text with its normalised form beside it, where normalisation changes more than white space, and its sentences.
 
     Whether there is a second reading depends on the text alone, and not on the key. The p-value of a text that is read once
     is therefore valid as it is, and that of a text that is read twice is valid when it is doubled (`detect_signals`).
     """
     normalised = normalise_text(prepared.text)
     if not normalised.changes:
-        return prepared
+        return prepared, split_text
     prepared = replace(prepared, changes=normalised.changes)
     with suppress(TextError, LimitError):  # then only the text as it stands is searched
-        split_text = split(normalised.text, key, text_version=1)
-        _check_searchable(split_text, key, settings)
-        if _same_words(split_text.sentences, prepared.sentences):
-            return prepared
-        units = make_units(split_text, key, settings)
-        return replace(
-            prepared, further=(replace(prepared, sentences=split_text.sentences, units=units, reading="normalised"),)
+        other = split(normalised.text, key, text_version=1)
+        _check_searchable(other, key, settings)
+        if _same_words(other.sentences, prepared.sentences):
+            return prepared, split_text
+        reading = replace(
+            prepared, sentences=other.sentences, units=make_units(other, key, settings), reading="normalised"
         )
-    return prepared
+        return replace(prepared, further=(reading,)), other
+    return prepared, split_text
+
+
+def _read_by_clauses(prepared: PreparedText, split_text: SplitText, settings: DetectionSettings) -> PreparedText:
+    """The text with its pieces as a further reading, where full stops are missing, replaced or scattered."""
+    if settings.search == "excerpt" or settings.restructure == "none":
+        return prepared
+    if (clauses := clause_units(split_text.as_written)) is None:
+        return prepared
+    pieces, units = clauses
+    reading = replace(prepared, sentences=pieces, units=units, reading="by clauses", further=())
+    return replace(prepared, further=(*prepared.further, reading))
 
 
 def _same_words(sentences: Sequence[str], others: Sequence[str]) -> bool:
@@ -286,9 +307,13 @@ def project_text(
     text: PreparedText, vectors: Sequence[Vectors], key: Key, settings: DetectionSettings
 ) -> list[Signals]:
     """The signals of each version of a text under a key; `vectors` holds the vectors of each version's units."""
-    rule = scoring(key, settings)
     pairs = zip(text.versions, vectors, strict=True)
-    return [rule.signals(version.units, project(unit_vectors, key)) for version, unit_vectors in pairs]
+    return [signals_of(version.units, project(unit_vectors, key), key, settings) for version, unit_vectors in pairs]
+
+
+def signals_of(units: Units, projections: Floats, key: Key, settings: DetectionSettings) -> Signals:
+    """The signals of the units of one version of a text."""
+    return scoring(key, settings, by_clauses=units.chances is not None).signals(units, projections)
 
 
 # Stages 7 to 9: one text under one key
@@ -305,7 +330,7 @@ def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> 
 
 def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
     """The best score over the versions of a text. Each random key, too, gets its best score over the same versions."""
-    rule = scoring(key, settings)
+    rule = scoring(key, settings, by_clauses=signals[0].chances is not None)
     length = rule.length(max(len(version.packed) for version in signals))
     blocks = key.blocks(length)
 
@@ -326,7 +351,13 @@ def detect_signals(
 
     Each reading of the text has a p-value of its own; the smallest, times the number of readings, is that of the text.
     """
-    if settings.stop_after is None and len(text.sentences) > LONG_TEXT:
+    if settings.search == "auto":
+
+        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
+            return [detect_signals(text, signals, key, embedder, chosen)]
+
+        return search_in_turn(max(len(version.sentences) for version in text.versions), settings, search)[0]
+    if settings.stop_after is None and max(len(version.sentences) for version in text.versions) > LONG_TEXT:
         settings = replace(settings, stop_after=_EARLY_STOP)
     answers: list[tuple[Score, Significance]] = []
     for versions in text.readings:
@@ -335,6 +366,34 @@ def detect_signals(
         answers.append((replace(scored, variant=versions.start + scored.variant), significance))
     scored, significance = min(answers, key=lambda answer: answer[1].p_value)
     return describe(text, signals, scored, significance.corrected(len(answers)), key, embedder, settings)
+
+
+def search_in_turn(
+    sentences: int, settings: DetectionSettings, search: Callable[[DetectionSettings], list[AlignedDetection]]
+) -> list[AlignedDetection]:
+    """Searches a text as a whole and then, where that shows no mark, for passages; the p-values pay for both.
+
+    The p-values stay valid although the second search is left out where the first succeeds: at any level, each of the two
+    contributes at most half of it.
+
+    Args:
+        sentences: The number of sentences of the text.
+        settings: Settings with search="auto".
+        search: Searches with the settings that it is given, and returns detections, best first.
+
+    Returns:
+        The detections of the better search.
+    """
+    searches = settings.searches(sentences)
+    best: list[AlignedDetection] = []
+    for number, kind in enumerate(searches, 1):
+        detections = search(replace(settings, search=kind))
+        paid = [detection.of_searches(searches, settings) for detection in detections]
+        if not best or paid[0].p_value < best[0].p_value:
+            best = paid
+        if number < len(searches) and best[0].p_value <= settings.passage_fpr:
+            break
+    return best
 
 
 def describe(
@@ -354,6 +413,11 @@ def describe(
     is_further = scored.variant > len(text.versions) - readings
     read = text.versions[scored.variant] if is_further else text
     restructuring = 0 if is_further else scored.variant + text.replaced
+    ranges = [(passage.first - 1, passage.last) for passage in marked] if excerpt else [(0, len(aligned.packed))]
+
+    def chances() -> list[float]:
+        return list(sentence_chances(aligned, steps, ranges, key, scoring(key, settings)))
+
     make = partial(
         AlignedDetection,
         decision=key.decision,
@@ -367,8 +431,9 @@ def describe(
         readings=readings,
         restructured=text.restructured and replace(text.restructured, best=restructuring),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
+        compute_chances=None if text.variants else chances,
     )
-    z = None if excerpt or key.soft else scored.raw
+    z = None if excerpt or key.soft or aligned.chances is not None else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)
     return build_detection(
         make, text.text, read.sentences, statistic, significance,
@@ -424,12 +489,12 @@ def detect_batch(
     units = deduplicate(text.unit_texts for text in sound)
     projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
     clock.lap("embedding")
-    rule = scoring(key, settings)
 
     def detect(text: PreparedText) -> AlignedDetection:
         beat()
         signals = [
-            rule.signals(version.units, projections[units.rows(version.units.texts)]) for version in text.versions
+            signals_of(version.units, projections[units.rows(version.units.texts)], key, settings)
+            for version in text.versions
         ]
         return detect_signals(text, signals, key, embedder, settings)
 
@@ -437,6 +502,19 @@ def detect_batch(
     answers = [text if isinstance(text, AlimarkError) else next(detections) for text in prepared]
     clock.lap("alignment")
     return answers
+
+
+def random_key_scores(
+    text: str, reading: str, key: Key, embedder: Embedder, settings: DetectionSettings, draws: int
+) -> Floats:
+    """The scores of a text, read in one of its ways, under the first random keys, which are the same for every text."""
+    key.check(embedder)
+    prepared = prepare(text, key, embedder, settings)
+    [read, *_] = [version for version in prepared.versions if version.reading == reading] or [prepared]
+    units = deduplicate([read.units.texts])
+    projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
+    signals = scoring(key, settings).signals(read.units, projections[units.rows(read.units.texts)])
+    return score([signals], key, settings).null_scores(0, draws)
 
 
 class Clock:

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from alimark._util.arrays import Floats, Ints, Packed
+from alimark.detection.clauses import ByClauses
 from alimark.detection.kernels import hard, soft
 from alimark.detection.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
 from alimark.detection.settings import DetectionSettings
@@ -79,8 +80,10 @@ class Scoring(Protocol):
         ...
 
 
-def scoring(key: Key, settings: DetectionSettings) -> Scoring:
-    """The scoring of a key's decision, hard or soft."""
+def scoring(key: Key, settings: DetectionSettings, *, by_clauses: bool = False) -> Scoring:
+    """The scoring of a key's decision, hard or soft, or that of texts whose sentence ends are not known."""
+    if by_clauses:
+        return ByClauses.of(key)
     return Soft.of(key, settings) if key.soft else Hard(key.block_size, settings, key.offsets)
 
 

@@ -28,6 +28,7 @@ _COLUMN_LINES = 5
 _HYPHEN = "\x02"
 """PDFium's sign for a hyphen at the end of a line, which may belong to the word or not."""
 _LINE_END_HYPHENS = ("-", "\u2010", "\u00ad", _HYPHEN)
+_LINE_BREAKS = (10, 13)
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _BROKEN = re.compile(rf"([^\W\d_]+){_HYPHEN}([^\W\d_]+)")
 _HYPHENATED_SHARE = 0.04
@@ -136,33 +137,36 @@ def _lines(page: PdfPage) -> list[_Line]:
     box = pdfium.FS_RECTF()
     lines: list[_Line] = []
     letters: list[_Letter] = []
-    after_gap = False
+    last: _Letter | None = None
     for index in range(pdfium.FPDFText_CountChars(source)):
         code = pdfium.FPDFText_GetUnicode(source, index)
-        if code in (10, 13):
-            lines += _line(letters, after_gap)
-            letters, after_gap = [], False
-            continue
         pdfium.FPDFText_GetLooseCharBox(source, index, box)
         letter = _Letter(chr(code) if code < 0x110000 else "\ufffd", box.left, box.right, box.bottom, box.top)
-        if letters and (gap := _gap(letters, letter)):
-            lines += _line(letters, after_gap)
-            letters, after_gap = [], gap == "same line"
-        letters.append(letter)
+        # PDFium leaves out the line break after a hyphen.
+        is_far = last is not None and not letter.is_blank and (last.sign == _HYPHEN or letter.left < last.right - 60)
+        if code in _LINE_BREAKS or is_far:
+            lines += _cut_at_gaps(letters)
+            letters, last = [], None
+        if code not in _LINE_BREAKS:
+            letters.append(letter)
+            last = last if letter.is_blank else letter
     source.close()
-    return [*lines, *_line(letters, after_gap)]
+    return lines + _cut_at_gaps(letters)
 
 
-def _gap(letters: Sequence[_Letter], letter: _Letter) -> str:
-    """What lies between a letter and those before it: "same line" for a wide gap, "new line", or nothing."""
-    if letter.is_blank:
-        return ""
-    last = next((other for other in reversed(letters) if not other.is_blank), None)
-    if last is None:
-        return ""
-    if last.sign == _HYPHEN or letter.left < last.right - 60:  # PDFium leaves out the line break after a hyphen
-        return "new line"
-    return "same line" if letter.left - last.right > 1.2 * max(letter.size, last.size) else ""
+def _cut_at_gaps(letters: Sequence[_Letter]) -> list[_Line]:
+    """The parts of a line between gaps that are wide, and wider than the others: in a justified line all gaps may be wide."""
+    inked = [index for index, letter in enumerate(letters) if not letter.is_blank]
+    gaps = {after: letters[after].left - letters[before].right for before, after in pairwise(inked)}
+    between_words = sorted(gaps[after] for before, after in pairwise(inked) if after > before + 1)
+    usual = between_words[len(between_words) // 2] if len(between_words) > 1 else 0.0
+    cuts = [
+        index
+        for index, gap in gaps.items()
+        if gap > 1.2 * letters[index].size and (gap > 1.6 * usual or gap > 5 * letters[index].size)
+    ]
+    bounds = [0, *cuts, len(letters)]
+    return [line for start, stop in pairwise(bounds) for line in _line(letters[start:stop], after_gap=start > 0)]
 
 
 def _line(letters: Sequence[_Letter], after_gap: bool) -> list[_Line]:
@@ -257,13 +261,16 @@ def _in_reading_order(page: _Page) -> list[_Line]:
 
 
 def _rejoined(lines: Sequence[_Line]) -> list[_Line]:
-    """Lines whose parts before and after a wide gap are one line again, as in the row of a table."""
+    """Lines whose parts before and after a wide gap are one line again, with a tab between the cells of a table's row."""
+    margins = Counter(round(line.right) for line in lines if not line.after_gap)
     joined: list[_Line] = []
     for line in lines:
         if line.after_gap and joined:
             last = joined[-1]
+            # A justified line of two long words ends at the margin like other lines.
+            sign = " " if margins[round(line.right)] > 2 and " " not in last.text + line.text else "\t"
             joined[-1] = _Line(
-                f"{last.text}\t{line.text}", min(last.left, line.left), max(last.right, line.right),
+                f"{last.text}{sign}{line.text}", min(last.left, line.left), max(last.right, line.right),
                 min(last.bottom, line.bottom), max(last.top, line.top), last.size, last.after_gap,
             )  # fmt: skip
         else:
@@ -327,7 +334,8 @@ def _joined(text: str, more: str) -> str:
 
 def _continue(paragraphs: list[str], more: list[str]) -> None:
     """Adds the paragraphs of a page; the first one continues the last of the page before if that ends inside a sentence."""
-    if paragraphs and more and len(paragraphs[-1]) > 40 and not _SENTENCE_END.search(paragraphs[-1]):
+    is_open = paragraphs and more and not _SENTENCE_END.search(paragraphs[-1])
+    if is_open and (len(paragraphs[-1]) > 40 or more[0][:1].islower()):
         paragraphs[-1] = _joined(paragraphs[-1], more.pop(0))
     paragraphs += more
 

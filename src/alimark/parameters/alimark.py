@@ -101,6 +101,8 @@ class AliMarkParameters(SchemeParameters):
         if not run or not all(type(size) is int and 1 <= size <= MAX_RUN for size in run):
             raise KeyFileError(f"run must be one or more whole numbers from 1 to {MAX_RUN}, not {self.run!r}")
         object.__setattr__(self, "run", run)
+        if self.directions is not None and not isinstance(self.directions, str):
+            raise KeyFileError(f"directions must be the digest of a table, or null, not {self.directions!r}")
         if self.starts not in STARTS:
             raise KeyFileError(f"starts {self.starts!r} is not known to this release; upgrade alimark")
         if self.starts == "conversation" and self.offsets < 2:

@@ -30,7 +30,7 @@ from alimark.text.splitting import splitter
 SEED = 3
 STEP = 20
 """Sentences between the beginnings of two long human texts. They overlap, so that less is embedded; each has its key."""
-KINDS: dict[str, dict[str, Any]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3}}
+KINDS: dict[str, dict[str, Any]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3, "text_version": 0}}
 
 
 def marked(records: Path, mark_of: dict[str, AliMark], count: int) -> Iterator[tuple[str, AliMark, list[str]]]:

@@ -29,8 +29,7 @@ Answer = Literal["found", "not found", "too short to tell"]
 Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]
 
 LIKELY, PERHAPS = 0.8, 0.5
-"""Probabilities of carrying the mark from which a sentence is shown in green and in yellow. In human text fewer than one
-sentence in 20 reaches the lower of the two (docs/measurements.md)."""
+"""Probabilities of carrying the mark from which a sentence is shown in green and in yellow."""
 _REASONS: dict[str, Reason] = {
     "found": "p_value_at_most_fpr",
     "not found": "p_value_above_fpr",

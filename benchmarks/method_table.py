@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from alimark.bench.jobs import Cell
 from alimark.bench.metrics import Estimate, auroc_interval, share, tpr_at
-from alimark.bench.recipe import Attack, attacks, load
+from alimark.bench.recipe import OneAttack, attacks, load
 from alimark.bench.run import Run
 from alimark.bench.statistic import TITLES, Statistic, ranked_by
 from alimark.bench.workspace import Workspace
@@ -33,7 +33,7 @@ def percent(estimate: Estimate | None) -> str:
     return f"{100 * estimate.value:.0f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
 
 
-def detection_ids(run: Run, cells: list[Cell], attack: Attack | None) -> list[str]:
+def detection_ids(run: Run, cells: list[Cell], attack: OneAttack | None) -> list[str]:
     [detection] = run.recipe.detection
     ids = []
     for cell in cells:
@@ -43,7 +43,7 @@ def detection_ids(run: Run, cells: list[Cell], attack: Attack | None) -> list[st
     return ids
 
 
-def row(run: Run, cells: list[Cell], attack: Attack | None, statistic: Statistic, null: Floats) -> str:
+def row(run: Run, cells: list[Cell], attack: OneAttack | None, statistic: Statistic, null: Floats) -> str:
     p_values, scores = values(run, detection_ids(run, cells, attack), statistic)
     sound = ~np.isnan(scores)
     if not sound.any() or not null.size:

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.detection.excerpts import passages, score_excerpt
+from alimark.detection.payloads import decode
 from alimark.detection.results import AlignedDetection, aligned_steps
-from alimark.detection.scoring import Score, score_table, scoring
+from alimark.detection.scoring import Score, SoftPayload, score_table, scoring
 from alimark.detection.settings import (
     LONG_TEXT,
     MAX_EXCERPT_SENTENCES,
@@ -253,7 +254,7 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
     """The best score over the versions of a text. Each random key, too, gets its best score over the same versions."""
     rule = scoring(key, settings)
     length = rule.length(max(len(version.packed) for version in signals))
-    blocks = key.blocks(length)
+    blocks = key.derivation.blocks(length)  # as no payload changes them: the score is for any payload
 
     def null_scores(first: int, count: int) -> Floats:
         best: Floats = score_table(rule, signals, key.null_blocks(first, count, length)).max(axis=0)
@@ -261,8 +262,12 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
 
     scores = score_table(rule, signals, blocks[None])[:, 0]
     variant = int(np.argmax(scores))
-    steps = rule.trace(signals[variant], blocks[: rule.length(len(signals[variant].packed))])
-    return Score(float(scores[variant]), null_scores, steps, variant)
+    used = blocks[: rule.length(len(signals[variant].packed))]
+    payload = None
+    if isinstance(rule, SoftPayload):
+        payload = decode(rule, signals[variant], used)
+        used = key.carrying(payload.value).blocks(len(used))
+    return Score(float(scores[variant]), null_scores, rule.trace(signals[variant], used), variant, payload)
 
 
 def detect_signals(
@@ -289,14 +294,16 @@ def describe(
     excerpt = settings.search == "excerpt"
     steps, marked = passages(signals[0], scored, significance, key, settings) if excerpt else (scored.steps, ())
     aligned = signals[scored.variant]
+    marked_key = key if scored.payload is None else key.carrying(scored.payload.value)
     make = partial(
         AlignedDetection,
         decision=key.decision,
         block_size=key.block_size,
-        alignment=aligned_steps(steps, aligned.packed, key, text.versions[scored.variant].sentences),
+        alignment=aligned_steps(steps, aligned.packed, marked_key, text.versions[scored.variant].sentences),
         passages=marked,
         near_flips=aligned.near_flips,
         offsets=key.offsets,
+        payload=scored.payload if significance.p_value <= settings.passage_fpr else None,
         restructured=text.restructured and replace(text.restructured, best=scored.variant + text.replaced),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
     )

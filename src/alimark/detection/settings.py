@@ -57,7 +57,7 @@ class DetectionSettings(RandomKeys):
             rule of the paper's public code.
         null_file: A table in the format of the public code; for null="reference" only.
         search: "whole" aligns the whole text; "excerpt" looks for marked passages anywhere in it.
-        passage_fpr: Passages with a p-value above this are not reported.
+        passage_fpr: Passages with a p-value above this are not reported, and neither is the payload of a text.
         max_blocks: The blocks of the key in which an excerpt is looked for: the number of sentences of the longest marked
             text. The blocks that a text may begin with (a key with offsets) come on top.
         draws: The number of random keys behind the p-value.

@@ -57,6 +57,10 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
 
 
 def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
+    if payload := detection.payload:
+        others = ", ".join(f"{value} ({share:.2g})" for value, share in payload.likeliest[1:3] if share > 0.001)
+        next_likely = f"; next: {others}" if others else ""
+        yield f"payload {payload.value}, right with probability {payload.confidence:.4g}{next_likely}"
     if restructured := detection.restructured:
         dropped = ", ".join(f"{count} {why}" for why, count in restructured.dropped.items())
         best = f"restructuring {restructured.best}" if restructured.best else "the text as it is"

@@ -122,6 +122,8 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
         "warnings": list(detection.warnings), "record_id": record.id,
     }  # fmt: skip
     content |= {} if detection.z is None else {"z": detection.z}
+    if detection.payload:
+        content["payload"] = {"value": detection.payload.value, "confidence": detection.payload.confidence}
     content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
     return content | ({"evidence": detection.report(body.fpr)} if body.evidence else {})
 
@@ -149,13 +151,14 @@ async def extract_text(
 async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToken) -> JsonObject:
     """Marks an existing text: a chat model rewrites its sentences, and the rewrites that fit the key are taken."""
     service.check_text(body.input)
-    key = service.ring.marking(token.tenant, service.llm.name)
+    key = service.marking_key(token, body.payload)
     await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
     settings = RewriteSettings(body.candidates, body.closeness, body.mean_closeness)
     rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings))
     record = of_text(
-        "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token, llm=rewriting.llm
-    )
+        "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token,
+        payload=key.payload, llm=rewriting.llm,
+    )  # fmt: skip
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
     return {

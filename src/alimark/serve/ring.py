@@ -180,10 +180,11 @@ class Ring:
 
     def create(
         self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = DEFAULT_DECISION,
-        offsets: int = 1, starts: float | None = None, ends: float | None = None,
+        offsets: int = 1, payload_bits: int = 0, starts: float | None = None, ends: float | None = None,
     ) -> Label:  # fmt: skip
         """Generates a key and adds it."""
-        key = Key.generate(embedder=embedder, decision=decision, offsets=offsets)
+        payload = {"payload_bits": payload_bits} if payload_bits else {}
+        key = Key.generate(embedder=embedder, decision=decision, offsets=offsets, **payload)
         return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
@@ -330,7 +331,7 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
         )
     successor = Key.generate(
         scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision=key.decision, block_size=key.block_size,
-        soft_version=key.soft_version, offsets=key.offsets, run=key.run,
+        soft_version=key.soft_version, offsets=key.offsets, run=key.run, payload_bits=key.payload_bits,
     )  # fmt: skip
     if successor.fingerprint == key.fingerprint:
         return key.like()

@@ -7,12 +7,12 @@
 `table` prints, for every watermark and attack of a recipe whose records exist, the share of texts found at p <= 0.01, the share
 of payloads that are right, both with 95% intervals (Wilson), and then how often payloads of a stated confidence are right.
 
-`reuse` needs no new texts. A text under a key without payloads is also a text that carries payload m under the key whose blocks
-differ by the flips of m: it was chosen by the same directions. So texts of version 3 with any length and attack say how
-payloads of any number of bits would fare. For each text a random payload is taken. The last column is many_keys with as many keys as
-payloads: the share of texts whose p-value under their key without a payload is at most 0.01 over the number of keys. So small
-p-values are estimated: by the inverse of the likelihood ratio or by a fitted tail, whichever is smaller. `delete` and `reorder`
-are applied to the texts here; --attacks recipe takes those of the workspace.
+`reuse` needs no new texts. A text under a key without payloads is also a text that carries payload m under the key whose
+blocks differ by the flips of m: it was chosen by the same directions. So texts of version 3 with any length and attack say how
+payloads of any number of bits would fare. For each text a random payload is taken. The last column is many_keys with as many
+keys as payloads: the share of texts whose p-value under their key without a payload is at most 0.01 over the number of keys.
+So small p-values are estimated: by the inverse of the likelihood ratio or by a fitted tail, whichever is smaller. `delete` and
+`reorder` are applied to the texts here; --attacks recipe takes those of the workspace.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench null-tables clean
+.PHONY: demo test lint bench fuzz null-tables clean
 
 demo: $(VENV)/.demo
 	$(BIN)/alimark demo
@@ -24,6 +24,11 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/detection.py --sizes 4,8,16,32
 
+# Ten minutes for each kind of input; `make fuzz SECONDS=60` takes less.
+SECONDS ?= 600
+fuzz: $(VENV)/.dev
+	$(BIN)/python tools/fuzz.py --seconds $(SECONDS)
+
 null-tables: $(VENV)/.dev
 	$(BIN)/python tools/null_tables.py --write --figure docs/null.png
 
@@ -36,7 +41,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[llama-cpp,transformers,openai,sentence-transformers,plot,bench,splitters,translate,words,serve,postgres,ray,dev]'
+	$(INSTALL) -e '.[llama-cpp,transformers,openai,sentence-transformers,plot,bench,splitters,translate,words,documents,serve,postgres,ray,dev]'
 	touch $@
 
 clean:

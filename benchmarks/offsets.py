@@ -7,11 +7,15 @@ find than another, except that blocks before the first are none. Shares found at
 milliseconds that a text takes with 1000 of them. Attacks that failed are left out. With --best a soft score is the best over
 starts, each scored apart, instead of the sum over them. With --tried also the shares found by a detector that tries so many
 keys, each with one start, and multiplies the p-value by their number; small p-values come from a fitted exponential tail.
+With --repeating also the shares under keys that follow conversations: they have so many runs, which repeat, and a text may
+begin anywhere. --shuffle adds the sentences of each text in random order: about what somebody gets who asks for each sentence
+by a prompt of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from pathlib import Path
 
@@ -24,6 +28,7 @@ from alimark.bench.workspace import Workspace
 from alimark.detection.kernels.types import Limits
 from alimark.detection.scoring import Hard, Scoring, Soft, scoring
 from alimark.detection.settings import DetectionSettings
+from alimark.detection.units import restructure
 from alimark.keys.key import Key
 from alimark.keys.projection import project
 from attacker import TAIL_DRAWS, tail
@@ -55,6 +60,27 @@ def scores(text: Text, offsets: int, draws: int, best: bool) -> Floats:
     return found
 
 
+def repeating_scores(text: Text, runs: int, draws: int) -> Floats:
+    """The same under keys with so many runs, which repeat. The text begins at the first, which is as good as any other."""
+    rule = scoring(text.key, SETTINGS)
+    assert isinstance(rule, Soft)
+    period = int(text.key.derivation.run_starts(runs + 1)[-1])
+    rule = Soft(rule.version, rule.restructure, np.arange(period))
+    signals = rule.signals(text.units, project(text.vectors, text.key))
+    places = np.arange(rule.length(text.units.count)) % period
+    blocks = np.concatenate([text.key.blocks(period)[None], text.key.null_blocks(0, draws, period)])
+    jobs = np.arange(len(blocks))
+    return rule.scores([signals], np.ascontiguousarray(blocks[:, places]), 0 * jobs, jobs)
+
+
+def shuffled(text: Text, number: int) -> Text:
+    """The sentences of a text in random order."""
+    order = list(range(text.units.count))
+    random.Random(number).shuffle(order)
+    units = restructure([text.units.texts[i] for i in order], Limits.of("none"))
+    return Text(text.prompt, "shuffled", text.key, units, text.vectors[order])
+
+
 def row(texts: list[Text], scored: list[Floats], tried: int) -> str:
     """The shares found at p <= 0.01 / p <= 0.05 for each attack, with p-values multiplied by the number of keys tried."""
     found: dict[str, list[float]] = {text.attack: [] for text in texts}
@@ -75,12 +101,16 @@ def main() -> None:
     parser.add_argument("--offsets", type=int, nargs="+", default=[1, 16, 64, 256, 1024])
     parser.add_argument("--draws", type=int, default=299)
     parser.add_argument("--tried", type=int, nargs="*", default=[], help="also one start and so many keys tried")
+    parser.add_argument("--repeating", type=int, nargs="*", default=[], help="also keys with so many runs that repeat")
+    parser.add_argument("--shuffle", action="store_true", help="also texts whose sentences are shuffled; needs --whole")
     parser.add_argument("--whole", action="store_true", help="embed sentences only, which is enough for version-3 keys")
     parser.add_argument("--best", action="store_true", help="the best over starts, each scored apart")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=99))
     for number, watermark in enumerate(run.recipe.watermark):
         texts = list(texts_of(run, watermark, Limits.of("none" if args.whole else "single")))
+        if args.shuffle:
+            texts += [shuffled(text, place) for place, text in enumerate(texts) if text.attack == "none"]
         if not number:
             names = list(dict.fromkeys(text.attack for text in texts))
             print(
@@ -94,6 +124,9 @@ def main() -> None:
             took = (time.perf_counter() - started) / 3
             cells = row(texts, [scores(text, offsets, args.draws, args.best) for text in texts], 1)
             print(f"| {watermark.label} | {offsets} starts | {cells} | {1000 * took:.0f} |", flush=True)
+        for runs in args.repeating:
+            cells = row(texts, [repeating_scores(text, runs, args.draws) for text in texts], 1)
+            print(f"| {watermark.label} | {runs} runs that repeat | {cells} | |", flush=True)
         scored = [scores(text, 1, TAIL_DRAWS, args.best) for text in texts] if args.tried else []
         for tried in args.tried:
             print(f"| {watermark.label} | {tried} keys | {row(texts, scored, tried)} | |", flush=True)

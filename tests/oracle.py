@@ -185,6 +185,47 @@ def soft_likelihood(
     return best([*within, *(chances["outside"] * ahead(0, start, True) / len(starts) for start in starts)])
 
 
+def runs_likelihood(
+    ratios: Mapping[tuple[int, int], Sequence[float]],
+    chances: Mapping[tuple[int, int], float],
+    rule: Mapping[str, float],
+    best: Callable[[Sequence[float]], float] = sum,
+    first_blocks: Sequence[int] = (0,),
+) -> float:
+    """How much likelier a text of pieces is if it carries the blocks: over all sentences that its pieces can make.
+
+    `ratios[first, last][j]` is the likelihood ratio of that run of pieces for block j, and `chances[first, last]` the
+    probability that a sentence which begins with the piece `first` ends with the piece `last`.
+    """
+    count, size = max(last for _, last in chances) + 1, len(next(iter(ratios.values())))
+    usual = 1 - sum(rule[name] for name in ("foreign", "replaced", "repeated", "skipped"))
+
+    @cache
+    def ahead(i: int, j: int) -> float:
+        """Of pieces i and on, block number j (from 1) being the last one carried."""
+        if i == count:
+            return 1.0
+        ways = [0.0]
+        starts = [(usual, j + 1), (rule["repeated"], j if j else size + 1)]
+        starts += [
+            (rule["skipped"] * (1 - rule["further"]) * rule["further"] ** (lost - 1), j + 1 + lost)
+            for lost in range(1, size)
+        ]
+        for last in range(i, count):
+            chance = chances.get((i, last), 0.0)
+            if chance:
+                ways.append(chance * rule["foreign"] * ahead(last + 1, j))
+                if j < size:
+                    ways.append(chance * rule["replaced"] * ahead(last + 1, j + 1))
+                for share, to in starts:
+                    if to <= size:
+                        ways.append(chance * share * ratios[i, last][to - 1] * ahead(last + 1, to))
+        return best(ways)
+
+    starts = [start for start in first_blocks if start < size]
+    return best([ahead(0, start) / len(starts) for start in starts])
+
+
 def soft_local(
     whole: Sequence[Sequence[float]], joined: Sequence[Sequence[float] | None], costs: Sequence[float]
 ) -> float:

@@ -13,9 +13,9 @@ import pytest
 import alimark
 
 NAMES = {
-    "AliMark", "AlignedDetection", "AlignedStep", "AlimarkError", "Detection", "DetectionSettings", "Embedder", "Generation",
-    "Key", "LLM", "MarkedSentence", "Passage", "RewriteSettings", "RewrittenSentence", "Rewriting", "Sampling", "Verdict",
-    "Watermark", "__version__", "detect", "load", "load_embedder", "load_llm", "register_splitter",
+    "AliMark", "AlignedDetection", "AlignedStep", "AlimarkError", "Detection", "DetectionSettings", "Document", "Embedder",
+    "Generation", "Key", "LLM", "MarkedSentence", "Passage", "RewriteSettings", "RewrittenSentence", "Rewriting", "Sampling",
+    "Verdict", "Watermark", "__version__", "detect", "load", "load_embedder", "load_llm", "read_document", "register_splitter",
 }  # fmt: skip
 
 

@@ -8,11 +8,13 @@ The service runs with a new key; the text is written on the page itself and then
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 import socket
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -21,19 +23,72 @@ from playwright.sync_api import Page, sync_playwright
 
 from alimark.embedding.loading import load_embedder
 from alimark.llm import load_llm
+from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.serve.app import create_app
 from alimark.serve.service import Service
 from alimark.serve.settings import Settings
 from alimark.testing import StandInEmbedder, StandInLLM
 
+LETTER = """Dear Ms Keller,
+
+Thank you for your letter of 3 May about the oak chair that you ordered from our shop in Whitby.
+We are sorry that the chair arrived with a broken leg. A new chair left our workshop this morning,
+and it should reach you within 4 days. You do not have to send the old chair back to us. We will
+refund the shipping fee of 12.50 euros to your account this week. Our carpenter checks every leg
+by hand before a chair is packed. He has looked at the photographs that you sent.
+
+The guarantee runs for 5 years from the day of delivery. It covers the wood and the varnish.
+Please write to us if the new chair has a fault. Our shop is open from Monday to Saturday. You will
+find our address on the bill. We hope that the chair will serve you well.
+
+Yours sincerely,
+Edmund Hale
+"""
 DOCS = Path(__file__).parent.parent / "docs"
+
+
+class StandInRewriter(StandInLLM):
+    """Rewrites a sentence by putting a few words in front of it and behind it."""
+
+    before = (
+        "Indeed, Surely, Clearly, Truly, Certainly, Plainly, Really, Naturally, Obviously, Evidently, Happily,".split()
+    )
+    after = (
+        "as agreed",
+        "as you know",
+        "of course",
+        "without delay",
+        "as always",
+        "by the way",
+        "we believe",
+        "in the end",
+    )
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        return [[self._rewrite(request, request.first + i) for i in range(request.count)] for request in requests]
+
+    def _rewrite(self, request: Request, number: int) -> Draw:
+        sentence = request.messages[-1].content.rpartition("\n\n")[2].rstrip(".")
+        chance = random.Random(request.seed + number)
+        if "," in sentence:  # it has been rewritten once
+            return Draw(sentence, 9, "model")
+        start, end = chance.choice(self.before), chance.choice(self.after)
+        return Draw(f"{start} {sentence[0].lower()}{sentence[1:]}, {end}.", 9, "model")
 
 
 def create_service(options: argparse.Namespace, data: Path, port: int) -> Service:
     """Returns a service on the chosen model, or on stand-ins."""
     if options.llm == "stand-in":
-        settings = Settings(data=data, port=port, candidates=options.candidates, embedder="stand-in", llm="stand-in")
-        return Service(settings, llm=lambda _: StandInLLM(), embedder=lambda _: StandInEmbedder())
+        settings = Settings(
+            data=data,
+            port=port,
+            candidates=options.candidates,
+            embedder="stand-in",
+            llm="stand-in",
+            rewrite_llm="rewriter",
+        )
+        llms: dict[str, LLM] = {"stand-in": StandInLLM(ends=0.15), "rewriter": StandInRewriter()}
+        return Service(settings, llm=llms.__getitem__, embedder=lambda _: StandInEmbedder())
     settings = Settings(data=data, port=port, candidates=options.candidates, llm=options.llm, timeout=3600)
     return Service(settings, llm=load_llm, embedder=load_embedder)
 
@@ -55,6 +110,22 @@ def take_screenshots(page: Page, sentences: int) -> None:
     page.click("#check-form button.main")
     page.wait_for_selector("#result .panel")
     page.screenshot(path=DOCS / "page-check.png", full_page=True)
+    page.click("#tab-chat")
+    for message in ("Who keeps the lighthouse?", "And who came to visit?"):
+        page.fill("#message", message)
+        page.click("#chat-send")
+        page.wait_for_selector("#chat-send:not([disabled])")
+    page.screenshot(path=DOCS / "page-chat.png", full_page=True)
+    page.click("#tab-rewrite")
+    page.fill("#original", LETTER)
+    page.select_option("#rewrites", "64")
+    page.click("#rewrite-form button.main")
+    page.wait_for_selector("#rewritten .panel")
+    page.screenshot(path=DOCS / "page-rewrite.png", full_page=True)
+    page.click("#tab-manage")
+    page.wait_for_selector("#tokens tbody tr")
+    page.screenshot(path=DOCS / "page-manage.png", full_page=True)
+    page.click("#tab-check")
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": 390, "height": 844})
     page.locator("#result").screenshot(path=DOCS / "page-phone-dark.png")
@@ -72,7 +143,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         running = create_service(options, Path(folder), port)
         running.ring.create(running.embedder(running.settings.embedder))
-        token = running.tokens.create(["generate", "detect"])[1]
+        token = running.tokens.create(["generate", "detect", "admin"], name="screenshots")[1]
         server = uvicorn.Server(uvicorn.Config(create_app(running), port=port, log_config=None))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from alimark.detection.results import Passage as Passage
     from alimark.detection.results import Verdict as Verdict
     from alimark.detection.settings import DetectionSettings as DetectionSettings
+    from alimark.documents.reading import Document as Document
+    from alimark.documents.reading import read_document as read_document
     from alimark.embedding.base import Embedder as Embedder
     from alimark.embedding.loading import load_embedder as load_embedder
     from alimark.errors import AlimarkError as AlimarkError
@@ -40,6 +42,7 @@ _HOME = {
     "AlimarkError": "errors",
     "Detection": "detection.results",
     "DetectionSettings": "detection.settings",
+    "Document": "documents.reading",
     "Embedder": "embedding.base",
     "Generation": "generation.results",
     "Key": "keys.key",
@@ -56,6 +59,7 @@ _HOME = {
     "load": "schemes.api",
     "load_embedder": "embedding.loading",
     "load_llm": "llm",
+    "read_document": "documents.reading",
     "register_splitter": "text.splitting",
 }
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605 - built from the one table above

@@ -61,12 +61,12 @@ class MissingExtra(AlimarkError):
     """An optional library is not installed; the message names the extra to install."""
 
     def __init__(self, library: str, extra: str) -> None:
-        self._named = library, extra
+        self.library, self.extra = library, extra
         super().__init__(f"{library} is not installed; run: pip install 'alimark[{extra}]'")
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         """Lets the exception be pickled when a worker process raises it."""
-        return MissingExtra, self._named
+        return MissingExtra, (self.library, self.extra)
 
 
 class RecordError(AlimarkError):

@@ -130,7 +130,8 @@ class StandInLLM:
 
     def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
         chat = "".join(f"{message.role}: {message.content}\n" for message in request.messages)
-        chance = random.Random(f"{self._seed} {request.seed} {number} {chat}{request.context}")
+        label = f"{self._seed} {request.seed} {number} {chat}{request.context}"
+        chance = random.Random(label.encode("utf-8", "surrogatepass"))  # a prompt may hold half a surrogate pair
         ends = len(re.findall(r"[.!?]\W*\s", request.context + " "))
         if self._ends_after is not None and ends >= self._ends_after:
             return Draw("", 1, "model")

@@ -9,10 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from alimark.generation.settings import STRENGTHS
+from alimark.llm.base import Draw
+from alimark.testing import StandInLLM
+from alimark.text.splitting import splitter
 from commands import Run
 
 
@@ -30,6 +34,27 @@ def test_one_prompt(run: Run, key_file: Path) -> None:
     assert record["text"] == done.out.strip()
     assert record["seed"] == 4
     assert record["cost"]["candidates"] == 24
+
+
+def test_sentences_are_printed_as_they_are_chosen(run: Run, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    before_each_step: list[str] = []
+    draw = StandInLLM.draw
+
+    def echo(text: str = "", nl: bool = True) -> None:
+        printed.append(text + "\n" * nl)
+
+    def draw_later(*arguments: Any) -> list[list[Draw]]:
+        before_each_step.append("".join(printed))
+        return draw(*arguments)
+
+    monkeypatch.setattr("alimark.cli.generate.typer.echo", echo)
+    monkeypatch.setattr(StandInLLM, "draw", draw_later)
+    assert run("generate", "-k", key_file, "-p", "A day.", "--sentences", 3, "--candidates", 8, "--seed", 4).status == 0
+    text = "".join(printed)
+    sentences = splitter().sentences(text)
+    assert before_each_step == ["", sentences[0], " ".join(sentences[:2])]
+    assert text == " ".join(sentences) + "\n"
 
 
 def test_a_strength_names_a_number_of_candidates(run: Run, key_file: Path) -> None:

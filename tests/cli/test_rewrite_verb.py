@@ -51,6 +51,13 @@ def test_a_file(run: Run, tmp_path: Path) -> None:
     assert err.startswith("12 sentences, ")
     for word in ("of 8 bits each", "on average", "at least", "0 left alone", " rewrites, ", "tokens", "seed 1"):
         assert word in err
+    assert "detected: found, p 0.0" in err
+    moved = marked().moved_most()
+    assert [sentence.cosine for sentence in moved] == sorted(marked().cosines)[:3]
+    for sentence in moved:
+        assert (
+            f"  {sentence.number} (cosine {sentence.cosine:.2f})\n    {sentence.before}\n    {sentence.after}\n" in err
+        )
 
 
 def test_standard_input_and_json(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +74,7 @@ def test_standard_input_and_json(run: Run, tmp_path: Path, monkeypatch: pytest.M
     assert record["settings"]["llm"] == "rewriter"
     assert len(record["matches"]) == len(record["cosines"]) == len(record["sentences"]) == 12
     assert record["cost"]["candidates"] == 96
+    assert record["detection"]["p_value"] < 0.05 < record["detection"]["p_value_before"]
 
 
 def test_many_texts_resume(run: Run, models: Models, tmp_path: Path) -> None:
@@ -83,12 +91,13 @@ def test_many_texts_resume(run: Run, models: Models, tmp_path: Path) -> None:
     asked = len(models.llm.asked)
     status, out, err = run("--input", source, "--output", output, "--seed", 1, "--json")
     assert status == 0
-    assert json.loads(out) == {"written": 1, "skipped": 1, "failed": 2}
+    assert json.loads(out) == {"written": 1, "found": 0, "skipped": 1, "failed": 2}
     assert err.count("passed over") == 2
     assert len(models.llm.asked) - asked == 6 * len(WAYS)  # of the second text alone
     records = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     assert [record["id"] for record in records] == ["a", "b"]
     assert records[0]["topic"] == "sea"
+    assert [record["detection"]["verdict"] for record in records] == ["found", "not found"]
     assert records[0]["text"] == marked(seed=1).text
     assert records[1]["text"] == marked(text=PAGE, seed=2).text
 
@@ -112,6 +121,8 @@ def test_says_when_most_stays(run: Run, models: Models, tmp_path: Path) -> None:
     assert status == 0
     assert out == STORY + "\n"
     assert "12 left alone" in err
+    assert "detected: not found" in err
+    assert "moved most" not in err
     assert "refusal 192" in err
 
 

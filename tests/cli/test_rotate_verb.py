@@ -58,7 +58,8 @@ def test_an_upgrade_has_the_newest_version_and_finds_the_texts_of_the_old_key(
         assert ring.marking("", "any") == new
         assert ring.detecting("") == [old, new]
     assert (new.decision, new.soft_version) == ("soft", SOFT_VERSION)
-    assert (new.embedder, new.splitter, new.offsets) == (old.embedder, old.splitter, old.offsets)
+    assert (new.embedder, new.splitter, new.follows_conversation) == (old.embedder, old.splitter, True)
+    assert new.offsets == (4 if old.offsets == 1 else old.offsets)
     default = Key.generate(embedder=EMBEDDER, decision="soft")
     assert (new.block_size, new.span, new.centre) == (default.block_size, default.span, None)
     assert new.stream("x", 8) != old.stream("x", 8)

@@ -135,7 +135,7 @@ def test_everything_goes_into_json(mark: AliMark, sentences: list[str]) -> None:
 
 
 def test_notebook_view_is_escaped(mark: AliMark) -> None:
-    shown = mark.detect("A <script>alert(1)</script> here. And there.")._repr_html_()
-    assert "<script>" not in shown
-    assert "&lt;script&gt;" in shown
+    shown = mark.detect("A <evil>alert(1)</evil> here. And there.")._repr_html_()
+    assert "<evil>" not in shown
+    assert "&lt;evil&gt;" in shown
     assert shown.count("<tr") >= 2

@@ -19,9 +19,11 @@ from alimark.detection.scoring import Soft, scoring
 from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.units import restructure
 from alimark.generation.api import GenerationSettings
+from alimark.generation.origin import TextOrigin
 from alimark.keys.folder import load_keys
 from alimark.keys.projection import carried, project, targets
 from alimark.schemes.registry import rule_for
+from alimark.text.splitting import splitter
 from fixed_texts import EMBEDDER, soft_key, written
 from rewriters import STORY, Rewriter
 
@@ -54,7 +56,7 @@ def matches_of(detection: AlignedDetection) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("run", [1, 4, (1, 2, 4)])
 def test_candidates_are_compared_with_the_block_of_their_run(run: object) -> None:
     key = key_of(run=run, offsets=3)
-    rule = rule_for(key, GenerationSettings(10, 4), "a text")
+    rule = rule_for(key, GenerationSettings(10, 4), TextOrigin("a text", "", (), splitter()))
     directions = targets(key, 40)
     start = key.start("a text")
     candidates = EMBEDDER.embed(["A dog barked.", "The mayor sold the bridge.", "It rained."])

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -203,6 +204,31 @@ def test_a_closed_scheduler_takes_nothing_and_leaves_nobody_waiting() -> None:
         scheduler.submit(Session("Day.", KEY, SETTINGS, rule=rule_for))
 
 
+def test_texts_that_wait_get_a_sentence_in_turn() -> None:
+    order: list[int] = []
+
+    def session(number: int) -> Session:
+        return Session(
+            "It was late.", None, GenerationSettings(3), seed=number, progress=lambda _: order.append(number)
+        )
+
+    class Held(StandInLLM):
+        go = threading.Event()
+
+        def draw(self, *arguments: Any) -> list[list[Draw]]:
+            self.go.wait(10)
+            return super().draw(*arguments)
+
+    with Scheduler(Held(), None, batch=1) as scheduler:
+        futures = [scheduler.submit(session(number)) for number in range(3)]
+        Held.go.set()
+        texts = [future.result(10).text for future in futures]
+    assert order == [0, 1, 2] * 3
+    assert texts == [
+        generate("It was late.", None, None, StandInLLM(), GenerationSettings(3), seed=i).text for i in range(3)
+    ]
+
+
 class Coder(LLM):
     """Writes a sentence, then a code block longer than a draw, then sentences."""
 
@@ -225,8 +251,14 @@ class Coder(LLM):
 
 
 def test_code_blocks_pass_unmarked_and_are_no_sentences() -> None:
-    generation = generate("Show me.", KEY, EMBEDDER, Coder(), GenerationSettings(4, 8), seed=1)
+    pieces: list[str] = []
+    settings = GenerationSettings(4, 8)
+    generation = generate(
+        "Show me.", KEY, EMBEDDER, Coder(), settings, seed=1, progress=lambda _, sentence: pieces.append(sentence.piece)
+    )
     assert generation.ended == "complete"
+    assert "".join(pieces) == generation.text
+    assert "```" in pieces[1]
     assert generation.text.startswith("Here is the code:\n\n```python\n")
     assert Coder.block.strip() in generation.text
     assert len(generation.sentences) == len(generation.matches) == 4

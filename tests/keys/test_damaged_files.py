@@ -97,6 +97,13 @@ def test_refused(name: str, value: object) -> None:
         Key._decoded(json.dumps(content | {name: value}).encode(), "key.json")
 
 
+def test_directions_are_a_digest() -> None:
+    content = fields(KEYS["soft"])
+    del content["id"]
+    with pytest.raises(KeyFileError, match="directions must be"):
+        Key._decoded(json.dumps(content | {"directions": False}).encode(), "key.json")
+
+
 def test_a_bad_file_in_a_folder_is_left_out(tmp_path: Path) -> None:
     KEYS["hard"].save(tmp_path / "a.json")
     (tmp_path / "b.json").write_text('{"version": 1, "bits": [[999]]}')

@@ -44,7 +44,7 @@ def test_the_default_key_has_version_3_and_the_table_of_its_embedder() -> None:
     assert (key.soft_version, key.run, key.span) == (3, DEFAULT_RUN, 64)
     public = key.public()
     assert {name: public[name] for name in VERSION_3_FIELDS} == {
-        "run": list(DEFAULT_RUN), "directions": table.digest, "text_version": 0, "starts": "text", "payload_bits": 0,
+        "run": list(DEFAULT_RUN), "directions": table.digest, "text_version": 1, "starts": "text", "payload_bits": 0,
     }  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_a_run_that_is_none_is_refused(run: object) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("text_version", 1), ("text_version", True), ("text_version", "0"), ("text_version", None),
+        ("text_version", 2), ("text_version", True), ("text_version", "0"), ("text_version", None),
         ("starts", "prompt"), ("starts", 0), ("payload_bits", 25), ("payload_bits", False),
     ],
 )  # fmt: skip
@@ -209,6 +209,26 @@ def test_every_start_is_taken_by_some_text() -> None:
     key = key_of(run=[1, 2, 4], offsets=6)
     assert key.starts.tolist() == [0, 1, 3, 7, 11, 15]
     assert {key.start(str(number)) for number in range(200)} == {0, 1, 3, 7, 11, 15}
+
+
+def test_a_key_that_follows_conversations_repeats_its_runs_and_starts_anywhere() -> None:
+    key, plain = key_of(starts="conversation"), key_of()
+    assert (key.offsets, key.follows_conversation, key.starts.tolist()) == (4, True, list(range(16)))
+    assert key.blocks(40).tolist() == np.resize(plain.blocks(16), 40).tolist()
+    assert key.null_blocks(1020, 9, 40).tolist() == np.tile(plain.null_blocks(1020, 9, 16), (1, 3))[:, :40].tolist()
+    assert {key.start(f"question {number}") for number in range(60)} == {0, 4, 8, 12}
+    first = key.start("a question")
+    assert [key.start("a question", written) for written in range(40)] == [(first + n) % 16 for n in range(40)]
+    assert Key._of(key._content).public()["starts"] == "conversation"
+    uneven = key_of(starts="conversation", run=[1, 2], offsets=3)
+    assert uneven.starts.tolist() == [0, 1, 2, 3, 4]
+    assert uneven.blocks(12).tolist() == np.resize(key_of(run=[1, 2]).blocks(5), 12).tolist()
+
+
+@pytest.mark.parametrize("parameters", [{"offsets": 1}, {"soft_version": 2}, {"decision": "hard"}])
+def test_some_keys_cannot_follow_a_conversation(parameters: dict[str, Any]) -> None:
+    with pytest.raises(KeyFileError, match=r"offsets|version 3"):
+        key_of(starts="conversation", **parameters)
 
 
 def test_selection_aims_at_the_block_of_the_run() -> None:

@@ -343,3 +343,87 @@ def test_progress_counts_sentences() -> None:
     assert seen[0] == (3, 8)
     assert seen[-1] == (8, 8)
     assert seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize(
+    ("answer", "original", "flaw"),
+    [
+        ("We will return the shipping fee, 12.50 euros.", "We will refund the shipping fee of 12.50 euros.", ""),
+        ("We will pay back €12.50 for the shipping.", "We will refund the shipping fee of 12.50 euros.", ""),
+        ("We will pay you back, excluding the 12.50 euros.", "We will refund the fee of 12.50 euros.", "negation"),
+        ("We will refund the fee of 12.50 dollars to you.", "We will refund the fee of 12.50 euros.", "numbers"),
+        ("The train leaves at 9 pm on that day.", "The train leaves at 9 am on that day.", "numbers"),
+        ("It is not possible to change the order.", "The order cannot be changed any more.", ""),
+        ("Customers are unable to change it now.", "The order cannot be changed any more.", ""),
+        ("Customers can still change the order.", "The order cannot be changed any more.", "negation"),
+        ("It doesn't matter who pays for it.", "It matters a lot who pays for it.", "negation"),
+        ("He did not only sing, he also danced.", "He sang, and he danced as well.", ""),
+        ("You took the photographs and found a crack.", "He saw the photographs that you took.", "persons"),
+        ("I am glad of the letter that I received.", "Thank you for the letter that we received.", "persons"),
+        ("The fee will be refunded within the week.", "We will refund your fee within the week.", ""),
+    ],
+)
+def test_figures_with_their_units_and_negations_survive(answer: str, original: str, flaw: str) -> None:
+    assert verdict(answer, original, known=Known.of([original])) == flaw
+
+
+def test_negations_of_other_languages_survive() -> None:
+    original = "Wir werden den Vertrag in diesem Jahr nicht verlängern."
+    assert verdict("Den Vertrag verlängern wir in diesem Jahr nicht.", original) == ""
+    assert verdict("Den Vertrag verlängern wir in diesem Jahr gern.", original) == "negation"
+
+
+def test_a_first_word_is_a_name_where_a_rewrite_shows_it() -> None:
+    text = "Peter sold the old green boat to a young doctor. Nobody in the village had expected it of him."
+
+    def answer(sentence: str, chance: random.Random) -> str:
+        if not sentence.startswith("Peter"):
+            return sentence
+        rest = sentence.removeprefix("Peter sold ").rstrip(".")
+        seller = chance.choice(["a sailor", "a painter", "some man", "Peter"])
+        return f"In the {chance.choice(WORDS)} {rest} was sold by {seller}."
+
+    rewriting = marked(Rewriter(answer), text, candidates=32, closeness=-1, mean_closeness=-1)
+    assert "Peter" in rewriting.sentences[0]
+    assert rewriting.rejected["names"] >= 8
+    assert Known.of([]).names_of("Maria Brown sold it.") == {"Maria", "Brown"}
+    assert Known.of([]).names_of("The Dover mayor sold it.") == {"Dover"}
+
+
+LETTER = """Dear Ms Keller,
+
+thank you for your letter of 3 May, in which you asked us
+about the chair that arrived with a broken leg. We have sent a
+new chair to your address in Leeds, and it should be with
+you within 4 days.
+
+> You do not have to send the old one back to us, because
+> its repair would cost more than a new chair.
+
+Yours sincerely,
+Anna Smith
+Head of Service
+"""
+
+
+def test_line_breaks_inside_a_sentence_stay() -> None:
+    rewriting = marked(text=LETTER, candidates=32, closeness=0.3, mean_closeness=0.3)
+    outcomes = [sentence.outcome for sentence in rewriting.rewritten]
+    assert outcomes == ["heading", "rewritten", "rewritten", "rewritten", "heading"]
+    assert rewriting.text.count("\n") == LETTER.count("\n")
+    before, after = LETTER.splitlines(), rewriting.text.splitlines()
+    assert [line[:1] == ">" for line in after] == [line[:1] == ">" for line in before]
+    assert [not line for line in after] == [not line for line in before]
+    assert max(map(len, after)) < 80
+    assert after[-3:] == before[-3:]
+    assert (after[0], rewriting.surviving) == (before[0], 5)
+
+
+def test_few_words_and_list_signs_get_no_line_break() -> None:
+    for answer, original, body in (
+        ("One.", "Only\none.", "One."),
+        ("He had all - oddly - of them.", "He had\nevery part of it.", "He had\nall - oddly - of them."),
+        ("He had - oddly - all of them.", "He had\nevery part of it.", "He had -\noddly - all of them."),
+        ("a b c d", "a\n  b\nc e", "A\n  b\nc d"),
+    ):
+        assert judge(Draw(answer, 1, "model"), original.capitalize(), splitter(), None)[0].lower() == body.lower()

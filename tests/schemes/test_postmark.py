@@ -19,6 +19,7 @@ from alimark import Key, load
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import AlimarkError, KeyFileError, LLMError
 from alimark.generation.api import GenerationSettings, Prompt
+from alimark.generation.origin import TextOrigin
 from alimark.keys.fitted import Fitted
 from alimark.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.schemes._insertion import TRIES, Insertion, answer_flaw, insert_words, without_label, words_of
@@ -26,6 +27,7 @@ from alimark.schemes._word_table import frequent_words
 from alimark.schemes.postmark import PostMark
 from alimark.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder
+from alimark.text.splitting import splitter
 from commands import Run as RunCommand
 from commands import command
 
@@ -294,7 +296,7 @@ class TestKeys:
 
     def test_there_is_no_rule_of_sentences(self) -> None:
         with pytest.raises(KeyFileError, match=r"alimark.load\(key\).generate"):
-            rule_for(key_of(), GenerationSettings(), "")
+            rule_for(key_of(), GenerationSettings(), TextOrigin("", "", (), splitter()))
 
 
 def test_the_whole_road_on_the_command_line(

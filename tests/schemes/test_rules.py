@@ -13,9 +13,11 @@ from scipy import stats
 from alimark import Detection, load
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.generation.api import GenerationSettings
+from alimark.generation.origin import TextOrigin
 from alimark.keys.key import Key
 from alimark.schemes.registry import rule_for, scheme
 from alimark.testing import StandInLLM
+from alimark.text.splitting import splitter
 
 KEYS = {
     "semstamp": lambda n: key_of("semstamp", n),
@@ -60,7 +62,7 @@ def test_rules_of_the_sentence_before_accept_what_the_oracle_accepts(name: str, 
     texts = np.asarray(EMBEDDER.embed([one for text in human()[30:36] for one in text.split(". ")][:50]), np.float64)
     rows = np.concatenate([random_rows(30, number), texts])
     for before in rows[::16]:
-        rule = rule_for(key, GenerationSettings(), "")
+        rule = rule_for(key, GenerationSettings(), TextOrigin("", "", (), splitter()))
         assert all(weight.met for weight in rule.weigh(rule.see(rows.astype(np.float32))))  # the first sentence is free
         rule.chose(rule.see(before[None].astype(np.float32))[0])
         weights = rule.weigh(rule.see(rows.astype(np.float32)))
@@ -76,7 +78,7 @@ def test_rules_of_the_sentence_before_accept_what_the_oracle_accepts(name: str, 
 @pytest.mark.parametrize("channels", [1, 3, 9])
 def test_pmark_keeps_the_candidates_that_the_oracle_keeps(median: str, estimator: str, channels: int) -> None:
     key = key_of("pmark", 3, median=median, estimator=estimator, channels=channels)
-    rule = rule_for(key, GenerationSettings(), "")
+    rule = rule_for(key, GenerationSettings(), TextOrigin("", "", (), splitter()))
     for sentence in range(4):
         rows = random_rows(64, sentence)
         weights = rule.weigh(rule.see(rows.astype(np.float32)))

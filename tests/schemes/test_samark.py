@@ -17,9 +17,11 @@ from alimark import Key, load
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.generation.api import GenerationSettings, Prompt
+from alimark.generation.origin import TextOrigin
 from alimark.schemes.registry import rule_for
 from alimark.schemes.samark import AnchorRule, SAMark
 from alimark.testing import StandInLLM
+from alimark.text.splitting import splitter
 
 
 def key_of(number: int = 0, **parameters: Any) -> Key:
@@ -119,7 +121,7 @@ def test_signs_of_the_key_are_fixed_and_those_of_texts_differ() -> None:
     of_texts = {tuple(AnchorRule(key_of(3, channels=4, signs="text"), str(n)).signs) for n in range(8)}
     assert len(of_key) == 1
     assert len(of_texts) > 3
-    assert isinstance(rule_for(key_of(3), settings, "a"), AnchorRule)
+    assert isinstance(rule_for(key_of(3), settings, TextOrigin("a", "", (), splitter())), AnchorRule)
 
 
 def rule_with(units: Sequence[str], **parameters: Any) -> AnchorRule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
     ("POST", "/v1/completions"): (GENERATE, {"prompt": "So.", "sentences": 1}),
     ("POST", "/v1/chat/completions"): (GENERATE, {"messages": [{"role": "user", "content": "So?"}], "sentences": 1}),
     ("POST", "/v1/rewrite"): (GENERATE, {"input": "The mayor opened the old bridge."}),
+    ("GET", "/v1/attacks"): (GENERATE, None),
     ("POST", "/v1/attack"): (GENERATE, {"name": "delete", "input": "One came. Two went. Three stayed."}),
     ("POST", "/v1/detect"): (DETECT, {"input": "One came. Two went."}),
     ("POST", "/v1/extract?kind=txt"): (DETECT, {}),
@@ -24,6 +26,7 @@ TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
     ("POST", f"/v1/keys/{KEY}/rotate"): (ADMIN, {}),
     ("POST", f"/v1/keys/{KEY}/retire"): (ADMIN, {}),
     ("POST", f"/v1/keys/{KEY}/activate"): (ADMIN, None),
+    ("GET", "/v1/token"): ({"generate", "detect", "admin"}, None),
     ("GET", "/v1/tokens"): (ADMIN, None),
     ("POST", "/v1/tokens"): (ADMIN, {"roles": ["detect"]}),
     ("DELETE", "/v1/tokens/tk000000000000"): (ADMIN, None),
@@ -138,6 +141,10 @@ def test_health_and_metrics(running: Running) -> None:
         text = admin.get("/metrics").text
     assert 'alimark_requests_total{method="POST",route="/v1/detect",status="200"}' in text
     assert "alimark_texts_waiting 0.0" in text
+    assert "alimark_marking_keys 1.0" in text
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE") and "_created" not in line}
+    documented = (Path(__file__).parents[2] / "docs" / "serving.md").read_text("utf-8")
+    assert [name for name in sorted(names) if f"`{name.removesuffix('_total')}" not in documented] == []
 
 
 def test_the_page_of_endpoints_needs_no_token_and_no_other_host(running: Running) -> None:

@@ -9,7 +9,7 @@ from services import Running
 
 pytest.importorskip("fastapi")
 
-from alimark.errors import KeyFileError, LLMError, MissingExtra
+from alimark.errors import ContextFull, KeyFileError, LLMError, MissingExtra
 from alimark.serve.gate import to_api_error
 
 CASES: list[tuple[str, str, str, bytes, int, str, str]] = [
@@ -46,7 +46,8 @@ def test_messages(running: Running, case: tuple[Any, ...]) -> None:
 
 def test_messages_of_library_errors() -> None:
     assert to_api_error(KeyFileError("the key is on the ring already")).message == "The key is on the ring already."
-    assert to_api_error(LLMError("http://host/v1 names no model")).message == "http://host/v1 names no model."
+    assert "host" not in to_api_error(LLMError("http://host/v1 names no model")).message
+    assert "context" in to_api_error(ContextFull("http://host/v1 has no room")).message
     assert (
         to_api_error(MissingExtra("x-y", "serve")).message == "x-y is not installed; run: pip install 'alimark[serve]'"
     )

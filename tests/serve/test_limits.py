@@ -129,7 +129,7 @@ def test_without_a_record_there_is_no_answer(tmp_path: Path) -> None:
 
 def test_sigterm_finishes_the_accepted_requests(tmp_path: Path) -> None:
     tokens = set_up(tmp_path / "data")
-    process = start_process(tmp_path / "data", tmp_path / "log", pause=0.1)
+    process = start_process(tmp_path / "data", tmp_path / "log", pause=0.1, drain=1.0)
     answers: list[httpx.Response] = []
 
     def ask(stream: bool) -> None:
@@ -143,7 +143,11 @@ def test_sigterm_finishes_the_accepted_requests(tmp_path: Path) -> None:
     for thread in asking:
         thread.start()
     time.sleep(0.5)
-    process.running.send_signal(signal.SIGTERM)
+    with httpx.Client(base_url=process.url, trust_env=False, verify=False) as client:
+        process.running.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        ready, health = client.get("readyz"), client.get("healthz")
+    assert (ready.status_code, ready.json(), health.status_code) == (503, {"status": "draining"}, 200)
     for thread in asking:
         thread.join()
     assert process.running.wait(30) in (0, -signal.SIGTERM)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from services import Running
-from test_extract import docx, pdf
 
 import alimark
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter
 from browsers import browser
+from small_documents import docx, pdf
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
@@ -158,6 +158,131 @@ def test_a_dropped_file(page: Any, marked: str) -> None:
     )
     page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
     page.wait_for_selector("#result .panel[data-verdict=found]")
+
+
+def test_chosen_files_are_checked_once(page: Any, marked: str) -> None:
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url) if request.url.endswith("/v1/detect") else None)
+    page.set_input_files("#files", [{"name": "a.txt", "mimeType": "text/plain", "buffer": marked.encode()}])
+    page.click("#check-form button.main")  # at once, while the check of the file may still run
+    page.wait_for_selector("#result .panel[data-verdict=found]")
+    page.click("#check-form button.main")
+    page.wait_for_timeout(200)
+    assert len(requests) == 1
+    page.select_option("#fpr", "0.05")
+    with page.expect_response("**/v1/detect"):
+        page.click("#check-form button.main")
+    assert len(requests) == 2, "an option has changed"
+
+
+def test_chat_streams_and_is_checked(page: Any, running: Running) -> None:
+    page.click("#tab-chat")
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.continue_(post_data=route.request.post_data_json | {"seed": 1, "sentences": 12}),
+    )
+    page.evaluate(
+        """() => { window.lengths = []; new MutationObserver(() => {
+            const said = document.querySelector("#turns li.assistant .said");
+            if (said) window.lengths.push(said.textContent.length);
+        }).observe(document.getElementById("turns"), { childList: true, subtree: true }); }"""
+    )
+    page.fill("#message", "Tell me a story.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#turns li.assistant .note:has-text('Marked with key')")
+    lengths = [length for length in page.evaluate("window.lengths") if length]
+    assert len(set(lengths)) >= 10, "it grew sentence by sentence"
+    page.click("#chat-check")
+    page.wait_for_selector("#chat-result .panel[data-verdict=found]")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.fill("#message", "And then?")
+        page.click("#chat-send")
+    assert [message["role"] for message in asked.value.post_data_json["messages"]] == ["user", "assistant", "user"]
+    page.wait_for_selector("#turns li:nth-child(4) .note:has-text('Marked with key')")
+    page.click("#chat-new")
+    assert page.locator("#turns li").count() == 0
+    page.click("#chat-send")
+    assert "Write a message" in page.inner_text("#chat-error")
+
+
+def test_rewrite(page: Any) -> None:
+    kinds = "old new red long low wide dark grey stone iron steep narrow".split()
+    text = "\n\n".join(f"The mayor opened the {kind} bridge\nnear the hill." for kind in kinds)
+    page.click("#tab-rewrite")
+    page.click("#rewrite-form button.main")
+    assert "Paste a text" in page.inner_text("#rewrite-error")
+    page.fill("#original", text)
+    page.click("#rewrite-form button.main")
+    page.wait_for_selector("#rewritten .panel")
+    assert "p = " in page.inner_text("#rewritten .verdict")
+    rewritten = page.text_content("#rewritten-text")
+    assert rewritten != text
+    assert [not line for line in rewritten.split("\n")] == [not line for line in text.split("\n")]
+    assert page.locator("#rewritten tbody tr").count() == 3
+    assert "The mayor opened" in page.inner_text("#rewritten tbody tr:first-child td:nth-child(3)")
+
+
+def test_keys_and_tokens(page: Any, running: Running) -> None:
+    assert not page.locator("#tab-manage").is_visible(), "the token has no role admin"
+    page.fill("#token", running.tokens["admin"])
+    page.click("text=Use token")
+    page.wait_for_selector("#keys tbody tr")
+    assert page.locator("[role=tab]:visible").all_inner_texts() == ["Keys and tokens"]
+    first = running.key.id
+    row = f"#keys tr:has-text('{first}')"
+    assert "marks new text" in page.inner_text(row)
+    page.click("#key-create button")
+    page.wait_for_selector(f"{row} >> text=detects")
+    second = next(label.id for label in running.service.ring.all() if label.id != first)
+    page.click(f"{row} >> text=Activate")
+    page.wait_for_selector(f"{row} >> text=marks new text")
+    page.click(f"#keys tr:has-text('{second}') >> text=Retire")
+    assert page.locator(f"#keys tr:has-text('{second}') >> text=ended").count() == 0, "it asks again"
+    page.click(f"#keys tr:has-text('{second}') >> text=Retire for ever?")
+    page.wait_for_selector(f"#keys tr:has-text('{second}') >> text=ended")
+    page.fill("#token-name", "newsroom")
+    page.click("#token-create button")
+    assert "at least one role" in page.inner_text("#manage-error")
+    page.check("#token-create [value=detect]")
+    page.click("#token-create button")
+    page.wait_for_selector("#tokens tr:has-text('newsroom')")
+    secret = page.inner_text("#new-token code")
+    token = running.service.tokens.find(secret)
+    assert token is not None
+    assert token.roles == ("detect",)
+    page.click("#tokens tr:has-text('newsroom') >> text=Revoke")
+    page.click("#tokens tr:has-text('newsroom') >> text=Revoke for ever?")
+    page.wait_for_selector("#tokens tr:has-text('newsroom')", state="detached")
+    assert running.service.tokens.find(secret) is None
+
+
+def test_attacks_that_are_not_installed_are_not_offered(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = page.locator("#attack option")
+    page.wait_for_selector("#attack option", state="attached")
+    assert "translate and translate back" in options.all_text_contents()
+    monkeypatch.setattr("alimark.serve.api.find_spec", lambda library: None)
+    page.reload()
+    page.wait_for_selector("#attack option", state="attached")
+    assert options.all_text_contents() == [
+        "delete sentences",
+        "merge sentences",
+        "split sentences",
+        "reorder sentences",
+    ]
+
+
+def test_words_of_a_table_head_are_not_broken(page: Any, marked: str) -> None:
+    page.set_viewport_size({"width": 320, "height": 700})
+    files = [{"name": f"{name}.txt", "mimeType": "text/plain", "buffer": marked.encode()} for name in ("a", "b")]
+    page.set_input_files("#files", files)
+    page.wait_for_selector("#table table")
+    lines = page.evaluate(
+        """[...document.querySelectorAll("#table th button")].map(
+            head => head.offsetHeight / parseFloat(getComputedStyle(head).lineHeight))"""
+    )
+    assert len(lines) == 6
+    assert all(line < 1.5 for line in lines)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
 def test_write_and_attack(page: Any) -> None:

@@ -11,6 +11,9 @@ BODIES = [
     ("detect", "/v1/detect", {"input": "One \ud800 came. Two went.", "evidence": True}),
     ("detect", "/v1/detect", {"input": ["One came.", "\udfff \ud800"], "evidence": True}),
     ("generate", "/v1/attack", {"name": "delete", "input": "One \ud800 came. Two went."}),
+    ("generate", "/v1/completions", {"prompt": "One \ud800 came.", "sentences": 2}),
+    ("generate", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Why \udfff?"}], "sentences": 2}),
+    ("generate", "/v1/responses", {"input": "Why \udfff?"}),
     ("generate", "/v1/rewrite", {"input": "One \ud800 came. Two went."}),
 ]
 

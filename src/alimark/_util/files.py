@@ -39,7 +39,7 @@ def read_text(path: Path | str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RecordError(f"{path} is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None
+        raise RecordError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8 first") from None
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ class Embedded:
     @classmethod
     def of(cls, texts: Sequence[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Embedded:
         """Splits and embeds the texts with the stages of the detection pipeline."""
-        units = [make_units(split(normalise(text), key), key, settings) for text in texts]
+        units = [make_units(split(normalise(text, key).text, key), key, settings) for text in texts]
         unique = deduplicate(text.texts for text in units)
         rows = [unique.rows(text.texts) for text in units]
         starts = np.cumsum([0, *(len(text_rows) for text_rows in rows)])

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from alimark.keys.key import Key
     from alimark.scale.audit import CorpusOptions
 
-_NOT_JSONL = (".txt", ".text", ".md", ".parquet", ".pq")
-
 Inputs = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Documents: JSONL (a `text` on each line, also .gz), Parquet, text files (one document each), folders, patterns, "
-        "and addresses such as s3://bucket/docs."
+        help="Documents: JSONL (a `text` on each line, also .gz), Parquet, files of one document each (PDF, DOCX, ODT, HTML, "
+        "EPUB, RTF, Markdown, e-mail, text), folders, patterns, and storage such as s3://bucket/docs. Web addresses are not "
+        "fetched."
     ),
 ]
 InputOption = Annotated[list[str] | None, typer.Option("--input", help="The same as INPUTS; may be repeated.")]
@@ -80,7 +79,7 @@ def audit(
     output: Output = None,
     fpr: options.Fpr = 0.01,
     fdr: Fdr = 0.05,
-    excerpt: options.Excerpt = False,
+    excerpt: options.Excerpt = None,
     restructure: options.Restructure = "single",
     llm: options.DetectionModel = None,
     variants: options.Variants = 4,
@@ -105,9 +104,11 @@ def audit(
 ) -> None:
     """Tell which of many documents carry the mark of a key, at a false discovery rate.
 
-    Every document gets a p-value. The summary counts those up to --fpr, and
-    those found at the false discovery rate --fdr. A run that was stopped
-    continues when the same command is started again.
+    Every document gets a p-value and a q-value; it is found where the
+    q-value is at most --fdr, the false discovery rate. Fields of the input
+    are kept under `input` and never read as results. A run that was stopped
+    continues when the same command is started again. Files of a folder that
+    are of no known kind are named and skipped.
 
         alimark audit -k key.json docs.jsonl -o found.jsonl
         alimark audit -k key.json letters/ -o found/
@@ -203,15 +204,16 @@ def _documents(inputs: list[str], output: Path, how: CorpusOptions) -> Iterable[
         source = Path(inputs[0])
         if output.exists() and output.samefile(source):
             raise AlimarkError("--output must be another file than --input")
-        return JsonlDocuments(source, how.text_field)
+        return JsonlDocuments(source, how.text_field, how.max_document)
     from alimark.scale.audit import CorpusDocuments
+    from alimark.scale.files import passed_over_message
 
     for name in inputs:
         if "://" not in name and output.resolve().is_relative_to(Path(name).resolve()):
             raise AlimarkError(f"{output} lies in {name}, among the documents; choose another --output")
     documents = CorpusDocuments(inputs, how.text_field, how.max_document)
     if documents.passed_over:
-        show.note(f"note: {documents.passed_over} files of unknown kind are skipped")
+        show.note(f"note: {passed_over_message(documents.passed_over)}")
     return documents
 
 
@@ -219,4 +221,6 @@ def _is_jsonl(name: str) -> bool:
     """Whether a name stands for a single JSONL file; the file need not have a known suffix."""
     if "://" in name or Path(name).is_dir() or (any(sign in name for sign in "*?[") and not Path(name).exists()):
         return False
-    return Path(name).suffix.lower() not in _NOT_JSONL
+    from alimark.documents.kinds import kind_of_name
+
+    return kind_of_name(name) is None and Path(name).suffix.lower() not in (".parquet", ".pq")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -120,7 +121,7 @@ def generate(
 ) -> None:
     """Write text that carries the mark of a key.
 
-    With one prompt the text is printed. With --input and --output a text is
+    With one prompt the text is printed, each sentence as it is chosen. With --input and --output a text is
     written for every line; each is saved as soon as it is finished, and a run
     that was interrupted goes on where it stopped. Weights are fetched on first
     use. The API key of a server is read from ALIMARK_API_KEY or OPENAI_API_KEY.
@@ -152,8 +153,9 @@ def generate(
         raise AlimarkError("--engine ray writes many texts: give --input and --output")
     else:
         text = _read_prompt(prompt or "")
-        generation = write_one(mark, loading.load_llm(llm[0]), text, settings_for(mark), seed)
-        _print_generation(generation, as_json)
+        stream = None if as_json else _Stream()
+        generation = write_one(mark, loading.load_llm(llm[0]), text, settings_for(mark), seed, stream=stream)
+        _print_generation(generation, stream)
         if mark is not None:
             _warn_of_short_text(generation, mark.key)
 
@@ -212,6 +214,29 @@ def _read_prompt(prompt: str) -> str:
     return text
 
 
+class _Stream:
+    """Prints a text on stdout sentence by sentence, as it is written."""
+
+    def __init__(self) -> None:
+        self._text, self._sentences, self._printed = "", 0, 0
+
+    def sentence(self, sentence: MarkedSentence) -> None:
+        """Prints a sentence. A scheme that reports only its last one has its text printed at the end."""
+        if sentence.number == self._sentences + 1:
+            self._sentences += 1
+            self._text += sentence.piece
+            self._print(self._text.rstrip())  # the finished text does not end with white space
+
+    def finish(self, text: str) -> None:
+        """Prints the rest of the finished text."""
+        self._print(text)
+        typer.echo()
+
+    def _print(self, text: str) -> None:
+        typer.echo(text[self._printed :], nl=False)
+        self._printed = len(text)
+
+
 def write_one(
     mark: Watermark | None,
     llm: LLM,
@@ -219,12 +244,13 @@ def write_one(
     settings: GenerationSettings,
     seed: int | None,
     title: str = "writing",
+    stream: _Stream | None = None,
 ) -> Generation:
-    """Writes one text, with a progress bar that moves at each sentence."""
+    """Writes one text, with a progress bar that moves at each sentence. `stream` prints the sentences as they are chosen."""
     from alimark.generation.api import Prompt
     from alimark.schemes.api import generate_many
 
-    with show.progress() as bar:
+    with show.progress(shown=not (stream and sys.stdout.isatty())) as bar:
         task = bar.add_task(title, total=settings.sentences)
         ticker = show.Ticker()
 
@@ -232,6 +258,8 @@ def write_one(
             ticker.tick(f"{title}: sentence {sentence.number} of {settings.sentences}")
             matches = f"{sentence.matches} matched, " if sentence.matches else ""
             bar.update(task, completed=sentence.number, description=f"{title} ({matches}{sentence.tokens} tokens)")
+            if stream:
+                stream.sentence(sentence)
 
         [(_, result)] = generate_many(mark, [Prompt(prompt, seed)], llm, settings, batch=1, progress=step)
     if isinstance(result, AlimarkError):
@@ -239,14 +267,14 @@ def write_one(
     return result
 
 
-def _print_generation(generation: Generation, as_json: bool) -> None:
-    """Prints the text, or its whole record, on stdout, and what it cost on stderr."""
+def _print_generation(generation: Generation, stream: _Stream | None) -> None:
+    """Prints the rest of the text, or its whole record without a stream, on stdout, and what it cost on stderr."""
     from alimark.schemes.registry import aligns
 
-    if as_json:
+    if stream is None:
         show.print_json(generation.record("prompt"))
     else:
-        typer.echo(generation.text)
+        stream.finish(generation.text)
     matches = "unmarked"
     if generation.marked:
         per_sentence = sum(generation.matches) / max(1, len(generation.matches))

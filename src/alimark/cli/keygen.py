@@ -57,6 +57,13 @@ PayloadBits = Annotated[
         show_default="none",
     ),
 ]
+Starts = Annotated[
+    str | None,
+    typer.Option(
+        help="conversation: a text begins where its conversation has got to, so that a client who asks for a few tokens at a "
+        "time gets the same mark (docs/security.md); text (default): each text begins anew."
+    ),
+]
 
 
 def keygen(
@@ -72,6 +79,7 @@ def keygen(
     centre: CentreFile = None,
     offsets: Offsets = 1,
     payload_bits: PayloadBits = None,
+    starts: Starts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the public part as JSON.")] = False,
 ) -> None:
     """Make a secret key, print its id, and say what it is and when to choose otherwise.
@@ -94,6 +102,7 @@ def keygen(
     parameters |= {"centre": _read_centre(centre, embedder)} if centre is not None else {}
     parameters |= {"offsets": offsets} if offsets != 1 else {}
     parameters |= {"payload_bits": payload_bits} if payload_bits is not None else {}
+    parameters |= {"starts": starts} if starts is not None else {}
     key = Key.generate(
         scheme=scheme, embedder=embedder, splitter=splitter, preset=preset,
         fitted=None if fitted is None else Fitted.load(fitted), **parameters,
@@ -154,7 +163,7 @@ def assignments(pairs: list[str]) -> dict[str, object]:
             raise AlimarkError(f"--set takes NAME=VALUE, such as ratio=0.25, not {pair!r}")
         try:
             values[name.strip()] = tomllib.loads(f"value = {value.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             values[name.strip()] = value.strip()
     return values
 

@@ -9,7 +9,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from alimark.cli import attack, audit, bench, calibrate, demo, detect, fit, generate, keygen, models, rewrite, serve
+from alimark.cli import (
+    attack,
+    audit,
+    bench,
+    calibrate,
+    demo,
+    detect,
+    fit,
+    generate,
+    keygen,
+    models,
+    rewrite,
+    serve,
+    verify,
+)
 from alimark.errors import AlimarkError
 
 _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
@@ -32,6 +46,7 @@ app.command("generate")(generate.generate)
 app.command("rewrite")(rewrite.rewrite)
 app.command("detect")(detect.detect)
 app.command("audit")(audit.audit)
+app.command("verify")(verify.verify)
 # Each attack is a command of `attack`; these commands are built only when `attack` runs.
 app.command(
     "attack",

@@ -14,7 +14,7 @@ from alimark.cli.options import KeyFile, RewriteStrength
 from alimark.errors import AlimarkError, LLMError
 
 if TYPE_CHECKING:
-    from alimark._util.jsonl import JsonlWriter
+    from alimark._util.jsonl import JsonlWriter, Record
     from alimark.cli.texts import Row
     from alimark.rewriting.api import RewriteSettings, Rewriting
     from alimark.schemes.alimark import AliMark
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_LLM = "qwen2.5-coder-1.5b"
 """The smallest model of the store that rewrites a sentence without changing its meaning."""
 
+_FPR = 0.01  # of the verdict at the end
 _FAULTS = 3  # after so many errors in a row the model is at fault, and not the texts
 
 FileArgument = Annotated[str | None, typer.Argument(help="Text file; - reads standard input.")]
@@ -87,11 +88,12 @@ def rewrite(
     """Mark a text that exists by rewriting its sentences.
 
     A chat model rewrites every sentence many times, and the key chooses among
-    the rewrites that keep numbers, names and meaning. Paragraphs, lists,
-    headings and code blocks stay as they are; so does a sentence whose
-    rewrites all change too much. The command reports how far the meaning
-    moved: read the text before you publish it, because a high cosine does
-    not prove that two sentences mean the same.
+    the rewrites that keep numbers, names, negations and meaning. Paragraphs,
+    line breaks, lists, headings and code blocks stay as they are; so does a
+    sentence whose rewrites all change too much. At the end the command
+    detects the mark, prints the p-value, and lists the sentences whose
+    meaning moved most: read these before you publish the text, because a
+    high cosine does not prove that two sentences mean the same.
 
         alimark rewrite -k key.json article.txt > marked.txt
         alimark rewrite -k key.json page.md --llm openai:https://host/v1#model
@@ -115,7 +117,8 @@ def rewrite(
     if input_file is not None and output is not None:
         _rewrite_many(mark, llm, input_file, output, settings, seed, as_json)
     else:
-        _print_rewriting(_rewrite_one(mark, llm, text or "", settings, seed), file or "", as_json)
+        rewriting = _rewrite_one(mark, llm, text or "", settings, seed)
+        _print_rewriting(rewriting, _proof(mark, rewriting), file or "", as_json)
 
 
 def _with_sampling(settings: RewriteSettings, temperature: float, top_p: float) -> RewriteSettings:
@@ -164,10 +167,16 @@ def _rewrite_one(mark: AliMark, llm_name: str, text: str, settings: RewriteSetti
     return result
 
 
-def _print_rewriting(rewriting: Rewriting, record_id: str, as_json: bool) -> None:
-    """Prints the text, or its whole record, on stdout, and how far it moved and what it cost on stderr."""
+def _proof(mark: AliMark, rewriting: Rewriting) -> Record:
+    """Detects the mark in the text before and after its rewriting, for the field `detection` of the record."""
+    before, after = mark.detect([rewriting.original, rewriting.text])
+    return {"verdict": str(after.verdict(_FPR)), "p_value": after.p_value, "p_value_before": before.p_value}
+
+
+def _print_rewriting(rewriting: Rewriting, proof: Record, record_id: str, as_json: bool) -> None:
+    """Prints the text, or its whole record, on stdout, and the proof, how far it moved and what it cost on stderr."""
     if as_json:
-        show.print_json(rewriting.record(record_id))
+        show.print_json(rewriting.record(record_id) | {"detection": proof})
     else:
         typer.echo(rewriting.text, nl=not rewriting.text.endswith("\n"))
     count, cosines, left_alone = len(rewriting.rewritten), rewriting.cosines, len(rewriting.left_alone)
@@ -178,6 +187,13 @@ def _print_rewriting(rewriting: Rewriting, record_id: str, as_json: bool) -> Non
         f"{sum(cosines) / count:.2f} on average, {min(cosines):.2f} at least; {left_alone} left alone; "
         f"{rewriting.candidates} rewrites, {rewriting.tokens} tokens, {rewriting.seconds:.0f} s, seed {rewriting.seed}"
     )
+    show.note(
+        f"detected: {proof['verdict']}, p {proof['p_value']:.3g} (before the rewriting: {proof['p_value_before']:.3g})"
+    )
+    if moved := rewriting.moved_most():
+        show.note("moved most, read before publishing:")
+    for sentence in moved:
+        show.note(f"  {sentence.number} (cosine {sentence.cosine:.2f})\n    {sentence.before}\n    {sentence.after}")
     if left_alone > count / 2:
         why = ", ".join(f"{reason} {number}" for reason, number in Counter(rewriting.rejected).most_common(3))
         show.note(
@@ -195,7 +211,7 @@ def _rewrite_many(
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")
-    counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0})
+    counts: Counter[str] = Counter({"written": 0, "found": 0, "skipped": 0, "failed": 0})
     texts = TextFile(source)
     with JsonlWriter(output, key_id=mark.key.id) as writer:
         rows = [row for row in texts.rows() if row.id not in writer.done]
@@ -204,15 +220,17 @@ def _rewrite_many(
             llm = loading.load_llm(llm_name)
             originals = [Original(row.record["text"], None if seed is None else seed + row.number) for row in rows]
             results = rewrite_many(originals, mark.key, mark.embedder, llm, settings)
-            _save(rows, results, source, writer, counts)
+            _save(mark, rows, results, source, writer, counts)
     if as_json:
         show.print_json(dict(counts))
     show.note(
-        f"{counts['written']} texts written, {counts['skipped']} were there already, {counts['failed']} lines failed"
+        f"{counts['written']} texts written, the mark is found in {counts['found']} of them at p <= {_FPR:g}; "
+        f"{counts['skipped']} were there already, {counts['failed']} lines failed"
     )
 
 
 def _save(
+    mark: AliMark,
     rows: list[Row],
     results: Iterator[tuple[int, Rewriting | AlimarkError]],
     source: Path,
@@ -232,7 +250,8 @@ def _save(
                 show.note(f"warning: {source}: {row.id}: {result}; passed over")
                 counts["failed"] += 1
             else:
-                writer.write(row.record | result.record(row.id))
-                counts["written"] += 1
+                proof = _proof(mark, result)
+                writer.write(row.record | result.record(row.id) | {"detection": proof})
+                counts.update(written=1, found=proof["verdict"] == "found")
             bar.advance(task)
             ticker.tick(f"{number + 1} of {len(rows)} texts")

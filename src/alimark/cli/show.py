@@ -14,6 +14,7 @@ from alimark.errors import RecordError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
 
 def print_json(content: object) -> None:
@@ -31,7 +32,7 @@ def read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); convert it, e.g. with iconv") from None
+        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); save it as UTF-8 first") from None
 
 
 def stdout() -> Console:
@@ -43,9 +44,24 @@ def stdout() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=160)
 
 
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Prints a table on stdout; where the terminal is too narrow for its columns, each row as lines of a name and a value."""
+    from rich.measure import Measurement
+
+    console = console or stdout()
+    needed = Measurement.get(console, console.options.update(width=1000, max_width=1000), table).minimum
+    if needed <= console.width:
+        console.print(table)
+        return
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, cells, strict=True):
+            console.print(f"{column.header}: {cell}", markup=False, soft_wrap=True)
+        console.print()
+
+
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """A progress bar on stderr with the time left; shown on a terminal only."""
+def progress(shown: bool = True) -> Iterator[Progress]:
+    """A progress bar on stderr with the time left; shown on a terminal only, and not where `shown` is false."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -59,7 +75,7 @@ def progress() -> Iterator[Progress]:
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=console, disable=not console.is_terminal,
+        TextColumn("left"), TimeRemainingColumn(), console=console, disable=not (shown and console.is_terminal),
     ) as bar:  # fmt: skip
         yield bar
 

@@ -1,23 +1,34 @@
-"""Reads texts for the verbs: a file, standard input, or the records of a JSONL file."""
+"""Reads texts for the verbs: a document, standard input, or the records of a JSONL file."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from alimark.cli import show
-from alimark.errors import RecordError
+from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
     from alimark._util.jsonl import Record
 
 
 def read_text(name: str) -> str:
-    """Reads a text file, or standard input where the name is `-`."""
-    from alimark._util import files
+    """Reads the text of a document, or standard input where the name is `-`; prints what was left out or guessed."""
+    from alimark.documents.reading import MAX_BYTES, read_document
 
-    return show.read_stdin() if name == "-" else files.read_text(name)
+    document = read_document(sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else name)
+    for note in document.notes:
+        show.note(f"note: {name}: {note}")
+    return document.text
+
+
+def read_bytes(name: str) -> bytes:
+    """The bytes of a file; raises AlimarkError for standard input, which can be read only once."""
+    if name == "-":
+        raise AlimarkError("evidence is about files, since standard input can be read only once; name a file")
+    return Path(name).read_bytes()
 
 
 class Row(NamedTuple):

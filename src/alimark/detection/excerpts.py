@@ -49,7 +49,7 @@ def passages(
     while ranges and not significance.stopped_early:
         start, stop = ranges.pop()
         raw, more_steps = _best_passage(signals, start, stop, blocks, rule)
-        p_value = (1 + int((significance.scores >= raw).sum())) / (significance.draws + 1)
+        p_value = significance.p_value_of(raw)
         if more_steps and p_value <= settings.passage_fpr:
             passage = Passage.of(raw, p_value, more_steps)
             significant.append(passage)

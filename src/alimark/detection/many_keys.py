@@ -28,6 +28,7 @@ from alimark.detection.pipeline import (
     prepare,
     prepare_each,
     project_text,
+    search_in_turn,
     with_variants,
 )
 from alimark.detection.results import AlignedDetection, best_first
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_A_TIME = 256
 _SOFT_TABLE_VALUES = 4_000_000
-"""Table entries of soft keys scored at a time, 32 MB: they have a table for every sentence and key."""
+"""Table entries scored at a time, 32 MB: soft keys and runs of pieces have a table for every unit and key."""
 
 
 def detect_keys(
@@ -61,8 +62,9 @@ def detect_keys(
     """The best few of many keys on a text, best first, with p-values corrected for the number of keys tried.
 
     All keys are scored once on one embedding of the text; random keys, at least 200 for each key tried, are drawn for the
-    best few alone. The keys may differ in block size and centre, not in embedder and splitter. P-values are corrected for
-    `tried` keys, by default the number of `keys`; it is larger where keys of other kinds are tried on the same text.
+    best few alone. The keys may differ in block size and centre, not in embedder, splitter and text version. P-values are
+    corrected for `tried` keys, by default the number of `keys`; it is larger where keys of other kinds are tried on the same
+    text.
     """
     _check_alike(keys, embedder)
     widest = widest_key(keys, settings)
@@ -103,7 +105,8 @@ def detect_keys_batch(
 
     def best(text: PreparedText) -> AlignedDetection:
         beat()
-        return best_keys(text, [vectors[units.rows(text.unit_texts)]], keys, embedder, settings, 1, tried)[0]
+        rows = [vectors[units.rows(version.units.texts)] for version in text.versions]
+        return best_keys(text, rows, keys, embedder, settings, 1, tried)[0]
 
     answers = [text if isinstance(text, AlimarkError) else best(text) for text in prepared]
     clock.lap("alignment")
@@ -114,14 +117,15 @@ def _check_alike(keys: Sequence[Key], embedder: Embedder) -> None:
     """Raises AlimarkError where the keys cannot share one embedding and one kind of score."""
     if not keys:
         raise AlimarkError("no keys were given; give at least one")
-    if len({(key.fingerprint, key.splitter) for key in keys}) > 1:
+    if len({key.soft for key in keys}) > 1:
+        raise AlimarkError("hard and soft keys have scores of different kinds; detect with each kind separately")
+    if len({(key.fingerprint, key.splitter, key.text_version) for key in keys}) > 1:
         raise AlimarkError(
-            "keys of several embedders or splitters cannot share one embedding; detect with the keys of each separately"
+            "keys of several embedders, splitters or text versions cannot share one embedding; detect with the keys of "
+            "each separately"
         )
     for key in keys:
         key.check(embedder)
-    if len({key.soft for key in keys}) > 1:
-        raise AlimarkError("hard and soft keys have scores of different kinds; detect with each kind separately")
 
 
 def widest_key(keys: Sequence[Key], settings: DetectionSettings) -> Key:
@@ -139,14 +143,24 @@ def best_keys(
     tried: int | None = None,
 ) -> list[AlignedDetection]:
     """The `best` keys with the highest scores, each with its p-value; `vectors` holds those of each version's units."""
-    versions = zip(text.versions, vectors, strict=True)
-    scores = np.max([_score_keys(version.units, part, keys, settings) for version, part in versions], axis=0)
-    numbers = sorted(range(len(keys)), key=lambda number: -scores[number])[:best]
+    if settings.search == "auto":
+
+        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
+            return best_keys(text, vectors, keys, embedder, chosen, best, tried)
+
+        return search_in_turn(len(text.sentences), settings, search)
+    versions = list(zip(text.versions, vectors, strict=True))
+    numbers: dict[int, None] = {}
+    for reading in text.readings:  # scores of several readings cannot be compared, so each reading has its best keys
+        scores = np.max(
+            [_score_keys(version.units, part, keys, settings) for version, part in versions[reading]], axis=0
+        )
+        numbers |= dict.fromkeys(np.argsort(-scores, kind="stable")[:best].tolist())
     detections = (
         detect_signals(text, project_text(text, vectors, key, settings), key, embedder, settings)
         for key in (keys[number] for number in numbers)
     )
-    return best_first(detection.corrected(tried or len(keys)) for detection in detections)
+    return best_first(detection.corrected(tried or len(keys)) for detection in detections)[:best]
 
 
 def _score_keys(units: Units, vectors: Vectors, keys: Sequence[Key], settings: DetectionSettings) -> list[float]:
@@ -165,12 +179,15 @@ def _score_keys(units: Units, vectors: Vectors, keys: Sequence[Key], settings: D
 
 def _batch_size(units: Units, key: Key) -> int:
     """The number of keys scored at a time."""
-    return max(1, _SOFT_TABLE_VALUES // (units.count * key.block_size * 64)) if key.soft else _KEYS_AT_A_TIME
+    if not key.soft and units.chances is None:
+        return _KEYS_AT_A_TIME
+    runs = 1 if units.chances is None else units.chances.shape[1]
+    return max(1, _SOFT_TABLE_VALUES // (units.count * runs * key.block_size * 64))
 
 
 def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: DetectionSettings) -> Floats | list[float]:
     """The raw scores of keys that share block size, span and centre."""
-    rule = scoring(keys[0], settings)
+    rule = scoring(keys[0], settings, by_clauses=units.chances is not None)
     signals = (rule.signals(units, projections) for projections in project_many(vectors, keys))
     if settings.search == "excerpt":
         pairs = zip(signals, keys, strict=True)

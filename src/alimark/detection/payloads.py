@@ -52,6 +52,6 @@ def _likelihoods(rule: SoftPayload, signals: Signals, blocks: Packed, payloads: 
     if not payloads:
         return {}
     runs = rule.search(len(blocks)).runs
-    flips = rule.code.flips_of_many(np.array(payloads), int(runs[-1]) + 1)
+    flips = rule.code.flips_of_many(np.array(payloads), int(runs.max()) + 1)
     values: Floats = rule.likelihoods(signals, blocks ^ flips[:, runs])
     return dict(zip(payloads, values.tolist(), strict=True))

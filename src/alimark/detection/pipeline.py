@@ -1,6 +1,6 @@
 """AliMark's detection, from a text to an `AlignedDetection`, as a pipeline of stages.
 
-    text --normalise--> str --split--> SplitText --make_units--> PreparedText     (`prepare` runs these three)
+    text --normalise--> Normalised --split--> SplitText --make_units--> PreparedText     (`prepare` runs these three)
     many PreparedText --deduplicate--> UniqueUnits --embed--> vectors --project--> Signals of each text
     Signals --score--> Score --significance_of--> Significance --describe--> AlignedDetection
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
+from alimark.detection.clauses import clause_units
 from alimark.detection.excerpts import passages, score_excerpt
 from alimark.detection.payloads import decode
-from alimark.detection.results import AlignedDetection, aligned_steps
+from alimark.detection.results import AlignedDetection, Reading, aligned_steps
 from alimark.detection.scoring import Score, SoftPayload, score_table, scoring
+from alimark.detection.sentence_chances import sentence_chances
 from alimark.detection.settings import (
     LONG_TEXT,
     MAX_EXCERPT_SENTENCES,
@@ -44,7 +46,10 @@ from alimark.errors import AlimarkError, LimitError, TextError
 from alimark.keys.key import Key
 from alimark.keys.projection import project
 from alimark.text.language import looks_english
+from alimark.text.normalising import Normalised
+from alimark.text.normalising import normalise as normalise_text
 from alimark.text.splitting import splitter
+from alimark.text.units import clean
 
 if TYPE_CHECKING:
     from alimark.detection.chat_restructuring import Restructured
@@ -66,6 +71,8 @@ class SplitText:
 
     text: str
     sentences: list[str]
+    as_written: list[str]
+    """The sentences as they stand in the text, before they are cleaned."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +88,25 @@ class PreparedText:
     """The answers of a chat model, where restructuring is learned."""
     variants: tuple[PreparedText, ...] = ()
     """The chat model's restructurings of the text, prepared in the same way."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
+    reading: Reading = "as it stands"
+    further: tuple[PreparedText, ...] = ()
+    """Other readings of the text: after normalisation, where a key of text version 0 reads it both ways, and by clauses."""
     replaced: bool = False
     """Whether the restructurings are searched instead of the text, and not beside it."""
 
     @property
     def versions(self) -> tuple[PreparedText, ...]:
-        """What is searched: the text itself and its restructurings, or the restructurings alone."""
-        return self.variants if self.replaced else (self, *self.variants)
+        """What is searched: the text, its restructurings and its other readings, or the restructurings alone."""
+        return self.variants if self.replaced else (self, *self.variants, *self.further)
+
+    @property
+    def readings(self) -> list[slice]:
+        """The versions of each reading: the text with its restructurings, and each other reading."""
+        further = 0 if self.replaced else len(self.further)
+        first = len(self.versions) - further
+        return [slice(0, first), *(slice(number, number + 1) for number in range(first, first + further))]
 
     @property
     def unit_texts(self) -> list[str]:
@@ -95,17 +114,23 @@ class PreparedText:
         return [unit for version in self.versions for unit in version.units.texts]
 
 
-def normalise(text: str) -> str:
-    """The text as it is split. Keys of today take it as it is; the text rules of later key versions belong here."""
-    return text
+def normalise(text: str, key: Key) -> Normalised:
+    """The text as it is split: as it stands for keys of text version 0, normalised for those of version 1."""
+    return splitter(key.splitter, key.text_version).read(text)
 
 
-def split(text: str, key: Key) -> SplitText:
-    """Cuts a text into sentences with the key's splitter. Raises TextError for a text without a sentence."""
-    sentences = splitter(key.splitter).units(text)
+def split(text: str, key: Key, text_version: int | None = None) -> SplitText:
+    """Cuts a text that was normalised into sentences with the key's splitter.
+
+    Raises:
+        TextError: The text has no sentence.
+    """
+    cutter = splitter(key.splitter, key.text_version if text_version is None else text_version)
+    as_written = cutter.sentences(text)
+    sentences = [unit for sentence in as_written if (unit := clean(sentence))]
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
-    return SplitText(text, sentences)
+    return SplitText(text, sentences, as_written)
 
 
 def check_length(split_text: SplitText, limit: int, remedy: str = "cut it into parts") -> None:
@@ -122,13 +147,64 @@ def make_units(split_text: SplitText, key: Key, settings: DetectionSettings) -> 
 
 def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> PreparedText:
     """Normalises and splits a text and makes its units; raises AlimarkError where the text is empty or too long."""
-    split_text = split(normalise(text), key)
-    if settings.search == "excerpt":
+    normalised = normalise(text, key)
+    split_text = split(normalised.text, key)
+    _check_searchable(split_text, key, settings)
+    units = make_units(split_text, key, settings)
+    warnings = language_warnings(normalised.text, embedder)
+    prepared = PreparedText(text, split_text.sentences, units, warnings, changes=normalised.changes)
+    if key.text_version:
+        prepared = replace(prepared, reading="normalised")
+    else:
+        prepared, split_text = _read_both_ways(prepared, split_text, key, settings)
+    # Clauses are scored by whole blocks, which a payload that is not known changes.
+    return prepared if key.payload_bits else _read_by_clauses(prepared, split_text, settings)
+
+
+def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
+    if "excerpt" in settings.searches(len(split_text.sentences)):
         check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)
     else:
         check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
-    units = make_units(split_text, key, settings)
-    return PreparedText(text, split_text.sentences, units, language_warnings(text, embedder))
+
+
+def _read_both_ways(
+    prepared: PreparedText, split_text: SplitText, key: Key, settings: DetectionSettings
+) -> tuple[PreparedText, SplitText]:
+    """The text with its normalised form beside it, where normalisation changes more than white space, and its sentences.
+
+    Whether there is a second reading depends on the text alone, and not on the key. The p-value of a text that is read once
+    is therefore valid as it is, and that of a text that is read twice is valid when it is doubled (`detect_signals`).
+    """
+    normalised = normalise_text(prepared.text)
+    if not normalised.changes:
+        return prepared, split_text
+    prepared = replace(prepared, changes=normalised.changes)
+    with suppress(TextError, LimitError):  # then only the text as it stands is searched
+        other = split(normalised.text, key, text_version=1)
+        _check_searchable(other, key, settings)
+        if _same_words(other.sentences, prepared.sentences):
+            return prepared, split_text
+        reading = replace(
+            prepared, sentences=other.sentences, units=make_units(other, key, settings), reading="normalised"
+        )
+        return replace(prepared, further=(reading,)), other
+    return prepared, split_text
+
+
+def _read_by_clauses(prepared: PreparedText, split_text: SplitText, settings: DetectionSettings) -> PreparedText:
+    """The text with its pieces as a further reading, where full stops are missing, replaced or scattered."""
+    if settings.search == "excerpt" or settings.restructure == "none":
+        return prepared
+    if (clauses := clause_units(split_text.as_written)) is None:
+        return prepared
+    pieces, units = clauses
+    reading = replace(prepared, sentences=pieces, units=units, reading="by clauses", further=())
+    return replace(prepared, further=(*prepared.further, reading))
+
+
+def _same_words(sentences: Sequence[str], others: Sequence[str]) -> bool:
+    return [sentence.split() for sentence in sentences] == [other.split() for other in others]
 
 
 def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:
@@ -164,7 +240,7 @@ def with_variants(
     from alimark.detection.chat_restructuring import restructured
 
     checked = not settings.replaces_text
-    cutter = splitter(key.splitter)
+    cutter = splitter(key.splitter, key.text_version)
     answers = restructured([text.text for text in texts], llm, settings.variants, cutter, checked=checked)
     complete = []
     for text, answer in zip(texts, answers, strict=True):
@@ -233,9 +309,13 @@ def project_text(
     text: PreparedText, vectors: Sequence[Vectors], key: Key, settings: DetectionSettings
 ) -> list[Signals]:
     """The signals of each version of a text under a key; `vectors` holds the vectors of each version's units."""
-    rule = scoring(key, settings)
     pairs = zip(text.versions, vectors, strict=True)
-    return [rule.signals(version.units, project(unit_vectors, key)) for version, unit_vectors in pairs]
+    return [signals_of(version.units, project(unit_vectors, key), key, settings) for version, unit_vectors in pairs]
+
+
+def signals_of(units: Units, projections: Floats, key: Key, settings: DetectionSettings) -> Signals:
+    """The signals of the units of one version of a text."""
+    return scoring(key, settings, by_clauses=units.chances is not None).signals(units, projections)
 
 
 # Stages 7 to 9: one text under one key
@@ -252,7 +332,7 @@ def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> 
 
 def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
     """The best score over the versions of a text. Each random key, too, gets its best score over the same versions."""
-    rule = scoring(key, settings)
+    rule = scoring(key, settings, by_clauses=signals[0].chances is not None)
     length = rule.length(max(len(version.packed) for version in signals))
     blocks = key.derivation.blocks(length)  # as no payload changes them: the score is for any payload
 
@@ -273,12 +353,53 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
 def detect_signals(
     text: PreparedText, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
 ) -> AlignedDetection:
-    """All stages after the projection: score, significance, describe."""
-    if settings.stop_after is None and len(text.sentences) > LONG_TEXT:
+    """All stages after the projection: score, significance, describe.
+
+    Each reading of the text has a p-value of its own; the smallest, times the number of readings, is that of the text.
+    """
+    if settings.search == "auto":
+
+        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
+            return [detect_signals(text, signals, key, embedder, chosen)]
+
+        return search_in_turn(max(len(version.sentences) for version in text.versions), settings, search)[0]
+    if settings.stop_after is None and max(len(version.sentences) for version in text.versions) > LONG_TEXT:
         settings = replace(settings, stop_after=_EARLY_STOP)
-    scored = score(signals, key, settings)
-    significance = significance_of(scored.raw, scored.null_scores, settings)
-    return describe(text, signals, scored, significance, key, embedder, settings)
+    answers: list[tuple[Score, Significance]] = []
+    for versions in text.readings:
+        scored = score(signals[versions], key, settings)
+        significance = significance_of(scored.raw, scored.null_scores, settings)
+        answers.append((replace(scored, variant=versions.start + scored.variant), significance))
+    scored, significance = min(answers, key=lambda answer: answer[1].p_value)
+    return describe(text, signals, scored, significance.corrected(len(answers)), key, embedder, settings)
+
+
+def search_in_turn(
+    sentences: int, settings: DetectionSettings, search: Callable[[DetectionSettings], list[AlignedDetection]]
+) -> list[AlignedDetection]:
+    """Searches a text as a whole and then, where that shows no mark, for passages; the p-values pay for both.
+
+    The p-values stay valid although the second search is left out where the first succeeds: at any level, each of the two
+    contributes at most half of it.
+
+    Args:
+        sentences: The number of sentences of the text.
+        settings: Settings with search="auto".
+        search: Searches with the settings that it is given, and returns detections, best first.
+
+    Returns:
+        The detections of the better search.
+    """
+    searches = settings.searches(sentences)
+    best: list[AlignedDetection] = []
+    for number, kind in enumerate(searches, 1):
+        detections = search(replace(settings, search=kind))
+        paid = [detection.of_searches(searches, settings) for detection in detections]
+        if not best or paid[0].p_value < best[0].p_value:
+            best = paid
+        if number < len(searches) and best[0].p_value <= settings.passage_fpr:
+            break
+    return best
 
 
 def describe(
@@ -292,9 +413,18 @@ def describe(
 ) -> AlignedDetection:
     """The result: the statistic and its p-value with the alignment, the passages and what the verdict needs."""
     excerpt = settings.search == "excerpt"
-    steps, marked = passages(signals[0], scored, significance, key, settings) if excerpt else (scored.steps, ())
     aligned = signals[scored.variant]
     marked_key = key if scored.payload is None else key.carrying(scored.payload.value)
+    steps, marked = passages(aligned, scored, significance, key, settings) if excerpt else (scored.steps, ())
+    readings = len(text.readings)
+    is_further = scored.variant > len(text.versions) - readings
+    read = text.versions[scored.variant] if is_further else text
+    restructuring = 0 if is_further else scored.variant + text.replaced
+    ranges = [(passage.first - 1, passage.last) for passage in marked] if excerpt else [(0, len(aligned.packed))]
+
+    def chances() -> list[float]:
+        return list(sentence_chances(aligned, steps, ranges, marked_key, scoring(key, settings)))
+
     make = partial(
         AlignedDetection,
         decision=key.decision,
@@ -304,13 +434,17 @@ def describe(
         near_flips=aligned.near_flips,
         offsets=key.offsets,
         payload=scored.payload if significance.p_value <= settings.passage_fpr else None,
-        restructured=text.restructured and replace(text.restructured, best=scored.variant + text.replaced),
+        normalised=dict(text.changes),
+        reading=read.reading,
+        readings=readings,
+        restructured=text.restructured and replace(text.restructured, best=restructuring),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
+        compute_chances=None if text.variants else chances,
     )
-    z = None if excerpt or key.soft else scored.raw
+    z = None if excerpt or key.soft or aligned.chances is not None else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)
     return build_detection(
-        make, text.text, text.sentences, statistic, significance,
+        make, text.text, read.sentences, statistic, significance,
         key=key, embedder=EmbedderIdentity.of(embedder), settings=settings, tie_label="ties",
     )  # fmt: skip
 
@@ -363,12 +497,12 @@ def detect_batch(
     units = deduplicate(text.unit_texts for text in sound)
     projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
     clock.lap("embedding")
-    rule = scoring(key, settings)
 
     def detect(text: PreparedText) -> AlignedDetection:
         beat()
         signals = [
-            rule.signals(version.units, projections[units.rows(version.units.texts)]) for version in text.versions
+            signals_of(version.units, projections[units.rows(version.units.texts)], key, settings)
+            for version in text.versions
         ]
         return detect_signals(text, signals, key, embedder, settings)
 
@@ -376,6 +510,19 @@ def detect_batch(
     answers = [text if isinstance(text, AlimarkError) else next(detections) for text in prepared]
     clock.lap("alignment")
     return answers
+
+
+def random_key_scores(
+    text: str, reading: str, key: Key, embedder: Embedder, settings: DetectionSettings, draws: int
+) -> Floats:
+    """The scores of a text, read in one of its ways, under the first random keys, which are the same for every text."""
+    key.check(embedder)
+    prepared = prepare(text, key, embedder, settings)
+    [read, *_] = [version for version in prepared.versions if version.reading == reading] or [prepared]
+    units = deduplicate([read.units.texts])
+    projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
+    signals = scoring(key, settings).signals(read.units, projections[units.rows(read.units.texts)])
+    return score([signals], key, settings).null_scores(0, draws)
 
 
 class Clock:

@@ -14,6 +14,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from alimark._util.arrays import Floats, Ints, Packed
+from alimark.detection.clauses import ByClauses
 from alimark.detection.kernels import hard, payload, soft
 from alimark.detection.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
 from alimark.detection.results import Payload
@@ -84,8 +85,10 @@ class Scoring(Protocol):
         ...
 
 
-def scoring(key: Key, settings: DetectionSettings) -> Scoring:
-    """The scoring of a key's decision, hard or soft, and of payloads where the key has them."""
+def scoring(key: Key, settings: DetectionSettings, *, by_clauses: bool = False) -> Scoring:
+    """The scoring of a key's decision, hard or soft, with or without payloads, or that of texts without known sentence ends."""
+    if by_clauses:
+        return ByClauses.of(key)
     if not key.soft:
         return Hard(key.block_size, settings, key.offsets)
     return SoftPayload.of(key, settings) if key.payload_bits else Soft.of(key, settings)
@@ -234,6 +237,11 @@ class Soft:
         return soft.trace_local_soft(signals.tables, signals.joinable, blocks, self.version.local)
 
 
+def _period(key: Key) -> int:
+    """The number of sentences after which the runs of a key repeat; 0: never."""
+    return key.derivation.period if key.follows_conversation else 0
+
+
 @dataclass(frozen=True)
 class SoftPayload(Soft):
     """The score of keys with payloads: a mark of the key, whatever the payload (`kernels.payload`).
@@ -243,16 +251,18 @@ class SoftPayload(Soft):
 
     code: PayloadCode = field(default_factory=lambda: PayloadCode(1, 64))
     run: tuple[int, ...] = (1,)
+    period: int = 0
+    """The number of sentences after which the runs repeat; 0: never."""
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Self:
         plain = Soft.of(key, settings)
-        return cls(plain.version, plain.restructure, plain.first_blocks, key.payload_code, key.run)
+        return cls(plain.version, plain.restructure, plain.first_blocks, key.payload_code, key.run, _period(key))
 
     def search(self, length: int) -> payload.Search:
         """What the kernels need to know of keys with `length` blocks."""
-        runs = run_numbers(self.run, length)
-        count = int(runs[-1]) + 1
+        runs = np.resize(run_numbers(self.run, self.period), length) if self.period else run_numbers(self.run, length)
+        count = int(runs.max()) + 1
         share = self.code.constant / self.code.block_size
         return payload.Search(self.code.rows(count), self.code.columns(count), runs, share, self.code.bits)
 

@@ -25,10 +25,12 @@ class Signals:
     """Bits of whole sentences whose projection lies within 1e-4 of zero, where another backend might flip them."""
     soft: Floats | None = None
     """For soft keys: the projections of each sentence and of each with the sentence before it, (N, 1 or 2, M)."""
+    chances: Floats | None = None
+    """As `Units.chances`; then `soft` holds the values of every run of pieces, for hard keys as well."""
 
     @cached_property
     def tables(self) -> Floats:
-        """The kernels' lookup tables for soft keys, computed on first use."""
+        """The kernels' lookup tables for soft keys and for runs of pieces, computed on first use."""
         assert self.soft is not None
         return worth_tables(self.soft)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alimark._util.arrays import Ints
+from alimark._util.arrays import Floats, Ints
 from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
 from alimark.text.units import halve, merge
 
@@ -22,6 +22,8 @@ class Units:
 
     texts: list[str]
     index: Ints
+    chances: Floats | None = None
+    """Where sentence ends are not known: the probability that each run of pieces is a sentence (`detection.clauses`)."""
 
     @property
     def count(self) -> int:

@@ -10,9 +10,8 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from alimark.llm.base import Draw
-from alimark.text.code import before_code, code_end, opens_code
 from alimark.text.splitting import BUILT_IN, Splitter
-from alimark.text.units import clean, keep_on_one_line, with_full_stop, without_marker
+from alimark.text.units import keep_on_one_line, with_full_stop, without_marker
 from alimark.text.workers import First, first_sentence, workers
 
 Flaw = Literal["", "blank", "repeat", "unfinished", "degenerate", "markup", "code", "resplit"]
@@ -56,28 +55,28 @@ class FirstSentence:
 
     # Engines batch the continuations of several callers that have the same splitter.
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FirstSentence) and other._cutter.name == self._cutter.name
+        return isinstance(other, FirstSentence) and other._cutter.identity == self._cutter.identity
 
     def __hash__(self) -> int:
-        return hash(self._cutter.name)
+        return hash(self._cutter.identity)
 
     def __call__(self, continuation: str) -> bool:
-        if opens_code(continuation):
-            return code_end(continuation) is not None
+        if self._cutter.opens_aside(continuation):
+            return self._cutter.aside_end(continuation) is not None
         return self._cutter.first_sentence_over(continuation)
 
     def ends(self, continuations: Sequence[str]) -> list[int]:
         """Where the first sentence of each continuation ends; 0 where it has not ended yet."""
         spans = self.spans(continuations)
         return [
-            (code_end(text) or 0) if opens_code(text) else end if over else 0
+            (self._cutter.aside_end(text) or 0) if self._cutter.opens_aside(text) else end if over else 0
             for text, (_, end, over) in zip(continuations, spans, strict=True)
         ]
 
     def spans(self, texts: Sequence[str]) -> list[First]:
         """The span of the first sentence of each text; many texts are split by worker processes."""
         if self._cutter.name in BUILT_IN and len(texts) >= _MANY:
-            return workers(self._cutter.name).first_sentences(texts)
+            return workers(*self._cutter.identity).first_sentences(texts)
         return [first_sentence(self._cutter, text) for text in texts]
 
 
@@ -90,6 +89,7 @@ class Text:
         self.units: list[str] = []
         self.in_code = False
         self._word_sequences: set[str] = set()  # of all sentences, to recognise repeats
+        self._tail_cache: tuple[int, list[str]] = (-1, [])
         self._unit_pieces: list[int] = []  # the index of each unit's piece; the pieces between them are code
 
     def __str__(self) -> str:
@@ -104,15 +104,15 @@ class Text:
         `stopped` that the draw was cut off at a stop sequence. Whether the sentence keeps its boundaries in the text is a
         question for `kept_by_splitter`, which takes longer.
         """
-        if opens_code(draw.text):
-            return Candidate("", self._break_before("\n\n") + draw.text.strip("\r\n"), "code")
-        if "```" in draw.text or "~~~" in draw.text:  # what comes before the code
-            draw, first = replace(draw, text=before_code(draw.text)), None
+        if self._opens_aside(draw):
+            return Candidate("", self._break_before(self._lines_before(draw.text)) + draw.text.strip("\r\n"), "code")
+        if (before := self.cutter.before_aside(draw.text)) != draw.text:  # what comes before the code
+            draw, first = replace(draw, text=before), None
         start, end, over = first or first_sentence(self.cutter, draw.text)
         if start == end:
             return Candidate("", "", "blank")
         sentence = draw.text[start:end]
-        unit = clean(sentence)
+        unit = self.cutter.unit(sentence)
         if not any(c.isalnum() for c in unit):
             return Candidate(unit, "", "blank")
         piece = self._break_before(draw.text[:start]) + _written(sentence, draw.text[end:])
@@ -126,6 +126,10 @@ class Text:
             piece = self._break_before(draw.text[:start]) + line  # nothing is added behind the model's last word
         return Candidate(unit, piece, self._flaw(unit, sentence), ended, last)
 
+    def _opens_aside(self, draw: Draw) -> bool:
+        # A line of which the model's end is the end is complete.
+        return self.cutter.opens_aside(draw.text + "\n" * (draw.ended == "model"))
+
     def _flaw(self, unit: str, sentence: str) -> Flaw:
         if _words(unit) in self._word_sequences:
             return "repeat"
@@ -134,16 +138,39 @@ class Text:
         return "degenerate" if degenerate(unit) else ""
 
     def _break_before(self, blank: str) -> str:
-        if not self.pieces or self.pieces[-1][-1:].isspace():
-            return ""
         breaks = blank.count("\n")
+        if not self.pieces or self.pieces[-1][-1:].isspace():
+            # With text version 1 a table row or an item of a list ends with one line break, and the model may add another.
+            return "\n" * bool(self.cutter.text_version and breaks and self._ends_line)
         return "\n" * min(breaks, 2) if breaks else " "
+
+    @property
+    def _ends_line(self) -> bool:
+        return bool(self.pieces) and self.pieces[-1].endswith("\n") and not self.pieces[-1].endswith("\n\n")
+
+    def _lines_before(self, continuation: str) -> str:
+        """The line breaks before code or another block: a blank line or, with text version 1, what the model wrote."""
+        if not self.cutter.text_version:
+            return "\n\n"
+        lead = continuation[: len(continuation) - len(continuation.lstrip())]
+        return lead if self._ends_line or "\n" in lead else "\n"
 
     def kept_by_splitter(self, candidate: Candidate) -> bool:
         """Whether the splitter finds this sentence again in the text, as a detector has to."""
         recent = self._unit_pieces[-_GUARD_SENTENCES:] or [len(self.pieces)]
         tail = "".join(self.pieces[recent[0] :]) + candidate.piece
-        return self.cutter.units(tail) == [*self.units[-_GUARD_SENTENCES:], candidate.unit]
+        return self.cutter.units(tail) == [*self._tail_units(recent[0]), candidate.unit]
+
+    def _tail_units(self, first_piece: int) -> list[str]:
+        """The units before the next sentence, from a piece on, as a detector finds them.
+
+        With text version 0 they are the chosen sentences. With version 1 a block between them may be read as prose.
+        """
+        if not self.cutter.text_version:
+            return self.units[-_GUARD_SENTENCES:]
+        if self._tail_cache[0] != len(self.pieces):
+            self._tail_cache = len(self.pieces), self.cutter.units("".join(self.pieces[first_piece:]))
+        return self._tail_cache[1]
 
     def add(self, candidate: Candidate) -> None:
         self._unit_pieces.append(len(self.pieces))
@@ -154,8 +181,9 @@ class Text:
     def add_code(self, piece: str) -> None:
         """Adds a code block or a part of it as the model wrote it. Code carries no mark."""
         whole = (self.pieces[-1] if self.in_code else "") + piece
-        end = code_end(whole)
-        self.pieces[len(self.pieces) - self.in_code :] = [whole if end is None else whole[:end].rstrip() + "\n\n"]
+        end = self.cutter.aside_end(whole)
+        gap = "\n" if self.cutter.text_version else "\n\n"
+        self.pieces[len(self.pieces) - self.in_code :] = [whole if end is None else whole[:end].rstrip() + gap]
         self.in_code = end is None
 
     def shorten(self, length: int) -> None:
@@ -170,11 +198,11 @@ class Text:
         kept = sum(number < len(self.pieces) for number in self._unit_pieces)
         del self._unit_pieces[kept:], self.units[kept:]
         if kept and self._unit_pieces[-1] == len(self.pieces) - 1:
-            self.units[-1] = clean(self.pieces[-1])
+            self.units[-1] = self.cutter.unit(self.pieces[-1])
 
     def code_over(self, continuation: str) -> bool:
         """Whether the open code block ends within this continuation."""
-        return code_end(self.pieces[-1] + continuation) is not None
+        return self.cutter.aside_end(self.pieces[-1] + continuation) is not None
 
     def surviving(self) -> int:
         """How many sentences are found again when the whole text is split."""

@@ -22,7 +22,8 @@ class MarkedSentence:
     Attributes:
         number: The number of the sentence in its text, from 1 on.
         unit: The sentence as it is embedded, on one line and cleaned.
-        piece: What is added to the text, with the white space before it. All pieces joined are the text.
+        piece: What was added to the text since the sentence before: the sentence, and the white space and code before it.
+            All pieces joined are the text up to its last sentence.
         matches: How much of the mark it carries, as in `Generation.matches`.
         candidates: Candidates sampled so far, for all sentences.
         tokens: Tokens sampled so far, for all candidates.

@@ -15,6 +15,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 
+from alimark._util.cancelling import Cancellation
+from alimark._util.fair_queue import FairQueue
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.generation.loop import Loop
@@ -53,7 +55,7 @@ class Scheduler:
         self._batch = batch or default_batch(llm)
         self._groups = max(1, min(self._batch, llm.max_concurrency))
         self._group_size = -(-self._batch // self._groups)
-        self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting: FairQueue[_Job | None] = FairQueue(lambda job: job[0].owner if job else "")
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -85,6 +87,15 @@ class Scheduler:
                 for _, future in live:
                     future.cancel()
                 return
+            self._take_turns(live)
+
+    def _take_turns(self, live: list[_Job]) -> None:
+        """Puts a full group behind the texts that wait: every text gets a sentence in turn, and none waits for whole texts."""
+        with self._lock:  # after `close` nobody would take them from the queue
+            if len(live) == self._group_size and not self._closed and not self._waiting.empty():
+                for job in live:
+                    self._waiting.put(job)
+                live.clear()
 
     def _fill(self, live: list[_Job], *, wait: bool) -> bool:
         """Adds waiting texts to a group; with `wait` an empty group waits for a text. False once no more will come."""
@@ -102,8 +113,11 @@ class Scheduler:
 
     def _step(self, live: list[_Job]) -> None:
         """One step of the loop for a group; texts that are finished, failed or cancelled leave it."""
+        cancellation = Cancellation()
+        cancellation.follow([future for _, future in live])
         try:
-            self._loop.step([session for session, _ in live])
+            with cancellation.block():
+                self._loop.step([session for session, _ in live])
             for session, future in live:
                 if session.ended and not future.done():
                     _finish(future, session.generation(self._loop.llm))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
+from alimark.generation.origin import TextOrigin
 from alimark.generation.settings import GenerationSettings
 from alimark.keys.key import Key
 
@@ -70,8 +71,8 @@ class TextRule(Rule, Protocol):
         ...
 
 
-RuleFactory = Callable[[Key, GenerationSettings, str], Rule]
-"""Makes the rule of one text from its key, the settings, and an id that no other text under the key has (its seed and prompt).
+RuleFactory = Callable[[Key, GenerationSettings, TextOrigin], Rule]
+"""Makes the rule of one text from its key, the settings, and what the text continues.
 
 `alimark.schemes.registry.rule_for` is the factory for keys of any scheme."""
 

@@ -20,6 +20,7 @@ from alimark._util.arrays import Floats
 from alimark.errors import AlimarkError
 from alimark.generation.candidates import Candidate, Text
 from alimark.generation.ending import Ending
+from alimark.generation.origin import TextOrigin
 from alimark.generation.results import Ended, Generation, MarkedSentence, Progress
 from alimark.generation.selection import Rule, RuleFactory, TextRule, Unmarked, Weight
 from alimark.generation.settings import GenerationSettings
@@ -47,15 +48,18 @@ class Session:
         progress: Progress | None = None,
         turns: tuple[Message, ...] = (),
         ending: Ending | None = None,
+        owner: str = "",
     ) -> None:
         """`rule` makes the selection rule of the key's scheme. `turns`: a whole chat to answer, instead of the prompt.
 
-        `ending`: where the text has to end whatever the model would write.
+        `ending`: where the text has to end whatever the model would write. `owner`: whose request it is; a scheduler serves
+        owners in turn.
         """
+        self.owner = owner
         self.prompt, self.key, self.settings = prompt, key, settings
         self._turns = turns or ((Message("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
-        self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
+        self.text = Text(splitter(key.splitter, key.text_version) if key else splitter(DEFAULT_SPLITTER))
         self.ended: Ended | None = None
         self.seconds = 0.0
         self._progress = progress
@@ -65,13 +69,14 @@ class Session:
         if key is not None:
             if rule is None:
                 raise AlimarkError("a text under a key needs the selection rule of the key's scheme")
-            self.rule = rule(key, settings, f"{self.seed}/{prompt}")
+            self.rule = rule(key, settings, TextOrigin(f"{self.seed}/{prompt}", prompt, self._turns, self.text.cutter))
         self._seen: dict[str, Floats] = {}  # for each embedded unit its features, such as its projections
         self._matches: list[int] = []
         self._unmet = 0
         self._cost: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._code_waves = 0
+        self._reported = 0  # characters of the text that `progress` was called with
         self._probably_over = False  # the model ended its text in the draw that was chosen last
         self._begin_sentence()
 
@@ -292,7 +297,8 @@ class Session:
         self._apply_ending()
         if self._progress and number == len(self.text.units):
             matches = self._matches[-1] if self._matches else 0
-            unit, piece, cost = self.text.units[-1], self.text.pieces[-1], self._cost
+            text, unit, cost = str(self.text), self.text.units[-1], self._cost
+            piece, self._reported = text[self._reported :], len(text)
             self._progress(MarkedSentence(number, unit, piece, matches, cost["candidates"], cost["tokens"]))
 
     def generation(self, llm: LLM) -> Generation:

@@ -102,7 +102,21 @@ class Derivation:
 
     def run_numbers(self, count: int) -> Ints:
         """The number of the run that each of the first `count` sentences belongs to; the sentences of a run share its bits."""
-        return run_numbers(self.parameters.run, count)
+        if not self.parameters.follows_conversation:
+            return run_numbers(self.parameters.run, count)
+        return np.resize(run_numbers(self.parameters.run, self.period), count)
+
+    @property
+    def period(self) -> int:
+        """The number of sentences after which the runs repeat, for a key whose texts follow their conversation."""
+        return int(self.run_starts(self.parameters.offsets + 1)[-1])
+
+    @property
+    def starts(self) -> Ints:
+        """The numbers of the sentences, from 0, that a text may begin with."""
+        if self.parameters.follows_conversation:
+            return np.arange(self.period)
+        return self.run_starts(self.parameters.offsets)
 
     def run_starts(self, count: int) -> Ints:
         """The number of the sentence, from 0, that each of the first `count` runs begins with."""

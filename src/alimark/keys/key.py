@@ -139,7 +139,9 @@ class Key:
                 has `decision` ("soft", the default, or "hard", the scheme of the paper), `block_size` (32 for soft keys, 8 for
                 hard ones), `span` (the number of directions of the embedding space that the secret vectors are taken from;
                 soft keys take as many as fit them best, and 0 asks for the whole space), `offsets`
-                (a text starts at one of the first `offsets` blocks, and which one is secret; docs/security.md), `centre` (a
+                (a text starts at one of the first `offsets` blocks, and which one is secret; docs/security.md), `starts`
+                ("conversation": a text starts where its conversation has got to, so that texts asked for in pieces are
+                one sequence; the default is "text"), `centre` (a
                 corpus mean of the embedder, which is subtracted from every embedding), `payload_bits` (8, 16 or 24: texts carry
                 a number of so many bits; docs/payload.md) and `soft_version` (an older way to find soft decisions, for
                 experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
@@ -280,6 +282,11 @@ class Key:
         return self._content.splitter
 
     @property
+    def text_version(self) -> int:
+        """How a text is read before it is split: 0 as it stands, 1 normalised; 0 for schemes that do not say."""
+        return self.parameters.text_version if isinstance(self.parameters, AliMarkParameters) else 0
+
+    @property
     def fitted(self) -> Fitted | None:
         """The data that the scheme learned from text."""
         return self._content.fitted
@@ -414,7 +421,7 @@ class Key:
         if not self._payload or not count:
             return blocks
         runs = self.derivation.run_numbers(count)
-        return blocks ^ self.payload_code.flips(self._payload, int(runs[-1]) + 1)[runs]
+        return blocks ^ self.payload_code.flips(self._payload, int(runs.max()) + 1)[runs]
 
     @property
     def payload_bits(self) -> int:
@@ -466,14 +473,28 @@ class Key:
         """AliMark's: the secret vectors, one per row."""
         return self.derivation.vectors(dimension)
 
-    def start(self, text: str) -> int:
-        """AliMark's: the number of the block, from 0, that a text starts with. `text` is an id of the text."""
-        return int(self.starts[int(self.offsets * self.uniform("start", text))])
+    def start(self, text: str, written: int = 0) -> int:
+        """AliMark's: the number of the block, from 0, that a text starts with.
+
+        Args:
+            text: An id of the text or, where texts follow their conversation, the first message of that.
+            written: The number of sentences that the conversation has already, where texts follow it.
+        """
+        first = int(self.derivation.run_starts(self.offsets)[int(self.offsets * self.uniform("start", text))])
+        return (first + written) % self.derivation.period if self.follows_conversation else first
 
     @property
     def starts(self) -> Ints:
-        """AliMark's: the numbers of the blocks that a text may start with: where the first `offsets` runs begin."""
-        return self.derivation.run_starts(self.offsets)
+        """AliMark's: the numbers of the blocks that a text may start with.
+
+        They are where the first `offsets` runs begin or, where texts follow their conversation, all blocks until they repeat.
+        """
+        return self.derivation.starts
+
+    @property
+    def follows_conversation(self) -> bool:
+        """AliMark's: whether a text starts where its conversation has got to (`starts="conversation"`)."""
+        return self.derivation.parameters.follows_conversation
 
     @property
     def run(self) -> tuple[int, ...]:

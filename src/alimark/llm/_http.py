@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
+from alimark._util.cancelling import when_cancelled
 from alimark.errors import ContextFull, LLMError, MissingExtra
 
 T = TypeVar("T")
@@ -106,13 +107,16 @@ class Http:
             work.close()
             raise LLMError(f"the model at {self.base} was closed; load it again")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        when_cancelled(future.cancel)  # the connections are closed, so that the server stops working on the answers
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             pass
         finally:
             future.cancel()  # after an interrupt
-        raise LLMError(f"the model at {self.base} was closed while in use; load it again")
+        if not self._stop.alive:
+            raise LLMError(f"the model at {self.base} was closed while in use; load it again")
+        raise LLMError("the request was cancelled")
 
     def close(self) -> None:
         """End the event loop; requests under way fail."""

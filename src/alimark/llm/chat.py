@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from itertools import islice
 
 from alimark.errors import ContextFull, LLMError
@@ -39,7 +40,7 @@ def draw_all(
         while True:
             # Twice as many batches as threads, so that no thread is idle while the caller works on an answer.
             for batch in islice(batches, max(0, 2 * max_concurrency - len(pending))):
-                pending[pool.submit(_draw, llm, batch, sampling, stop)] = batch
+                pending[pool.submit(copy_context().run, _draw, llm, batch, sampling, stop)] = batch
             if not pending:
                 return
             for future in wait(pending, return_when=FIRST_COMPLETED).done:

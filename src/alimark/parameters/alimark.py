@@ -14,6 +14,7 @@ from alimark._util.json_types import JsonObject
 from alimark.embedding.directions import DirectionTable, known, noise_aware
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.parameters.base import FittedData, SchemeParameters
+from alimark.text.normalising import TEXT_VERSIONS
 
 MAX_BLOCK_SIZE = 64
 MAX_OFFSETS = 1024
@@ -30,6 +31,12 @@ WIDE_BLOCK_SIZE = 64
 HARD_BLOCK_SIZE = 8
 DEFAULT_RUN = (4,)
 """The sentences of each block of a version-3 key."""
+DEFAULT_TEXT_VERSION = 1
+"""How new version-3 keys read a text. Keys made by `Key.like` or read from a file keep theirs."""
+STARTS = ("text", "conversation")
+"""What can decide where in the key's sequence a text begins."""
+CONVERSATION_RUNS = 4
+"""The runs of a key whose texts follow their conversation, unless `offsets` says otherwise (docs/security.md)."""
 VERSION_3_FIELDS = ("run", "directions", "text_version", "starts", "payload_bits")
 """The parameters that version 3 added. Key files of older versions do not have them."""
 
@@ -63,9 +70,11 @@ class AliMarkParameters(SchemeParameters):
     directions: str | None = None
     """The digest of the table of directions that the vectors are taken from; None: the whole space, or an older version."""
     text_version: int = 0
-    """How a text is read before it is split: 0 as it stands. Reserved; no other value is known to this release."""
+    """How a text is read before it is split: 0 as it stands; 1 normalised, and only its prose (`alimark.text.normalising`)."""
     starts: str = "text"
-    """What decides with which of its `offsets` first blocks a text begins: "text", a random choice for each text."""
+    """What decides with which of its `offsets` first runs a text begins: "text", a random choice for each text; "conversation",
+    the first message and the number of sentences that were written already. In that case the key has `offsets` runs, which
+    repeat, so that a conversation of any length is one sequence."""
     payload_bits: int = 0
     """The bits of a payload, a message inside the mark; 0: none."""
 
@@ -95,9 +104,15 @@ class AliMarkParameters(SchemeParameters):
         if not run or not all(type(size) is int and 1 <= size <= MAX_RUN for size in run):
             raise KeyFileError(f"run must be one or more whole numbers from 1 to {MAX_RUN}, not {self.run!r}")
         object.__setattr__(self, "run", run)
-        for name, known_value in (("text_version", 0), ("starts", "text")):
+        if self.directions is not None and not isinstance(self.directions, str):
+            raise KeyFileError(f"directions must be the digest of a table, or null, not {self.directions!r}")
+        if self.starts not in STARTS:
+            raise KeyFileError(f"starts {self.starts!r} is not known to this release; upgrade alimark")
+        if self.starts == "conversation" and self.offsets < 2:
+            raise KeyFileError('a key with starts="conversation" needs at least 2 runs; leave out offsets, or raise it')
+        for name, known_values in (("text_version", TEXT_VERSIONS),):
             value = getattr(self, name)
-            if type(value) is not type(known_value) or value != known_value:
+            if type(value) is not type(known_values[0]) or value not in known_values:
                 raise KeyFileError(f"{name} {value!r} is not known to this release; upgrade alimark")
         defaults = {field.name: field.default for field in fields(self)}
         if self.soft_version < 3 and any(getattr(self, name) != defaults[name] for name in VERSION_3_FIELDS):
@@ -123,6 +138,11 @@ class AliMarkParameters(SchemeParameters):
         """Whether sentences are chosen and detected by their projections on a block's direction, not by bits."""
         return self.decision == "soft"
 
+    @property
+    def follows_conversation(self) -> bool:
+        """Whether a text begins where its conversation has got to, and the runs of the key repeat."""
+        return self.starts == "conversation"
+
     @classmethod
     def of(
         cls,
@@ -145,6 +165,9 @@ class AliMarkParameters(SchemeParameters):
         spans = known(fingerprint)
         if version == 3:
             wanted.setdefault("run", DEFAULT_RUN)
+            wanted.setdefault("text_version", DEFAULT_TEXT_VERSION)
+            if wanted.get("starts") == "conversation":
+                wanted.setdefault("offsets", CONVERSATION_RUNS)
             spans = 0 if table is None else len(table.rows)
             if wanted.get("block_size") is None and wanted.get("span") is None and spans >= WIDE_BLOCK_SIZE:
                 wanted["block_size"] = WIDE_BLOCK_SIZE

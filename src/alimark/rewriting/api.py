@@ -75,7 +75,7 @@ class _Run:
         self._ready: deque[Session | tuple[int, AlimarkError]] = deque()
 
     def results(self) -> Finished:
-        over = _has_second_sentence(splitter(self._key.splitter))
+        over = _has_second_sentence(splitter(self._key.splitter, self._key.text_version))
         least = self._settings.asks_a_wave
         while True:  # a round ends when no request is left; its last answers may lead to another wave
             asked: dict[int, tuple[Session, int]] = {}
@@ -90,9 +90,14 @@ class _Run:
 
     def _requests(self, asked: dict[int, tuple[Session, int]]) -> Iterator[Request]:
         """All requests; the text and the sentence number of each request are stored in `asked`."""
-        for place, (session, sentence, request) in enumerate(self._wanted()):
+        place = 0
+        for session, sentence, request in self._wanted():
+            if session.unwanted():
+                self._parse(session, sentence, request, AlimarkError("the rewriting was stopped"))
+                continue
             asked[place] = session, sentence
             yield request
+            place += 1
 
     def _wanted(self) -> Iterator[tuple[Session, int, Request]]:
         while self._later_waves:

@@ -17,13 +17,15 @@ from alimark.text.splitting import Splitter
 from alimark.text.units import clean, keep_on_one_line, with_full_stop, without_marker
 
 Flaw = Literal["", "blank", "unfinished", "refusal", "chatter", "sentences", "markup", "degenerate", "length", "mark",
-               "numbers", "names", "language", "unchanged"]  # fmt: skip
+               "numbers", "negation", "persons", "names", "language", "unchanged"]  # fmt: skip
 """Why an answer cannot replace its sentence.
 
 blank: it has no word. unfinished: the token limit cut it off. refusal: the model refuses. chatter: it talks about the task.
 sentences: it is not one sentence. markup: it has broken markup or quotes. degenerate: it repeats a few words. length: it is
-much longer or shorter. mark: a question became a statement, or the reverse. numbers: numbers, code or addresses were lost or
-added. names: names were lost or invented. language: it is in another language. unchanged: it is the same sentence."""
+much longer or shorter. mark: a question became a statement, or the reverse. numbers: numbers, units, code or addresses were
+lost or added. negation: words such as "not", "without" or "except" were lost or added. persons: "I", "you", "he" or "she"
+became another of them. names: names were lost or invented. language: it is in another language. unchanged: it is the same
+sentence."""
 
 
 _QUOTES = "\"'“”‘’`«»"
@@ -43,6 +45,8 @@ _ABOUT = re.compile(
     r"\bre-?(?:writ|wrote|phras)\w*|\bparaphras\w*|\b(?:the|this|original|given) sentence\b|\boriginal text\b",
     re.IGNORECASE,
 )
+# A line break inside a sentence, with the indentation and the signs of a quotation around it.
+_BREAK = re.compile(r"[ \t]*\r?\n[ \t]*(?:>[ \t]?)*")
 # Numbers, code and addresses must not change. The part of an address before the @ has at most 64 characters by its standard,
 # and without the bound a long run of word characters would take quadratic time.
 _EXACT = re.compile(r"`[^`]+`|https?://[^\s)>\]]*[\w/]|[\w.+-]{1,64}@[\w-]+\.\w+|\d+(?:[.,:/]\d+)*")
@@ -51,7 +55,45 @@ _COUNT = re.compile(
     r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|[mb]illion|dozen)\b",
     re.IGNORECASE,
 )
+# What a number counts, which has to stay: "12.50 euros" is not "12.50 kilograms".
+_UNIT_WORDS = (
+    r"%|[€£$¥°]|[kcm]?m\b|[km]?g\b|[kmgt]b\b|k?wh\b|eur\b|usd\b|gbp\b|[ap]\.?m\b|per ?cent\b|feet\b|people\b|copies\b"
+    r"|(?:euro|cent|dollar|pound|second|minute|hour|day|week|month|year|met(?:re|er)|kilomet(?:re|er)|mile|inche?|foot"
+    r"|gram|kilogram|ton|lit(?:re|er)|degree|page|piece|person|copy|unit|item|time)s?\b"
+)
+_WITH_UNIT = re.compile(
+    rf"\d+(?:[.,:/]\d+)*[ \u00a0-]?(?P<after>{_UNIT_WORDS})|(?P<before>[€£$¥])\s?\d+(?:[.,]\d+)*", re.IGNORECASE
+)
+_SAME_UNIT = {
+    "€": "euro", "eur": "euro", "$": "dollar", "usd": "dollar", "£": "pound", "gbp": "pound", "%": "percent",
+    "per cent": "percent", "feet": "foot", "people": "person", "copie": "copy", "meter": "metre", "kilometer": "kilometre",
+    "liter": "litre", "inche": "inch", "a.m": "am", "p.m": "pm",
+}  # fmt: skip
+# Words that turn a statement into its opposite or take something out of it. All count alike, so that "is not able to" may
+# become "cannot" or "is unable to". "Not only" adds, and "No. 5" is a number.
+_NEGATION = re.compile(
+    r"\b(?:not(?! (?:only|just|merely)\b)|cannot|(?:\w+n['’]t)|no(?!\. ?\d)|never|none|nobody|nothing|nowhere|neither|nor"
+    r"|without|unless|except(?:ing)?|exclud(?:e|es|ed|ing)|omit\w*|hardly|scarcely|barely|rarely|seldom|unable"
+    r"|impossible|refus(?:e|es|ed|ing)|lack(?:s|ed|ing)?|fail(?:s|ed|ing)?|den(?:y|ies|ied|ying)|forb(?:id|ids|ade|idden)"
+    r"|prohibit\w*|prevent(?:s|ed|ing)?|avoid(?:s|ed|ing)?|cancel\w*|reject(?:s|ed|ing)?|declin(?:e|es|ed|ing))\b",
+    re.IGNORECASE,
+)
+# Who speaks, who is spoken to, and who is spoken about.
+_PERSONS = {
+    person: re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
+    for person, words in (
+        ("I", "I|me|my|mine|myself|we|us|our|ours|ourselves"), ("you", "you|your|yours|yourself|yourselves"),
+        ("he", "he|him|his|himself"), ("she", "she|her|hers|herself"),
+    )
+}  # fmt: skip
+_FOREIGN_NEGATION = re.compile(
+    r"\b(?:nicht|kein\w*|nie(?:mals|mand)?|nichts|ohne|weder|außer|ne|n['’]|pas|jamais|rien|sans|aucune?|sauf|no|nunca|nada|nadie"
+    r"|sin|ningun[oa]?|ningún|excepto|tampoco|non|mai|niente|nessun[oa]?|senza|tranne|não|nem|sem|ninguém|niet|geen|nooit|zonder)"
+    r"(?!\w)",
+    re.IGNORECASE,
+)
 _NAME = re.compile(r"(?<=[\w.,;:—–-]\s)(?!I['’])[A-Z][\w-]*\w")  # not at the start, where every word has a capital
+_FIRST_NAME = re.compile(r"([A-Z][^\W\d_]+) [A-Z]")
 
 _CAPITALS = re.compile(r"[A-Z](?:[\w-]|['’](?=[A-Z]))*(?: [A-Z](?:[\w-]|['’](?=[A-Z]))*)*")
 
@@ -69,8 +111,20 @@ class Known:
         return cls(words, frozenset(name for unit in units for name in WORDS.findall(" ".join(_NAME.findall(unit)))))
 
     def names_of(self, unit: str) -> set[str]:
-        """The names in a sentence; its first word is one if it is a name elsewhere in the text."""
-        return {*WORDS.findall(" ".join(_NAME.findall(unit))), *(set(WORDS.findall(unit)[:1]) & self.names)}
+        """The names in a sentence; its first word is one if it is a name elsewhere, or if a name follows it at once."""
+        first = _FIRST_NAME.match(unit)
+        full = {first[1]} if first and first[1].lower() not in COMMON else set()
+        return {*WORDS.findall(" ".join(_NAME.findall(unit))), *(set(WORDS.findall(unit)[:1]) & self.names), *full}
+
+    def lost(self, unit: str, before: str) -> bool:
+        """Whether a rewrite lacks a name of its sentence."""
+        return not self.names_of(before) <= set(WORDS.findall(unit))
+
+    def with_name_from(self, unit: str, before: str) -> Known:
+        """What is known after a rewrite: a first word that the rewrite has with a capital in its middle is a name."""
+        first = set(WORDS.findall(before)[:1]) - self.names
+        names = first & set(WORDS.findall(" ".join(_NAME.findall(unit))))
+        return Known(self.words, self.names | names) if names else self
 
 
 def fixed_parts(sentence: str, known: Known | None) -> list[str]:
@@ -80,7 +134,7 @@ def fixed_parts(sentence: str, known: Known | None) -> list[str]:
     for run in _CAPITALS.findall(sentence):
         words = list(dropwhile(lambda word: names.isdisjoint(WORDS.findall(word)), run.split()))
         parts.append(" ".join(words))
-    parts += [match[0] for pattern in (_EXACT, _COUNT) for match in pattern.finditer(sentence)]
+    parts += [match[0] for pattern in (_WITH_UNIT, _EXACT, _COUNT) for match in pattern.finditer(sentence)]
     return [
         part for part in dict.fromkeys(parts) if part and not any(part != other and part in other for other in parts)
     ]
@@ -109,8 +163,13 @@ def judge(draw: Draw, original: str, cutter: Splitter, known: Known | None) -> t
     return body, next((flaw for flaw, holds in _CHECKS if holds(pair)), "")
 
 
+def on_one_line(sentence: str) -> str:
+    """A sentence without its line breaks, and without the signs of a quotation at the start of its lines."""
+    return keep_on_one_line(_BREAK.sub(" ", sentence))
+
+
 def _fitted(answer: str, original: str) -> str:
-    """The answer on one line, with the first and last characters of the kind that the original has."""
+    """The answer with the line breaks of the original, and first and last characters of the kind that the original has."""
     body = without_marker(keep_on_one_line(answer))
     first = original[:1]
     if first not in _QUOTES and len(body) > 2 and body[0] in _QUOTES and body[-1] in _QUOTES:
@@ -118,9 +177,31 @@ def _fitted(answer: str, original: str) -> str:
         body = inside.strip() if not any(sign in inside for sign in '"“”«»`') else body
     if first.isupper() and body[:1].islower():
         body = body[0].upper() + body[1:]
-    if with_full_stop(original) != original:
-        return body[:-1] if body.endswith(".") and not body.endswith("..") else body
-    return with_full_stop(body)
+    if with_full_stop(original) == original:
+        body = with_full_stop(body)
+    elif body.endswith(".") and not body.endswith(".."):
+        body = body[:-1]
+    return _with_breaks(body, original)
+
+
+def _with_breaks(body: str, original: str) -> str:
+    """Puts the line breaks of the original into a rewrite, each at the space that is nearest its place in the original."""
+    breaks = list(_BREAK.finditer(original))
+    if not breaks:
+        return body
+    # A word such as "2." or "-" at the start of a line would read as the sign of a list.
+    spaces = [i for i, sign in enumerate(body) if sign == " " and without_marker(body[i + 1 :]) == body[i + 1 :]]
+    parts, at = [], 0
+    for number, line_break in enumerate(breaks):
+        later = len(breaks) - number - 1
+        free = [i for i in spaces if i >= at][: -later or None]
+        if not free:
+            return body  # there are too few words
+        place = line_break.start() / len(original) * len(body)
+        nearest = min(free, key=lambda i: abs(i - place))
+        parts += [body[at:nearest], line_break[0]]
+        at = nearest + 1
+    return "".join(parts) + body[at:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +219,42 @@ def _numbers_moved(pair: _Pair) -> bool:
     """Whether numbers were lost or added: digits are counted; number words only have to occur, as in "the two of them"."""
     exact = [Counter(_EXACT.findall(text)) for text in (pair.body, pair.original)]
     counts = [{word.lower() for word in _COUNT.findall(text)} for text in (pair.body, pair.original)]
-    return exact[0] != exact[1] or counts[0] != counts[1]
+    return exact[0] != exact[1] or counts[0] != counts[1] or _units(pair.unit) != _units(pair.before)
+
+
+def _units(text: str) -> set[str]:
+    """What the numbers of a text count, each in one form: "€12" and "12 euros" give the same."""
+    units = {(match["after"] or match["before"]).lower().rstrip("s") for match in _WITH_UNIT.finditer(text)}
+    return {_SAME_UNIT.get(unit, unit) for unit in units}
+
+
+def _negation_moved(pair: _Pair) -> bool:
+    """Whether words of negation were lost or added."""
+    negation = _NEGATION if pair.known else _FOREIGN_NEGATION
+    after, before = (len(negation.findall(text)) for text in (pair.unit, pair.before))
+    return after != before
+
+
+def _persons_moved(pair: _Pair) -> bool:
+    """Whether other persons speak, act or are spoken to.
+
+    A rewrite in the passive voice may lose both "I" and "you". It may say "he" or "she" of a name.
+    """
+    if pair.known is None:
+        return False
+    after, before = (
+        {name for name, words in _PERSONS.items() if words.search(text)} for text in (pair.unit, pair.before)
+    )
+    talking, absent = {"I", "you"}, before - {"I", "you"}
+    return (after & talking) not in (before & talking, set()) or bool(absent and after - talking != absent)
 
 
 def _names_moved(pair: _Pair) -> bool:
     """Whether a name was lost, or one was added that the text does not have."""
     if pair.known is None:
         return False
-    before, after = pair.known.names_of(pair.before), pair.known.names_of(pair.unit)
-    return not before <= set(WORDS.findall(pair.unit)) or any(word.lower() not in pair.known.words for word in after)
+    added = (word for word in pair.known.names_of(pair.unit) if word.lower() not in pair.known.words)
+    return pair.known.lost(pair.unit, pair.before) or any(added)
 
 
 _CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
@@ -157,7 +265,9 @@ _CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
     ("length", lambda pair: not 0.5 <= len(pair.unit) / len(pair.before) <= 2),
     ("mark", lambda pair: _asks(pair.unit) != _asks(pair.before)),
     ("numbers", _numbers_moved),
+    ("negation", _negation_moved),
     ("names", _names_moved),
+    ("persons", _persons_moved),
 )
 
 

@@ -103,6 +103,18 @@ class Rewriting:
         chosen = ("rewritten", "best as it was")
         return tuple(sentence.number for sentence in self.rewritten if sentence.outcome not in chosen)
 
+    def moved_most(self, count: int = 3) -> list[RewrittenSentence]:
+        """The rewritten sentences whose meaning moved most, the furthest first: those to read before publishing.
+
+        Args:
+            count: The most sentences to return.
+
+        Returns:
+            Sentences that were rewritten, by their cosine to what they were.
+        """
+        rewritten = [sentence for sentence in self.rewritten if sentence.outcome == "rewritten"]
+        return sorted(rewritten, key=lambda sentence: sentence.cosine)[:count]
+
     def record(self, record_id: str) -> Record:
         """The rewriting as one record of a JSONL file, with the given `id`."""
         limits = {"limits": list(self.limits)} if self.limits else {}

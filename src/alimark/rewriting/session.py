@@ -23,12 +23,12 @@ from alimark.errors import AlimarkError, ContextFull, LimitError, TextError
 from alimark.keys.key import Key
 from alimark.keys.projection import carried, project, targets
 from alimark.llm.base import LLM, Draw, Request
-from alimark.rewriting.candidates import Known, fixed_parts, judge
+from alimark.rewriting.candidates import Known, fixed_parts, judge, on_one_line
 from alimark.rewriting.results import Outcome, Rewriting, RewrittenSentence
 from alimark.rewriting.settings import WAYS, Original, RewriteSettings, turns_for
 from alimark.text.language import looks_english
 from alimark.text.splitting import Splitter, pieces, splitter
-from alimark.text.units import clean, keep_on_one_line, with_full_stop
+from alimark.text.units import with_full_stop
 
 _MAX_SENTENCES = 10_000
 _LEAST_WORDS = 4
@@ -63,8 +63,9 @@ class Session:
 
     def __init__(self, number: int, original: Original, key: Key, settings: RewriteSettings) -> None:
         self.number, self.text, self.key, self.settings = number, original.text, key, settings
+        self.unwanted = original.unwanted
         self.seed = secrets.randbits(48) if original.seed is None else original.seed
-        self.cutter = splitter(key.splitter)
+        self.cutter = splitter(key.splitter, key.text_version)
         self.places, self._tail = _cut(original.text, self.cutter)
         if not self.places:
             raise TextError("the text holds no sentence; there is nothing to rewrite")
@@ -111,10 +112,10 @@ class Session:
         if place.untouchable or not body:
             return
         before, after = self._around(number) if self.settings.context else ("", "")
-        fixed = fixed_parts(keep_on_one_line(place.body), self._known)
+        fixed = fixed_parts(on_one_line(place.body), self._known)
         for way, count in ways:
             digest = hashlib.sha256(f"alimark/rewrite/{self.seed}/{number}/{way}".encode()).digest()
-            messages = turns_for(keep_on_one_line(body), WAYS[way], fixed, before, after)
+            messages = turns_for(on_one_line(body), WAYS[way], fixed, before, after)
             yield number, Request("", count, int.from_bytes(digest[:6], "big"), messages=messages)
 
     def _around(self, number: int) -> tuple[str, str]:
@@ -150,13 +151,25 @@ class Session:
         self._cost.update(candidates=len(answer), tokens=sum(draw.tokens for draw in answer))
         for draw in answer:
             body, flaw = judge(draw, self.places[number].body, self.cutter, self._known)
-            unit = clean(body)
+            unit = self.cutter.unit(body)
             if not flaw and unit in self._rewrites[number]:
                 self._rejected["repeat"] += 1
             elif flaw:
                 self._rejected[flaw] += 1
             else:
                 self._rewrites[number][unit] = body
+                self._known = self._known and self._known.with_name_from(unit, self.places[number].unit)
+
+    def _drop_lost_names(self) -> None:
+        """Drops rewrites that lack a first word which other rewrites showed to be a name."""
+        known = self._known
+        if known is None:
+            return
+        for place, rewrites in zip(self.places, self._rewrites, strict=True):
+            lost = [unit for unit in rewrites if known.lost(unit, place.unit)]
+            self._rejected["names"] += len(lost)
+            for unit in lost:
+                del rewrites[unit]
 
     def finish(self, embedder: Embedder, llm: LLM) -> Rewriting | AlimarkError:
         """The finished text, or the error that ended it."""
@@ -200,6 +213,7 @@ class Session:
 
         Rewrites that are too far from the original in meaning are left out.
         """
+        self._drop_lost_names()
         bodies = [
             {place.unit: place.body} | rewrites for place, rewrites in zip(self.places, self._rewrites, strict=True)
         ]
@@ -297,7 +311,7 @@ def _cut(text: str, cutter: Splitter) -> tuple[list[_Place], str]:
     sentences, tail = pieces(text, cutter)
     rests = [*(lead + body for lead, body in sentences), tail][1:]
     places = [
-        _Place(lead, body, clean(body), _untouchable(lead.rpartition("\n")[2].lstrip(), body, rest))
+        _Place(lead, body, cutter.unit(body), _untouchable(lead.rpartition("\n")[2].lstrip(), body, rest))
         for (lead, body), rest in zip(sentences, rests, strict=True)
     ]
     return places, tail
@@ -306,8 +320,11 @@ def _cut(text: str, cutter: Splitter) -> tuple[list[_Place], str]:
 def _untouchable(sign: str, body: str, rest: str) -> Outcome | None:
     """Why a sentence is not rewritten, from the list sign before it and the text after it; None where it is."""
     words = re.findall(r"\w+", body)
-    title = not sign and with_full_stop(body) != body and len(words) <= 12 and re.match(r"[ \t\r]*\n\s*\S", rest)
-    if "#" in sign or title:
+    unfinished = not sign and with_full_stop(body) != body
+    title = len(words) <= 12 and re.match(r"[ \t\r]*\n\s*\S", rest)
+    # A greeting, an address or a signature: short lines without a full stop.
+    lines = not rest.strip() and all(len(re.findall(r"\w+", line)) <= 5 for line in body.splitlines())
+    if "#" in sign or (unfinished and (title or lines)):
         return "heading"
     # A sentence without spaces, as in Chinese, counts as few words and is judged by its characters.
     return "too short" if len(words) < _LEAST_WORDS and len(body) < 20 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -119,3 +119,5 @@ class Original:
     text: str
     seed: int | None = None
     key: Key | None = None
+    unwanted: Callable[[], bool] = lambda: False
+    """Tells that nobody waits for the text any more, so that the rewriting stops."""

@@ -81,6 +81,7 @@ def audit_corpus(
         cache=options.cache,
         first_pass=None if options.first_pass is None else FirstPass(options.first_pass),
         device=options.device,
+        fpr=fpr,
     )
     summary, outcome = corpus.run(
         inputs, task, cluster=options.cluster(), fpr=fpr, fdr=fdr, block_bytes=options.block_bytes, progress=progress
@@ -112,7 +113,8 @@ def _rates(outcome: corpus.Outcome) -> Record:
 class CorpusDocuments:
     """The documents of files, folders, patterns and addresses, each with an id that no other has; may be read several times.
 
-    A text file is one document, with its path as id. `passed_over` counts the files of unknown kind.
+    A text file, PDF or other file of prose is one document, with its path as id. `passed_over` names the files of unknown
+    kind.
     """
 
     def __init__(self, inputs: Sequence[str], field: str = "text", limit: int = MAX_DOCUMENT) -> None:

@@ -26,14 +26,14 @@ from alimark._util.jsonl import Record
 from alimark.audit.run import check_rate
 from alimark.errors import AlimarkError
 from alimark.scale import summary
-from alimark.scale.files import BLOCK_BYTES, Block, Source, arrow, file_system, find, plan
+from alimark.scale.files import BLOCK_BYTES, Block, Source, arrow, file_system, find, passed_over_message, plan
 from alimark.scale.pool import Cluster, Died, Ended, LocalPool, RayPool
 from alimark.scale.worker import Begun, Report, Task, Work, Worker, result_path
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-VERSION = 1
+VERSION = 2
 FIRST_DRAWS = 9_999
 """Random keys per document in the first round, with early stopping; more follow for documents that none of them matches."""
 STOP_AFTER = 20
@@ -93,9 +93,9 @@ def run(
         raise AlimarkError(f"a block has at least one byte, but {block_bytes} was given")
     progress = progress or Silent()
     started = time.perf_counter()
-    fs, sources, unknown = find(inputs)
-    if unknown:
-        progress.fault(f"{unknown} files of unknown kind are skipped")
+    fs, sources, passed_over = find(inputs)
+    if passed_over:
+        progress.fault(passed_over_message(passed_over))
     outcome = Outcome()
     with _output(task, sources, block_bytes, progress) as (out, folder):
         blocks = list(plan(fs, sources, block_bytes))
@@ -113,6 +113,7 @@ def run(
             _work_through([Work(block) for block in left], pool, outcome, progress)
             _deepen(out, folder, blocks, task, fdr, pool, outcome, progress)
         outcome.seconds = time.perf_counter() - started
+        summary.finish(out, folder, blocks, fdr)
         totals = summary.summarise(out, folder, blocks, fpr, fdr)
         _write(out, f"{folder}/summary.json", totals)
     return totals, outcome

@@ -16,11 +16,15 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
-from alimark._util.jsonl import Record, parse_record
+from alimark._util.jsonl import Record, parse_record, too_long
+from alimark.documents.kinds import ENDINGS, kind_of_name
+from alimark.documents.reading import MAX_BYTES, read_document
 from alimark.errors import AlimarkError, MissingExtra, RecordError
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyarrow.fs import FileSystem
+    from pyarrow.parquet import ParquetFile
 
 Kind = Literal["parquet", "jsonl", "text"]
 BLOCK_BYTES = 2 << 20
@@ -28,10 +32,11 @@ BLOCK_BYTES = 2 << 20
 MAX_DOCUMENT = 8 << 20
 """Bytes. A longer document is skipped and recorded as failed."""
 _FILES_PER_BLOCK = 256
-_KINDS: dict[str, Kind] = {
-    ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text",
-    ".text": "text", ".md": "text",
-}  # fmt: skip
+_KINDS: dict[str, Kind] = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_KINDS |= dict.fromkeys(ENDINGS, "text")
+_NAMED = 100
+"""So many files that are passed over are named; of more, the number is told."""
+_WEB = ("http:", "https:", "ftp:", "ftps:")
 _PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 
@@ -48,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Block:
-    """Documents that a worker processes together: bytes of a JSONL file, rows of a Parquet file, or whole text files."""
+    """Documents that a worker processes together: bytes of a JSONL file, rows of a Parquet file, or whole files."""
 
     kind: Kind
     paths: tuple[str, ...]
@@ -91,6 +96,10 @@ def file_system(location: str) -> tuple[FileSystem, str]:
     fs = arrow().fs
     if "://" not in location:
         return fs.LocalFileSystem(), str(PurePosixPath(_absolute(location)))
+    if location.lower().startswith(_WEB):
+        raise AlimarkError(
+            f"{_bare(location)} is a web address, and alimark does not download pages; save them as files first"
+        )
     try:
         opened: tuple[FileSystem, str] = fs.FileSystem.from_uri(location)
     except Exception as first:  # an address scheme that this build of pyarrow does not know
@@ -114,30 +123,42 @@ def _bare(location: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}" if sign else location
 
 
-def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], int]:
-    """The file system of the inputs, their files (of folders, patterns and names), and the number of files of unknown kind."""
+def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], list[str]]:
+    """The file system of the inputs, their files (of folders, patterns and names), and the names of files of unknown kind."""
     if not locations:
         raise AlimarkError("name at least one file or folder of documents")
     fs, _ = file_system(locations[0])
     sources: dict[str, Source] = {}
-    unknown = 0
+    passed_over: list[str] = []
     for location in locations:
         location_fs, path = file_system(location)
         if location_fs.type_name != fs.type_name:
             raise AlimarkError("all inputs must be on one file system; audit the others separately, or copy them")
         expanded, of_unknown_kind = _expand(location_fs, path, _bare(location))
-        unknown += of_unknown_kind
+        passed_over += of_unknown_kind
         sources |= {source.path: source for source in expanded}
     if not sources:
         raise AlimarkError(
             f"no documents in {', '.join(map(_bare, locations))}; known file types are .parquet, .jsonl and .ndjson (also "
-            "with .gz, .zst, .bz2 or .lz4), .txt and .md"
+            f"with .gz, .zst, .bz2 or .lz4), {', '.join(ENDINGS)}"
         )
-    return fs, [sources[path] for path in sorted(sources)], unknown
+    return fs, [sources[path] for path in sorted(sources)], sorted(passed_over)
 
 
-def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], int]:
-    """The files of a folder, pattern or name, and the number of files of unknown kind."""
+def passed_over_message(names: Sequence[str]) -> str:
+    """What to tell about files that are not read because their kind is not known.
+
+    Example:
+        >>> passed_over_message(["docs/photo.jpeg"])
+        '1 file of unknown kind is skipped: docs/photo.jpeg'
+    """
+    count = "1 file of unknown kind is" if len(names) == 1 else f"{len(names):,} files of unknown kind are"
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"{count} skipped: {', '.join(names[:_NAMED])}{more}"
+
+
+def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], list[str]]:
+    """The files of a folder, pattern or name, and the names of files of unknown kind."""
     kinds = arrow().fs
     first_sign = min((path.index(sign) for sign in "*?[" if sign in path), default=None)
     base = path if first_sign is None else path[:first_sign].rpartition("/")[0]
@@ -145,15 +166,15 @@ def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], int]:
     if top.type == kinds.FileType.NotFound:
         raise AlimarkError(f"{shown} does not exist; check the path")
     if top.type == kinds.FileType.File:
-        return [_source(top.path, top.size, "text")], 0
+        return [_source(top.path, top.size, "text")], []
     inside = [info for info in fs.get_file_info(kinds.FileSelector(base, recursive=True)) if info.is_file]
     if first_sign is not None:
-        return [_source(info.path, info.size, "text") for info in inside if fnmatch.fnmatch(info.path, path)], 0
+        return [_source(info.path, info.size, "text") for info in inside if fnmatch.fnmatch(info.path, path)], []
     visible = [
         info for info in inside if not any(part[:1] in "._" for part in PurePosixPath(info.path[len(base) :]).parts[1:])
     ]
     known = [Source(info.path, info.size, *kind) for info in visible if (kind := _kind(info.path))]
-    return known, len(visible) - len(known)
+    return known, [info.path for info in visible if not _kind(info.path)]
 
 
 def _source(path: str, size: int, otherwise: Kind) -> Source:
@@ -222,31 +243,36 @@ def read(fs: FileSystem, block: Block, columns: Sequence[str], limit: int = MAX_
     return reader(fs, block, columns, limit)
 
 
-def _too_long(length: int, limit: int) -> RecordError:
-    return RecordError(
-        f"the document has {length:,} bytes and the limit is {limit:,}; shorten it, or raise --max-document"
-    )
-
-
 def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> Iterator[Document]:
     [path] = block.paths
-    with _opened(fs, path, block.packed) as file:
-        offset = block.start
-        if block.start:
-            # A line belongs to the block that holds its first byte.
-            file.seek(block.start - 1)
-            offset += _rest_of_line(file) - 1
-        while block.stop < 0 or offset < block.stop:
-            line = file.readline(limit + 1)
-            if not line:
-                return
-            length = len(line)
-            if length > limit and not line.endswith(b"\n"):
-                length += _rest_of_line(file)
-                yield Document(path, offset, _too_long(length, limit))
-            elif line.strip():
-                yield Document(path, offset, parse_record(line, f"{path}, byte {offset}"))
-            offset += length
+    offset = block.start
+    try:
+        with _opened(fs, path, block.packed) as file:
+            if block.start:
+                # A line belongs to the block that holds its first byte.
+                file.seek(block.start - 1)
+                offset += _rest_of_line(file) - 1
+            while block.stop < 0 or offset < block.stop:
+                line = file.readline(limit + 1)
+                if not line:
+                    return
+                length = len(line)
+                if length > limit and not line.endswith(b"\n"):
+                    length += _rest_of_line(file)
+                    yield Document(path, offset, too_long(length, limit))
+                elif line.strip():
+                    yield Document(path, offset, parse_record(line, f"{path}, byte {offset}"))
+                offset += length
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # pyarrow's errors are subclasses; a damaged .gz file is read up to the damage
+        yield Document(path, offset, _unreadable(path, f"beyond byte {offset}", error))
+
+
+def _unreadable(path: str, where: str, error: Exception) -> RecordError:
+    why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return RecordError(f"{path} cannot be read {where} ({why}); is the file complete?")
 
 
 def _rest_of_line(file: io.BufferedReader) -> int:
@@ -267,52 +293,59 @@ def _opened(fs: FileSystem, path: str, packed: str) -> io.BufferedReader:
 def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
     [path] = block.paths
     try:
-        yield from _read_rows(fs, path, block, columns, limit)
-    except (arrow().ArrowInvalid, arrow().ArrowNotImplementedError) as error:
+        with fs.open_input_file(path) as file:
+            yield from _read_rows(arrow().parquet.ParquetFile(file), path, block, columns, limit)
+    except (OSError, ValueError, arrow().ArrowException) as error:
         yield Document(path, -1, RecordError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})"))
 
 
-def _read_rows(fs: FileSystem, path: str, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
-    with fs.open_input_file(path) as file:
-        opened = arrow().parquet.ParquetFile(file)
-        wanted = [name for name in columns if name in opened.schema_arrow.names]
-        groups: list[int] = []
-        first = row = 0
-        for number in range(opened.num_row_groups):
-            rows = opened.metadata.row_group(number).num_rows
-            if row + rows > block.start and (block.stop < 0 or row < block.stop):
-                first = first if groups else row
-                groups.append(number)
-            row += rows
-        row = first
-        for batch in opened.iter_batches(64, row_groups=groups, columns=wanted):
-            if block.stop >= 0 and row >= block.stop:
-                return
-            for at, record in enumerate(batch.to_pylist(), row) if row + len(batch) > block.start else ():
-                if block.start <= at and (block.stop < 0 or at < block.stop):
-                    yield Document(path, at, _bounded(record, limit))
-            row += len(batch)
+def _read_rows(opened: ParquetFile, path: str, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
+    """The documents of a block; each row behind a damaged page of a row group is a document that failed."""
+    wanted = [name for name in columns if name in opened.schema_arrow.names]
+    first = 0
+    for group in range(opened.num_row_groups):
+        start, first = first, first + opened.metadata.row_group(group).num_rows
+        stop = first if block.stop < 0 else min(first, block.stop)
+        row = start
+        if stop <= block.start or start >= stop:
+            continue
+        try:
+            for batch in opened.iter_batches(64, row_groups=[group], columns=wanted):
+                for number in range(len(batch)):
+                    if block.start <= row < stop:
+                        yield Document(path, row, _row(batch, number, path, row, limit))
+                    row += 1
+        except (OSError, ValueError, arrow().ArrowException) as error:
+            for place in range(max(row, block.start), stop):
+                yield Document(path, place, _unreadable(path, f"at row {place}", error))
+
+
+def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Record | RecordError:
+    """A row of a batch as a record; an error where a value is not valid, such as text that is not UTF-8."""
+    try:
+        [record] = batch.slice(number, 1).to_pylist()
+    except (ValueError, OverflowError, arrow().ArrowException) as error:
+        return _unreadable(path, f"at row {row}", error)
+    return _bounded(record, limit)
 
 
 def _bounded(record: Record, limit: int) -> Record | RecordError:
     longest = max((len(value) for value in record.values() if isinstance(value, str)), default=0)
-    return _too_long(longest, limit) if longest > limit else record
+    return too_long(longest, limit) if longest > limit else record
 
 
 def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
     for path in block.paths:
+        kind = kind_of_name(path)
+        most = MAX_BYTES if kind not in (None, "txt", "md") else limit  # pictures may make up most of a document
         [info] = fs.get_file_info([path])
-        if info.size is not None and info.size > limit:
-            yield Document(path, -1, _too_long(info.size, limit))
+        if info.size is not None and info.size > most:
+            yield Document(path, -1, too_long(info.size, most))
             continue
         try:
             with fs.open_input_stream(path, compression=None) as file:
-                text = file.read().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            yield Document(
-                path, -1, RecordError(f"{path} is not UTF-8 (byte {error.start}); convert it, e.g. with iconv")
-            )
-        except OSError as error:
-            yield Document(path, -1, RecordError(f"{path} cannot be read ({error})"))
+                text = read_document(file.read(), kind=kind, max_characters=limit).text
+        except (OSError, AlimarkError) as error:
+            yield Document(path, -1, RecordError(f"{path} cannot be read: {error}"))
         else:
             yield Document(path, -1, {"id": path, columns[0]: text})

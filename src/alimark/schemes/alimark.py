@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
 import numpy as np
@@ -27,6 +28,7 @@ from alimark.schemes._fit import sentences_of
 from alimark.schemes.base import SentenceWatermark, check_names, in_order
 
 if TYPE_CHECKING:
+    from alimark.generation.origin import TextOrigin
     from alimark.generation.settings import GenerationSettings, Strength
     from alimark.llm.base import LLM
     from alimark.rewriting.api import RewriteOptions, Rewriting
@@ -46,11 +48,19 @@ class BlockRule:
 
     embeds, strict = True, False
 
-    def __init__(self, key: Key, sentences: int, start: int = 0) -> None:
-        """`start` is the number of the block that the first sentence gets."""
+    def __init__(self, key: Key, sentences: int, origin: TextOrigin) -> None:
+        """`origin` decides which block the first sentence gets."""
         self.key, self.scheme, self.size, self.stops = key, key.scheme, key.block_size, not key.soft
-        self._targets = targets(key, sentences, start)
+        self._sentences, self._origin = sentences, origin
         self._done = 0
+
+    @cached_property
+    def _targets(self) -> Floats:
+        # The prompt may have to be split, so the threads that write do it when the first sentence is chosen.
+        origin = self._origin
+        follows = self.key.follows_conversation
+        start = self.key.start(origin.first_message, origin.written) if follows else self.key.start(origin.id)
+        return targets(self.key, self._sentences, start)
 
     def wave(self, settings: GenerationSettings) -> int:
         if self.key.soft:
@@ -123,8 +133,8 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         return Fitted(cls.scheme, arrays, origin)
 
     @classmethod
-    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> BlockRule:
-        return BlockRule(key, settings.sentences, key.start(text_id))
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> BlockRule:
+        return BlockRule(key, settings.sentences, origin)
 
     @overload
     def rewrite(

@@ -121,9 +121,9 @@ def detect(
 
 def _alike(keys: Sequence[Key]) -> list[list[Key]]:
     """Groups of AliMark's keys that can share one embedding and one kind of score."""
-    groups: dict[tuple[str, str, bool], list[Key]] = {}
+    groups: dict[tuple[str, str, int, bool], list[Key]] = {}
     for key in keys:
-        groups.setdefault((key.fingerprint, key.splitter, key.soft), []).append(key)
+        groups.setdefault((key.fingerprint, key.splitter, key.text_version, key.soft), []).append(key)
     return list(groups.values())
 
 

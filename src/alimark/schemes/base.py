@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Scheduler,
         Strength,
     )
+    from alimark.generation.origin import TextOrigin
     from alimark.generation.selection import Rule
     from alimark.llm.base import LLM, Sampling
     from alimark.schemes.watermark import Watermark
@@ -178,13 +179,13 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
 
     @classmethod
     @abstractmethod
-    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:
         """Makes the selection rule of one text.
 
         Args:
             key: A key of this scheme.
             settings: The settings of the generation.
-            text_id: An id that no other text under the key has, made from its seed and prompt.
+            origin: What the text continues, with an id that no other text under the key has.
         """
 
     @overload

@@ -27,7 +27,6 @@ from alimark.detection.pipeline import (
     check_length,
     deduplicate,
     language_warnings,
-    normalise,
     split,
 )
 from alimark.detection.results import Detection
@@ -232,7 +231,7 @@ class PostMark(KeyedWatermark[Detection]):
     # Detection
 
     def _split(self, text: str) -> SplitText:
-        split_text = split(normalise(text), self.key)
+        split_text = split(text, self.key)
         check_length(split_text, MAX_SENTENCES)
         return split_text
 

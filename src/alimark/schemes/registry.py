@@ -13,6 +13,7 @@ from alimark.errors import KeyFileError
 from alimark.parameters import known_schemes, parameters_class
 
 if TYPE_CHECKING:
+    from alimark.generation.origin import TextOrigin
     from alimark.generation.selection import Rule, RuleFactory
     from alimark.generation.settings import GenerationSettings
     from alimark.keys.key import Key
@@ -59,11 +60,11 @@ def asks_llm(key: Key) -> bool:
     return scheme(key.scheme).asks_llm(key)
 
 
-def rule_for(key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+def rule_for(key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:
     """Makes the selection rule of one text under a key of any sentence-level scheme (a `generation.selection.RuleFactory`)."""
     make_rule: RuleFactory | None = getattr(scheme(key.scheme), "sentence_rule", None)
     if make_rule is None:
         raise KeyFileError(
             f"{key.scheme} does not choose among sentences; generate text with alimark.load(key).generate"
         )
-    return make_rule(key, settings, text_id)
+    return make_rule(key, settings, origin)

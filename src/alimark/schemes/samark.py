@@ -25,6 +25,7 @@ from alimark.parameters.samark import SAMarkParameters
 from alimark.schemes.sentence import SentenceRival, in_chunks, too_short
 
 if TYPE_CHECKING:
+    from alimark.generation.origin import TextOrigin
     from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
@@ -164,8 +165,8 @@ class SAMark(SentenceRival):
         return AnchorRule(key)
 
     @classmethod
-    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> AnchorRule:
-        return AnchorRule(key, text_id)
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> AnchorRule:
+        return AnchorRule(key, origin.id)
 
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
         if len(seen) < 2:

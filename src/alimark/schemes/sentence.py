@@ -25,7 +25,6 @@ from alimark.detection.pipeline import (
     deduplicate,
     embed_and_project,
     language_warnings,
-    normalise,
     split,
 )
 from alimark.detection.results import Detection
@@ -38,6 +37,7 @@ from alimark.schemes.base import SentenceWatermark
 
 if TYPE_CHECKING:
     from alimark.embedding.base import Embedder
+    from alimark.generation.origin import TextOrigin
     from alimark.generation.settings import GenerationSettings
     from alimark.llm.base import LLM
 
@@ -67,7 +67,7 @@ class SentenceRival(SentenceWatermark[Detection]):
         """Makes the selection rule of one text."""
 
     @classmethod
-    def sentence_rule(cls, key: Key, settings: GenerationSettings, text_id: str) -> Rule:
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:
         return cls.rule(key)
 
     @abstractmethod
@@ -75,7 +75,7 @@ class SentenceRival(SentenceWatermark[Detection]):
         """The statistic of a text; `seen` has a row for each sentence, as the rule's `see` returns it."""
 
     def _split(self, text: str) -> SplitText:
-        split_text = split(normalise(text), self.key)
+        split_text = split(text, self.key)
         check_length(split_text, MAX_SENTENCES)
         return split_text
 

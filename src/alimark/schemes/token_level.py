@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Unpack, overload
 import numpy as np
 
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
-from alimark.detection.pipeline import Clock, normalise
+from alimark.detection.pipeline import Clock
 from alimark.detection.results import Detection
 from alimark.detection.stats.p_values import RandomKeys, significance_of
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
@@ -204,8 +204,8 @@ class TokenLevel(KeyedWatermark[Detection]):
         return iter(())  # only SIR embeds
 
     def _detection(self, text: str, settings: RandomKeys) -> Detection:
-        sentences = splitter(self.key.splitter).units(normalise(text))
-        ids = self.tokenizer.ids(normalise(text).strip())
+        sentences = splitter(self.key.splitter).units(text)
+        ids = self.tokenizer.ids(text.strip())
         if not sentences or not len(ids):
             raise TextError("the text is blank; detection needs a text with at least one word")
         statistic = self.find(ids)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -16,19 +17,21 @@ from alimark._util.json_types import JsonObject
 from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.detection.stats.p_values import draws_for
+from alimark.documents.kinds import KINDS
+from alimark.documents.reading import read_document
 from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
 from alimark.keys.key import Key
 from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
-from alimark.serve.checking import BEST_KEYS, Answer, Check
-from alimark.serve.extract import KINDS, extract
+from alimark.serve.checking import BEST_KEYS, Answer, Check, QueueFull
 from alimark.serve.gate import AnyTextResponse, ApiError, to_api_error
 from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
-from alimark.serve.service import AdminToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
+from alimark.serve.service import AdminToken, AnyToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
+from alimark.text.normalising import statements
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 router = APIRouter()
@@ -36,6 +39,9 @@ log = logging.getLogger("alimark.serve")
 
 KeyId = Annotated[str, Path(pattern="^ak[0-9a-f]{18}$")]
 TokenId = Annotated[str, Path(pattern="^tk[0-9a-f]{12}$")]
+
+PROOF_FPR = 0.01
+"""The false-positive rate of the verdict on a rewritten text."""
 
 
 # Detection
@@ -53,7 +59,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
         service.check_text(text)
     keys = service.ring.detecting(token.tenant, body.keys)
     settings = DetectionSettings(search=body.search, passage_fpr=body.fpr, draws=draws_for(body.fpr))
-    answers = await _detect_all(service, texts, keys, settings)
+    answers = await _detect_all(service, texts, keys, settings, token.id)
     if isinstance(body.input, str) and isinstance(answers[0], AlimarkError):
         raise answers[0]
     results: list[JsonObject] = []
@@ -72,13 +78,13 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
 
 
 async def _detect_all(
-    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings
+    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings, owner: str
 ) -> list[Answer | AlimarkError]:
     """Returns the best detections of each text, or its error. Keys are grouped by the embedder they need."""
     groups: dict[str, list[Key]] = {}
     for key in keys:
         groups.setdefault(key.fingerprint, []).append(key)
-    checks = [Check(text, tuple(group), settings, len(keys)) for text in texts for group in groups.values()]
+    checks = [Check(text, tuple(group), settings, len(keys), owner) for text in texts for group in groups.values()]
     futures = [asyncio.wrap_future(future) for future in service.checker.submit(checks)]
     outcomes = await service.in_time(asyncio.gather(*futures, return_exceptions=True))
     starts = range(0, len(outcomes), len(groups))
@@ -121,6 +127,7 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
         "text_sha256": detection.text_sha256, "passages": [asdict(passage) for passage in detection.passages],
         "warnings": list(detection.warnings), "record_id": record.id,
     }  # fmt: skip
+    content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
     content |= {} if detection.z is None else {"z": detection.z}
     if detection.payload:
         content["payload"] = {"value": detection.payload.value, "confidence": detection.payload.confidence}
@@ -138,10 +145,13 @@ async def extract_text(
     token: DetectToken,
     kind: Annotated[Literal[KINDS], Query()],  # type: ignore[valid-type]
 ) -> JsonObject:
-    """Returns the text of a txt, md, html, docx or pdf file, which is the body of the request."""
+    """Returns the text of a document, which is the body of the request, and what was left out or guessed."""
     data = await request.body()
-    text = await service.result(service.writers.run(lambda: extract(data, kind, service.settings.max_text)))
-    return {"text": text}
+    most = service.settings.max_text
+    document = await service.result(
+        service.writers.run(lambda: read_document(data, kind=kind, max_characters=most), token.id)
+    )
+    return {"text": document.text, "kind": document.kind, "notes": list(document.notes)}
 
 
 # Rewriting and attacks
@@ -149,23 +159,52 @@ async def extract_text(
 
 @router.post("/v1/rewrite", tags=["writing"], response_model=schemas.Rewritten)
 async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToken) -> JsonObject:
-    """Marks an existing text: a chat model rewrites its sentences, and the rewrites that fit the key are taken."""
+    """Marks an existing text: a chat model rewrites its sentences, and the rewrites that fit the key are taken.
+
+    At the end the mark is detected. Read the sentences of `moved_most` before you publish the text.
+    """
     service.check_text(body.input)
     key = service.marking_key(token, body.payload)
     await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
     settings = RewriteSettings(body.candidates, body.closeness, body.mean_closeness)
-    rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings))
+    rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings, token.id))
     record = of_text(
         "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token,
         payload=key.payload, llm=rewriting.llm,
     )  # fmt: skip
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
-    return {
+    proof = await _proof(service, key, [body.input, rewriting.text], token.id)
+    return proof | {
         "text": rewriting.text, "key_id": rewriting.key_id, "record_id": record.id, "matches": rewriting.matches,
         "cosines": rewriting.cosines, "outcomes": [sentence.outcome for sentence in rewriting.rewritten],
-        "block_size": rewriting.block_size,
+        "block_size": rewriting.block_size, "moved_most": [asdict(sentence) for sentence in rewriting.moved_most()],
     }  # fmt: skip
+
+
+async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -> JsonObject:
+    """Detects the mark in a text before and after its rewriting; without a result where too many texts wait."""
+    try:
+        answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)), owner)
+    except QueueFull:
+        return {}
+    before, after = (None if isinstance(answer, AlimarkError) else answer[0] for answer in answers)
+    if before is None or after is None:
+        return {}
+    verdict = await service.result(service.reports.submit(after.verdict, PROOF_FPR))
+    return {"verdict": str(verdict), "p_value": after.p_value, "p_value_before": before.p_value}
+
+
+@router.get("/v1/attacks", tags=["writing"], response_model=list[schemas.AttackLabel])
+async def attacks(service: ServiceOf, token: GenerateToken) -> list[JsonObject]:
+    """Lists the attacks of `/v1/attack` whose libraries are installed."""
+    from alimark.attacks import load_attack
+
+    loaded = [(name, about, load_attack(name)) for name, about in schemas.ATTACKS.items()]
+    installed = [
+        (name, about) for name, about, attack in loaded if all(find_spec(library) for library, _ in attack.libraries)
+    ]
+    return [{"name": name, "about": about, "takes_rate": name != "translate"} for name, about in installed]
 
 
 @router.post("/v1/attack", tags=["writing"], response_model=schemas.Attacked)
@@ -181,7 +220,7 @@ async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken)
         _check_sentences(body.input, DEFAULT_SPLITTER, MAX_SENTENCES)
         return change(body.input, body.seed)
 
-    text = await service.result(service.writers.run(work))
+    text = await service.result(service.writers.run(work, token.id))
     return {"name": body.name, "text": text}
 
 
@@ -239,6 +278,12 @@ def _label(service: Service, label: Label) -> JsonObject:
 
 
 # Tokens
+
+
+@router.get("/v1/token", tags=["health"], response_model=schemas.TokenLabel)
+async def own_token(token: AnyToken) -> JsonObject:
+    """Returns the roles, the tenant and the name of the token that the request has."""
+    return asdict(token)
 
 
 @router.get("/v1/tokens", tags=["administration"], response_model=list[schemas.TokenLabel])
@@ -308,8 +353,11 @@ async def health(service: ServiceOf) -> Response:
 
 @router.get("/readyz", tags=["health"])
 async def ready(service: ServiceOf) -> Response:
-    """Answers with status 200 if a record can be written and a text be checked, else 503. It needs no token."""
-    problem = await service.readiness.problem()
+    """Answers with status 200 if a record can be written and a text be checked, else 503. It needs no token.
+
+    A server that is about to stop is not ready, either.
+    """
+    problem = "draining" if service.draining else await service.readiness.problem()
     return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -183,6 +185,25 @@ def set_up_log(level: int = logging.INFO) -> None:
         logger.setLevel(least)
 
 
+class _Server(uvicorn.Server):
+    """A server that after the first signal drains: for some seconds it still accepts requests but is not ready."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        seconds = self._service.settings.drain
+        if self._service.draining or not seconds:  # a second signal stops at once
+            super().handle_exit(sig, frame)
+            return
+        self._service.draining = True
+        logging.getLogger("alimark.serve").info("draining", extra={"seconds": seconds})
+        timer = threading.Timer(seconds, super().handle_exit, (sig, frame))
+        timer.daemon = True
+        timer.start()
+
+
 def run(service: Service) -> None:
     """Runs the service until SIGTERM or Ctrl-C, and then finishes the accepted requests."""
     settings = service.settings
@@ -197,4 +218,4 @@ def run(service: Service) -> None:
     logging.getLogger("alimark.serve").info(
         "serving", extra={"host": settings.host, "port": settings.port, "llm": service.llm.name}
     )
-    uvicorn.Server(config).run()
+    _Server(config, service).run()

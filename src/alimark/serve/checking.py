@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
+from alimark._util.fair_queue import FairQueue, may_enter
 from alimark.detection.many_keys import best_keys, widest_key
 from alimark.detection.pipeline import (
     PreparedText,
@@ -53,6 +56,8 @@ class Check:
     settings: DetectionSettings
     tried: int = 1
     """The number of keys that the request tries on this text. A request has one check for each embedder."""
+    owner: str = ""
+    """The id of the token that asks. The texts of tokens are taken in turn."""
 
 
 Answer = list[AlignedDetection]
@@ -73,11 +78,14 @@ class Checker:
     ) -> None:
         """`on_batch` is called with the numbers of texts and units of each batch."""
         self._embedder_of, self._max_waiting, self._on_batch = embedder_of, max_waiting, on_batch
-        self._waiting: deque[Asked] = deque()
+        self._waiting: FairQueue[Asked] = FairQueue(lambda asked: asked[0].owner)
+        self._places: Counter[str] = Counter()  # the texts that wait, by owner
         self._wake = threading.Condition()
         self._closed = False
-        # At most one batch ahead of the alignment thread: texts that wait in the queue are counted, and make larger batches.
-        self._embedded: queue.Queue[_Batch | None] = queue.Queue(1)
+        self._embedded: FairQueue[_Embedded | None] = FairQueue(
+            lambda embedded: embedded[0].check.owner if embedded else ""
+        )
+        self._last_batch = 0
         self._threads = [
             threading.Thread(target=work, name=f"alimark-{name}", daemon=True)
             for name, work in (("embedding", self._embed_all), ("aligning", self._align_all))
@@ -96,9 +104,12 @@ class Checker:
         with self._wake:
             if self._closed:
                 raise QueueFull("the service is shutting down")
-            if len(self._waiting) + len(checks) > self._max_waiting:
+            owner = checks[0].owner if checks else ""
+            if not may_enter(self._places, owner, len(checks), self._max_waiting):
                 raise QueueFull(f"{len(self._waiting)} texts are waiting and {self._max_waiting} may; try again later")
-            self._waiting.extend(zip(checks, futures, strict=True))
+            self._places[owner] += len(checks)
+            for asked in zip(checks, futures, strict=True):
+                self._waiting.put(asked)
             self._wake.notify()
         return futures
 
@@ -116,28 +127,54 @@ class Checker:
             running = [check for check in asked if check[1].set_running_or_notify_cancel()]
             for group in _by_embedder(running):
                 if batch := self._embed(group):
-                    self._embedded.put(batch)
+                    self._last_batch = len(batch.checks)
+                    for check in batch.checks:
+                        self._embedded.put((check, batch))
         self._embedded.put(None)
 
     def _align_all(self) -> None:
-        while batch := self._embedded.get():
-            for check in batch.checks:  # each is answered at once, so that its client can send the next text early
-                try:
-                    check.future.set_result(_answer(check, batch))
-                except Exception as error:  # any error must reach the request that waits
-                    check.future.set_exception(error)
+        """Answers each text at once, so that its client can send the next one early; long texts of a token hold up no other."""
+        while True:
+            embedded = self._embedded.get()
+            with self._wake:
+                self._wake.notify()  # the next batch may be embedded
+            if embedded is None:
+                if self._embedded.empty():
+                    return
+                self._embedded.put(
+                    None
+                )  # the sentinel has its turn like everything else, so other texts may still wait
+                continue
+            check, batch = embedded
+            try:
+                check.future.set_result(_answer(check, batch))
+            except Exception as error:  # any error must reach the request that waits
+                check.future.set_exception(error)
+
+    def _may_embed(self) -> bool:
+        """Whether the next batch is due.
+
+        The texts that wait make larger batches, so at most one batch is ahead of the alignment thread, unless a token waits
+        that has no text in it.
+        """
+        if not len(self._waiting):
+            return self._closed
+        return len(self._embedded) <= self._last_batch or not self._waiting.owners() <= self._embedded.owners()
 
     def _take(self) -> list[Asked]:
         """The next texts of the queue, waiting for the first; empty when the checker is closed."""
         with self._wake:
-            self._wake.wait_for(lambda: self._waiting or self._closed)
+            self._wake.wait_for(self._may_embed)
             batch: list[Asked] = []
-            characters = 0
-            while self._waiting and len(batch) < BATCH_TEXTS:
-                characters += len(self._waiting[0][0].text)
-                if batch and characters > BATCH_CHARACTERS:
-                    break
-                batch.append(self._waiting.popleft())
+            room = BATCH_CHARACTERS
+            with suppress(queue.Empty):
+                while len(batch) < BATCH_TEXTS and room > 0:
+                    fits = partial(_fits, room=room if batch else None)
+                    asked = self._waiting.get(block=False, accepts=fits)
+                    room -= len(asked[0].text)
+                    self._places[asked[0].owner] -= 1
+                    batch.append(asked)
+            self._places = +self._places  # owners without a text are forgotten
             return batch
 
     def _embed(self, group: Sequence[Asked]) -> _Batch | None:
@@ -186,7 +223,16 @@ class _Batch:
 
     def vectors_of(self, text: PreparedText) -> list[Vectors]:
         """The vectors of a text's units, as the pipeline takes them: one array for each version of the text."""
-        return [self.vectors[self.units.rows(text.unit_texts)]]
+        return [self.vectors[self.units.rows(version.units.texts)] for version in text.versions]
+
+
+_Embedded = tuple[_PreparedCheck, _Batch]
+"""A text, and the batch that its vectors are in."""
+
+
+def _fits(asked: Asked, room: int | None) -> bool:
+    """Whether a text has no more characters than are left of a batch; a longer one gets a batch to itself."""
+    return room is None or len(asked[0].text) <= room
 
 
 def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
@@ -197,9 +243,9 @@ def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
 
 
 def _prepared_check(check: Check, future: Future[Answer], embedder: Embedder) -> _PreparedCheck:
-    groups: dict[tuple[str, bool], list[Key]] = {}
+    groups: dict[tuple[str, int, bool], list[Key]] = {}
     for key in check.keys:
-        groups.setdefault((key.splitter, key.soft), []).append(key)
+        groups.setdefault((key.splitter, key.text_version, key.soft), []).append(key)
     kinds = [
         _KeysOfAKind(keys, _prepared_text(check, widest_key(keys, check.settings), embedder))
         for keys in groups.values()
@@ -212,7 +258,10 @@ def _prepared_text(check: Check, key: Key, embedder: Embedder) -> PreparedText:
     text = prepare(check.text, key, embedder, check.settings)
     count = len(text.sentences)
     blocks = check.settings.max_blocks if check.settings.search == "excerpt" else 1.5 * count
-    if key.offsets * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
+    starts = (
+        1 if key.soft else key.offsets
+    )  # a soft key is searched once for all its starts, a hard one for each of them
+    if starts * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
         raise LimitError(
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "
             "at a time; cut the text into parts, name the key, or take a larger rate"

@@ -20,7 +20,16 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from alimark._util.json_types import JsonObject
-from alimark.errors import AlimarkError, AttackError, KeyFileError, LimitError, LLMError, ModelError, TextError
+from alimark.errors import (
+    AlimarkError,
+    AttackError,
+    ContextFull,
+    KeyFileError,
+    LimitError,
+    LLMError,
+    ModelError,
+    TextError,
+)
 from alimark.serve.auth import Allowance, Token, Tokens
 from alimark.serve.checking import QueueFull
 from alimark.serve.database import DatabaseError
@@ -115,11 +124,22 @@ _STATUS: tuple[tuple[type[AlimarkError], int, str], ...] = (
 
 def to_api_error(error: AlimarkError) -> ApiError:
     """Returns the error response for an error of the library."""
-    message = _sentence(str(error))
+    message = _sentence(_without_address(error))
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
             return ApiError(status, code, message, retry_after=1 if status in (429, 503) else None)
     return ApiError(422, "invalid", message)
+
+
+def _without_address(error: AlimarkError) -> str:
+    """Returns the message of an error for a client, who must not learn the address of the engine's server."""
+    message = str(error)
+    if not isinstance(error, LLMError) or "://" not in message:
+        return message
+    log.warning("the engine failed", extra={"reason": message})
+    if isinstance(error, ContextFull):
+        return "the text does not fit into the context of the model; send a shorter prompt, or ask for fewer sentences"
+    return "the model did not answer as it should; try again later (the operator's log says what is wrong)"
 
 
 def _sentence(message: str) -> str:

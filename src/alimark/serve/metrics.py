@@ -27,6 +27,19 @@ class Metrics:
             "alimark_detections", "Texts checked for a watermark.", ["verdict"], registry=registry
         )
         self.written = Counter("alimark_texts_written", "Watermarked texts written.", ["kind"], registry=registry)
+        self.first_sentence = Histogram(
+            "alimark_first_sentence_seconds", "Seconds from a request to the first sentence of a text.", registry=registry,
+            buckets=(0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120),
+        )  # fmt: skip
+        self.ended = Counter("alimark_texts_ended", "Written texts by why they ended.", ["reason"], registry=registry)
+        self.too_short = Counter(
+            "alimark_texts_too_short",
+            "Written texts with too few sentences for their mark to be found.",
+            registry=registry,
+        )
+        self.sampled = Counter(
+            "alimark_sampled_tokens", "Tokens sampled, also for candidates that were not chosen.", registry=registry
+        )
         self.unmarked = Counter(
             "alimark_passed_on", "Requests that were passed on and answered unmarked.", registry=registry
         )

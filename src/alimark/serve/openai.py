@@ -45,7 +45,7 @@ def _model(service: Service) -> JsonObject:
 
 @router.post("/v1/completions", summary="Continue a prompt; the text is watermarked")
 async def completions(body: Completion, service: ServiceOf, token: GenerateToken) -> Response:
-    if (passed := await unmarked_answer(body, "completions", service)) is not None:
+    if (passed := await unmarked_answer(body, "completions", service, token.id)) is not None:
         return passed
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     for prompt in prompts:
@@ -56,7 +56,7 @@ async def completions(body: Completion, service: ServiceOf, token: GenerateToken
 
 @router.post("/v1/chat/completions", summary="Answer a chat; the text is watermarked")
 async def chat_completions(body: ChatCompletion, service: ServiceOf, token: GenerateToken) -> Response:
-    if (passed := await unmarked_answer(body, "chat/completions", service)) is not None:
+    if (passed := await unmarked_answer(body, "chat/completions", service, token.id)) is not None:
         return passed
     turns = tuple(message.turn for message in body.messages)
     service.check_text(turns[-1].content, "last message")

@@ -21,7 +21,7 @@ _OWN_FIELDS = {"sentences"}
 """Fields that only this service knows."""
 
 
-async def unmarked_answer(body: ToWrite, path: str, service: Service) -> Response | None:
+async def unmarked_answer(body: ToWrite, path: str, service: Service, owner: str) -> Response | None:
     """Returns the engine's own answer to a request that marked text cannot fulfil; None where it can be fulfilled.
 
     Raises:
@@ -37,7 +37,7 @@ async def unmarked_answer(body: ToWrite, path: str, service: Service) -> Respons
     sent = body.model_dump(exclude_unset=True, exclude=_OWN_FIELDS | {"stream", "stream_options"})
     llm = service.llm
     assert isinstance(llm, ForwardsRequests), "checked when the service was made"
-    answer: JsonObject = await service.result(service.writers.forward(lambda: llm.forward(path, sent)))
+    answer: JsonObject = await service.result(service.writers.forward(lambda: llm.forward(path, sent), owner))
     service.metrics.unmarked.inc()
     mark = Mark(marked=False, reason=f"{name}: {reason}", key_id="").model_dump()
     headers = {"x-alimark-marked": "false"}

@@ -25,7 +25,7 @@ router = APIRouter(tags=["writing"])
     "/v1/responses", summary="Answer a conversation in the format of the Responses API; the text is watermarked"
 )
 async def responses(body: CreateResponse, service: ServiceOf, token: GenerateToken) -> Response:
-    if (passed := await unmarked_answer(body, "responses", service)) is not None:
+    if (passed := await unmarked_answer(body, "responses", service, token.id)) is not None:
         return passed
     turns = body.turns
     service.check_text(turns[-1].content, "input")

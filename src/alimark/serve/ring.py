@@ -17,11 +17,11 @@ from pathlib import Path
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.keys.key import Key
-from alimark.parameters.alimark import DEFAULT_DECISION, SOFT_VERSION
+from alimark.parameters.alimark import CONVERSATION_RUNS, DEFAULT_DECISION, SOFT_VERSION
 from alimark.schemes.registry import aligns
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
-from alimark.text.splitting import splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 log = logging.getLogger("alimark.serve")
 
@@ -180,11 +180,11 @@ class Ring:
 
     def create(
         self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = DEFAULT_DECISION,
-        offsets: int = 1, payload_bits: int = 0, starts: float | None = None, ends: float | None = None,
+        offsets: int | None = None, payload_bits: int = 0, starts: float | None = None, ends: float | None = None,
     ) -> Label:  # fmt: skip
-        """Generates a key and adds it."""
-        payload = {"payload_bits": payload_bits} if payload_bits else {}
-        key = Key.generate(embedder=embedder, decision=decision, offsets=offsets, **payload)
+        """Generates a key and adds it; `offsets` as in `new_key`."""
+        key = new_key(embedder, decision=decision, offsets=offsets)
+        key = key.like(payload_bits=payload_bits) if payload_bits else key
         return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
@@ -217,8 +217,8 @@ class Ring:
             embedder: The embedder of the successor.
             ends: The time at which detection with the old key ends, if it is to end.
             upgrade: Whether the successor has the newest soft decisions and default parameters, and from the old key only its
-                splitter and its secret starts. Otherwise it has the parameters of the old key, or default parameters if the
-                file of the old key is missing.
+                splitter and the number of its secret starts. Otherwise it has the parameters of the old key, or default
+                parameters if the file of the old key is missing.
 
         Returns:
             The label of the successor.
@@ -234,7 +234,7 @@ class Ring:
             make_successor = _upgraded if upgrade else _successor
             key = make_successor(self.key(name), embedder)
         else:
-            key = Key.generate(embedder=embedder)
+            key = new_key(embedder)
         label = self._labelled(key, old.tenant, old.model, None, None)
         _check_end(ends, old.starts)
         self._save(key)
@@ -314,11 +314,30 @@ class Ring:
         self._keys[key.id] = key
 
 
+def new_key(
+    embedder: str | Embedder,
+    *,
+    decision: str = DEFAULT_DECISION,
+    offsets: int | None = None,
+    splitter: str = DEFAULT_SPLITTER,
+) -> Key:
+    """Makes a key for a service, whose clients may ask for a text in pieces.
+
+    The texts of a soft key follow their conversation, so that the pieces are one sequence and asking for few tokens at a time
+    does not lose the mark (docs/security.md). `offsets` is the number of its runs; with 1, every text begins with the first
+    block instead. Hard keys cannot follow a conversation.
+    """
+    if decision == "soft" and offsets != 1:
+        runs = CONVERSATION_RUNS if offsets is None else offsets
+        return Key.generate(embedder=embedder, splitter=splitter, decision="soft", starts="conversation", offsets=runs)
+    return Key.generate(embedder=embedder, splitter=splitter, decision=decision, offsets=offsets or 1)
+
+
 def _successor(key: Key, embedder: str | Embedder) -> Key:
     """Makes a key with another secret and, as far as the service's embedder allows, the same parameters.
 
     If the service uses the embedder that `key` names, nothing else changes. If it uses another one, decision, block size, soft
-    version, offsets, runs and splitter are kept; span and directions are the defaults of the new embedder, and there is no
+    version, starts, runs and splitter are kept; span and directions are the defaults of the new embedder, and there is no
     centre, because these were measured on embeddings of the old one.
 
     Raises:
@@ -332,6 +351,7 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
     successor = Key.generate(
         scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision=key.decision, block_size=key.block_size,
         soft_version=key.soft_version, offsets=key.offsets, run=key.run, payload_bits=key.payload_bits,
+        starts="conversation" if key.follows_conversation else "text",
     )  # fmt: skip
     if successor.fingerprint == key.fingerprint:
         return key.like()
@@ -348,10 +368,9 @@ def is_newest(key: Key) -> bool:
 def _upgraded(key: Key, embedder: str | Embedder) -> Key:
     """Makes a key with soft decisions of the newest version and default parameters.
 
-    The splitter is kept. So are secret starts, because an operator chose them against people who collect texts.
+    The splitter is kept. So is a number of secret starts, because an operator chose it against people who collect texts.
     """
-    successor = Key.generate(scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision="soft")
-    return successor if key.offsets == 1 else successor.like(offsets=key.offsets)
+    return new_key(embedder, splitter=key.splitter, offsets=None if key.offsets == 1 else key.offsets)
 
 
 def _check_end(ends: float | None, starts: float) -> None:

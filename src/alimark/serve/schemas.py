@@ -103,6 +103,7 @@ class Found(BaseModel):
         None, description="`value` and `confidence` of the number that the mark carries; only where the mark is found."
     )
     warnings: list[str] = []
+    normalised: list[str] = Field([], description="What normalisation changed in the text, a sentence for each kind.")
     record_id: str | None = None
     evidence: JsonObject | None = None
     error: Error | None = None
@@ -147,6 +148,32 @@ class Rewritten(BaseModel):
     cosines: list[float]
     outcomes: list[str]
     block_size: int
+    verdict: Literal["found", "not found", "too short to tell"] | None = Field(
+        None,
+        description="Whether the mark is found at a false-positive rate of 0.01; null if the detector was too busy.",
+    )
+    p_value: float | None = None
+    p_value_before: float | None = Field(None, description="The p-value of the text before it was rewritten.")
+    moved_most: list[JsonObject] = Field(description="The sentences whose meaning moved most, before and after.")
+
+
+ATTACKS = {
+    "delete": "delete sentences",
+    "merge": "merge sentences",
+    "split": "split sentences",
+    "reorder": "reorder sentences",
+    "synonyms": "replace words by synonyms",
+    "translate": "translate and translate back",
+}
+"""The attacks of the service, with what each does."""
+
+
+class AttackLabel(BaseModel):
+    """An attack that can be made."""
+
+    name: str
+    about: str
+    takes_rate: bool = Field(description="Whether the share to change can be chosen.")
 
 
 class Attack(Strict):
@@ -169,9 +196,11 @@ class Attacked(BaseModel):
 
 
 class Extracted(BaseModel):
-    """The text of a file."""
+    """The text of a document, its kind, and what was left out or guessed."""
 
     text: str
+    kind: str
+    notes: list[str]
 
 
 # Administration
@@ -183,9 +212,10 @@ class NewKey(Strict):
     tenant: Label = ""
     model: Label = ""
     decision: Literal["hard", "soft"] = DEFAULT_DECISION
-    offsets: int = Field(
-        1, ge=1, le=MAX_OFFSETS, description="Number of secret positions in the key at which a text may start."
-    )
+    offsets: int | None = Field(
+        None, ge=1, le=MAX_OFFSETS,
+        description="Number of secret positions in the key at which a conversation may start. With 1, every text starts alike.",
+    )  # fmt: skip
     payload_bits: int = Field(
         0, ge=0, le=MAX_PAYLOAD_BITS, description="Bits of the number that texts carry: 8, 16 or 24; 0 for none."
     )

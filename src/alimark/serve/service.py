@@ -55,6 +55,8 @@ class Service:
         embedder: Callable[[str], Embedder] = load_embedder,
     ) -> None:
         self.settings = settings
+        self.draining = False
+        """Whether the service is about to stop: it still answers requests but says that it is not ready for more."""
         self._load_llm, self._load_embedder = llm, embedder
         self._loading, self._loading_llm = threading.Lock(), threading.Lock()
         self._embedders: dict[str, Embedder] = {}
@@ -77,6 +79,11 @@ class Service:
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)
+        self.metrics.watch("alimark_marking_keys", "Keys that mark new text.", self._marking_keys)
+        self.metrics.watch("alimark_draining", "1 while the service is about to stop.", lambda: self.draining)
+
+    def _marking_keys(self) -> int:
+        return sum(self.ring.is_marking(label, self.llm.name) for label in self.ring.all())
 
     def embedder(self, name: str) -> Embedder:
         """Returns the embedder with this name, which is loaded once."""
@@ -216,8 +223,14 @@ def _role_check(role: Role) -> Callable[[Request], Token]:
     return check
 
 
+def _any_token(request: Request) -> Token:
+    token: Token = request.state.info.token  # the gate has checked that there is one
+    return token
+
+
 # Parameters of endpoints: the service, and the token of the request, which must have the role.
 ServiceOf = Annotated[Service, Depends(_service)]
+AnyToken = Annotated[Token, Depends(_any_token)]
 GenerateToken = Annotated[Token, Depends(_role_check("generate"))]
 DetectToken = Annotated[Token, Depends(_role_check("detect"))]
 AdminToken = Annotated[Token, Depends(_role_check("admin"))]

@@ -77,6 +77,9 @@ class Settings:
     """Seconds within which a request body must arrive."""
     header_timeout: float = 15.0
     """Seconds within which the headers of a request must arrive."""
+    drain: float = 0.0
+    """Seconds for which a stopping server still accepts requests while /readyz says that it is draining, so that a proxy can
+    send new ones elsewhere."""
     shutdown: float = 120.0
     """Seconds that a stopping server waits for the requests in progress."""
     payloads: dict[str, int] = field(default_factory=dict)
@@ -122,7 +125,7 @@ def read_settings(path: Path | None, given: Mapping[str, object], *, default_dat
     if path is not None:
         try:
             content = tomllib.loads(path.read_text("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise AlimarkError(f"{path} is not valid TOML: {error}") from None
     content = {"data": default_data} | _without_strength(content) | _without_strength(given)
     known = {setting.name: setting for setting in fields(Settings)}

@@ -69,6 +69,7 @@ class Texts:
         self.key: Key = service.marking_key(token, body.payload)
         self.id = prefix + secrets.token_hex(12)
         self.created = int(time.time())
+        self._started = time.perf_counter()
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, str, int]] = asyncio.Queue()
         self._matches: list[list[int]] = [[] for _ in range(count)]
@@ -90,6 +91,7 @@ class Texts:
                 seed=seed + number * wanted.count + copy,
                 turns=turns,
                 ending=endings[number],
+                owner=self.token.id,
                 progress=self._progress(number * wanted.count + copy, endings[number]),
             )
             for number, (prompt, turns) in enumerate(wanted.prompts)
@@ -139,6 +141,8 @@ class Texts:
             # White space at the end is sent with the next sentence, because the finished text does not end with it. Code
             # between sentences is part of the text. What may begin a stop sequence waits, too.
             text = ending.sendable(str(self._sessions[place].text).rstrip())
+            if sentence.number == 1:
+                self.service.metrics.first_sentence.observe(time.perf_counter() - self._started)
             self._matches[place].append(sentence.matches)
             self._notify(place, text, sentence.matches)
 
@@ -229,6 +233,8 @@ class Texts:
     async def _mark(self, generations: Sequence[Generation], records: Sequence[Record]) -> JsonObject:
         # The number is simulated once where no table has it.
         needed = await asyncio.to_thread(SentencesNeeded.of(self.key), SHORT_FPR)
+        too_short = [needed is None or len(generation.sentences) < needed for generation in generations]
+        self.service.metrics.too_short.inc(sum(too_short))
         return Mark(
             key_id=self.key.id,
             record_ids=[record.id for record in records],
@@ -236,12 +242,15 @@ class Texts:
             block_size=self.key.block_size,
             payload=self.key.payload,
             tokens_sampled=[generation.tokens for generation in generations],
-            too_short=[needed is None or len(generation.sentences) < needed for generation in generations],
+            too_short=too_short,
             sentences_needed=needed,
         ).model_dump()
 
     def _record(self, generation: Generation) -> Record:
-        self.service.metrics.written.labels("generate").inc()
+        metrics = self.service.metrics
+        metrics.written.labels("generate").inc()
+        metrics.ended.labels(generation.ended).inc()
+        metrics.sampled.inc(generation.tokens)
         return of_text(
             "generate", generation.text, generation.key_id, generation.matches, generation.block_size, self.token,
             payload=generation.payload, llm=generation.llm, ended=generation.ended, request=self.id,

@@ -12,9 +12,11 @@ from functools import cache
 from typing import NamedTuple
 
 from alimark._util.registry import Registry
-from alimark.errors import MissingExtra
-from alimark.text.code import Spans, outside_code
+from alimark.errors import AlimarkError, MissingExtra
+from alimark.text.code import Spans, before_code, code_end, opens_code, outside_code
 from alimark.text.long_words import with_short_words
+from alimark.text.normalising import TEXT_VERSIONS, Normalised, normalise
+from alimark.text.prose import aside_end, aside_opens, before_aside, prose_spans
 from alimark.text.units import CLOSERS, clean, without_marker
 
 Finder = Callable[[str], Spans]
@@ -111,15 +113,47 @@ class Splitter:
 
     It adds sentence ends that the libraries miss: blank lines, list items and headings on their own lines, and full stops
     of scripts that write no space after one. A piece without a letter or digit is joined to its neighbour.
+
+    With text version 1, `units` normalises the text first, and only prose holds sentences (`alimark.text.prose`); with
+    version 0, a text is read as it stands, and everything outside of fenced code holds sentences.
     """
 
-    def __init__(self, name: str, finder: Finder) -> None:
+    def __init__(self, name: str, finder: Finder, text_version: int = 0) -> None:
         self.name = name
+        self.text_version = text_version
         self._finder = finder
 
+    @property
+    def identity(self) -> tuple[str, int]:
+        """What decides how this splitter reads a text: its name and its text version."""
+        return self.name, self.text_version
+
+    def read(self, text: str) -> Normalised:
+        """The text as it is split: normalised with text version 1, and as it stands with version 0."""
+        return normalise(text) if self.text_version else Normalised(text)
+
+    def unit(self, sentence: str) -> str:
+        """The unit of a sentence that was cut out of a text before normalisation."""
+        return clean(self.read(sentence).text)
+
+    def opens_aside(self, continuation: str) -> bool:
+        """Tells whether a continuation begins with a block that carries no mark, such as code."""
+        return aside_opens(continuation) if self.text_version else opens_code(continuation)
+
+    def aside_end(self, continuation: str) -> int | None:
+        """The position after the block that opens a continuation, or None while it goes on."""
+        return aside_end(continuation) if self.text_version else code_end(continuation)
+
+    def before_aside(self, continuation: str) -> str:
+        """The part of a continuation before its first block that carries no mark."""
+        return before_aside(continuation) if self.text_version else before_code(continuation)
+
     def spans(self, text: str) -> Spans:
-        """The sentences of `text` as (start, end), without the white space around them. Code blocks hold none."""
-        words = outside_code(text)
+        """The sentences of `text` as (start, end), without the white space around them. Code blocks hold none.
+
+        The text is taken as it stands, so that the spans are positions in it; `units` normalises.
+        """
+        words = prose_spans(text) if self.text_version else outside_code(text)
         if words == [(0, len(text))]:
             return self._spans(text)
         return [(a + start, b + start) for start, end in words for a, b in self._spans(text[start:end])]
@@ -142,7 +176,11 @@ class Splitter:
         return [text[a:b] for a, b in self.spans(text)]
 
     def units(self, text: str) -> list[str]:
-        """The cleaned sentences of `text`."""
+        """The cleaned sentences of `text`, which is normalised first where the text version says so."""
+        return self.units_as_read(self.read(text).text)
+
+    def units_as_read(self, text: str) -> list[str]:
+        """The cleaned sentences of a text that `read` returned."""
         return [unit for a, b in self.spans(text) if (unit := clean(text[a:b]))]
 
     def first_sentence_over(self, text: str, spans: Spans | None = None) -> bool:
@@ -163,8 +201,12 @@ class Splitter:
 
 
 @cache
-def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
+def splitter(name: str = DEFAULT_SPLITTER, text_version: int = 0) -> Splitter:
     """Returns the splitter with a name.
+
+    Args:
+        name: The name of the splitter.
+        text_version: How texts are read before they are split (`alimark.text.normalising.TEXT_VERSIONS`).
 
     Raises:
         AlimarkError: No splitter has that name, or its library is not installed.
@@ -173,7 +215,9 @@ def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
         >>> splitter("nupunkt").sentences("Dr. Smith slept. The lamp burned.")
         ['Dr. Smith slept.', 'The lamp burned.']
     """
-    return Splitter(name, SPLITTERS.get(name)())
+    if text_version not in TEXT_VERSIONS:
+        raise AlimarkError(f"text version {text_version!r} is not known to this release; upgrade alimark")
+    return Splitter(name, SPLITTERS.get(name)(), text_version)
 
 
 class Piece(NamedTuple):

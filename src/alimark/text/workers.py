@@ -1,8 +1,8 @@
 """A pool of worker processes that find the first sentence of many texts.
 
-A GPU engine samples faster than one Python process can split. A worker is `python -m alimark.text.workers SPLITTER`: it reads
-a line of JSON with texts and writes a line of JSON with answers. A `multiprocessing` pool is not used because it would import
-the caller's main module again.
+A GPU engine samples faster than one Python process can split. A worker is `python -m alimark.text.workers SPLITTER VERSION`:
+it reads a line of JSON with texts and writes a line of JSON with answers. A `multiprocessing` pool is not used because it would
+import the caller's main module again.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Workers:
     Texts of a worker that has died are split in this process.
     """
 
-    def __init__(self, name: str, count: int) -> None:
-        self._cutter = splitter(name)
-        self._workers = [_Worker(name) for _ in range(count)]
+    def __init__(self, name: str, count: int, text_version: int = 0) -> None:
+        self._cutter = splitter(name, text_version)
+        self._workers = [_Worker(name, text_version) for _ in range(count)]
 
     def first_sentences(self, texts: Sequence[str]) -> list[First]:
         """The first sentence of each text, in order."""
@@ -63,10 +63,12 @@ class Workers:
 class _Worker:
     """One worker process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, text_version: int) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-            [sys.executable, "-m", "alimark.text.workers", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "alimark.text.workers", name, str(text_version)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         atexit.register(self._stop)
 
@@ -119,15 +121,15 @@ class _Worker:
 
 
 @cache
-def workers(name: str) -> Workers:
+def workers(name: str, text_version: int = 0) -> Workers:
     """The worker pool of a splitter; without processes on a machine with fewer than 8 CPUs, which the model needs."""
     cpus = available_cpus()
-    return Workers(name, min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0)
+    return Workers(name, min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0, text_version)
 
 
-def serve(name: str, lines: IO[bytes], out: IO[bytes]) -> None:
+def serve(name: str, text_version: int, lines: IO[bytes], out: IO[bytes]) -> None:
     """Answers one line of JSON with another until the input ends: the main loop of a worker process."""
-    cutter = splitter(name)
+    cutter = splitter(name, text_version)
     for line in lines:
         answers = [first_sentence(cutter, text) for text in json.loads(line)]
         out.write(json.dumps(answers).encode() + b"\n")
@@ -136,4 +138,4 @@ def serve(name: str, lines: IO[bytes], out: IO[bytes]) -> None:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt, BrokenPipeError):
-        serve(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)
+        serve(sys.argv[1], int(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)

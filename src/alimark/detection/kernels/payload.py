@@ -314,7 +314,7 @@ def _payload_jobs(tables: Any, units: Any, starts: Any, texts: Any, keys: Any, b
     for job in prange(len(texts)):
         a, b = starts[texts[job]], starts[texts[job] + 1]
         own_runs = runs[: lengths[texts[job]]]
-        count = own_runs[-1] + 1
+        count = own_runs.max() + 1
         of_runs = np.empty(count, np.uint64)
         for j in range(len(own_runs)):
             of_runs[own_runs[j]] = blocks[keys[job], j]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,17 @@ class Significance:
     tail: float | None = None
     """An estimate below 1 / draws from a fitted tail, where the settings ask for it; not an upper bound."""
     scores: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
+    searches: int = 1
+    """The number of searches of which this is the best; the p-values are multiplied by it."""
+
+    def corrected(self, searches: int) -> Significance:
+        """The same as the best of several searches: every p-value is multiplied by their number (Bonferroni)."""
+        tail = None if self.tail is None else min(1.0, searches * self.tail)
+        return replace(self, p_value=min(1.0, searches * self.p_value), tail=tail, searches=searches)
+
+    def p_value_of(self, raw: float) -> float:
+        """The p-value of another score of the same search, such as that of a further passage."""
+        return min(1.0, self.searches * (1 + int((self.scores >= raw).sum())) / (self.draws + 1))
 
     def randomised(self, u: float) -> float:
         """The p-value with ties broken by `u`, uniform on (0, 1].
@@ -61,7 +72,7 @@ class Significance:
         """
         if self.stopped_early:
             return self.p_value
-        return (self.above + u * (self.ties + 1)) / (self.draws + 1)
+        return min(1.0, self.searches * (self.above + u * (self.ties + 1)) / (self.draws + 1))
 
 
 def draws_for(fpr: float, least: int = DEFAULT_DRAWS) -> int:
@@ -160,3 +171,18 @@ def benjamini_hochberg(p_values: Sequence[float], rate: float) -> tuple[NDArray[
     passing = np.flatnonzero(ordered <= rate * np.arange(1, len(p) + 1) / len(p))
     threshold = float(ordered[passing[-1]]) if len(passing) else 0.0
     return p <= threshold, threshold
+
+
+def q_values(p_values: Sequence[float]) -> Floats:
+    """For each text, the least false discovery rate at which it is found among all texts (Benjamini and Hochberg).
+
+    Example:
+        >>> [round(float(q), 3) for q in q_values([0.001, 0.9, 0.02])]
+        [0.003, 0.9, 0.03]
+    """
+    p = np.asarray(p_values, float)
+    order = np.argsort(p)
+    ratios = p[order] * len(p) / np.arange(1, len(p) + 1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.minimum.accumulate(ratios[::-1])[::-1], 1.0)
+    return adjusted

@@ -46,13 +46,15 @@ _TABLED: dict[int, dict[int, dict[float, int]]] = {
         64: {0.05: 3, 0.01: 4, 0.001: 7},
     },
     3: {
-        8: {0.05: 3, 0.01: 4, 0.001: 6},
-        16: {0.05: 3, 0.01: 4, 0.001: 5},
-        32: {0.05: 3, 0.01: 5, 0.001: 6},
-        64: {0.05: 3, 0.01: 4, 0.001: 6},
+        8: {0.05: 3, 0.0125: 4, 0.01: 4, 0.0025: 5, 0.001: 6},
+        16: {0.05: 3, 0.0125: 4, 0.01: 4, 0.0025: 5, 0.001: 5},
+        32: {0.05: 3, 0.0125: 5, 0.01: 5, 0.0025: 5, 0.001: 6},
+        64: {0.05: 3, 0.0125: 5, 0.01: 4, 0.0025: 5, 0.001: 6},
     },
 }
-"""Results of `simulate_sentences_needed` for hard keys (0) and versions of soft keys of common block sizes, by rate."""
+"""Results of `simulate_sentences_needed` for hard keys (0) and versions of soft keys of common block sizes, by rate.
+
+Rates of a quarter of the usual ones are for keys with four starts."""
 
 _simulated: dict[tuple[int, float, int], int | None] = {}
 _simulating = threading.Lock()

@@ -5,7 +5,7 @@ import { extract, post } from "/page/server.js";
 
 const at = (id) => document.getElementById(id);
 const COLUMNS = [["file", "File"], ["verdict", "Verdict"], ["p_value", "p-value"], ["score", "Score"], ["sentences", "Sentences"], ["key_id", "Key id"]];
-let rows = [], order = { column: "file", down: false };
+let rows = [], checked = "", checking = false, order = { column: "file", down: false };
 
 function options() {
   const key = at("key").value.trim();
@@ -21,6 +21,8 @@ export async function detect(text, more = {}) {
 }
 
 async function busy(work) {
+  if (checking) return; // a second click while a check runs
+  checking = true;
   at("check-error").textContent = "";
   at("check-status").textContent = "Detecting…";
   try {
@@ -30,9 +32,11 @@ async function busy(work) {
     at("check-status").textContent = "";
     at("check-error").textContent = error.message;
   }
+  checking = false;
 }
 
 function clear() {
+  checked = "";
   at("table").replaceChildren();
   at("result").replaceChildren();
 }
@@ -41,7 +45,10 @@ function show(detection, name) {
   at("result").replaceChildren(result(detection, options().fpr, name));
 }
 
+// Files are checked as soon as they are chosen. The button checks them again only if an option has changed since.
 async function checkFiles(files) {
+  const wanted = JSON.stringify([options(), files.map((file) => [file.name, file.size, file.lastModified])]);
+  if (wanted === checked) return;
   clear();
   rows = [];
   for (const file of files) {
@@ -55,6 +62,7 @@ async function checkFiles(files) {
   if (rows.length === 1 && rows[0].error) throw new Error(rows[0].error);
   if (rows.length === 1) show(rows[0], rows[0].file);
   else draw();
+  checked = wanted;
 }
 
 function draw() {

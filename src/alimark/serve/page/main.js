@@ -1,10 +1,15 @@
-// Switches the tabs and stores the token; check.js and write.js do the work of the tabs.
+// Switches the tabs, stores the token and shows the tabs that the token's roles allow; other modules do the work of the tabs.
 
+import * as chat from "/page/chat.js";
 import * as check from "/page/check.js";
+import * as manage from "/page/manage.js";
+import * as rewrite from "/page/rewrite.js";
 import * as write from "/page/write.js";
-import { token } from "/page/server.js";
+import { get, token } from "/page/server.js";
 
+const KEPT = "The token is kept in this browser tab until you close it.";
 const tabs = [...document.querySelectorAll("[role=tab]")];
+const visible = () => tabs.filter((tab) => !tab.hidden);
 
 function select(selectedTab) {
   for (const tab of tabs) {
@@ -13,25 +18,51 @@ function select(selectedTab) {
     tab.tabIndex = selected ? 0 : -1;
     document.getElementById(tab.getAttribute("aria-controls")).hidden = !selected;
   }
-  selectedTab.focus();
+  if (selectedTab.id === "tab-manage") manage.show();
 }
 
-tabs.forEach((tab, i) => {
+for (const tab of tabs) {
   tab.addEventListener("click", () => select(tab));
   tab.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (step) select(tabs[(i + step + tabs.length) % tabs.length]);
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], shown = visible();
+    if (!step) return;
+    const next = shown[(shown.indexOf(tab) + step + shown.length) % shown.length];
+    select(next);
+    next.focus();
   });
-});
+}
+
+// Shows the tabs for which the token has the role. What the server answers decides; the page hides only what it would refuse.
+async function useToken() {
+  const note = document.getElementById("token-note");
+  note.classList.remove("error");
+  if (!token.get()) {
+    note.textContent = "No token is set. Enter a token to use the page.";
+    return;
+  }
+  let roles;
+  try {
+    ({ roles } = await get("/v1/token"));
+  } catch (error) {
+    note.textContent = error.message;
+    note.classList.add("error");
+    return;
+  }
+  note.textContent = `Roles: ${roles.join(", ")}. ${KEPT}`;
+  for (const tab of tabs) tab.hidden = !tab.dataset.roles.split(" ").every((role) => roles.includes(role));
+  const current = tabs.find((tab) => tab.getAttribute("aria-selected") === "true");
+  if (current.hidden) select(visible()[0]);
+  if (roles.includes("generate")) await write.offerAttacks();
+  chat.mayCheck(roles.includes("detect"));
+}
 
 const field = document.getElementById("token");
 field.value = token.get();
 document.getElementById("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   token.set(field.value.trim());
-  document.getElementById("token-note").textContent = field.value
-    ? "The token is kept in this browser tab until you close it." : "No token is set. Enter a token to use the page.";
+  useToken();
 });
 
-check.start();
-write.start();
+for (const part of [chat, check, manage, rewrite, write]) part.start();
+if (token.get()) useToken();

@@ -25,6 +25,14 @@ async function send(path, options) {
   throw new Error(message + (wait ? ` Try again in ${wait} s.` : ""));
 }
 
+export async function get(path) {
+  return (await send(path, { method: "GET" })).json();
+}
+
+export async function remove(path) {
+  await send(path, { method: "DELETE" });
+}
+
 export async function post(path, body, signal) {
   const answer = await send(path, {
     method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" }, signal,
@@ -32,10 +40,12 @@ export async function post(path, body, signal) {
   return answer.json();
 }
 
+const KINDS = ["txt", "md", "html", "docx", "odt", "pdf", "epub", "rtf", "eml"];
+
 export async function extract(file) {
   const ending = file.name.toLowerCase().split(".").pop();
   const kind = ending === "htm" ? "html" : ending;
-  if (!["txt", "md", "html", "docx", "pdf"].includes(kind)) throw new Error(`${file.name} cannot be read. Choose a txt, md, html, docx or pdf file.`);
+  if (!KINDS.includes(kind)) throw new Error(`${file.name} cannot be read. Choose a file of these kinds: ${KINDS.join(", ")}.`);
   const answer = await send(`/v1/extract?kind=${kind}`, {
     method: "POST", body: file, headers: { "content-type": "application/octet-stream" },
   });

@@ -50,6 +50,7 @@ export function result(detection, fpr, name) {
   const panel = element("div", { class: "panel", "data-verdict": detection.verdict });
   panel.append(element("p", { class: "verdict" }, verdict), element("p", { class: "why" }, why));
   for (const warning of detection.warnings ?? []) panel.append(element("p", { class: "note" }, warning));
+  for (const change of detection.normalised ?? []) panel.append(element("p", { class: "note" }, `${change}.`));
   for (const passage of detection.passages ?? [])
     panel.append(element("p", { class: "found-passage" },
       `Marked passage: sentences ${passage.first} to ${passage.last}, p = ${number(passage.p_value)}.`));

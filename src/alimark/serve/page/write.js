@@ -2,7 +2,7 @@
 
 import { detect } from "/page/check.js";
 import { element, number, result, shade } from "/page/show.js";
-import { post, stream } from "/page/server.js";
+import { get, post, stream } from "/page/server.js";
 
 const at = (id) => document.getElementById(id);
 const FPR = 0.01;
@@ -54,21 +54,33 @@ function draw() {
   const rows = history.map(({ move, detection }, i) => element("tr", {}, element("td", {}, String(i)), element("td", {}, move),
     element("td", {}, detection.verdict), element("td", { class: "number" }, number(detection.p_value)),
     element("td", { class: "number" }, detection.score.toFixed(2)), element("td", { class: "number" }, String(detection.sentences))));
-  at("moves").replaceChildren(element("table", { "aria-label": "Result after each attack" },
+  at("moves").replaceChildren(element("div", { class: "scroll" }, element("table", { "aria-label": "Result after each attack" },
     element("thead", {}, element("tr", {}, ...["", "Attack", "Verdict", "p-value", "Score", "Sentences"].map((title) => element("th", { scope: "col" }, title)))),
-    element("tbody", {}, ...rows)));
+    element("tbody", {}, ...rows))));
   at("attacked").replaceChildren(result(history.at(-1).detection, FPR, "attacked"));
   at("undo").disabled = history.length < 2;
 }
 
 async function attack() {
-  const name = at("attack").value, rate = Number(at("rate").value);
-  const move = at("attack").selectedOptions[0].textContent + (name === "translate" ? "" : `, ${Math.round(100 * rate)}%`);
+  const name = at("attack").value, rate = Number(at("rate").value), chosen = at("attack").selectedOptions[0];
+  const move = chosen.textContent + (chosen.dataset.rate !== undefined ? `, ${Math.round(100 * rate)}%` : "");
   const attacked = await post("/v1/attack", { name, rate, input: history.at(-1).text, seed: history.length });
   await test(attacked.text, move);
 }
 
+// Only attacks whose libraries are installed on the server are offered.
+export async function offerAttacks() {
+  const attacks = await get("/v1/attacks");
+  at("attack").replaceChildren(...attacks.map(({ name, about, takes_rate: rate }) => element("option", { value: name, "data-rate": rate }, about)));
+}
+
+function showRate() {
+  const takesRate = at("attack").selectedOptions[0]?.dataset.rate !== undefined;
+  for (const node of [at("rate"), at("rate-percent"), document.querySelector("label[for=rate]")]) node.hidden = !takesRate;
+}
+
 export function start() {
+  at("attack").addEventListener("change", showRate);
   at("write-form").addEventListener("submit", (event) => { event.preventDefault(); busy("Writing…", write); });
   at("stop").addEventListener("click", () => stopping?.abort());
   at("attack-form").addEventListener("submit", (event) => { event.preventDefault(); busy("Attacking…", attack); });

@@ -1,0 +1,398 @@
+"""Hides marked texts with what a text editor can do, and counts how many are still found, before and after.
+
+    python benchmarks/evasion.py --output evasion                          # 20 soft and 20 hard texts, real models
+    python benchmarks/evasion.py --output evasion --human texts.jsonl.gz   # also human texts, transformed alike
+    python benchmarks/evasion.py --output evasion --transformations other.py     # the transformations of another file
+    python benchmarks/evasion.py --output evasion --records generate.jsonl --seed 3    # marked texts of a bench run
+    python benchmarks/evasion.py --output evasion --stand-in               # stand-in models without weights, within a minute
+
+Soft texts are written under version-3 keys, hard ones under keys of the paper. "before" reads a text as it stands, as earlier
+releases did; "after" is what `detect` does now (docs/reading.md). Found means a p-value of at most 0.01. DESTROYED names
+transformations that leave no text to read.
+
+Texts are kept in the folder, so that a second run only detects. Another file of transformations is a Python module with a
+dictionary TRANSFORMATIONS from names to functions of a text. The human texts are a JSONL file with a `text` or a `natural_text`
+on each line; every pair of a human text and a transformation is tried under a key of its own, so that the false positives are
+independent of each other given the texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import html
+import itertools
+import json
+import random
+import re
+import runpy
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark import AliMark, Key, load_embedder, load_llm
+from alimark._util.files import write_whole
+from alimark._util.jsonl import read_jsonl
+from alimark.bench.models import secret
+from alimark.calibration.rates import binomial_interval
+from alimark.detection.pipeline import detect_signals, prepare, project_text
+from alimark.detection.settings import DetectionSettings
+from alimark.embedding.base import Embedder
+from alimark.errors import AlimarkError
+from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.text.splitting import splitter
+
+FPR = 0.01
+KINDS = ("soft", "hard")
+Transformation = Callable[[str], str]
+
+_CYRILLIC = dict(zip("aceiopsxyjABCEHIKMOPTX", "асеіорѕхујАВСЕНІКМОРТХ", strict=True))
+_GREEK = dict(zip("aoinpuvxtkABEHIKMNOPTXYZ", "αοιηρυνχτκΑΒΕΗΙΚΜΝΟΡΤΧΥΖ", strict=True))
+_CAPITAL_STYLES = {"bold": 0x1D400, "script": 0x1D4D0, "sans": 0x1D5A0, "monospace": 0x1D670}
+_SMALL_CAPITALS = dict(zip("abcdefghijklmnoprstuvwyz", "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ", strict=True))
+_LEET = str.maketrans("aeiostAEIOST", "431057431057")
+_SUPERSCRIPT = dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
+
+
+class Marked(NamedTuple):
+    """A text, the kind of its key and the key's secret."""
+
+    text: str
+    kind: str
+    secret: bytes
+
+    def key(self, embedder: Embedder) -> Key:
+        """The key as `keygen` makes it today."""
+        return Key.generate(embedder=embedder, secret=self.secret, decision=self.kind)
+
+    def older_key(self, embedder: Embedder) -> Key:
+        """The key of the same secret that reads a text as it stands."""
+        key = self.key(embedder)
+        return key.like(self.secret, text_version=0) if key.text_version else key
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text as they stand in it."""
+    return splitter().sentences(text)
+
+
+def by_sentence(change: Callable[[int, str], str], joint: str = " ") -> Transformation:
+    """A transformation that changes every sentence, given its number, and joins them."""
+    return lambda text: joint.join(change(number, sentence) for number, sentence in enumerate(sentences_of(text)))
+
+
+def by_letter(change: Callable[[str], str]) -> Transformation:
+    """A transformation that changes every character."""
+    return lambda text: "".join(map(change, text))
+
+
+def styled(style: str) -> Transformation:
+    """Letters of a mathematical alphabet."""
+    first = _CAPITAL_STYLES[style]
+
+    def change(char: str) -> str:
+        if not (char.isascii() and char.isalpha()):
+            return char
+        return chr(first + ord(char) - 65) if char.isupper() else chr(first + 26 + ord(char) - 97)
+
+    return by_letter(change)
+
+
+def fullwidth(char: str) -> str:
+    return "\u3000" if char == " " else chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char
+
+
+def circled(char: str) -> str:
+    if not (char.isascii() and char.isalpha()):
+        return char
+    return chr(0x24B6 + ord(char) - 65) if char.isupper() else chr(0x24D0 + ord(char) - 97)
+
+
+def some(rate: float, change: Callable[[str], str]) -> Transformation:
+    """Changes a share of the characters, chosen by a fixed seed."""
+
+    def transformed(text: str) -> str:
+        chance = random.Random(len(text))
+        return "".join(change(char) if chance.random() < rate else char for char in text)
+
+    return transformed
+
+
+def zalgo(char: str) -> str:
+    return char + "\u0300\u0316\u0322\u0334\u0340" if char.isalpha() else char
+
+
+def accented(char: str) -> str:
+    return unicodedata.normalize("NFC", char + "\u0301") if char.isalpha() else char
+
+
+def wrapped(text: str, width: int, joint: str) -> str:
+    """Breaks a text into lines of a width, joined by other than a line break."""
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + len(word) >= width:
+            lines.append(line)
+            line = ""
+        line += " " * bool(line) + word
+    return joint.join([*lines, line])
+
+
+def hyphenated(text: str) -> str:
+    return re.sub(r"\b([a-z]{3})([a-z]{3,})\b", "\\1-\n\\2", text)
+
+
+def subtitles(text: str) -> str:
+    lines = wrapped(text, 42, "\n").split("\n")
+    return "\n\n".join(f"{n + 1}\n00:00:{n:02},000 --> 00:00:{n + 1:02},000\n{line}" for n, line in enumerate(lines))
+
+
+def without_blanks_after_stops(text: str) -> str:
+    return re.sub(r"([.!?]\"?) ", r"\1", text)
+
+
+def without_stops(text: str) -> str:
+    return by_sentence(lambda n, s: s.rstrip(".!?"))(text)
+
+
+_EMOJI = "🙂🔥✨🎉🚀"
+TRANSFORMATIONS: dict[str, Transformation] = {
+    "none": lambda text: text,
+    "code fence": lambda text: f"```\n{text}\n```",
+    "code fence with a language": lambda text: f"```text\n{text}\n```\n",
+    "a fence around every sentence": by_sentence(lambda n, s: f"```\n{s}\n```", "\n"),
+    "open fence": lambda text: f"```\n{text}",
+    "inline code": by_sentence(lambda n, s: f"`{s}`"),
+    "no blanks after stops": without_blanks_after_stops,
+    "no blanks after stops, lower case": lambda text: without_blanks_after_stops(text).lower(),
+    "blanks before stops": lambda text: re.sub(r"(?<=\w)([.,])(?=\s|$)", r" \1", text),
+    "fullwidth": by_letter(fullwidth),
+    "mathematical bold": styled("bold"),
+    "mathematical script": styled("script"),
+    "mathematical monospace": styled("monospace"),
+    "circled letters": by_letter(circled),
+    "small capitals": by_letter(lambda char: _SMALL_CAPITALS.get(char, char)),
+    "superscript letters": by_letter(lambda char: _SUPERSCRIPT.get(char, char)),
+    "Cyrillic look-alikes": by_letter(lambda char: _CYRILLIC.get(char, char)),
+    "Greek look-alikes": by_letter(lambda char: _GREEK.get(char, char)),
+    "some look-alikes": some(0.2, lambda char: _CYRILLIC.get(char, char)),
+    "zero-width space between letters": "\u200b".join,
+    "zero-width space for blanks": lambda text: text.replace(" ", "\u200b"),
+    "soft hyphens": some(0.3, lambda char: char + "\u00ad" * char.isalpha()),
+    "word joiners and byte-order marks": some(0.3, lambda char: char + "\u2060\ufeff"),
+    "Hangul fillers for blanks": lambda text: text.replace(" ", "\u3164"),
+    "no-break blanks": lambda text: text.replace(" ", "\u00a0"),
+    "tag characters": by_letter(lambda char: char + "\U000e0041"),
+    "written backwards behind an override": by_sentence(lambda n, s: f"\u202e{s[::-1]}\u202c"),
+    "piled-up marks": by_letter(zalgo),
+    "struck-through": by_letter(lambda char: char + "\u0336"),
+    "accents on all letters": by_letter(accented),
+    "HTML entities": by_letter(lambda char: f"&#{ord(char)};" if char.isalpha() else html.escape(char)),
+    "entities escaped twice": by_letter(lambda char: f"&amp;#x{ord(char):x};" if char.isalpha() else char),
+    "HTML": lambda text: "<html><body>" + by_sentence(lambda n, s: f"<p><b>{s}</b></p>", "")(text) + "</body></html>",
+    "a tag in every word": lambda text: re.sub(r"\b(\w)(\w+)", r"<i>\1</i><span>\2</span>", text),
+    "Markdown emphasis": by_sentence(lambda n, s: " ".join(f"**{word}**" for word in s.split())),
+    "Markdown links": by_sentence(lambda n, s: f"[{s}](https://example.org/{n})"),
+    "quoted lines": lambda text: "> " + wrapped(text, 60, "\n> "),
+    "a table": by_sentence(lambda n, s: f"| {n} | {s} |", "\n"),
+    "bullets": by_sentence(lambda n, s: f"➤ {s}", "\n"),
+    "numbered (1)": by_sentence(lambda n, s: f"({n + 1}) {s}"),
+    "step by step": by_sentence(lambda n, s: f"Step {n + 1}: {s}", "\n"),
+    "a dialogue": by_sentence(lambda n, s: f"{('Alice', 'Bob')[n % 2]}: {s}", "\n"),
+    "time stamps": by_sentence(lambda n, s: f"[00:{n:02}:07] {s}", "\n"),
+    "subtitles": subtitles,
+    "citations": by_sentence(lambda n, s: f"{s[:-1]} [{n + 1}, {n + 3}]{s[-1]}"),
+    "authors and years": by_sentence(lambda n, s: f"{s[:-1]} (Smith et al., 20{n + 10}){s[-1]}"),
+    "emoji for stops": by_sentence(lambda n, s: s.rstrip(".!?") + f" {_EMOJI[n % len(_EMOJI)]}"),
+    "foreign stops": by_sentence(lambda n, s: s.rstrip(".") + "。", ""),
+    "spaced letters": " ".join,
+    "letters with hyphens": lambda text: " ".join("-".join(word) for word in text.split()),
+    "underscores for blanks": by_sentence(lambda n, s: s.replace(" ", "_")),
+    "percent signs": quote,
+    "hyphens at line ends": hyphenated,
+    "a blank line after every line": lambda text: wrapped(text, 50, "\n\n"),
+    "capital letters": str.upper,
+    "lower case": str.lower,
+    "LaTeX": by_sentence(lambda n, s: f"\\textbf{{{s}}}\\footnote{{See {n}.}}"),
+    "commas for stops": by_sentence(lambda n, s: s.rstrip(".!?") + ","),
+    "commas for half of the stops": by_sentence(lambda n, s: s.rstrip(".!?") + "," if n % 2 else s),
+    "commas for stops, lower case": lambda text: by_sentence(lambda n, s: s.rstrip(".!?") + ",")(text).lower(),
+    "dashes for stops": by_sentence(lambda n, s: s.rstrip(".!?") + " -"),
+    "newlines for stops": by_sentence(lambda n, s: s.rstrip(".!?"), "\n"),
+    "and for stops": by_sentence(lambda n, s: s.rstrip(".!?"), " and "),
+    "a stop after every five words": lambda text: re.sub(r"((?:\S+ ){4}\S+) ", r"\1. ", without_stops(text)),
+    "no punctuation": lambda text: re.sub(r"[^\w\s']", "", text),
+    "no punctuation, lower case": lambda text: re.sub(r"[^\w\s']", "", text).lower(),
+    "semicolons for stops": by_sentence(lambda n, s: s.rstrip(".!?") + ";"),
+    "no final marks": by_sentence(lambda n, s: s.rstrip(".!?")),
+    "Yes. after every sentence": by_sentence(lambda n, s: f"{s} Yes."),
+    "reversed": lambda text: text[::-1],
+    "leet": lambda text: text.translate(_LEET),
+    "one word a paragraph": lambda text: "\n\n".join(text.split()),
+}
+DESTROYED = ("reversed", "leet", "one word a paragraph")
+
+
+def marked_texts(options: argparse.Namespace, embedder: Embedder) -> dict[str, list[Marked]]:
+    """The marked texts of each kind with their keys; those of an earlier run are read from the folder."""
+    if options.records:
+        take_records(options, embedder)
+    llm = None
+    texts: dict[str, list[Marked]] = {kind: [] for kind in options.kinds}
+    for kind, number in itertools.product(options.kinds, range(options.texts)):
+        path = options.output / f"{kind}-{number}.json"
+        if not path.exists():
+            llm = llm or (StandInLLM() if options.stand_in else load_llm(options.llm))
+            marked = Marked("", kind, number.to_bytes(32, "big"))
+            mark = AliMark(marked.key(embedder), embedder=embedder)
+            prompt = PROMPTS[number % len(PROMPTS)]
+            generation = mark.generate(
+                prompt, llm, sentences=options.sentences, candidates=options.candidates, seed=number
+            )
+            write_whole(path, json.dumps({"text": generation.text, "secret": marked.secret.hex()}).encode())
+            print(f"{kind} {number}: {generation.surviving} of {len(generation.sentences)} sentences", flush=True)
+        record = json.loads(path.read_text("utf-8"))
+        texts[kind].append(Marked(record["text"], kind, bytes.fromhex(record["secret"])))
+    return texts
+
+
+def take_records(options: argparse.Namespace, embedder: Embedder) -> None:
+    """Fills the folder with marked texts of a bench run, whose secrets follow from the run's seed and the prompt."""
+    counts = dict.fromkeys(KINDS, 0)
+    for _, record in read_jsonl(options.records):
+        if not isinstance(record, dict) or record.get("scheme") != "alimark":
+            continue
+        if len(record["sentences"]) != options.sentences or record["settings"]["candidates"] != options.candidates:
+            continue
+        for kind in KINDS:
+            marked = Marked(record["text"], kind, secret(options.seed, record["prompt"]))
+            ids = (marked.key(embedder).id, marked.older_key(embedder).id)
+            if counts[kind] < options.texts and record["key_id"] in ids:
+                path = options.output / f"{kind}-{counts[kind]}.json"
+                write_whole(path, json.dumps({"text": record["text"], "secret": marked.secret.hex()}).encode())
+                counts[kind] += 1
+
+
+PROMPTS = (
+    "The old lighthouse at the edge of the bay had been dark for thirty years.",
+    "Scientists have found a new way to store energy from the sun.",
+    "The city council met on Tuesday to discuss the new tram line.",
+    "My grandmother kept a garden behind the house where she grew up.",
+    "A good loaf of bread begins with patience.",
+    "When the first settlers reached the valley, they found it full of birds.",
+    "The novel tells the story of two brothers who leave their village.",
+    "Learning to play the violin as an adult is harder than it looks.",
+    "The museum will open a new wing devoted to textiles.",
+    "Every winter the whales come back to the same quiet bay.",
+)
+
+
+Vectors = dict[str, NDArray[np.float32]]
+"""The vectors of all units so far: transformations that are undone give the same units again."""
+
+
+def p_value(text: str, key: Key, embedder: Embedder, vectors: Vectors, *, today: bool) -> float:
+    """The p-value of today's detection, or that of the text read as it stands; 1 where nothing can be read."""
+    settings = DetectionSettings(draws=499)
+    try:
+        prepared = prepare(text, key, embedder, settings)
+    except AlimarkError:
+        return 1.0
+    prepared = prepared if today else replace(prepared, further=())
+    if new := [unit for unit in dict.fromkeys(prepared.unit_texts) if unit not in vectors]:
+        vectors.update(zip(new, embedder.embed(new), strict=True))
+    rows = [np.stack([vectors[unit] for unit in version.units.texts]) for version in prepared.versions]
+    signals = project_text(prepared, rows, key, settings)
+    return detect_signals(prepared, signals, key, embedder, settings).p_value
+
+
+def human_texts(path: Path, count: int, sentences: int) -> Iterator[str]:
+    """The first sentences of human texts, as many as a marked text has."""
+    for _, record in read_jsonl(path):
+        if isinstance(record, dict) and count:
+            text = str(record.get("text") or record.get("natural_text") or "")
+            if len(parts := sentences_of(text)) >= sentences:
+                count -= 1
+                yield " ".join(parts[:sentences])
+
+
+def rows(
+    texts: Sequence[Marked], transformations: Mapping[str, Transformation], embedder: Embedder, *, human: bool
+) -> Iterator[tuple[str, int, int]]:
+    """For each transformation the numbers of texts found before and after."""
+    vectors: Vectors = {}
+    keys = [(text.older_key(embedder), text.key(embedder)) for text in texts]
+    for name, transformation in transformations.items():
+        pairs = []
+        for number, source in enumerate(texts):
+            text = transformation(source.text)
+            older, key = keys[number]
+            if human:
+                fresh = hashlib.sha256(f"{name}/{number}".encode()).digest()
+                older, key = older.like(fresh), key.like(fresh)
+            before = p_value(text, older, embedder, vectors, today=False)
+            pairs.append((before, p_value(text, key, embedder, vectors, today=True)))
+        yield name, sum(before <= FPR for before, _ in pairs), sum(after <= FPR for _, after in pairs)
+
+
+def transformations_of(path: Path | None) -> dict[str, Transformation]:
+    """This module's transformations, or those of another file."""
+    return TRANSFORMATIONS if path is None else dict(runpy.run_path(str(path))["TRANSFORMATIONS"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="folder for texts and results")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--texts", type=int, default=20, help="texts of each kind")
+    parser.add_argument("--sentences", type=int, default=16)
+    parser.add_argument("--candidates", type=int, default=64)
+    parser.add_argument("--llm", default="smollm2-135m")
+    parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
+    parser.add_argument("--stand-in", action="store_true", help="stand-in models instead of real ones")
+    parser.add_argument("--human", type=Path, help="JSONL of human texts, transformed alike, for false positives")
+    parser.add_argument("--human-only", action="store_true", help="do not count the marked texts")
+    parser.add_argument("--transformations", type=Path, help="a Python file with other transformations")
+    parser.add_argument("--only", nargs="+", help="some transformations")
+    parser.add_argument("--records", type=Path, help="JSONL of marked texts of a bench run, instead of writing texts")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the recipe behind --records")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    embedder = StandInEmbedder() if options.stand_in else load_embedder(options.embedder)
+    transformations = transformations_of(options.transformations)
+    transformations = {name: transformations[name] for name in options.only or transformations}
+    kinds = marked_texts(options, embedder)
+    if options.human:
+        human = list(human_texts(options.human, options.texts, options.sentences))
+        humans = {
+            f"human, {kind}": [marked._replace(text=text) for text, marked in zip(human, kinds[kind], strict=False)]
+            for kind in options.kinds
+        }
+        kinds = humans if options.human_only else kinds | humans
+    results = {}
+    for kind, texts in kinds.items():
+        print(f"\n{kind}: {len(texts)} texts, found at p <= {FPR}\n{'transformation':40} before after", flush=True)
+        for name, before, after in rows(texts, transformations, embedder, human=kind.startswith("human")):
+            results[f"{kind}/{name}"] = {"texts": len(texts), "before": before, "after": after}
+            print(f"{name:40} {before:6} {after:5}{' destroyed' if name in DESTROYED else ''}", flush=True)
+        of_kind = [result for place, result in results.items() if place.startswith(f"{kind}/")]
+        tests = len(texts) * len(of_kind)
+        low, high = binomial_interval(tests, FPR)
+        total = {when: sum(result[when] for result in of_kind) for when in ("before", "after")}
+        print(f"{'all':40} {total['before']:6} {total['after']:5} of {tests}", end="")
+        print(
+            f"; unmarked: {low * tests:.0f} to {high * tests:.0f} expected" if kind.startswith("human") else "",
+            flush=True,
+        )
+    path = options.output / "results.json"
+    earlier = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    write_whole(path, json.dumps(earlier | results, indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Is a text found that a client asks for in pieces? Under keys that follow conversations, and under keys that do not.
+
+    python benchmarks/pieces.py --llm stand-in --texts 40                               # stand-in models, in minutes
+    python benchmarks/pieces.py --texts 12 --candidates 16                              # small, on a CPU
+    python benchmarks/pieces.py --llm transformers:smollm2-135m --device cuda --texts 100 --candidates 64 --data c4.jsonl.gz
+
+Every text is fetched as so many sentences (1s) or tokens (25t) a request until it has the sentences asked for; "whole" is one
+request. As one conversation, each request continues the prompt and all that was written so far. As unrelated prompts, each
+request has a prompt of its own. Each text has a key of its own. Shares found at p <= 0.01 / p <= 0.05, and the mean number of
+requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from alimark import AliMark, Key
+from alimark.bench.data import MANUAL, load
+from alimark.bench.models import secret
+from alimark.embedding.base import Embedder
+from alimark.embedding.loading import load_embedder
+from alimark.generation.api import Ending, GenerationSettings, Scheduler, Session
+from alimark.llm import load_llm
+from alimark.llm.base import LLM, Request, Sampling, count_tokens
+from alimark.schemes.registry import rule_for
+from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.text.splitting import splitter
+
+MOST_REQUESTS = 60
+SEED = 23
+
+
+class Fetcher:
+    """Fetches texts in pieces, all of them side by side."""
+
+    def __init__(self, llm: LLM, embedder: Embedder, sentences: int, candidates: int) -> None:
+        self.llm, self.embedder, self.sentences, self.candidates = llm, embedder, sentences, candidates
+        self.cutter = splitter()
+
+    def _session(self, prompt: str, key: Key, piece: str, seed: int) -> Session:
+        size = int(piece[:-1]) if piece != "whole" else self.sentences
+        tokens = size if piece.endswith("t") else None
+        read = count_tokens(self.llm, Request(prompt.rstrip(), 1, 0)) if tokens else 0
+
+        def count(text: str) -> int:
+            return count_tokens(self.llm, Request(f"{prompt.rstrip()} {text}".rstrip(" \t"), 1, 0)) - read
+
+        settings = GenerationSettings(self.sentences if tokens else size, self.candidates, Sampling())
+        return Session(prompt, key, settings, rule=rule_for, seed=seed, ending=Ending((), tokens, count))
+
+    def _finished(self, text: str) -> bool:
+        spans = self.cutter.spans(text)
+        return len(spans) > self.sentences or (len(spans) == self.sentences and text.rstrip()[-1:] in '.!?"')
+
+    def fetch(self, prompts: Sequence[str], keys: Sequence[Key], piece: str, related: bool) -> tuple[list[str], float]:
+        """The texts, cut to the number of sentences, and the mean number of requests."""
+        texts, requests = [""] * len(prompts), 0
+        for number in range(MOST_REQUESTS):
+            left = [i for i, text in enumerate(texts) if not self._finished(text)]
+            if not left:
+                break
+            sessions = []
+            for i in left:
+                own = prompts[i] if related else prompts[(i + number + 1) % len(prompts)]
+                prompt = f"{own} {texts[i]}".strip() if related else own
+                sessions.append((i, self._session(prompt, keys[i], piece, 1000 * i + number)))
+            requests += len(sessions)
+            with Scheduler(self.llm, self.embedder, batch=len(sessions)) as scheduler:
+                for i, generation in scheduler.run(iter(sessions)):
+                    if isinstance(generation, Exception):
+                        raise generation
+                    texts[i] = f"{texts[i]} {generation.text}".strip()
+        return [self._cut(text) for text in texts], requests / len(prompts)
+
+    def _cut(self, text: str) -> str:
+        spans = self.cutter.spans(text)
+        return text[: spans[min(len(spans), self.sentences) - 1][1]] if spans else text
+
+
+def shares(texts: Sequence[str], keys: Sequence[Key], embedder: Embedder) -> str:
+    marks = (AliMark(key, embedder=embedder) for key in keys)
+    p = np.array([mark.detect(text, draws=199).p_value for mark, text in zip(marks, texts, strict=True)])
+    return f"{100 * np.mean(p <= 0.01):.0f} / {100 * np.mean(p <= 0.05):.0f}"
+
+
+def models(name: str, device: str | None) -> tuple[LLM, Embedder]:
+    if name == "stand-in":
+        return StandInLLM(), StandInEmbedder()
+    if device:
+        return load_llm(name, device=device), load_embedder("all-MiniLM-L6-v2", backend="torch", device=device)
+    return load_llm(name), load_embedder("all-MiniLM-L6-v2")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--llm", default="smollm2-135m")
+    parser.add_argument("--device", help="cuda: the models on the GPU")
+    parser.add_argument("--data", default=MANUAL, help="a data set of the bench, whose prompts are used")
+    parser.add_argument("--texts", type=int, default=12)
+    parser.add_argument("--skip", type=int, default=0, help="prompts left out")
+    parser.add_argument("--sentences", type=int, default=12)
+    parser.add_argument("--candidates", type=int, default=16)
+    parser.add_argument("--pieces", nargs="+", default=["whole", "1s", "2s", "3s", "4s", "25t", "50t", "100t"])
+    parser.add_argument("--starts", nargs="+", default=["conversation", "text"])
+    parser.add_argument("--unrelated", action=argparse.BooleanOptionalAction, default=True)
+    args = parser.parse_args()
+    llm, embedder = models(args.llm, args.device)
+    prompts = [item.prompt for item in load(args.data, 4, most=args.texts, skip=args.skip).items]
+    fetcher = Fetcher(llm, embedder, args.sentences, args.candidates)
+    print(
+        "| keys | a request gives | as one conversation | requests | as unrelated prompts | seconds |\n"
+        + "| --- " * 6
+        + "|"
+    )
+    for starts in args.starts:
+        keys = [Key.generate(secret=secret(SEED, prompt), embedder=embedder, starts=starts) for prompt in prompts]
+        for piece in args.pieces:
+            started = time.perf_counter()
+            texts, requests = fetcher.fetch(prompts, keys, piece, related=True)
+            together, apart = shares(texts, keys, embedder), ""
+            if args.unrelated and piece != "whole":
+                apart = shares(fetcher.fetch(prompts, keys, piece, related=False)[0], keys, embedder)
+            took = time.perf_counter() - started
+            print(f"| {starts} | {piece} | {together} | {requests:.1f} | {apart} | {took:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""One token does not starve another, and work that nobody waits for stops, also at the engine's server."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler
+
+import httpx
+import pytest
+from services import Running, serving
+from test_upstream import completions
+
+from alimark._util.fair_queue import FairQueue, may_enter
+from alimark.detection.settings import DetectionSettings
+from alimark.errors import AlimarkError
+from alimark.llm.openai import OpenAI
+from alimark.rewriting.api import Original, RewriteSettings, rewrite_many
+from alimark.serve import checking
+from alimark.serve.checking import QueueFull
+from alimark.serve.writing import FairPool, Places
+from alimark.testing import StandInEmbedder
+from fake_server import Fake, Reply, fake
+from fixed_texts import fixed_key
+from rewriters import STORY, Rewriter
+
+__all__ = ["fake"]  # a fixture, used by name
+
+
+def test_owners_take_turns() -> None:
+    fair: FairQueue[str] = FairQueue(lambda item: item[0])
+    for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
+        fair.put(item)
+    assert (len(fair), fair.empty()) == (6, False)
+    assert [fair.get() for _ in range(6)] == ["a1", "b1", "c1", "a2", "b2", "a3"]
+    with pytest.raises(queue.Empty):
+        fair.get_nowait()
+
+
+def test_a_newcomer_gets_its_share_of_a_full_queue() -> None:
+    places, futures = Places(4), []
+
+    def begin() -> list[Future[int]]:
+        futures.append(Future[int]())
+        return futures[-1:]
+
+    for _ in range(4):
+        places.start("greedy", 1, begin)
+    with pytest.raises(QueueFull):
+        places.start("greedy", 1, begin)
+    for _ in range(2):
+        places.start("other", 1, begin)
+    with pytest.raises(QueueFull):
+        places.start("other", 1, begin)
+    for future in futures:
+        future.set_result(1)
+    assert places.taken == 0
+    assert may_enter({}, "a", 4, 4)
+    assert not may_enter({}, "a", 5, 4)
+
+
+def test_the_work_of_one_token_leaves_a_thread_to_others() -> None:
+    pool, gate = FairPool(3, "test", 2), threading.Event()
+    slow = [pool.submit("greedy", gate.wait) for _ in range(8)]
+    assert pool.submit("other", lambda: 7).result(5) == 7
+    assert not any(future.done() for future in slow)
+    assert slow[7].cancel()  # it waits
+    assert slow[0].cancel()  # it is under way
+    gate.set()
+    assert all(future.result(5) for future in slow[1:7])
+    pool.close()
+
+
+def test_long_texts_of_one_token_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[str] = []
+
+    def answer(prepared: checking._PreparedCheck, batch: checking._Batch) -> checking.Answer:
+        time.sleep(0.05)
+        answered.append(prepared.check.owner)
+        return []
+
+    monkeypatch.setattr(checking, "_answer", answer)
+    checker = checking.Checker(lambda _: StandInEmbedder(), max_waiting=64)
+    key = fixed_key(1)
+    long = [checking.Check(f"{n}. {STORY}", (key,), DetectionSettings(), owner="greedy") for n in range(40)]
+    futures = checker.submit(long)
+    time.sleep(0.2)
+    [other] = checker.submit([checking.Check(STORY, (key,), DetectionSettings(), owner="other")])
+    other.result(5)
+    assert answered.index("other") < 15, "it did not wait for the texts that were embedded before"
+    checker.close()
+    assert all(future.done() for future in futures)
+
+
+def test_a_rewriting_that_nobody_waits_for_asks_no_more() -> None:
+    llm, key = Rewriter(), fixed_key(1)
+    calls = 0
+
+    def unwanted() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 3
+
+    original = Original(STORY, 1, unwanted=unwanted)
+    [(_, result)] = rewrite_many([original], key, StandInEmbedder(), llm, RewriteSettings(8))
+    assert isinstance(result, AlimarkError)
+
+
+class Hanging:
+    """Makes a fake server accept requests and not answer them, until it is told to."""
+
+    def __init__(self) -> None:
+        self.over, self.open = threading.Event(), 0
+
+    def __call__(self, handler: BaseHTTPRequestHandler) -> None:
+        self.open += 1
+        handler.connection.settimeout(0.05)
+        while not self.over.is_set():
+            try:
+                if handler.connection.recv(1) == b"":
+                    break  # the client has closed the connection
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        self.open -= 1
+
+
+@pytest.fixture
+def running(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    upstream = OpenAI(fake.url, "m", dialect="openai", backoff=0.0, retries=0, concurrency=2)
+    with serving(
+        tmp_path_factory.mktemp("serve"), writer=upstream, candidates=4, timeout=2.0, rewrite_llm="stand-in"
+    ) as service:
+        yield service
+
+
+def ask(client: httpx.Client, path: str) -> httpx.Response:
+    body = {"input": STORY} if path == "/v1/rewrite" else {"prompt": "So.", "sentences": 1}
+    return client.post(path, json=body)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/rewrite"])
+def test_after_a_hung_server_recovers_the_next_request_succeeds(fake: Fake, running: Running, path: str) -> None:
+    hanging = Hanging()
+    fake.raw = hanging
+    with running.client("generate") as client:
+        with ThreadPoolExecutor(3) as clients:
+            answers = list(clients.map(lambda _: ask(client, path), range(3)))
+        assert {answer.status_code for answer in answers} == {504}
+        until = time.monotonic() + 5
+        while hanging.open and time.monotonic() < until:
+            time.sleep(0.02)
+        assert hanging.open == 0, "the connections to the server were closed"
+        fake.raw, fake.answer = None, completions
+        assert ask(client, "/v1/completions").status_code == 200
+
+
+def test_no_error_tells_the_address_of_the_server(fake: Fake, running: Running) -> None:
+    address = fake.url.split("//")[1].split("/")[0]
+    replies = [
+        Reply({"error": f"overloaded at {address}"}, 500), Reply({"error": "no"}, 401), Reply({}, 302),
+        Reply({"error": "bad"}, 400), Reply(b"{", announced=9999),
+    ]  # fmt: skip
+    with running.client("generate") as client:
+        for reply in replies:
+            fake.answer = lambda seen, reply=reply: reply  # type: ignore[misc]
+            for path in ("/v1/completions", "/v1/rewrite"):
+                answer = ask(client, path)
+                assert answer.status_code in (502, 504)
+                assert address not in answer.text
+            streamed = client.post("/v1/completions", json={"prompt": "So.", "stream": True})
+            assert address not in streamed.text
+            assert '"error"' in streamed.text

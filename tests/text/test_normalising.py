@@ -1,0 +1,141 @@
+"""Normalisation: what is changed, what is left alone, and that it is idempotent and linear."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alimark.text.normalising import KINDS, normalise, statements
+
+PLAIN = "The lamp went out at nine. Nobody saw the keeper, and the boats stayed in the harbour."
+
+HUMAN = (
+    PLAIN,
+    "Dr. J. R. Miller of the U.S. team said, “We don’t know… yet.” It cost $3.50 (about £3) at 5 p.m. on Jan. 5, 2020.",
+    "See https://example.org/a_b?c=d&e=f or write to first.last@example.com. The file main.py holds 3 * 4 * 5 lines.",
+    "She paused — for a moment – then left. “Well,” he said, ‘it’s over.’ Was it? No! He’d said so…",
+    "Élodie ate crème brûlée in Kraków; naïve façades of São Tomé, Ångström and Øresund. Đặng Văn Hùng và Nguyễn Thị Ánh.",
+    "Water is H₂O, x² + y² = z², ½ of it at 20 °C. The angle α is 3 μm wide, 5′ 10″ tall. Fish & chips; A < B and C > D.",
+    "Мама мыла раму. Он сказал, что это хорошо, и ушёл домой. Она осталась и долго смотрела в окно.",
+    "今日は天気がいいです。明日は雨が降るでしょう。それでも出かけますか？",
+    "First paragraph here.\n\nSecond one, with two blanks.  Like that.\n\n- A first item that is long enough to be prose.\n"
+    "- A second item that is long enough, too.\n\n1. Then a numbered one.\n2. And the last one.",
+    "Great job! 🎉 We all love it 😂. The family 👨‍👩‍👧 went to 🇬🇧 and came home ❤️.",
+)
+
+
+@pytest.mark.parametrize("text", HUMAN)
+def test_ordinary_prose_is_left_alone(text: str) -> None:
+    normalised = normalise(text)
+    assert normalised.changes == {}
+    assert normalised.text.split() == text.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (PLAIN.replace("a", "а").replace("e", "е").replace("o", "ο"), "confusable"),
+        ("".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else "\u3000" for c in PLAIN), "compatibility"),
+        ("".join(chr(0x1D41A + ord(c) - 97) if c.islower() else c for c in PLAIN), "compatibility"),
+        ("\u200b".join(PLAIN), "invisible"),
+        ("".join(c + "\U000e0041\u2060" for c in PLAIN), "invisible"),
+        (PLAIN.replace(" ", "\u200b"), "blank"),
+        (PLAIN.replace(" ", "\u3164"), "blank"),
+        ("".join(c + "\u0336" for c in PLAIN), "mark"),
+        ("".join(c + "\u0300\u0316\u0322\u0340" * c.isalpha() for c in PLAIN), "mark"),
+        (f"\u202e{PLAIN[::-1]}\u202c", "reversed"),
+        ("".join(f"&#{ord(c)};" if c.isalpha() else c for c in PLAIN), "entity"),
+        ("".join(f"&amp;amp;#x{ord(c):x};" if c.isalpha() else c for c in PLAIN), "entity"),
+        (f"<p class='a'>{PLAIN.replace('lamp', '<b>lamp</b>')}</p><script>let x = 1;</script>", "tag"),
+        (f"```text\n{PLAIN}\n```", "fence"),
+        (f"```\n{PLAIN}", "fence"),
+        (PLAIN.replace("lamp", "**lamp**").replace("keeper", "[keeper](http://x.org)"), "markdown"),
+        ("> " + PLAIN.replace("Nobody", "\n> Nobody"), "quotation mark"),
+        (PLAIN.replace(". ", "."), "missing blank"),
+        ("   ".join(" ".join(word) for word in PLAIN.split()), "spaced letters"),
+        (" ".join("-".join(word) for word in PLAIN.split()), "spaced letters"),
+        (PLAIN.replace(" ", "_"), "spaced letters"),
+        (PLAIN.replace("harbour", "har-\nbour"), "hyphen"),
+        (PLAIN.replace("stayed ", "stayed\n\n"), "broken line"),
+        (PLAIN.replace(" ", "\n\n"), "broken line"),
+        (PLAIN.replace("nine.", "nine [3, 7].").replace("boats", "boats (Smith et al., 2020)"), "citation"),
+        (PLAIN.replace(". N", " 🙂 N"), "stop"),
+    ],
+)
+def test_each_disguise_is_taken_off_and_counted(text: str, kind: str) -> None:
+    normalised = normalise(text)
+    assert " ".join(normalised.text.split()) == PLAIN
+    assert normalised.changes[kind] > 0
+    assert list(normalised.changes) == [name for name in KINDS if name in normalised.changes]
+    assert normalise(normalised.text).changes == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("➤ One lamp burned.\n➤ Two went out.", ["- One lamp burned.", "- Two went out."]),
+        ("(1) One lamp burned. (2) Two went out.", ["- One lamp burned. Two went out."]),
+        ("Step 1: One lamp burned.\nStep 2: Two went out.", ["- One lamp burned.", "- Two went out."]),
+        ("[00:01] One lamp burned.\n[00:02] Two went out.", ["One lamp burned.", "Two went out."]),
+        ("Bob: One lamp burned.\nAnn: Two went out.\nBob: So it is.", ["One lamp burned.", "Two went out.", "So it is."]),
+        ("1\n00:01 --> 00:02\nOne lamp in\n\n2\n00:02 --> 00:03\nRome burned.", ["One lamp in", "Rome burned."]),
+        ("| 1 | One lamp burned, they said. |\n| 2 | Two went out. |", ["One lamp burned, they said.", "Two went out."]),
+    ],
+)  # fmt: skip
+def test_line_starts_are_read(text: str, expected: list[str]) -> None:
+    normalised = normalise(text).text
+    assert [line for line in normalised.split("\n") if line] == expected
+    assert "\n\n" not in normalised
+
+
+def test_code_stays_inside_its_fence() -> None:
+    text = "Here it is.\n\n```python\nfor x in range(3):\n    print(__init__, x)  # <b>\n```\n\nThat was it."
+    assert normalise(text).changes == {}
+    assert normalise(text).text == text
+
+
+def test_statements_name_what_was_done() -> None:
+    changes = normalise("Тhе lаmр wеnt оut. Nоbоdу sаw it.").changes
+    assert statements(changes) == ["10 confusable letters were read as Latin"]
+
+
+_PIECES = st.sampled_from(
+    [*"<>[]()*_`#&;|>-=~$\\.!?,:/'\" \n\tab1AZé", "<b>", "</p>", "```", "\n\n", "&amp;", "&#65;", "&lt;", "**", "$$",
+     "> ", "| ", "- ", "1. ", "[1]", "Bob: ", "12:00 ", "-->", "а", "ο", "Ａ", "𝐚", "\u200b", "\u0301", "\u202e", "\u202c",
+     "😀", "The lamp went out. ", "word", "w o r d", "\u3164", "。", "\\u0041", "%20", "def f(x):", "\r\n"]
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(_PIECES, max_size=24).map("".join))
+def test_a_second_application_changes_nothing(text: str) -> None:
+    once = normalise(text).text
+    assert normalise(once).text == once
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_is_accepted(text: str) -> None:
+    once = normalise(text).text
+    assert normalise(once).text == once
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["<", "<b", "[", "](", "*", "_", "`", "```\n", "````\n```\n", "&", "&amp;", " ", "\n", " \n", "> ", "| a | b |\n",
+     "$$\n", "\\[\n", "a.A", "a,b", "ab.cd.", "12:00", "Bob: ", "a-\nb", "a\u0301", "\u200b", "аa", "\u202e", "<!--",
+     "<script>", "T h e  ", "..."],
+)  # fmt: skip
+def test_time_is_linear(part: str) -> None:
+    def seconds(size: int) -> float:
+        text = (part * size)[:size]
+        started = time.process_time()
+        normalise(text)
+        return time.process_time() - started
+
+    least = min(seconds(4_000) for _ in range(2))
+    # Four times the size may take eight times as long on a busy machine; a quadratic pattern would take sixteen times.
+    assert min(seconds(16_000) for _ in range(3)) < 10 * max(least, 0.004)

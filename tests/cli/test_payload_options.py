@@ -17,7 +17,7 @@ def test_a_payload_is_written_and_read(run: Run, tmp_path: Path) -> None:
     record = json.loads(run("generate", *options, "-p", "A day.", "--payload", 77, "--json").out)
     assert record["payload"] == 77
     (tmp_path / "text.txt").write_text(record["text"])
-    [detection] = json.loads(run("detect", "-k", key, tmp_path / "text.txt", "--json").out)["texts"]
+    detection = json.loads(run("detect", "-k", key, tmp_path / "text.txt", "--json").out)
     assert (detection["payload"]["value"], detection["payload"]["confidence"] > 0.9) == (77, True)
     assert "payload 77, right with probability" in run("detect", "-k", key, tmp_path / "text.txt").out
     too_large = run("generate", *options, "-p", "A day.", "--payload", 256)

@@ -62,7 +62,8 @@ class PayloadCode:
     def flips(self, payload: int, runs: int) -> Blocks:
         """The bits that a payload flips in the block of each of the first `runs` runs, packed like blocks."""
         chosen = [bit for bit in range(self.bits) if payload >> bit & 1]
-        return np.bitwise_xor.reduce(self.rows(runs)[:, chosen], axis=1)
+        flips: Blocks = np.bitwise_xor.reduce(self.rows(runs)[:, chosen], axis=1)
+        return flips
 
     def flips_of_many(self, payloads: Ints, runs: int) -> Blocks:
         """`flips` of each of many payloads, (payloads, runs)."""

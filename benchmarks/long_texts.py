@@ -30,7 +30,7 @@ from alimark.text.splitting import splitter
 SEED = 3
 STEP = 20
 """Sentences between the beginnings of two long human texts. They overlap, so that less is embedded; each has its key."""
-KINDS: dict[str, dict[str, Any]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3}}
+KINDS: dict[str, dict[str, Any]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3, "text_version": 0}}
 
 
 def marked(records: Path, mark_of: dict[str, AliMark], count: int) -> Iterator[tuple[str, AliMark, list[str]]]:
@@ -76,15 +76,15 @@ def _passages(args: argparse.Namespace, marks: dict[str, AliMark], sentences: li
         start = 37 + 211 * number % (args.long - 100)
         around = sentences[: args.long]
         text = " ".join([*around[:start], *passage, *around[start:]])
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         detection = mark.detect(text, search="auto")
-        seconds = time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
         places = ", ".join(f"{place.first}-{place.last}" for place in detection.passages)
         chances = np.array(detection.sentence_chances)
         print(
             f"{kind}: 12 sentences at {start + 1}-{start + 12} of {len(detection.sentences)}: {detection.verdict()}, "
             f"p {detection.p_text}, passages {places or 'none'}, {int((chances >= 0.5).sum())} sentences with 50% or more, "
-            f"{seconds:.1f} s",
+            f"{seconds:.1f} s ({cpu:.1f} s of CPU time)",
             flush=True,
         )
 

@@ -29,8 +29,7 @@ Answer = Literal["found", "not found", "too short to tell"]
 Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]
 
 LIKELY, PERHAPS = 0.8, 0.5
-"""Probabilities of carrying the mark from which a sentence is shown in green and in yellow. In human text fewer than one
-sentence in 20 reaches the lower of the two (docs/measurements.md)."""
+"""Probabilities of carrying the mark from which a sentence is shown in green and in yellow."""
 _REASONS: dict[str, Reason] = {
     "found": "p_value_at_most_fpr",
     "not found": "p_value_above_fpr",
@@ -130,6 +129,32 @@ class Passage:
             matches[0].last - matches[0].merged + 1, matches[-1].last + 1,
             matches[0].block + 1, matches[-1].block + 1, score, p_value,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The message inside a mark: the likeliest payload, its probability, and the next likely ones.
+
+    Attributes:
+        value: The likeliest payload.
+        confidence: The probability that it is right, given that the text was marked under the key; `1 - confidence` is the
+            probability of an error.
+        bits: The number of bits of a payload.
+        likeliest: The likeliest payloads with their probabilities, likeliest first; the first is `value`.
+
+    Example:
+        >>> payload = Payload(4711, 0.98, 16, ((4711, 0.98), (17, 0.01)))
+        >>> int(payload), payload.confidence
+        (4711, 0.98)
+    """
+
+    value: int
+    confidence: float
+    bits: int
+    likeliest: tuple[tuple[int, float], ...]
+
+    def __int__(self) -> int:
+        return self.value
 
 
 def aligned_steps(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
@@ -368,6 +393,8 @@ class AlignedDetection(Detection):
     """Bits of whole sentences that rounding on another backend might flip."""
     offsets: int = 1
     """The number of blocks that the text may begin with; the p-value pays for the search over them."""
+    payload: Payload | None = None
+    """The payload of the text, where the key has payloads and the p-value is at most the settings' `passage_fpr`."""
     normalised: dict[str, int] = field(default_factory=dict)
     """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
     reading: Reading = "as it stands"
@@ -427,12 +454,16 @@ class AlignedDetection(Detection):
     def to_dict(self) -> JsonObject:
         content = asdict(replace(self, compute_chances=None))
         del content["sentences_needed"], content["compute_chances"]
+        if self.payload is None:
+            del content["payload"]  # keys without payloads keep the fields that they always had
         content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
         return content
 
     def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
+        if self.payload:
+            content["payload"] = {"value": self.payload.value, "confidence": self.payload.confidence}
         if self.normalised or self.readings > 1:
             content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
         if self.passages:
@@ -448,7 +479,9 @@ class AlignedDetection(Detection):
 
     def _repeated(self, tests: int) -> Self:
         passages = tuple(replace(passage, p_value=min(1.0, tests * passage.p_value)) for passage in self.passages)
-        return replace(super()._repeated(tests), passages=passages)
+        result = replace(super()._repeated(tests), passages=passages)
+        # A payload is reported only where the mark is found.
+        return result if result.p_value <= self.settings.passage_fpr else replace(result, payload=None)
 
     def of_searches(self, searches: tuple[str, ...], settings: DetectionSettings) -> Self:
         """The same result as the best of several searches of the text, for all of which the p-value pays."""

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench fuzz null-tables clean
+.PHONY: demo test lint docs bench fuzz null-tables dist lowest clean
 
 demo: $(VENV)/.demo
 	$(BIN)/alimark demo
@@ -13,11 +13,15 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks tools
-	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check src tests benchmarks tools examples
+	$(BIN)/ruff format --check src tests benchmarks tools examples
 	$(BIN)/mypy
 	for file in tests/*/conftest.py; do $(BIN)/mypy $$file || exit 1; done
 	$(BIN)/lint-imports
+
+# The site is docs/_build/html/index.html. A warning is an error: a broken link, a page in no menu, a docstring that cannot be shown.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going --builder html docs docs/_build/html
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/alignment.py
@@ -32,6 +36,20 @@ fuzz: $(VENV)/.dev
 null-tables: $(VENV)/.dev
 	$(BIN)/python tools/null_tables.py --write --figure docs/null.png
 
+# Wheel and sdist. The times in them are that of the last commit, so that the same commit gives the same bytes.
+dist: $(VENV)/.dev
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+	cd dist && sha256sum *
+
+# The tests of detection, keys and texts with the lowest versions that pyproject.toml allows, in an environment of their own.
+LOWEST ?= .venv-lowest
+lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) tools/lowest_versions.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/constraints.txt -e . pytest hypothesis
+	$(LOWEST)/bin/python -m pytest -m "not weights and not slow" tests/keys tests/text tests/detection tests/golden tests/_util
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -44,5 +62,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[llama-cpp,transformers,openai,sentence-transformers,plot,bench,splitters,translate,words,documents,serve,postgres,ray,dev]'
 	touch $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[serve,docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) docs/_build docs/reference/cli.md docs/reference/http.md build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

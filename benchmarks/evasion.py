@@ -276,6 +276,13 @@ def take_records(options: argparse.Namespace, embedder: Embedder) -> None:
                 path = options.output / f"{kind}-{counts[kind]}.json"
                 write_whole(path, json.dumps({"text": record["text"], "secret": marked.secret.hex()}).encode())
                 counts[kind] += 1
+    for kind in options.kinds:
+        if counts[kind] < options.texts:
+            raise SystemExit(
+                f"{options.records} holds {counts[kind]} {kind} texts of {options.sentences} sentences and "
+                f"{options.candidates} candidates under this seed; ask for fewer (--texts), or for others (--sentences, "
+                "--candidates, --seed)"
+            )
 
 
 PROMPTS = (
@@ -350,7 +357,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder for texts and results")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--texts", type=int, default=20, help="texts of each kind")
-    parser.add_argument("--sentences", type=int, default=16)
+    parser.add_argument("--sentences", type=int, default=12)
     parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--llm", default="smollm2-135m")
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")

@@ -49,7 +49,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     """Installs a package with entry points, as pip would, for one test: `install(package, source, group={name: target})`."""
     for registry in (
         alimark.attacks.ATTACKS, alimark.embedding.loading.EMBEDDERS, alimark.llm.ENGINES,
-        alimark.parameters._REGISTRY, alimark.schemes.registry._REGISTRY, alimark.text.splitting.SPLITTERS,
+        alimark.parameters._REGISTRY, alimark.schemes.registry.SCHEMES, alimark.text.splitting.SPLITTERS,
     ):  # fmt: skip
         monkeypatch.setattr(registry, "_objects", dict(registry._objects))
         monkeypatch.setattr(registry, "_entry_points", None)  # so that the value read before comes back after the test

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -13,6 +14,28 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
+Product = TypeVar("Product")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """An entry of a registry, as `alimark plugins list` shows it.
+
+    Attributes:
+        kind: What it is, such as "attack".
+        name: The name by which it is asked for.
+        package: The installed package that adds it, "alimark" for built-in objects.
+        version: The version of that package, "" for built-in objects.
+        target: The object, as "module:attribute".
+        problem: Why it cannot be used, "" where it can.
+    """
+
+    kind: str
+    name: str
+    package: str
+    version: str
+    target: str
+    problem: str = ""
 
 
 class Registry(Generic[T]):
@@ -20,13 +43,15 @@ class Registry(Generic[T]):
 
     Built-in objects are given as "module:attribute". Installed packages add more by entry points of the group `group`. These
     are read only when a name is not built in or when all names are listed, since reading them takes time; so no package can
-    replace a built-in object.
+    replace a built-in object. Errors about the object of a package name the package.
 
     Args:
         kind: What the objects are, for messages, such as "splitter".
         group: The entry-point group, such as "alimark.splitters".
         built_in: Names and where their objects are.
         error: The exception class that is raised.
+        flaw: Says what is wrong with an object that a package adds, or returns "" where nothing is. By default every object
+            that can be called is accepted.
 
     Example:
         >>> numbers = Registry("number", "example.numbers", {"pi": "math:pi"})
@@ -41,31 +66,45 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self, kind: str, group: str, built_in: Mapping[str, str], *, error: type[AlimarkError] = AlimarkError
+        self,
+        kind: str,
+        group: str,
+        built_in: Mapping[str, str],
+        *,
+        error: type[AlimarkError] = AlimarkError,
+        flaw: Callable[[object], str] | None = None,
     ) -> None:
         self.kind, self.group, self._error = kind, group, error
+        self._flaw = flaw or _not_callable
         self._built_in = dict(built_in)
         self._objects: dict[str, T] = {}
 
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
         """The entry points of all installed packages by name; raises an error where two packages use the same name."""
-        from importlib import metadata  # takes long to import, and is not needed for built-in objects
-
         entries: dict[str, EntryPoint] = {}
-        for entry in metadata.entry_points(group=self.group):
-            known = entries.get(entry.name)
-            # A package that is found twice on the path, as with an editable install, names the same object twice.
-            if known is not None and known.value == entry.value:
-                continue
-            if known is not None or entry.name in self._built_in:
-                other = "alimark itself" if known is None else f"the package {_package(known)}"
-                raise self._error(
-                    f"two objects are registered as {self.kind} {entry.name!r}: one by the package {_package(entry)} and "
-                    f"one by {other}; uninstall one of them"
-                )
+        for entry in self._installed():
+            if conflict := self._conflict(entry, entries.get(entry.name)):
+                raise self._error(conflict)
             entries[entry.name] = entry
         return entries
+
+    def _installed(self) -> list[EntryPoint]:
+        """The entry points of all installed packages, in the order of the import path."""
+        from importlib import metadata  # takes long to import, and is not needed for built-in objects
+
+        # A package that is found twice on the path, as with an editable install, names the same object twice.
+        distinct = {(entry.name, entry.value): entry for entry in reversed(metadata.entry_points(group=self.group))}
+        return list(reversed(distinct.values()))
+
+    def _conflict(self, entry: EntryPoint, known: EntryPoint | None) -> str:
+        if known is None and entry.name not in self._built_in:
+            return ""
+        other = "alimark itself" if known is None else f"the package {_package(known)}"
+        return (
+            f"two objects are registered as {self.kind} {entry.name!r}: one by the package {_package(entry)} and "
+            f"one by {other}; uninstall one of them"
+        )
 
     def names(self) -> tuple[str, ...]:
         """All names: those built in, those of installed packages, and those registered by the program."""
@@ -102,6 +141,68 @@ class Registry(Generic[T]):
         self._objects[name] = item
         return item
 
+    def make(self, name: str, build: Callable[[T], Product], attributes: Sequence[str] = ()) -> Product:
+        """Builds something with the object of a name, such as an embedder with the function that returns one.
+
+        Args:
+            name: The name of the object.
+            build: Is called with the object.
+            attributes: The attributes that the product of a package's object must have.
+
+        Returns:
+            What `build` returned.
+
+        Raises:
+            AlimarkError: No object has the name, or the object of a package failed or built something else; the message
+                names the package.
+        """
+        item = self.get(name)
+        if name in self._built_in or name not in self._entry_points:
+            return build(item)
+        try:
+            product = build(item)
+        except AlimarkError:
+            raise
+        except Exception as error:  # whatever a foreign function raises
+            raise self._error(
+                f"the {self.kind} {name!r} of {self.origin(name)} failed ({type(error).__name__}: {error}); report this to "
+                "the authors of the package, or uninstall it"
+            ) from error
+        if missing := [attribute for attribute in attributes if not hasattr(product, attribute)]:
+            raise self._error(
+                f"the {self.kind} {name!r} of {self.origin(name)} cannot be used: it returned an object of the type "
+                f"{type(product).__name__}, which has no {', '.join(missing)}; report this to the authors of the package"
+            )
+        return product
+
+    def origin(self, name: str) -> str:
+        """Where the object of a name comes from, for messages: a package with its version, alimark, or the program."""
+        if name in self._built_in:
+            return "alimark itself"
+        entry = self._entry_points.get(name)
+        return f"the package {_package(entry)}" if entry is not None else "this program"
+
+    def plugins(self, *, built_in: bool = False) -> list[Plugin]:
+        """Every object that installed packages add, loaded to see whether it can be used.
+
+        Args:
+            built_in: Whether the objects of alimark itself are listed first; they are not loaded.
+        """
+        plugins = [Plugin(self.kind, name, "alimark", "", target) for name, target in self._built_in.items()]
+        seen: dict[str, EntryPoint] = {}
+        rows = []
+        for entry in self._installed():
+            problem = self._conflict(entry, seen.get(entry.name))
+            if not problem:
+                try:
+                    self._loaded(entry)
+                except AlimarkError as error:
+                    problem = str(error)
+            seen.setdefault(entry.name, entry)
+            name, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else ("", "")
+            rows.append(Plugin(self.kind, entry.name, name, version, entry.value, problem))
+        return [*(plugins if built_in else []), *sorted(rows, key=lambda row: (row.name, row.package))]
+
     def _loaded(self, entry: EntryPoint) -> T:
         try:
             item: T = entry.load()
@@ -110,8 +211,17 @@ class Registry(Generic[T]):
                 f"the {self.kind} {entry.name!r} of the package {_package(entry)} cannot be loaded ({entry.value}: "
                 f"{type(error).__name__}: {error}); install a working version of the package, or uninstall it"
             ) from error
+        if flaw := self._flaw(item):
+            raise self._error(
+                f"the {self.kind} {entry.name!r} of the package {_package(entry)} cannot be used: {entry.value} {flaw}; "
+                "report this to the authors of the package (docs/plugins.md says what they need)"
+            )
         return item
 
 
+def _not_callable(item: object) -> str:
+    return "" if callable(item) else f"is not a function but of the type {type(item).__name__}"
+
+
 def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.value
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value

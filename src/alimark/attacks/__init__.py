@@ -14,6 +14,12 @@ from alimark.errors import AttackError
 
 __all__ = ["Attack", "Attacked", "SettingValue", "Target", "attack_class", "load_attack", "names", "seed_for"]
 
+
+def _flaw(item: object) -> str:
+    is_attack = isinstance(item, type) and issubclass(item, Attack)
+    return "" if is_attack else "is not a subclass of alimark.attacks.Attack"
+
+
 ATTACKS: Registry[type[Attack]] = Registry(
     "attack",
     "alimark.attacks",
@@ -36,6 +42,7 @@ ATTACKS: Registry[type[Attack]] = Registry(
         "gpt-3.5": "alimark.attacks.chat:GPT35Turbo",
     },
     error=AttackError,
+    flaw=_flaw,
 )
 """Attack classes by name. Packages add more by entry points of the group `alimark.attacks`."""
 

@@ -292,11 +292,40 @@ class Variant:
     recipe: Recipe
 
 
+_FOLDERS = (Path(__file__).parent / "recipes", Path(__file__).parents[3] / "recipes")
+"""Where named recipes are: in an installed package, and in the repository."""
+
+
+def find_recipe(name: Path) -> Path:
+    """The file of a recipe.
+
+    Args:
+        name: The path of a TOML file, or the name of a recipe that comes with alimark, such as `paper/main-opt`.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        AlimarkError: There is neither such a file nor a recipe of that name.
+    """
+    if name.suffix == ".toml" or name.is_file():
+        return name
+    folder = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
+    known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+    known = {name: path for name, path in known.items() if path.parent.name != "profiles"}
+    if name.as_posix() not in known:
+        raise AlimarkError(
+            f"{name} is neither a file nor the name of a recipe; known: {', '.join(known)}. The path of a recipe of your own "
+            "ends in .toml."
+        )
+    return known[name.as_posix()]
+
+
 def load(path: Path, overrides: Sequence[str] = (), profiles: Sequence[str] = ()) -> Recipe:
     """Read and check a recipe file.
 
     Args:
-        path: The recipe.
+        path: The recipe: a file, or a name as for `find_recipe`.
         overrides: `path=value`; a value that is not TOML is taken as a string.
         profiles: Profiles, applied in order before the overrides: the name of a file in the folder `profiles` beside the
             recipe, without `.toml`, or the path of a file.
@@ -304,6 +333,7 @@ def load(path: Path, overrides: Sequence[str] = (), profiles: Sequence[str] = ()
     Raises:
         AlimarkError: A file cannot be read, or the recipe cannot be used.
     """
+    path = find_recipe(path)
     content = _read(path)
     for profile in profiles:
         content = _profiled(content, _read(_profile_path(path, profile)), profile)

@@ -24,7 +24,9 @@ _FOLDER = Path("bench")
 _MAX_FAULTS = 5
 """Faults that are printed; more are only recorded."""
 
-RecipeFile = Annotated[Path, typer.Argument(help="A recipe, such as recipes/smoke.toml.")]
+RecipeFile = Annotated[
+    Path, typer.Argument(help="A TOML file, or the name of a recipe that comes with alimark, such as smoke.")
+]
 Output = Annotated[
     Path, typer.Option("--output", "-o", help="Folder of records and results; several recipes may share it.")
 ]
@@ -74,9 +76,9 @@ def run(
     continued, and a record that another recipe wrote is used again. Before the
     first text, all that is left to do is checked: models, libraries, data.
 
-        alimark bench run recipes/smoke.toml
-        alimark bench run recipes/paper/main-opt.toml --dry-run
-        alimark bench run recipes/paper/main-opt.toml --profile local --set data.texts=20 -o work
+        alimark bench run smoke
+        alimark bench run paper/main-opt --dry-run
+        alimark bench run paper/main-opt --profile local --set data.texts=20 -o work
         alimark bench report work
     """  # fmt: skip
     from alimark.bench import recipe as recipes

@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from alimark._util.deprecation import deprecation_message
 from alimark.cli import (
     attack,
     audit,
@@ -20,6 +21,7 @@ from alimark.cli import (
     generate,
     keygen,
     models,
+    plugins,
     rewrite,
     serve,
     verify,
@@ -57,6 +59,7 @@ app.command("fit")(fit.fit)
 app.command("calibrate")(calibrate.calibrate)
 app.command("demo")(demo.demo)
 app.add_typer(models.app, name="models")
+app.add_typer(plugins.app, name="plugins")
 app.add_typer(bench.app, name="bench")
 app.add_typer(serve.app, name="serve")
 
@@ -113,9 +116,10 @@ def _without_deprecated(words: list[str]) -> list[str]:
     batch = any(word.partition("=")[0] in ("--input", "--output") for word in words)
     if words[:1] != ["detect"] or not batch:
         return words
-    sys.stderr.write(
-        "note: `alimark detect --input` is deprecated; use `alimark audit`, which takes the same options\n"
+    message = deprecation_message(
+        "`alimark detect --input`", instead="`alimark audit`, which takes the same options", removed_in="0.3"
     )
+    sys.stderr.write(f"note: {message}\n")
     return ["audit", *words[1:]]
 
 

@@ -59,7 +59,7 @@ def load_embedder(
     """
     base, prefix = split_prefix(name)
     if _registered(base):
-        registered = EMBEDDERS.get(base)()
+        registered = EMBEDDERS.make(base, lambda load: load(), attributes=("name", "dimension", "fingerprint", "embed"))
         return PrefixedEmbedder(registered, prefix) if prefix else registered
     if backend not in ("auto", "onnx", "torch"):
         raise ValueError(f"backend must be auto, onnx or torch, not {backend!r}")

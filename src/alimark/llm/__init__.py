@@ -72,8 +72,11 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Unpack[LLMOptions]) -
     """
     engine, colon, model = str(name).partition(":")
     if _registered(engine, bool(colon)):
-        adapter = ENGINES.get(engine)
-        return adapter(model, **options) if colon else adapter(**options)
+        return ENGINES.make(
+            engine,
+            lambda adapter: adapter(model, **options) if colon else adapter(**options),
+            attributes=("name", "draw"),
+        )
     return _from_files("", str(name), {**options})
 
 

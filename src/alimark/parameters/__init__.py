@@ -11,7 +11,16 @@ from alimark._util.registry import Registry
 from alimark.errors import KeyFileError
 from alimark.parameters.base import SchemeParameters
 
-__all__ = ["SchemeParameters", "known_schemes", "parameters_class"]
+__all__ = ["SchemeParameters", "known_schemes", "parameters_class", "scheme_flaw"]
+
+
+def scheme_flaw(item: object) -> str:
+    """Says what is wrong with the watermark class of a package, as far as its parameters go; "" where nothing is."""
+    specification = getattr(item, "Parameters", None)
+    if isinstance(specification, type) and issubclass(specification, SchemeParameters):
+        return ""
+    return "needs an attribute `Parameters`, a subclass of alimark.parameters.SchemeParameters"
+
 
 _REGISTRY: Registry[type] = Registry(
     "scheme",
@@ -30,6 +39,7 @@ _REGISTRY: Registry[type] = Registry(
         "postmark": "alimark.parameters.postmark:PostMarkParameters",
     },
     error=KeyFileError,
+    flaw=scheme_flaw,
 )
 
 
@@ -57,12 +67,6 @@ def parameters_class(scheme: str) -> type[SchemeParameters]:
     if scheme not in _REGISTRY:
         raise KeyFileError(f"scheme {scheme!r} is not known to this release; known: {', '.join(known_schemes())}")
     entry = _REGISTRY.get(scheme)
-    specification = getattr(
-        entry, "Parameters", entry
-    )  # a built-in parameter class, or the watermark class of a package
-    if not (isinstance(specification, type) and issubclass(specification, SchemeParameters)):
-        raise KeyFileError(
-            f"the scheme {scheme!r} cannot be used: the class of its package needs an attribute `Parameters`, a subclass of "
-            "alimark.parameters.SchemeParameters"
-        )
+    # A built-in parameter class, or the watermark class of a package.
+    specification: type[SchemeParameters] = getattr(entry, "Parameters", entry)
     return specification

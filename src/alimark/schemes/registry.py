@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from alimark._util.registry import Registry
 from alimark.errors import KeyFileError
-from alimark.parameters import known_schemes, parameters_class
+from alimark.parameters import known_schemes, parameters_class, scheme_flaw
 
 if TYPE_CHECKING:
     from alimark.generation.origin import TextOrigin
@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from alimark.keys.key import Key
     from alimark.schemes.watermark import Watermark
 
-_REGISTRY: Registry[type[Watermark]] = Registry(
+_METHODS = ("generate_many", "detect_batch", "asks_llm")
+"""Methods that every watermark class has; a class that lacks them is none."""
+
+
+def _flaw(item: object) -> str:
+    missing = [method for method in _METHODS if not hasattr(item, method)]
+    return scheme_flaw(item) or (f"is not a watermark class: it has no {', '.join(missing)}" if missing else "")
+
+
+SCHEMES: Registry[type[Watermark]] = Registry(
     "scheme",
     "alimark.schemes",
     {
@@ -36,7 +45,9 @@ _REGISTRY: Registry[type[Watermark]] = Registry(
         "postmark": "alimark.schemes.postmark:PostMark",
     },
     error=KeyFileError,
+    flaw=_flaw,
 )
+"""Watermark classes by name. Packages add more by entry points of the group `alimark.schemes`."""
 
 
 def names() -> tuple[str, ...]:
@@ -47,7 +58,7 @@ def names() -> tuple[str, ...]:
 def scheme(name: str) -> type[Watermark]:
     """The watermark class of a scheme; raises KeyFileError if there is no such scheme."""
     parameters_class(name)  # its error messages are more specific
-    return _REGISTRY.get(name)
+    return SCHEMES.get(name)
 
 
 def aligns(name: str) -> bool:

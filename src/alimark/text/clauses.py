@@ -196,7 +196,12 @@ def _cuts(probabilities: Sequence[float]) -> list[int]:
     cuts: list[int] = []
     last = -1
     for gap, probability in enumerate(probabilities):
-        if probability >= _LEAST_PROBABILITY and 3 * probability >= max(probabilities[max(0, gap - 2) : gap + 3]):
+        is_new = gap - last > 2 or last < 0 or probability > probabilities[last]
+        if (
+            is_new
+            and probability >= _LEAST_PROBABILITY
+            and 3 * probability >= max(probabilities[max(0, gap - 2) : gap + 3])
+        ):
             cuts.append(gap)
             last = gap
         elif gap - last >= _PIECE:

@@ -217,7 +217,7 @@ def splitter(name: str = DEFAULT_SPLITTER, text_version: int = 0) -> Splitter:
     """
     if text_version not in TEXT_VERSIONS:
         raise AlimarkError(f"text version {text_version!r} is not known to this release; upgrade alimark")
-    return Splitter(name, SPLITTERS.get(name)(), text_version)
+    return Splitter(name, SPLITTERS.make(name, lambda load: load(), attributes=("__call__",)), text_version)
 
 
 class Piece(NamedTuple):

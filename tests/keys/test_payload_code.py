@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ EMBEDDER = StandInEmbedder()
 SECRET = bytes(range(32))
 
 
-def key_of(**parameters: object) -> Key:
+def key_of(**parameters: Any) -> Key:
     return Key.generate(embedder=EMBEDDER, secret=SECRET, **parameters)
 
 

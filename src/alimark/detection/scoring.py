@@ -276,7 +276,8 @@ class SoftPayload(Soft):
 
     def likelihoods(self, signals: Signals, blocks: Packed) -> Floats:
         """The log-likelihood ratio of a text under each of some keys with known payloads: `blocks` include the payloads."""
-        return score_table(Soft(self.version, self.restructure, self.first_blocks), [signals], blocks)[0]
+        table: Floats = score_table(Soft(self.version, self.restructure, self.first_blocks), [signals], blocks)
+        return np.asarray(table[0], np.float64)
 
     def likely_payloads(
         self, signals: Signals, blocks: Packed, known: int | None = None

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench fuzz null-tables dist lowest clean
+.PHONY: demo test lint docs bench fuzz null-tables dist lowest clean
 
 demo: $(VENV)/.demo
 	$(BIN)/alimark demo
@@ -18,6 +18,10 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	for file in tests/*/conftest.py; do $(BIN)/mypy $$file || exit 1; done
 	$(BIN)/lint-imports
+
+# The site is docs/_build/html/index.html. A warning is an error: a broken link, a page in no menu, a docstring that cannot be shown.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going --builder html docs docs/_build/html
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/alignment.py
@@ -58,5 +62,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[llama-cpp,transformers,openai,sentence-transformers,plot,bench,splitters,translate,words,documents,serve,postgres,ray,dev]'
 	touch $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[serve,docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) docs/_build docs/reference/cli.md docs/reference/http.md build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

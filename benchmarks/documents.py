@@ -4,8 +4,9 @@
     python benchmarks/documents.py --marked marked --output documents
 
 Reports for each kind how many texts were found at a p-value of 0.01, and how many were read as they were written, up to white
-space; the others are listed with the first difference. Needs LibreOffice, pandoc and Chromium; documents that need a program
-which is not installed are listed as missing (Debian: apt-get install libreoffice-writer hyphen-en-us pandoc chromium).
+space; the others are listed with the first difference. A document that is in the folder is kept, so that a stopped run goes on.
+Needs LibreOffice, pandoc and Chromium; documents that need a program which is not installed are listed as missing (Debian:
+apt-get install libreoffice-writer hyphen-en-us pandoc chromium).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from alimark import AlimarkError, Key, read_document
+from alimark import AlimarkError, Embedder, Key, load_embedder, read_document
 from alimark._util.jsonl import Record, read_jsonl
 from alimark.schemes.api import load
 from alimark.text.splitting import splitter
@@ -69,11 +71,16 @@ def check(path: Path, content: Content, record: Record, keys: Path) -> Outcome:
         text = read_document(path).text
         outcome.seconds = time.perf_counter() - start
         outcome.problem = difference(content.expected, text)
-        mark = load(Key.load(keys / f"{record['key_id']}.json"))
-        outcome.p_value = mark.detect(text).p_value
+        key = Key.load(keys / f"{record['key_id']}.json")
+        outcome.p_value = load(key, embedder=_embedder(key.embedder)).detect(text).p_value
     except AlimarkError as error:
         outcome.problem = str(error)
     return outcome
+
+
+@cache
+def _embedder(name: str) -> Embedder:
+    return load_embedder(name)
 
 
 def difference(expected: str, text: str) -> str:

@@ -799,7 +799,10 @@ ENDINGS = {"pdf by LibreOffice": "pdf", "pdf by Chromium": "pdf", "docx by progr
 
 
 def make_all(texts: Sequence[Sequence[str]], folder: Path) -> tuple[dict[str, Content], dict[str, str]]:
-    """Makes a document of each maker from these texts; returns the content of each file, and why others are missing."""
+    """Makes a document of each maker from these texts; returns the content of each file, and why others are missing.
+
+    A file that exists is kept, so that a run that was stopped goes on.
+    """
     contents: dict[str, Content] = {}
     missing: dict[str, str] = {}
     for number, (entry, paragraphs) in enumerate(zip(MAKERS, texts, strict=True)):
@@ -808,6 +811,7 @@ def make_all(texts: Sequence[Sequence[str]], folder: Path) -> tuple[dict[str, Co
         if entry.tool and shutil.which(entry.tool) is None:
             missing[target.name] = f"{entry.kind}, {entry.name}: {entry.tool} is not installed"
             continue
-        entry.write(content, target)
+        if not target.exists():
+            entry.write(content, target)
         contents[target.name] = content
     return contents, missing

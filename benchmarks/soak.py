@@ -52,7 +52,7 @@ class Server:
         self.lives: list[list[tuple[int, int]]] = []
 
     def start(self) -> None:
-        words = {"candidates": 4, "rate": 0, "timeout": 30, "write_queue": 32, "database": self.database}
+        words = {"candidates": 4, "rate": 0, "write_queue": 32, "database": self.database}
         given = [f"{name}={value if name == 'database' else json.dumps(value)}" for name, value in words.items()]
         with (self.data.parent / "log").open("ab") as log:
             self.process = subprocess.Popen(

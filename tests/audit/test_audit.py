@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from alimark import Key
+from alimark._util.jsonl import JsonlWriter
 from alimark.audit.auditor import Auditor
-from alimark.audit.run import MAX_DRAWS, JsonlDocuments, audit_documents, check_rate, enough_draws
+from alimark.audit.run import MAX_DRAWS, JsonlDocuments, audit_documents, check_rate, enough_draws, finish
 from alimark.audit.summary import summarise
 from alimark.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
@@ -35,12 +36,22 @@ def test_a_rate_lies_between_0_and_1(rate: float) -> None:
 
 
 def test_the_summary_counts_what_the_file_holds(tmp_path: Path) -> None:
-    lines: list[dict[str, object]] = [{"p_value": 0.001}, {"p_value": 0.02}, {"p_value": 0.9}, {"failed": True}]
     path = tmp_path / "found.jsonl"
-    path.write_text("".join(json.dumps({"id": i, **line}) + "\n" for i, line in enumerate(lines)) + "half a li")
-    assert summarise(path, 0.01, 0.05) == {
-        "documents": 5, "failed": 2, "fpr": 0.01, "found_at_fpr": 1, "fdr": 0.05, "found_at_fdr": 2, "fdr_threshold": 0.02,
+    with JsonlWriter(path) as writer:
+        for i, p in enumerate((0.001, 0.02, 0.9)):
+            writer.write({"id": i, "verdict": "not found", "p_value": p, "key_id": "ak0"})
+        writer.write({"id": 3, "verdict": "failed", "found": False, "failed": True, "error": "no text"})
+        finish(writer, 0.05)
+    summary = dict(summarise(path, 0.01, 0.05))
+    assert summary == {
+        "documents": 4, "failed": 1, "fpr": 0.01, "found_at_fpr": 1, "fdr": 0.05, "found_at_fdr": 2, "fdr_threshold": 0.02,
+        "found_documents": [
+            {"id": "0", "p_value": 0.001, "q_value": 0.003, "key_id": "ak0"},
+            {"id": "1", "p_value": 0.02, "q_value": 0.03, "key_id": "ak0"},
+        ],
     }  # fmt: skip
+    verdicts = [(record["verdict"], record["found"]) for record in map(json.loads, path.read_text().splitlines())]
+    assert verdicts == [("found", True), ("found", True), ("not found", False), ("failed", False)]
 
 
 def test_progress_counts_documents_of_earlier_runs_as_skipped(tmp_path: Path) -> None:

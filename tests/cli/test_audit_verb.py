@@ -43,7 +43,9 @@ def test_every_document_is_answered_once(run: Run, key_file: Path, marked_file: 
     assert set(summary["time_shares"]) == {"splitting", "embedding", "alignment"}
     answers = {record["id"]: record for record in map(json.loads, output.read_text().splitlines())}
     assert answers["a"]["p_value"] < 0.01
-    assert answers["a"]["source"] == "web"
+    assert answers["a"]["input"] == {"source": "web"}
+    assert (answers["a"]["found"], answers["a"]["verdict"], answers["b"]["found"]) == (True, "found", False)
+    assert answers["a"]["q_value"] == pytest.approx(answers["a"]["p_value"] * 3)
     assert "text" not in answers["a"]
     assert answers["c"]["error"]
     assert answers["line-3"]["failed"]
@@ -145,7 +147,7 @@ def test_positional_inputs_of_every_kind(run: Run, key_file: Path, marked_file: 
     assert f"1 file of unknown kind is skipped: {letters / 'c.bin'}" in done.err
     answers = {record["id"]: record for record in map(json.loads, both.read_text().splitlines())}
     first = json.loads(output.read_text().splitlines()[0])
-    assert answers["a"] == first
+    assert answers["a"] | {"q_value": 0} == first | {"q_value": 0}
     assert answers[str(letters / "a.txt")]["p_value"] == first["p_value"]
     assert "text" not in answers[str(letters / "a.txt")]
     again = run("audit", "-k", key_file, letters, source, "-o", both, "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -13,10 +14,14 @@ import alimark
 import alimark.detection.pipeline
 import alimark.embedding.loading
 import alimark.llm
-from alimark import Key
+from alimark import AliMark, Key
 from alimark.cli.demo import HUMAN
+from alimark.cli.detections import alignment_table
 from alimark.testing import StandInEmbedder
+from alimark.text.splitting import splitter
 from commands import Run
+from fixed_texts import unmarked
+from small_documents import docx
 
 EMBEDDER = StandInEmbedder()
 
@@ -45,7 +50,7 @@ def test_the_bar_of_agreed_bits_has_at_most_16_cells(run: Run, key_file: Path, m
     bars = re.findall(r"([■·]+) (\d+)/(\d+)", done.out)
     assert len(bars) >= 8
     for bar, agreed, bits in bars:
-        assert (len(bar), int(bits)) == (min(size, 16), size)
+        assert (len(bar), int(bits)) == (min(size, 16), size)  # a pipe counts as 160 columns
         assert bar.count("■") == round(int(agreed) * len(bar) / size)
 
 
@@ -56,13 +61,32 @@ def test_not_found_is_1(run: Run, key_file: Path, marked_file: Path, tmp_path: P
     assert "sentences would be needed" in done.out
 
 
-def test_json_and_report(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
-    done = run("detect", "-k", key_file, marked_file, "--json", "--report", tmp_path / "r.json", "--draws", 300)
-    shown, report = json.loads(done.out), json.loads((tmp_path / "r.json").read_text())
-    assert shown["verdict"] == report["verdict"] == "found"
-    assert report["draws"] == 300
-    assert report["key_id"] == Key.load(key_file).id
-    assert base_secret(key_file) not in (tmp_path / "r.json").read_text() + done.out
+def test_json_and_evidence(
+    run: Run, key_file: Path, marked_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALIMARK_SIGNING_KEY", str(tmp_path / "signing-key.pem"))
+    report, human = tmp_path / "r.json", human_file(tmp_path)
+    done = run("detect", "-k", key_file, marked_file, human, "--json", "--report", report, "--draws", 300)
+    shown, evidence = json.loads(done.out), json.loads(report.read_text())
+    assert shown[0]["verdict"] == evidence["texts"][0]["result"]["verdict"] == "found"
+    assert evidence["texts"][1]["result"]["draws"] == 300
+    assert evidence["texts"][0]["result"]["key_id"] == Key.load(key_file).id
+    assert base_secret(key_file) not in report.read_text() + done.out
+    done = run("verify", report, marked_file, human, "-k", key_file)
+    assert (done.status, done.out.count("passed: "), done.err) == (0, 7, "")
+    page = tmp_path / "r.html"
+    assert run("detect", "-k", key_file, marked_file, "--report", page).status == 0
+    done = run("verify", page, marked_file)
+    assert (done.status, "not computed again" in done.err) == (0, True)
+    assert run("verify", page, human, "-k", key_file).status == 1
+    Key.generate(embedder=EMBEDDER, decision="hard").save(tmp_path / "other.json")
+    assert run("verify", page, marked_file, "-k", tmp_path / "other.json").status == 1
+    monkeypatch.setenv("ALIMARK_SIGNING_KEY", str(tmp_path / "elsewhere.pem"))
+    done = run("verify", page, marked_file)
+    assert (done.status, "--signer" in done.out) == (1, True)
+    assert run("verify", page, marked_file, "--signer", evidence["signer"]["fingerprint"]).status == 0
+    assert run("verify", page).status == 2
+    assert run("verify", marked_file, marked_file).status == 2
 
 
 def test_standard_input(key_file: Path, marked_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +112,47 @@ def test_whose_key(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) 
     assert best["key_id"] == Key.load(key_file).id
     assert best["keys_tried"] == 6
     assert len(best["next_best"]) == 2
+
+
+def test_long_texts_are_searched_for_passages_without_an_option(
+    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
+) -> None:
+    other = " ".join(unmarked(60, 3))
+    mixed = human_file(tmp_path, f"{other} {marked_file.read_text()} {other}")
+    done = run("detect", "-k", key_file, mixed)
+    assert done.status == 0
+    assert "the p-value pays for both" in done.out
+    assert re.search(r"passage: sentences 6\d to 7\d, .*, p <= 0.002\n", done.out)
+    assert run("detect", "-k", key_file, mixed, "--no-excerpt").status == 1
+
+
+def test_the_alignment_is_shown_where_the_mark_was_found_or_if_asked_for(
+    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
+) -> None:
+    human = human_file(tmp_path, " ".join(unmarked(12, 3)))
+    assert "bits agreed" not in run("detect", "-k", key_file, human).out
+    assert "bits agreed" in run("detect", "-k", key_file, human, "--alignment").out
+    assert "bits agreed" not in run("detect", "-k", key_file, marked_file, "--no-alignment").out
+
+
+def test_found_in_a_short_text_carries_a_caveat(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    short = " ".join(splitter(Key.load(key_file).splitter).units(marked_file.read_text())[:5])
+    done = run("detect", "-k", key_file, human_file(tmp_path, short))
+    assert ": found" in done.out
+    assert "reliably found from about 6 on" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_alignment_fits_the_terminal(key_file: Path, marked_file: Path, width: int) -> None:
+    from rich.console import Console
+
+    detection = AliMark(Key.load(key_file), embedder=EMBEDDER).detect(marked_file.read_text())
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(alignment_table(detection, width))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].split() == ["block", "sentence", "move", "bits", "agreed", "marked", "text"]
+    assert all(re.search(r"\d+/8 +\d+% +\S", line) for line in lines[1:13])
 
 
 def test_excerpt(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
@@ -124,7 +189,8 @@ def test_missing_files_and_contradictions(run: Run, key_file: Path, marked_file:
         ["-k", key_file, marked_file, "--restructure", "x,y"],
         ["-k", key_file, marked_file, "--fpr", "0"],
         ["-k", key_file, marked_file, "--null", "mine"],
-        ["-k", key_file, marked_file, marked_file, "--report", tmp_path / "r.json"],
+        ["-k", key_file, marked_file, "--report", tmp_path / "r.pdf"],
+        ["-k", key_file, "-", "--report", tmp_path / "r.json"],
     ):
         (tmp_path / "empty").mkdir(exist_ok=True)
         done = run("detect", *words)
@@ -181,3 +247,19 @@ def test_windows_line_ends(run: Run, key_file: Path, marked_file: Path) -> None:
     lines = marked_file.read_text().replace(". ", ".\r\n")
     marked_file.write_bytes(lines.encode())
     assert run("detect", "-k", key_file, marked_file).status == 0
+
+
+def test_documents_and_addresses(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("selectolax")
+    text = marked_file.read_text()
+    menu = "<nav>" + "<a href=x>Home and News</a> " * 9 + "</nav>"
+    (tmp_path / "page.html").write_text(f"<title>T</title>{menu}<p>{text}")
+    (tmp_path / "letter.docx").write_bytes(docx(text))
+    done = run("detect", "-k", key_file, tmp_path / "page.html", tmp_path / "letter.docx", "--json")
+    assert done.status == 0, done.err
+    p_values = [record["p_value"] for record in json.loads(done.out)]
+    [plain] = [json.loads(run("detect", "-k", key_file, marked_file, "--json").out)["p_value"]]
+    assert p_values == [plain, plain]
+    assert "characters of menus" in done.err
+    done = run("detect", "-k", key_file, "https://example.org/page.html")
+    assert (done.status, "does not download pages" in done.err) == (2, True)

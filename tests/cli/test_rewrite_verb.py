@@ -133,7 +133,7 @@ def test_errors(run: Run, tmp_path: Path) -> None:
         ((), "name a text file"),
         ((story, "--input", story), "name a text file"),
         (("--input", story), "go together"),
-        ((tmp_path / "empty.txt",), "empty"),
+        ((tmp_path / "empty.txt",), "contains no text"),
         ((tmp_path / "none.txt",), "none.txt"),
         ((story, "--temperature", 0), "temperature"),
         ((story, "--closeness", 2), "closeness"),

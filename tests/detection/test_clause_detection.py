@@ -38,6 +38,7 @@ def test_a_text_without_regular_stops_is_found(marked: tuple[AliMark, list[str]]
     detection = mark.detect(ENDS[name](sentences))
     assert (detection.verdict(), detection.reading, detection.readings) == ("found", "by clauses", 2)
     assert detection.z is None
+    assert detection.record()["normalised"] == {"reading": "by clauses", "readings": 2}
     carried = [step for step in detection.alignment if step.block is not None and step.sentences]
     assert len(carried) >= 10
     assert mark.detect(" ".join(sentences)).readings == 1

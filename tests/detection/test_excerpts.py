@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from alimark import AliMark
-from fixed_texts import unmarked, written
+from alimark import AliMark, detect
+from fixed_texts import EMBEDDER, fixed_key, unmarked, written
 
 
 def test_a_marked_passage_in_other_text(mark: AliMark, sentences: list[str]) -> None:
@@ -35,3 +35,38 @@ def test_nothing_in_unmarked_text(mark: AliMark) -> None:
     detection = mark.detect(" ".join(unmarked(30, 8)), search="excerpt")
     assert detection.p_value > 0.001
     assert all(passage.p_value <= 0.01 for passage in detection.passages)
+
+
+def test_auto_looks_for_passages_where_the_whole_shows_no_mark(mark: AliMark, sentences: list[str]) -> None:
+    other = unmarked(160, 3)
+    text = " ".join([*other[:100], *sentences, *other[100:]])
+    whole, auto = mark.detect(text), mark.detect(text, search="auto")
+    excerpt = mark.detect(text, search="excerpt")
+    assert whole.p_value > 0.01 >= auto.p_value
+    assert auto.searched == ("whole", "excerpt")
+    assert auto.p_value == 2 * excerpt.p_value
+    assert auto.passages[0].p_value == 2 * excerpt.passages[0].p_value
+    assert abs(auto.passages[0].first - 101) <= 3
+    assert auto.settings.search == "auto"
+    assert auto.record()["searched"] == ["whole", "excerpt"]
+
+
+def test_auto_on_texts_that_need_one_search(mark: AliMark, sentences: list[str]) -> None:
+    text = " ".join(sentences)
+    whole, auto = mark.detect(text), mark.detect(text, search="auto")
+    assert (auto.p_value, auto.alignment, auto.searched) == (whole.p_value, whole.alignment, ("whole",))
+    long = " ".join([*sentences, *unmarked(300, 3)])
+    auto = mark.detect(long, search="auto")
+    assert auto.searched == ("excerpt",)
+    assert (auto.p_value, auto.passages) == (
+        mark.detect(long, search="excerpt").p_value,
+        mark.detect(long, search="excerpt").passages,
+    )
+
+
+def test_auto_under_many_keys(mark: AliMark, sentences: list[str]) -> None:
+    other = unmarked(80, 3)
+    text = " ".join([*other[:40], *sentences, *other[40:]])
+    keys = [fixed_key(7), mark.key, fixed_key(8)]
+    best, *_ = detect(text, keys, embedder=EMBEDDER, search="auto")
+    assert (best.key_id, best.keys_tried, best.verdict()) == (mark.key.id, 3, "found")

@@ -266,7 +266,7 @@ EXTERNAL = '<!DOCTYPE w [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
     ("data", "kind", "error", "message"),
     [
         (b" \n", "txt", TextError, "no text"), (b"a\0\xff" * 50, "txt", TextError, "not text"),
-        (b"no zip", "docx", TextError, "not a docx file"), (docx("&b;", head=ENTITIES), None, TextError, "entities"),
+        (b"no zip", "docx", TextError, "cannot be read as docx"), (docx("&b;", head=ENTITIES), None, TextError, "entities"),
         (docx("&a;", head=EXTERNAL), None, TextError, "entities"),
         (docx(), None, TextError, "no text"), (docx("One")[:-30], None, TextError, "damaged"),
         (b"%PDF-1.4 broken", "pdf", TextError, "damaged"), (pdf(" "), None, TextError, "recognition"),

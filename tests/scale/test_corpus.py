@@ -13,12 +13,12 @@ from corpora import EMBEDDER, SETTINGS, key, marked, plain_texts, rows, task, wr
 from scipy import stats
 
 from alimark.audit.auditor import Auditor, FirstPass
-from alimark.detection.stats.p_values import benjamini_hochberg
+from alimark.detection.stats.p_values import benjamini_hochberg, q_values
 from alimark.errors import AlimarkError
 from alimark.scale import corpus
 from alimark.scale.cache import RememberingEmbedder
 from alimark.scale.pool import Ended, LocalPool
-from alimark.scale.summary import threshold
+from alimark.scale.summary import q_values_of
 from alimark.testing import StandInEmbedder
 from commands import Run
 
@@ -43,7 +43,18 @@ def test_the_answers_are_those_of_the_batch_audit(tmp_path: Path, texts: list[st
     assert len(answers) == len(lines) == len(texts)
     for row in answers:
         line = lines[row["id"]]
-        for name in ("score", "z", "p_value", "draws", "sentence_count", "near_flips", "key_id", "error"):
+        for name in (
+            "score",
+            "z",
+            "p_value",
+            "draws",
+            "sentence_count",
+            "near_flips",
+            "key_id",
+            "error",
+            "verdict",
+            "found",
+        ):
             assert row[name] == line.get(name) or row["failed"], name
         assert row["failed"] == line.get("failed", False)
     summary = json.loads(done.out)
@@ -163,13 +174,14 @@ def test_p_values_that_are_asked_again_stay_valid() -> None:
         assert stats.binomtest(int((p <= level).sum()), len(p), level, alternative="greater").pvalue > 1e-4
 
 
-def test_the_threshold_is_benjamini_and_hochbergs() -> None:
+def test_q_values_are_benjamini_and_hochbergs() -> None:
     from collections import Counter
 
     rng = np.random.default_rng(2)
     for _ in range(50):
         p = np.round(np.concatenate([rng.random(80), rng.random(rng.integers(0, 20)) * 0.01]), 3)
-        assert threshold(Counter(p[p <= 0.05].tolist()), len(p), 0.05) == benjamini_hochberg(p.tolist(), 0.05)[1]
+        found = [q_values_of(Counter(p.tolist()))[value] <= 0.05 for value in p]
+        assert found == benjamini_hochberg(p.tolist(), 0.05)[0].tolist() == (q_values(p.tolist()) <= 0.05).tolist()
 
 
 def test_a_first_pass(tmp_path: Path, texts: list[str]) -> None:

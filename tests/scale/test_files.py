@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import tracemalloc
 from pathlib import Path
 
@@ -127,3 +128,35 @@ def test_files_that_are_not_what_their_names_say(tmp_path: Path) -> None:
     read_back = documents(tmp_path, limit=100)
     assert [type(document.record) for document in read_back] == [RecordError] * 3
     assert all(document.place == -1 for document in read_back)
+
+
+def test_a_damaged_page_fails_its_rows_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    written = [f"Document {i}. " + random.Random(i).randbytes(500).hex() for i in range(60)]
+    parquet.write_table(
+        pyarrow.table({"text": written}), path, row_group_size=20, compression="zstd", use_dictionary=False
+    )
+    chunk = parquet.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    start = chunk.data_page_offset + 40
+    data[start : start + 2000] = b"\xff" * 2000
+    path.write_bytes(data)
+    read_back = documents(path, block_bytes=1 << 20)
+    assert [document.place for document in read_back] == list(range(60))
+    failed = [document.place for document in read_back if isinstance(document.record, RecordError)]
+    assert failed == list(range(20, 40))
+
+
+def test_a_damaged_gz_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
+    whole = gzip.compress(b"".join(b'{"text": "Document %d."}\n' % i for i in range(200_000)))
+    (tmp_path / "docs.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    *read_back, last = documents(tmp_path / "docs.jsonl.gz")
+    assert len(texts(read_back)) > 1000
+    assert isinstance(last.record, RecordError)
+
+
+def test_a_value_that_is_not_text_fails_its_row_alone(tmp_path: Path) -> None:
+    bad = pyarrow.array([b"One.", b"\xff\xfe", b"Three."]).cast(pyarrow.string(), safe=False)
+    parquet.write_table(pyarrow.table({"text": bad}), tmp_path / "docs.parquet")
+    read_back = documents(tmp_path / "docs.parquet", block_bytes=1 << 20)
+    assert [isinstance(document.record, RecordError) for document in read_back] == [False, True, False]

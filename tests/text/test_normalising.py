@@ -63,6 +63,15 @@ def test_ordinary_prose_is_left_alone(text: str) -> None:
         (PLAIN.replace(" ", "\n\n"), "broken line"),
         (PLAIN.replace("nine.", "nine [3, 7].").replace("boats", "boats (Smith et al., 2020)"), "citation"),
         (PLAIN.replace(". N", " 🙂 N"), "stop"),
+        (PLAIN.replace(". ", "։ "), "stop"),
+        (PLAIN.replace(" ", " 👏 ").replace(". 👏 ", ". "), "spaced letters"),
+        (
+            PLAIN.replace("harbour", "har[b]bo[/b]ur").replace("boats", "**bo**ats").replace("stayed", "[[stay]]ed"),
+            "markdown",
+        ),
+        (PLAIN.replace("boats", "~~carts~~ boats"), "markdown"),
+        (PLAIN.replace("a", "=61").replace(" the", "=\n the"), "entity"),
+        (PLAIN.replace("a", "\\u0061"), "entity"),
     ],
 )
 def test_each_disguise_is_taken_off_and_counted(text: str, kind: str) -> None:

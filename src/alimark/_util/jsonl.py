@@ -1,7 +1,8 @@
 """JSONL files: records are read one by one and appended whole, and a run that was killed can be resumed.
 
 Everything that is written has the same record: `id, prompt, text, sentences, scheme, key_id, settings, seed, cost, parent_id,
-attack, failed, error` (absent where empty). Every verb reads it and adds to it.
+attack, failed, error, input` (absent where empty). Every verb reads it and adds to it. `input` holds the fields of a record
+that another program wrote; they are never read as results.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -21,12 +24,46 @@ from alimark.errors import RecordError
 Record = dict[str, Any]
 
 
-def read_jsonl(path: Path | str) -> Iterator[tuple[int, Record | RecordError]]:
-    """Yields line numbers and records; for a line that is not a record, the error that says why, and reading goes on."""
+def read_jsonl(path: Path | str, limit: int | None = None) -> Iterator[tuple[int, Record | RecordError]]:
+    """Yields line numbers and records; for a line that is not a record, the error that says why, and reading goes on.
+
+    A file that cannot be read to its end, such as a damaged .gz file, gives an error as its last record. A line longer than
+    `limit` bytes gives an error and is not held in memory.
+    """
+    number = 0
     with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield number, parse_record(line, f"{path}:{number}")
+        try:
+            for number, line in enumerate(_lines(file, limit), 1):
+                if isinstance(line, int):
+                    assert limit is not None
+                    yield number, too_long(line, limit)
+                elif line.strip():
+                    yield number, parse_record(line, f"{path}:{number}")
+        except (OSError, EOFError, zlib.error) as error:
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            yield number + 1, RecordError(f"{path} cannot be read beyond line {number} ({why}); is the file complete?")
+
+
+def _lines(file: io.BufferedIOBase, limit: int | None) -> Iterator[bytes | int]:
+    """The lines of a file; of a line longer than the limit, its length."""
+    if limit is None:
+        yield from file
+        return
+    while line := file.readline(limit + 1):
+        if len(line) <= limit or line.endswith(b"\n"):
+            yield line
+            continue
+        length = len(line)
+        while not line.endswith(b"\n") and (line := file.readline(1 << 20)):
+            length += len(line)
+        yield length
+
+
+def too_long(length: int, limit: int) -> RecordError:
+    """The error of a document that is longer than the limit in bytes."""
+    return RecordError(
+        f"the document has {length:,} bytes and the limit is {limit:,}; shorten it, or raise --max-document"
+    )
 
 
 def parse_record(line: bytes, where: str) -> Record | RecordError:
@@ -54,9 +91,18 @@ def record_id(record: Record, *, field: str) -> str:
 def unique_id(record: Record, line: int, seen: set[str], *, field: str) -> str:
     """The record's id, with its line number where an earlier record has the same id, so that no record is skipped."""
     name = record_id(record, field=field)
-    name = f"{name}#{line}" if name in seen else name
+    while name in seen:  # more than once where another record is called so already
+        name = f"{name}#{line}"
     seen.add(name)
     return name
+
+
+def _encoded(record: Record) -> bytes:
+    """The record as JSON in UTF-8; half a surrogate pair, which UTF-8 does not have, is written as an escape."""
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(record, allow_nan=False).encode()
 
 
 class JsonlWriter:
@@ -124,7 +170,7 @@ class JsonlWriter:
 
     def write(self, record: Record) -> None:
         """Appends a record; where the disk is full, the file is left as it was."""
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+        line = _encoded(record)
         start = self._file.seek(0, os.SEEK_END)
         try:
             self._file.write(line + b"\n")
@@ -152,6 +198,22 @@ class JsonlWriter:
                 for _, start, length in wanted:
                     self._file.seek(start)
                     file.write(self._file.read(length))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(copy, self.path)
+        finally:
+            copy.unlink(missing_ok=True)
+        self._file.close()
+        self._file = open(self.path, "a+b")  # noqa: SIM115
+
+    def rewrite(self, change: Callable[[Record], Record]) -> None:
+        """Replaces every record by what `change` returns for it, by writing a copy that replaces the file."""
+        copy = self.path.with_name(f".{self.path.name}.rewritten")
+        try:
+            with open(copy, "w+b") as file:
+                self._file.seek(0)
+                for line in self._file:
+                    file.write(_encoded(change(json.loads(line))) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(copy, self.path)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+import numpy as np
+
+from alimark.audit.answers import tests_made
+from alimark.audit.templates import RANDOM_KEYS, Group, find_groups
 from alimark.detection.many_keys import detect_keys_batch
-from alimark.detection.pipeline import Beat, detect_batch
+from alimark.detection.pipeline import Beat, detect_batch, random_key_scores
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
@@ -26,7 +30,6 @@ BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to 
 BATCH_DOCUMENTS = 64
 _UNEXPECTED = 20
 """Documents in a row that may fail with an unexpected exception; then the program is at fault, and the audit ends."""
-_NOT_KEPT = ("text", "prompt", "sentences")
 
 Answer = Detection | AlimarkError
 Load = Callable[[str], "Embedder"]
@@ -103,6 +106,32 @@ class Auditor:
             answers[i] = answer
         self.tested.update(first=len(texts), full=len(passed))
         return answers
+
+    def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float) -> list[Group] | None:
+        """The groups of documents with shared text, of which several were found under a key.
+
+        Args:
+            key_id: The key.
+            texts: The texts of the documents.
+            records: Their answers, as `answer_record` returns them.
+            fdr: The false discovery rate.
+
+        Returns:
+            The groups, or None where they cannot be found: under keys of other schemes, and with a chat model.
+        """
+        [key] = [key for key in self.keys if key.id == key_id]
+        settings = DetectionSettings.of(self.settings)
+        if not aligns(key.scheme) or settings.learned:
+            return None
+        embedder = self._embedders[key.embedder]
+        scores = []
+        for text, record in zip(texts, records, strict=True):
+            search: Literal["whole", "excerpt"] = "excerpt" if record.get("passages") else "whole"
+            reading = record.get("normalised", {}).get("reading", "as it stands")
+            chosen = replace(settings, search=search)
+            scores.append(random_key_scores(text, reading, key, embedder, chosen, RANDOM_KEYS))
+        p_values = [record["p_value"] / tests_made(record) for record in records]
+        return find_groups(p_values, [record["found"] for record in records], np.stack(scores), fdr)
 
     def _answer_safely(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
         """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""
@@ -203,17 +232,3 @@ def answers(
     ]
     detections = iter(auditor.answer(sound, draws))
     return [wrong or next(detections) for wrong in flaws]
-
-
-def answer_record(
-    document_id: str, record: Record | RecordError, answer: Answer, keys: Sequence[Key], field: str = "text"
-) -> Record:
-    """Returns the line of a document in the output: the fields of its record, except its text, and the answer."""
-    kept = {}
-    if not isinstance(record, RecordError):
-        kept = {name: value for name, value in record.items() if name not in (*_NOT_KEPT, field)}
-    if isinstance(answer, AlimarkError):
-        key = {"key_id": keys[0].id} if len(keys) == 1 else {}
-        return kept | {"id": document_id, **key, "failed": True, "error": str(answer)}
-    tried = {} if answer.keys_tried == 1 else {"keys_tried": answer.keys_tried}
-    return kept | {"id": document_id, **answer.record(), **tried}

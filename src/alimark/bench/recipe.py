@@ -348,7 +348,7 @@ def load(path: Path, overrides: Sequence[str] = (), profiles: Sequence[str] = ()
 def _read(path: Path) -> JsonObject:
     try:
         return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise AlimarkError(f"{path} is not TOML: {error}") from None
 
 
@@ -566,7 +566,7 @@ def _put(here: Any, parts: Sequence[str], value: Any, path: str) -> None:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from alimark.keys.key import Key
     from alimark.schemes.watermark import Watermark
 
+MAX_LEVEL = 0.05
+"""Larger p-values are no reason to call a mark found, so that their rates decide nothing."""
 MIN_TEXTS = 20
 """Fewer texts say too little about a rate."""
 
@@ -122,7 +124,38 @@ def _report(sample: Sample, key: Key, values: Values, *, with_z: bool) -> Record
         "interval_99": [rates.binomial_interval(len(sample.texts), level) for level in LEVELS],
         "this_key": _shares(values),
     }
+    report["conclusion"] = conclusion(report)
     return report | ({"z_as_normal": rates.z_shares(values.raw)} if with_z else {})
+
+
+def conclusion(report: Record) -> str:
+    """What the rates of a key mean for its user, in words.
+
+    Args:
+        report: A report with `levels`, `this_key` and `interval_99`.
+
+    Returns:
+        Whether the key finds a mark in human text more often than its p-values say, and what to do then.
+
+    Example:
+        >>> report = {"levels": [0.01], "this_key": {"p": [0.05]}, "interval_99": [(0.0, 0.03)], "texts": 300}
+        >>> conclusion(report).split(":")[1]
+        ' this key finds a mark in human text more often than its p-values say'
+    """
+    rows = list(zip(report["levels"], report["this_key"]["p"], report["interval_99"], strict=True))
+    wrong = [(level, share, high) for level, share, (_, high) in rows if level <= MAX_LEVEL and share > high]
+    if not wrong:
+        level, share, (_, high) = rows[0]
+        return (
+            f"Conclusion: the p-values of this key can be relied on for texts like these. At p <= {level:g} it finds a mark in "
+            f"{100 * share:.2f}% of {report['texts']:,} human texts, and up to {100 * high:.2f}% would be no surprise."
+        )
+    level, share, high = wrong[0]
+    return (
+        f"Conclusion: this key finds a mark in human text more often than its p-values say: at p <= {level:g} in "
+        f"{100 * share:.2f}% of {report['texts']:,} texts, where at most {100 * high:.2f}% would be expected. The texts may "
+        "share a subject or a template. Use a stricter --fpr, make a key with --centre, or calibrate on other texts."
+    )
 
 
 def _fresh(values: Values, *, with_z: bool) -> Record:

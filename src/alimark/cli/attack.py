@@ -65,7 +65,7 @@ def list_attacks(as_json: Annotated[bool, typer.Option("--json", help="Print the
         main = {key: value for key, value in _defaults(kind).items() if key not in ("batch", "device", "max_tokens")}
         settings = ", ".join(f"{key}={value}" for key, value in main.items() if value != "")
         table.add_row(name, "model" if kind.by_model else "-", _first_line(kind), settings)
-    show.stdout().print(table)
+    show.print_table(table)
 
 
 def _first_line(kind: type[Attack]) -> str:

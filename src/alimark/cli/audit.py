@@ -79,7 +79,7 @@ def audit(
     output: Output = None,
     fpr: options.Fpr = 0.01,
     fdr: Fdr = 0.05,
-    excerpt: options.Excerpt = False,
+    excerpt: options.Excerpt = None,
     restructure: options.Restructure = "single",
     llm: options.DetectionModel = None,
     variants: options.Variants = 4,
@@ -104,8 +104,9 @@ def audit(
 ) -> None:
     """Tell which of many documents carry the mark of a key, at a false discovery rate.
 
-    Every document gets a p-value. The summary counts those up to --fpr, and
-    those found at the false discovery rate --fdr. A run that was stopped
+    Every document gets a p-value and a q-value; it is found where the
+    q-value is at most --fdr, the false discovery rate. Fields of the input
+    are kept under `input` and never read as results. A run that was stopped
     continues when the same command is started again. Files of a folder that
     are of no known kind are named and skipped.
 
@@ -203,7 +204,7 @@ def _documents(inputs: list[str], output: Path, how: CorpusOptions) -> Iterable[
         source = Path(inputs[0])
         if output.exists() and output.samefile(source):
             raise AlimarkError("--output must be another file than --input")
-        return JsonlDocuments(source, how.text_field)
+        return JsonlDocuments(source, how.text_field, how.max_document)
     from alimark.scale.audit import CorpusDocuments
     from alimark.scale.files import passed_over_message
 

@@ -204,7 +204,7 @@ def _print_table(results: Results) -> None:
             "-" if retried is None else str(retried), f"{row['auroc']['value']:.3f}", *rates,
             _percent(row["tpr_nominal"].get("0.01")), _percent(every["tpr"].get("0.01")) if every else rates[0],
         )  # fmt: skip
-    show.stdout().print(table)
+    show.print_table(table)
 
 
 def _percent(estimate: Estimate | None) -> str:

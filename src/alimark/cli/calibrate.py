@@ -13,6 +13,8 @@ from alimark.cli import loading, options, show
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from alimark._util.jsonl import Record
     from alimark.calibration.report import CalibrationOptions
     from alimark.keys.key import Key
@@ -24,6 +26,8 @@ Keys = Annotated[int, typer.Option(help="Also measure the spread of the rates ov
 Centring = Annotated[bool, typer.Option("--centring", help="Measure the spread once more, centred by a corpus mean.")]
 Draws = Annotated[int, typer.Option(help="Random keys behind each p-value.")]
 CentreFile = Annotated[Path | None, typer.Option(help="Write the corpus mean to this file, for `keygen --centre`.")]
+
+_STATISTICS = {"mean": "mean", "std": "standard deviation", "least": "least", "most": "most"}
 
 
 def calibrate(
@@ -111,29 +115,35 @@ def _print(reports: Iterable[Record], as_json: bool) -> None:
 
 
 def _print_table(report: Record) -> None:
+    show.print_table(rates_table(report))
+    show.stdout().print(report["conclusion"], "")
+
+
+def rates_table(report: Record) -> Table:
+    """A table of the shares of texts with small p-values."""
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(f"{report['texts']} texts of {report['sentences']} sentences", no_wrap=True)
+    table.add_column(f"{report['texts']} texts of {report['sentences']} sentences")
     for level in report["levels"]:
-        table.add_column(f"p <= {level:g}", justify="right")
+        table.add_column(f"p <= {level:g}", justify="right", no_wrap=True)
     table.add_row("99% interval of a sound test", *(f"{100 * a:.2f}-{100 * b:.2f}%" for a, b in report["interval_99"]))
     for name, values in _rows(report):
         table.add_row(name, *(f"{100 * value:.2f}%" for value in values))
-    show.stdout().print(table)
+    return table
 
 
 def _rows(report: Record) -> Iterator[tuple[str, list[float]]]:
     yield "this key, ties broken at random", report["this_key"]["p_randomised"]
     yield "this key, p-value as reported", report["this_key"]["p"]
     if "z_as_normal" in report:
-        yield "this key, z read as a normal deviate", report["z_as_normal"]
+        yield "this key, if z were looked up in a normal table", report["z_as_normal"]
     if "fresh_keys" in report:
         yield "one fresh key a text, ties broken at random", report["fresh_keys"]["p_randomised"]
         yield "one fresh key a text, p-value as reported", report["fresh_keys"]["p"]
     if "fresh_z_as_normal" in report:
-        yield "one fresh key a text, z as a normal deviate", report["fresh_z_as_normal"]
+        yield "one fresh key a text, if z were looked up in a normal table", report["fresh_z_as_normal"]
     for name, statistics in report.get("spread", {}).items():
         if isinstance(statistics, dict):
-            for statistic in ("mean", "std", "least", "most"):
-                yield f"{report['spread']['keys']} keys, {name}, {statistic}", statistics[statistic]
+            for statistic, shown in _STATISTICS.items():
+                yield f"{report['spread']['keys']} keys, {name}, {shown}", statistics[statistic]

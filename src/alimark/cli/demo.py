@@ -183,8 +183,8 @@ def _print(prompt: str, text: str, rows: list[Row]) -> None:
         verdict = row.detection.verdict()
         table.add_row(
             row.name, str(len(row.detection.sentences)), f"{row.detection.score:.2f}",
-            detections.p_text(row.detection), Text(verdict, style="bold green" if verdict == "found" else ""),
+            row.detection.p_text, Text(verdict, style="bold green" if verdict == "found" else ""),
         )  # fmt: skip
-    console.print(table)
+    show.print_table(table, console)
     console.print("\nHow the changed text is aligned with the key:")
-    console.print(detections.alignment_table(rows[1].detection))
+    console.print(detections.alignment_table(rows[1].detection, console.width))

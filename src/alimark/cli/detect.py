@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import detections, loading, options, show, texts
+from alimark.cli import detections, evidence_files, loading, options, show, texts
 from alimark.errors import AlimarkError, KeyMismatch, RecordError
 
 if TYPE_CHECKING:
     from alimark._util.jsonl import Record
-    from alimark.detection.results import Detection
     from alimark.detection.stats.p_values import RandomKeys
     from alimark.keys.key import Key
 
@@ -25,15 +23,33 @@ Files = Annotated[
         "Web addresses are not fetched."
     ),
 ]
-ReportFile = Annotated[Path | None, typer.Option(help="Write the evidence to this file as JSON.")]
-Answers = dict[str, "list[Detection] | AlimarkError"]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write signed evidence about the texts to this file: a page that prints well (.html), or JSON (.json). "
+        "`alimark verify` checks both."
+    ),
+]
+Alignment = Annotated[
+    bool | None,
+    typer.Option(
+        "--alignment/--no-alignment",
+        help="Show how the sentences were aligned with the key, and the probability of each to carry the mark.",
+        show_default="for a single text in which the mark was found",
+    ),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(help="Output of `alimark calibrate --json` under the same key, which the evidence then contains."),
+]
+Answers = evidence_files.Answers
 
 
 def detect(
     key: options.KeyFiles,
     files: Files = None,
     fpr: options.Fpr = 0.01,
-    excerpt: options.Excerpt = False,
+    excerpt: options.Excerpt = None,
     restructure: options.Restructure = "single",
     llm: options.DetectionModel = None,
     variants: options.Variants = 4,
@@ -43,13 +59,16 @@ def detect(
     null_file: options.NullFile = None,
     max_blocks: options.MaxBlocks = 100,
     report: ReportFile = None,
+    calibration: Calibration = None,
+    alignment: Alignment = None,
     as_json: options.JsonOutput = False,
 ) -> None:
     """Tell whether a text carries the mark of a key, with a p-value and the alignment behind it.
 
     The p-value is the share of random keys that score as high on this text, so
     there is no threshold to tune. "not found" does not mean that a person
-    wrote the text. For many documents, use `alimark audit`.
+    wrote the text. Texts of more than 60 sentences are searched for marked
+    passages, too. For many documents, use `alimark audit`.
 
     Of a web page the article is read, of a PDF file the text without running
     heads; what was left out is said on stderr (docs/documents.md).
@@ -57,7 +76,7 @@ def detect(
         alimark detect -k key.json text.txt
         alimark detect -k key.json report.docx page.html paper.pdf
         alimark detect -k keys/ text.txt              # which of several keys
-        alimark detect -k key.json --excerpt page.txt # a passage in other text
+        alimark detect -k key.json text.txt --report evidence.html
         alimark detect -k key.json --restructure learned+single \\
             --llm openai:http://localhost:8000/v1 text.txt
 
@@ -71,10 +90,12 @@ def detect(
     ).settings(keys)
     if not files:
         raise AlimarkError("name a text file, or - for standard input")
-    if report is not None and len(files) > 1:
-        raise AlimarkError("--report takes one text at a time; name a single file")
+    if report is not None:
+        evidence_files.check(report, files)
     answers = _answers(files, keys, settings, llm)
-    raise typer.Exit(_print(answers, fpr, report, as_json))
+    if report is not None:
+        evidence_files.write(report, answers, keys, fpr, calibration)
+    raise typer.Exit(_print(answers, fpr, as_json, alignment))
 
 
 def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> Answers:
@@ -107,19 +128,13 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
     return answers
 
 
-def _print(answers: Answers, fpr: float, report: Path | None, as_json: bool) -> int:
-    """Writes the report, prints the answers and returns the exit status."""
+def _print(answers: Answers, fpr: float, as_json: bool, alignment: bool | None) -> int:
+    """Prints the answers and returns the exit status."""
     sound = {name: answer for name, answer in answers.items() if not isinstance(answer, AlimarkError)}
-    if report is not None and sound:
-        from alimark._util.files import write_whole
-
-        [ranked] = sound.values()
-        content = json.dumps(ranked[0].report(fpr), ensure_ascii=False, indent=2) + "\n"
-        write_whole(report, content.encode("utf-8", "surrogatepass"))
     if as_json:
         _print_json(answers, fpr)
     else:
-        detections.print_detections(sound, fpr)
+        detections.print_detections(sound, fpr, alignment)
     for name, answer in answers.items():
         if isinstance(answer, AlimarkError):
             show.note(f"error: {answer}" if str(answer).startswith(name) else f"error: {name}: {answer}")

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 _COLOURS = {"found": "bold green", "not found": "bold", "too short to tell": "bold yellow"}
 
 
-def print_detections(detections: Mapping[str, list[Detection]], fpr: float) -> None:
-    """Prints the detections of each text, best key first; of a single text also the alignment."""
+def print_detections(detections: Mapping[str, list[Detection]], fpr: float, alignment: bool | None = None) -> None:
+    """Prints the detections of each text, best key first.
+
+    The alignment is printed where `alignment` is set and, unless it is unset, of a single text that carries the mark: in a
+    text without one, agreement with the key is chance.
+    """
     from rich.markup import escape
 
     from alimark.detection.results import AlignedDetection
@@ -29,9 +33,10 @@ def print_detections(detections: Mapping[str, list[Detection]], fpr: float) -> N
         verdict = best.verdict(fpr)
         console.print(f"{escape(name)}: [{_COLOURS[verdict]}]{verdict}[/]")
         for line in _lines(ranked, verdict, fpr):
-            console.print(f"  {line}")
-        if len(detections) == 1 and isinstance(best, AlignedDetection):
-            console.print(alignment_table(best))
+            console.print(f"  {line}", markup=False)
+        wanted = verdict.found and len(detections) == 1 if alignment is None else alignment
+        if wanted and isinstance(best, AlignedDetection):
+            console.print(alignment_table(best, console.width))
 
 
 def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str]:
@@ -41,7 +46,7 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
     best = ranked[0]
     z = "" if best.z is None else f", z {best.z:.2f}"
     keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
-    yield f"p {p_text(best)}, score {best.score:.2f}{z}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
+    yield f"p {best.p_text}, score {best.score:.2f}{z}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
     if verdict == "too short to tell":
         if isinstance(best, AlignedDetection):
             need = f"about {verdict.needed}" if verdict.needed else "more than 40"
@@ -51,55 +56,74 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
     for name, value in best.evidence.items():
         yield f"{name.replace('_', ' ')}: {value}"
     for other in ranked[1:]:
-        yield f"next: key {other.key_id}, p {p_text(other)}, score {other.score:.2f}"
+        yield f"next: key {other.key_id}, p {other.p_text}, score {other.score:.2f}"
     if isinstance(best, AlignedDetection):
+        if caveat := best.caveat(fpr):
+            yield caveat
         yield from _aligned_lines(best)
 
 
 def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
     from alimark.text.normalising import statements
 
+    if payload := detection.payload:
+        others = ", ".join(f"{value} ({share:.2g})" for value, share in payload.likeliest[1:3] if share > 0.001)
+        next_likely = f"; next: {others}" if others else ""
+        yield f"payload {payload.value}, right with probability {payload.confidence:.4g}{next_likely}"
     yield from statements(detection.normalised)
-    if detection.normalised:
-        yield f"the text was read {detection.reading}"
+    if detection.normalised or detection.readings > 1:
+        cost = (
+            f" (the best of {detection.readings} readings, for which the p-value pays)"
+            if detection.readings > 1
+            else ""
+        )
+        yield f"the text was read {detection.reading}{cost}"
     if restructured := detection.restructured:
         dropped = ", ".join(f"{count} {why}" for why, count in restructured.dropped.items())
         best = f"restructuring {restructured.best}" if restructured.best else "the text as it is"
         rejected = f" ({dropped})" if dropped else ""
         yield f"{len(restructured.texts)} restructurings by {restructured.llm} tried{rejected}; best: {best}"
+    if len(detection.searched) > 1:
+        yield "the text was searched as a whole and for marked passages; the p-value pays for both"
+    elif detection.searched == ("excerpt",):
+        yield "the text is long, so it was searched for marked passages"
     for passage in detection.passages:
         where = f"sentences {passage.first} to {passage.last}, blocks {passage.first_block} to {passage.last_block}"
-        yield f"passage: {where}, p {passage.p_value:.3g}"
+        yield f"passage: {where}, p {detection.passage_p_text(passage)}"
     if detection.near_flips:
-        yield f"{detection.near_flips} bits lie within 1e-4 of a flip"
+        yield f"{_bits(detection.near_flips)} so close to a tie that another machine may read it otherwise"
 
 
-def p_text(detection: Detection) -> str:
-    """The p-value as text; `<=` where no random key scored as high, so that it is only a bound."""
-    floor = detection.keys_tried * detection.readings / (detection.draws + 1) if detection.draws else 0.0
-    exact = detection.p_value > floor or detection.stopped_early
-    text = f"{detection.p_value:.3g}" if exact else f"<= {detection.p_value:.2g}"
-    return text if detection.p_tail is None else f"{text} (tail estimate {detection.p_tail:.1g})"
+def _bits(count: int) -> str:
+    return "1 bit is" if count == 1 else f"{count} bits are"
 
 
-_LONGEST_BAR = 16
-"""Cells of the bar of agreed bits; it is scaled down for larger blocks, so that the table fits a terminal."""
+_NARROW = 110
+"""Terminals with fewer columns get a table with shorter bars."""
+_LONGEST_TEXT = 90
 
 
-def alignment_table(detection: AlignedDetection) -> Table:
-    """A table of the sentences, the blocks they were aligned with, and how many bits agreed."""
+def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
+    """A table of the sentences: the blocks they were aligned with, the bits agreed, and the probability of carrying the mark.
+
+    Colours follow the probability, which is measured against random keys; agreement alone is high by chance, too.
+    """
     from rich.table import Table
     from rich.text import Text
 
     size = detection.block_size
-    cells = min(size, _LONGEST_BAR)
+    cells = min(size, 8 if width < _NARROW else 16)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    widths = {"block": 5, "sentence": 8, "move": 14, "bits agreed": cells + 6}
-    for name, width in widths.items():
-        table.add_column(name, justify="right" if width < 10 else "left", no_wrap=True, min_width=width)
-    table.add_column("text", no_wrap=True, overflow="ellipsis", max_width=90)
+    widths = {"block": 5, "sentence": 8, "move": 14, "bits agreed": cells + 6, "marked": 6}
+    for name, least in widths.items():
+        left = name in ("move", "bits agreed")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True, min_width=least)
+    # The gaps between columns are one blank wide on either side.
+    room = width - sum(widths.values()) - 2 * len(widths) - 1
+    table.add_column("text", no_wrap=True, overflow="ellipsis", width=max(8, min(room, _LONGEST_TEXT)))
     for step in detection.alignment:
-        style = _style(step, size)
+        chance = detection.step_chance(step)
+        style = _style(step, chance)
         agreed = ""
         if step.agreed is not None:
             full = round(step.agreed * cells / size)
@@ -107,13 +131,15 @@ def alignment_table(detection: AlignedDetection) -> Table:
         move = step.kind + (f" ({step.part})" if step.part else "")
         block = "" if step.block is None else str(step.block)
         sentences = "+".join(str(i) for i in step.sentences)
+        marked = f"{100 * chance:.0f}%" if agreed and detection.sentence_chances else ""
         row_style = "" if agreed else style
-        table.add_row(block, sentences, move, Text(agreed, style=style), Text(step.text), style=row_style)
+        table.add_row(block, sentences, move, Text(agreed, style=style), marked, Text(step.text), style=row_style)
     return table
 
 
-def _style(step: AlignedStep, block_size: int) -> str:
+def _style(step: AlignedStep, chance: float) -> str:
+    from alimark.detection.results import LIKELY, PERHAPS
+
     if step.agreed is None:
         return "dim"
-    share = step.agreed / block_size
-    return "green" if share >= 0.75 else "yellow" if share > 0.5 else "red"
+    return "green" if chance >= LIKELY else "yellow" if chance >= PERHAPS else ""

@@ -24,6 +24,7 @@ from alimark.cli import (
     plugins,
     rewrite,
     serve,
+    verify,
 )
 from alimark.errors import AlimarkError
 
@@ -47,6 +48,7 @@ app.command("generate")(generate.generate)
 app.command("rewrite")(rewrite.rewrite)
 app.command("detect")(detect.detect)
 app.command("audit")(audit.audit)
+app.command("verify")(verify.verify)
 # Each attack is a command of `attack`; these commands are built only when `attack` runs.
 app.command(
     "attack",

@@ -145,7 +145,7 @@ def _print_table(rows: list[Record]) -> None:
         size, fetched = f"{row['size'] / 1e6:.0f} MB", "yes" if row["fetched"] else "no"
         table.add_row(row["name"], row["kind"], size, row["licence"], row["upstream"], fetched)
     # In a pipe, rich would break rows at 80 columns; scripts expect one line for each.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    show.print_table(table, Console(width=None if sys.stdout.isatty() else 200))
 
 
 def _print_path(name: str, path: Path, as_json: bool) -> None:

@@ -64,7 +64,15 @@ RewriteStrength = Annotated[
 Fpr = Annotated[
     float, typer.Option(help="False-positive rate: the mark counts as found where the p-value is at most this.")
 ]
-Excerpt = Annotated[bool, typer.Option("--excerpt", help="Look for marked passages inside a longer text.")]
+Excerpt = Annotated[
+    bool | None,
+    typer.Option(
+        "--excerpt/--no-excerpt",
+        help="Look for marked passages inside a longer text, or only at the text as a whole.",
+        show_default="both in turn for more than 60 sentences, with a p-value that pays for both; passages alone for more "
+        "than 300",
+    ),
+]
 Restructure = Annotated[
     str,
     typer.Option(
@@ -95,7 +103,7 @@ NullFile = Annotated[
     Path | None,
     typer.Option(help="Table of means and deviations to use with --null reference in place of the built-in one."),
 ]
-MaxBlocks = Annotated[int, typer.Option(help="Blocks of the key that --excerpt searches.")]
+MaxBlocks = Annotated[int, typer.Option(help="Blocks of the key in which passages are looked for.")]
 
 # Workers
 
@@ -124,7 +132,8 @@ class SearchOptions:
     """The options of `detect` and `audit` that say how a text is searched."""
 
     fpr: float
-    excerpt: bool
+    excerpt: bool | None
+    """Whether to look for passages; None leaves it to the length of the text."""
     restructure: str
     llm: str | None
     variants: int
@@ -146,7 +155,8 @@ class SearchOptions:
         if all(aligns(key.scheme) for key in keys):
             return settings
         common = {name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__}
-        if settings != DetectionSettings(**common, passage_fpr=settings.passage_fpr):
+        search = settings.search if self.excerpt is None else "whole"
+        if settings != DetectionSettings(**common, passage_fpr=settings.passage_fpr, search=search):
             raise AlimarkError(
                 "--excerpt, --restructure, --null and --max-blocks belong to AliMark's search; leave them out for keys of "
                 "other schemes"
@@ -162,13 +172,14 @@ class SearchOptions:
             raise AlimarkError(
                 f"--draws {self.draws} cannot resolve --fpr {self.fpr:g}; at least {math.ceil(1 / self.fpr) - 1} are needed"
             )
+        search: Literal["whole", "excerpt", "auto"] = "excerpt" if self.excerpt else "whole"
         return DetectionSettings(
             restructure=self._limits(),
             null=self.null,  # type: ignore[arg-type]  # checked by the settings
             null_file=self.null_file,
             tail=self.tail,
             max_blocks=self.max_blocks,
-            search="excerpt" if self.excerpt else "whole",
+            search="auto" if self.excerpt is None else search,
             passage_fpr=self.fpr,
             draws=default_draws if self.draws is None else self.draws,
             variants=self.variants,

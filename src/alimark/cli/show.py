@@ -14,6 +14,7 @@ from alimark.errors import RecordError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
 
 def print_json(content: object) -> None:
@@ -41,6 +42,21 @@ def stdout() -> Console:
     # A pipe has no width; without one, rich would break lines of a table at 80 columns.
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=160)
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Prints a table on stdout; where the terminal is too narrow for its columns, each row as lines of a name and a value."""
+    from rich.measure import Measurement
+
+    console = console or stdout()
+    needed = Measurement.get(console, console.options.update(width=1000, max_width=1000), table).minimum
+    if needed <= console.width:
+        console.print(table)
+        return
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, cells, strict=True):
+            console.print(f"{column.header}: {cell}", markup=False, soft_wrap=True)
+        console.print()
 
 
 @contextmanager

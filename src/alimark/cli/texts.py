@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from alimark.cli import show
-from alimark.errors import RecordError
+from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
     from alimark._util.jsonl import Record
@@ -22,6 +22,13 @@ def read_text(name: str) -> str:
     for note in document.notes:
         show.note(f"note: {name}: {note}")
     return document.text
+
+
+def read_bytes(name: str) -> bytes:
+    """The bytes of a file; raises AlimarkError for standard input, which can be read only once."""
+    if name == "-":
+        raise AlimarkError("evidence is about files, since standard input can be read only once; name a file")
+    return Path(name).read_bytes()
 
 
 class Row(NamedTuple):

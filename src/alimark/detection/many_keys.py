@@ -28,6 +28,7 @@ from alimark.detection.pipeline import (
     prepare,
     prepare_each,
     project_text,
+    search_in_turn,
     with_variants,
 )
 from alimark.detection.results import AlignedDetection, best_first
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_A_TIME = 256
 _SOFT_TABLE_VALUES = 4_000_000
-"""Table entries of soft keys scored at a time, 32 MB: they have a table for every sentence and key."""
+"""Table entries scored at a time, 32 MB: soft keys and runs of pieces have a table for every unit and key."""
 
 
 def detect_keys(
@@ -142,6 +143,12 @@ def best_keys(
     tried: int | None = None,
 ) -> list[AlignedDetection]:
     """The `best` keys with the highest scores, each with its p-value; `vectors` holds those of each version's units."""
+    if settings.search == "auto":
+
+        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
+            return best_keys(text, vectors, keys, embedder, chosen, best, tried)
+
+        return search_in_turn(len(text.sentences), settings, search)
     versions = list(zip(text.versions, vectors, strict=True))
     numbers: dict[int, None] = {}
     for reading in text.readings:  # scores of several readings cannot be compared, so each reading has its best keys
@@ -172,7 +179,10 @@ def _score_keys(units: Units, vectors: Vectors, keys: Sequence[Key], settings: D
 
 def _batch_size(units: Units, key: Key) -> int:
     """The number of keys scored at a time."""
-    return max(1, _SOFT_TABLE_VALUES // (units.count * key.block_size * 64)) if key.soft else _KEYS_AT_A_TIME
+    if not key.soft and units.chances is None:
+        return _KEYS_AT_A_TIME
+    runs = 1 if units.chances is None else units.chances.shape[1]
+    return max(1, _SOFT_TABLE_VALUES // (units.count * runs * key.block_size * 64))
 
 
 def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: DetectionSettings) -> Floats | list[float]:
@@ -184,5 +194,5 @@ def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: Dete
         local = (rule.local_scores(text, key.blocks(excerpt_length(key, settings))[None])[0] for text, key in pairs)
         return [score / rule.local_unit for score in local]
     jobs = np.arange(len(keys))
-    blocks = np.stack([key.blocks(rule.length(units.count)) for key in keys])
+    blocks = np.stack([key.derivation.blocks(rule.length(units.count)) for key in keys])
     return rule.scores(list(signals), blocks, jobs, jobs)

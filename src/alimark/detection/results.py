@@ -28,6 +28,8 @@ Reading = Literal["as it stands", "normalised", "by clauses"]
 Answer = Literal["found", "not found", "too short to tell"]
 Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]
 
+LIKELY, PERHAPS = 0.8, 0.5
+"""Probabilities of carrying the mark from which a sentence is shown in green and in yellow."""
 _REASONS: dict[str, Reason] = {
     "found": "p_value_at_most_fpr",
     "not found": "p_value_above_fpr",
@@ -127,6 +129,32 @@ class Passage:
             matches[0].last - matches[0].merged + 1, matches[-1].last + 1,
             matches[0].block + 1, matches[-1].block + 1, score, p_value,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The message inside a mark: the likeliest payload, its probability, and the next likely ones.
+
+    Attributes:
+        value: The likeliest payload.
+        confidence: The probability that it is right, given that the text was marked under the key; `1 - confidence` is the
+            probability of an error.
+        bits: The number of bits of a payload.
+        likeliest: The likeliest payloads with their probabilities, likeliest first; the first is `value`.
+
+    Example:
+        >>> payload = Payload(4711, 0.98, 16, ((4711, 0.98), (17, 0.01)))
+        >>> int(payload), payload.confidence
+        (4711, 0.98)
+    """
+
+    value: int
+    confidence: float
+    bits: int
+    likeliest: tuple[tuple[int, float], ...]
+
+    def __int__(self) -> int:
+        return self.value
 
 
 def aligned_steps(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
@@ -229,7 +257,7 @@ class Detection:
         return {}
 
     def _decide(self, fpr: float) -> Verdict:
-        draws = draws_for(fpr) * self.keys_tried * self.readings
+        draws = draws_for(fpr) * self.keys_tried * self.readings * self.searches
         if self.p_value <= fpr:
             return Verdict("found")
         if self.draws and self.above + self.ties == 0:
@@ -241,6 +269,22 @@ class Detection:
 
     def _not_found(self, fpr: float) -> Verdict:
         return Verdict("too short to tell" if self.p_least * self.keys_tried > fpr else "not found")
+
+    @property
+    def searches(self) -> int:
+        """The number of searches of the text; the p-values are multiplied by it."""
+        return 1
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether no random key scored as high, so that the p-value is only an upper bound."""
+        return bool(self.draws) and not self.stopped_early and self.above + self.ties == 0
+
+    @property
+    def p_text(self) -> str:
+        """The p-value as it is shown to people: "0.0123", or "<= 0.001" where it is only an upper bound."""
+        text = f"<= {self.p_value:.2g}" if self.at_floor else f"{self.p_value:.3g}"
+        return text if self.p_tail is None else f"{text} (tail estimate {self.p_tail:.1g})"
 
     def to_dict(self) -> JsonObject:
         """All fields, ready for JSON."""
@@ -306,19 +350,22 @@ class Detection:
 
     def corrected(self, keys: int) -> Self:
         """The same result with every p-value multiplied by the number of keys tried (Bonferroni)."""
-        tail = None if self.p_tail is None else min(1.0, keys * self.p_tail)
+        return replace(self._repeated(keys), keys_tried=keys)
+
+    def _repeated(self, tests: int) -> Self:
+        """The same result with every p-value multiplied by the number of tests made."""
+        tail = None if self.p_tail is None else min(1.0, tests * self.p_tail)
         return replace(
             self,
-            p_value=min(1.0, keys * self.p_value),
-            p_randomised=min(1.0, keys * self.p_randomised),
+            p_value=min(1.0, tests * self.p_value),
+            p_randomised=min(1.0, tests * self.p_randomised),
             p_tail=tail,
-            keys_tried=keys,
         )
 
     def _repr_html_(self) -> str:
         z = "" if self.z is None else f", z {self.z:.2f}"
         return (
-            f"<p><b>{self.verdict()}</b>: p = {self.p_value:.4g}, score {self.score:.2f}{z}, "
+            f"<p><b>{self.verdict()}</b>: p {html.escape(self.p_text)}, score {self.score:.2f}{z}, "
             f"{len(self.sentences)} sentences, key {self.key_id}</p>"
         )
 
@@ -346,16 +393,57 @@ class AlignedDetection(Detection):
     """Bits of whole sentences that rounding on another backend might flip."""
     offsets: int = 1
     """The number of blocks that the text may begin with; the p-value pays for the search over them."""
+    payload: Payload | None = None
+    """The payload of the text, where the key has payloads and the p-value is at most the settings' `passage_fpr`."""
     normalised: dict[str, int] = field(default_factory=dict)
     """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
     reading: Reading = "as it stands"
     """How the text was read; where it was read in several ways, the one with the smallest p-value."""
+    searched: tuple[str, ...] = ()
+    """The searches for which the p-value pays, "whole" and "excerpt", where the settings left the choice to the detector."""
     restructured: Restructured | None = None
     """A chat model's restructurings of the text, where it was asked; the alignment may be that of one of them."""
     sentences_needed: Callable[[float], int | None] = field(repr=False, compare=False)
     """The number of sentences that a false-positive rate needs. The pipeline provides it, so that results simulate nothing."""
+    compute_chances: Callable[[], Sequence[float]] | None = field(default=None, repr=False, compare=False)
+    """Computes what `sentence_chances` returns; None where the alignment is not one of the text's own sentences."""
 
     _recorded = (*Detection._recorded, "near_flips")
+
+    @property
+    def searches(self) -> int:
+        return max(1, len(self.searched))
+
+    def __getstate__(self) -> JsonObject:
+        return self.__dict__ | {"compute_chances": None}  # a function with the text's signals, which cannot be pickled
+
+    @cached_property
+    def sentence_chances(self) -> tuple[float, ...]:
+        """The probability of each sentence to carry the mark, measured against what random keys give; it is computed on demand.
+
+        Empty where it is not known: after learned restructuring, and for a result that was sent to another process.
+        """
+        return () if self.compute_chances is None else tuple(map(float, self.compute_chances()))
+
+    def caveat(self, fpr: float = 0.01) -> str:
+        """What has to be said beside "found" about a text that is shorter than a mark usually needs; else an empty string."""
+        if not self.verdict(fpr).found:
+            return ""
+        needed = self.sentences_needed(fpr / self.keys_tried)
+        if needed is not None and len(self.sentences) >= needed:
+            return ""
+        enough = f"about {needed}" if needed else "more than 40"
+        return (
+            f"The text is short: it has {len(self.sentences)} sentences, and a mark is reliably found from {enough} on. The "
+            "p-value holds all the same, but it rests on few sentences, so that a quotation can decide it; test more text "
+            "of the same source."
+        )
+
+    def passage_p_text(self, passage: Passage) -> str:
+        """The p-value of a passage as it is shown to people: "<=" where it is only an upper bound."""
+        least = self.keys_tried * self.readings * self.searches / (self.draws + 1) if self.draws else 0.0
+        bound = passage.p_value <= least * (1 + 1e-9) and not self.stopped_early
+        return f"<= {passage.p_value:.2g}" if bound else f"{passage.p_value:.3g}"
 
     def _not_found(self, fpr: float) -> Verdict:
         needed = self.sentences_needed(fpr / self.keys_tried)
@@ -364,18 +452,24 @@ class AlignedDetection(Detection):
         return Verdict("not found", needed)
 
     def to_dict(self) -> JsonObject:
-        content = asdict(self)
-        del content["sentences_needed"]
+        content = asdict(replace(self, compute_chances=None))
+        del content["sentences_needed"], content["compute_chances"]
+        if self.payload is None:
+            del content["payload"]  # keys without payloads keep the fields that they always had
         content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
         return content
 
     def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
-        if self.normalised:
+        if self.payload:
+            content["payload"] = {"value": self.payload.value, "confidence": self.payload.confidence}
+        if self.normalised or self.readings > 1:
             content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
         if self.passages:
             content["passages"] = [asdict(passage) for passage in self.passages]
+        if self.searched:
+            content["searched"] = list(self.searched)
         if self.restructured:
             content["restructured"] = asdict(self.restructured) | {"texts": len(self.restructured.texts)}
         return content | ({"warnings": warnings} if warnings else {})
@@ -383,12 +477,24 @@ class AlignedDetection(Detection):
     def report(self, fpr: float = 0.01) -> JsonObject:
         return super().report(fpr) | {"bits": len(self.sentences) * self.block_size}
 
-    def corrected(self, keys: int) -> Self:
-        passages = tuple(replace(passage, p_value=min(1.0, keys * passage.p_value)) for passage in self.passages)
-        return replace(super().corrected(keys), passages=passages)
+    def _repeated(self, tests: int) -> Self:
+        passages = tuple(replace(passage, p_value=min(1.0, tests * passage.p_value)) for passage in self.passages)
+        result = replace(super()._repeated(tests), passages=passages)
+        # A payload is reported only where the mark is found.
+        return result if result.p_value <= self.settings.passage_fpr else replace(result, payload=None)
+
+    def of_searches(self, searches: tuple[str, ...], settings: DetectionSettings) -> Self:
+        """The same result as the best of several searches of the text, for all of which the p-value pays."""
+        return replace(self._repeated(len(searches)), searched=searches, settings=settings)
+
+    def step_chance(self, step: AlignedStep) -> float:
+        """The probability that the sentences of a step carry the mark; 0 where nothing was compared or nothing is known."""
+        if step.agreed is None or not self.sentence_chances:
+            return 0.0
+        return max(self.sentence_chances[number - 1] for number in step.sentences)
 
     def _repr_html_(self) -> str:
-        rows = "".join(_html_row(step, self.block_size) for step in self.alignment)
+        rows = "".join(_html_row(step, self.block_size, self.step_chance(step)) for step in self.alignment)
         return (
             super()._repr_html_()
             + "<table><thead><tr><th>block</th><th>sentence</th><th>move</th><th>bits agreed</th><th>text</th></tr></thead>"
@@ -396,9 +502,8 @@ class AlignedDetection(Detection):
         )
 
 
-def _html_row(step: AlignedStep, block_size: int) -> str:
-    share = 0.5 if step.agreed is None else step.agreed / block_size
-    colour = f"rgba({'0,128,0' if share >= 0.5 else '192,0,0'},{abs(share - 0.5):.2f})"
+def _html_row(step: AlignedStep, block_size: int, chance: float) -> str:
+    colour = f"rgba(0,128,0,{chance / 2 if chance >= 0.5 else 0:.2f})"
     agreed = "" if step.agreed is None else f"{step.agreed} of {block_size}"
     sentences = "+".join(str(i) for i in step.sentences)
     cells = (step.block or "", sentences, step.kind + (f" ({step.part})" if step.part else ""), agreed)

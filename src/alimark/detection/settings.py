@@ -15,6 +15,8 @@ MAX_SENTENCES = 2000
 MAX_EXCERPT_SENTENCES = 200_000
 MAX_SOFT_EXCERPT_SENTENCES = 20_000
 """Lower than for hard bits, since a soft detector keeps tables for every sentence."""
+PASSAGES_FROM = 61
+"""With search="auto", texts of at least this many sentences are searched for marked passages where the whole shows no mark."""
 LONG_TEXT = 300
 """With more sentences than this, fewer random keys are drawn (`stop_after`), since each costs sentences times blocks."""
 
@@ -36,7 +38,7 @@ class DetectionOptions(RandomKeysOptions, total=False):
     beta: float
     null: Literal["paper", "reference"]
     null_file: Path | None
-    search: Literal["whole", "excerpt"]
+    search: Literal["whole", "excerpt", "auto"]
     passage_fpr: float
     max_blocks: int
 
@@ -56,8 +58,11 @@ class DetectionSettings(RandomKeys):
         null: Where the z-score takes its mean and standard deviation from: "paper", the paper's rule, or "reference", the
             rule of the paper's public code.
         null_file: A table in the format of the public code; for null="reference" only.
-        search: "whole" aligns the whole text; "excerpt" looks for marked passages anywhere in it.
-        passage_fpr: Passages with a p-value above this are not reported.
+        search: "whole" aligns the whole text; "excerpt" looks for marked passages anywhere in it; "auto" aligns the whole
+            text and, where that shows no mark in more than 60 sentences, looks for passages, with a p-value that pays for
+            both. Only texts of up to 300 sentences are aligned as a whole then: longer ones are searched for passages
+            alone. "auto" looks for passages with restructure="single" only.
+        passage_fpr: Passages with a p-value above this are not reported, and neither is the payload of a text.
         max_blocks: The blocks of the key in which an excerpt is looked for: the number of sentences of the longest marked
             text. The blocks that a text may begin with (a key with offsets) come on top.
         draws: The number of random keys behind the p-value.
@@ -74,7 +79,7 @@ class DetectionSettings(RandomKeys):
         >>> DetectionSettings(search="everywhere")
         Traceback (most recent call last):
         ...
-        alimark.errors.AlimarkError: search must be 'whole' or 'excerpt', not 'everywhere'
+        alimark.errors.AlimarkError: search must be 'whole', 'excerpt' or 'auto', not 'everywhere'
     """
 
     restructure: str | tuple[int, int] = "single"
@@ -83,7 +88,7 @@ class DetectionSettings(RandomKeys):
     beta: float = BETA
     null: Literal["paper", "reference"] = "paper"
     null_file: Path | None = None
-    search: Literal["whole", "excerpt"] = "whole"
+    search: Literal["whole", "excerpt", "auto"] = "whole"
     passage_fpr: float = 0.01
     max_blocks: int = 100
 
@@ -95,8 +100,8 @@ class DetectionSettings(RandomKeys):
             raise AlimarkError(f"null must be 'paper' or 'reference', not {self.null!r}")
         if self.null_file is not None and self.null != "reference":
             raise AlimarkError("null_file, a table in the public code's format, needs null='reference'")
-        if self.search not in ("whole", "excerpt"):
-            raise AlimarkError(f"search must be 'whole' or 'excerpt', not {self.search!r}")
+        if self.search not in ("whole", "excerpt", "auto"):
+            raise AlimarkError(f"search must be 'whole', 'excerpt' or 'auto', not {self.search!r}")
         if self.learned and self.search == "excerpt":
             raise AlimarkError(
                 "a chat model restructures whole texts, so learned restructuring cannot be combined with the search for "
@@ -135,6 +140,20 @@ class DetectionSettings(RandomKeys):
         limits = Limits.of(self.restructure)
         # The local search knows the moves of a single step, and uses them as often as it needs.
         return Limits.of("single") if self.search == "excerpt" else limits
+
+    def searches(self, sentences: int) -> tuple[Literal["whole", "excerpt"], ...]:
+        """The searches of a text of so many sentences, in turn; the second where the first shows no mark.
+
+        Example:
+            >>> settings = DetectionSettings(search="auto")
+            >>> [settings.searches(sentences) for sentences in (12, 61, 301)]
+            [('whole',), ('whole', 'excerpt'), ('excerpt',)]
+        """
+        if self.search != "auto":
+            return (self.search,)
+        if sentences < PASSAGES_FROM or self.restructure != "single":
+            return ("whole",)
+        return ("whole", "excerpt") if sentences <= LONG_TEXT else ("excerpt",)
 
     def rule(self, block_size: int, longest: int) -> Rule:
         """How edit distances of texts of up to `longest` sentences become z-scores."""

@@ -81,7 +81,9 @@ def recognise(data: bytes, expected: str | None = None) -> str:
         if is_so:
             return kind
     if expected in ("pdf", "rtf") or expected in _ZIPPED:
-        raise TextError(f"the file is not a {expected} file, although it is named like one; check that it is complete")
+        raise TextError(
+            f"the file cannot be read as {expected}, although it is named like that; check that it is complete"
+        )
     if expected is not None:
         return expected
     if _HTML.match(start):

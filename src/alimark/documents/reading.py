@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from alimark._util.cancelling import when_cancelled
 from alimark.documents.child import CPU_SECONDS, MEMORY
 from alimark.documents.encodings import decode
 from alimark.documents.kinds import KINDS, kind_of_name, recognise
@@ -116,16 +117,21 @@ def _ask_child(data: bytes, kind: str, most: int) -> dict[str, object]:
     too_long = (
         f"reading the {kind} file took more than {CPU_SECONDS} seconds; split it, or copy its text to a .txt file"
     )
-    try:
-        process = subprocess.run(
-            command, input=data, capture_output=True, timeout=_WALL_SECONDS, check=False, env=environment
-        )
-    except subprocess.TimeoutExpired:
-        raise TextError(too_long) from None
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment) as process:
+        when_cancelled(process.kill)
+        try:
+            output, _ = process.communicate(data, timeout=_WALL_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise TextError(
+                f"the {kind} file was not read within {_WALL_SECONDS} seconds; split it, or try again later"
+            ) from None
+        finally:
+            process.kill()
     if process.returncode in (-getattr(signal, "SIGXCPU", 0), -getattr(signal, "SIGKILL", 0)):
         raise TextError(too_long)
     try:
-        answer: dict[str, object] = json.loads(process.stdout)
+        answer: dict[str, object] = json.loads(output)
     except ValueError:
         raise TextError(
             f"the program that reads {kind} files broke off: the file is damaged, or needs more than {MEMORY >> 30} GB of "

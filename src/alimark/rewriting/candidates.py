@@ -17,14 +17,15 @@ from alimark.text.splitting import Splitter
 from alimark.text.units import clean, keep_on_one_line, with_full_stop, without_marker
 
 Flaw = Literal["", "blank", "unfinished", "refusal", "chatter", "sentences", "markup", "degenerate", "length", "mark",
-               "numbers", "negation", "names", "language", "unchanged"]  # fmt: skip
+               "numbers", "negation", "persons", "names", "language", "unchanged"]  # fmt: skip
 """Why an answer cannot replace its sentence.
 
 blank: it has no word. unfinished: the token limit cut it off. refusal: the model refuses. chatter: it talks about the task.
 sentences: it is not one sentence. markup: it has broken markup or quotes. degenerate: it repeats a few words. length: it is
 much longer or shorter. mark: a question became a statement, or the reverse. numbers: numbers, units, code or addresses were
-lost or added. negation: words such as "not", "without" or "except" were lost or added. names: names were lost or invented.
-language: it is in another language. unchanged: it is the same sentence."""
+lost or added. negation: words such as "not", "without" or "except" were lost or added. persons: "I", "you", "he" or "she"
+became another of them. names: names were lost or invented. language: it is in another language. unchanged: it is the same
+sentence."""
 
 
 _QUOTES = "\"'“”‘’`«»"
@@ -77,6 +78,14 @@ _NEGATION = re.compile(
     r"|prohibit\w*|prevent(?:s|ed|ing)?|avoid(?:s|ed|ing)?|cancel\w*|reject(?:s|ed|ing)?|declin(?:e|es|ed|ing))\b",
     re.IGNORECASE,
 )
+# Who speaks, who is spoken to, and who is spoken about.
+_PERSONS = {
+    person: re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
+    for person, words in (
+        ("I", "I|me|my|mine|myself|we|us|our|ours|ourselves"), ("you", "you|your|yours|yourself|yourselves"),
+        ("he", "he|him|his|himself"), ("she", "she|her|hers|herself"),
+    )
+}  # fmt: skip
 _FOREIGN_NEGATION = re.compile(
     r"\b(?:nicht|kein\w*|nie(?:mals|mand)?|nichts|ohne|weder|außer|ne|n['’]|pas|jamais|rien|sans|aucune?|sauf|no|nunca|nada|nadie"
     r"|sin|ningun[oa]?|ningún|excepto|tampoco|non|mai|niente|nessun[oa]?|senza|tranne|não|nem|sem|ninguém|niet|geen|nooit|zonder)"
@@ -226,6 +235,20 @@ def _negation_moved(pair: _Pair) -> bool:
     return after != before
 
 
+def _persons_moved(pair: _Pair) -> bool:
+    """Whether other persons speak, act or are spoken to.
+
+    A rewrite in the passive voice may lose both "I" and "you". It may say "he" or "she" of a name.
+    """
+    if pair.known is None:
+        return False
+    after, before = (
+        {name for name, words in _PERSONS.items() if words.search(text)} for text in (pair.unit, pair.before)
+    )
+    talking, absent = {"I", "you"}, before - {"I", "you"}
+    return (after & talking) not in (before & talking, set()) or bool(absent and after - talking != absent)
+
+
 def _names_moved(pair: _Pair) -> bool:
     """Whether a name was lost, or one was added that the text does not have."""
     if pair.known is None:
@@ -244,6 +267,7 @@ _CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
     ("numbers", _numbers_moved),
     ("negation", _negation_moved),
     ("names", _names_moved),
+    ("persons", _persons_moved),
 )
 
 

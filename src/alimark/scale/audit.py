@@ -81,6 +81,7 @@ def audit_corpus(
         cache=options.cache,
         first_pass=None if options.first_pass is None else FirstPass(options.first_pass),
         device=options.device,
+        fpr=fpr,
     )
     summary, outcome = corpus.run(
         inputs, task, cluster=options.cluster(), fpr=fpr, fdr=fdr, block_bytes=options.block_bytes, progress=progress

@@ -33,7 +33,7 @@ from alimark.scale.worker import Begun, Report, Task, Work, Worker, result_path
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-VERSION = 1
+VERSION = 2
 FIRST_DRAWS = 9_999
 """Random keys per document in the first round, with early stopping; more follow for documents that none of them matches."""
 STOP_AFTER = 20
@@ -113,6 +113,7 @@ def run(
             _work_through([Work(block) for block in left], pool, outcome, progress)
             _deepen(out, folder, blocks, task, fdr, pool, outcome, progress)
         outcome.seconds = time.perf_counter() - started
+        summary.finish(out, folder, blocks, fdr)
         totals = summary.summarise(out, folder, blocks, fpr, fdr)
         _write(out, f"{folder}/summary.json", totals)
     return totals, outcome

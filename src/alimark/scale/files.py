@@ -16,13 +16,15 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
-from alimark._util.jsonl import Record, parse_record
+from alimark._util.jsonl import Record, parse_record, too_long
 from alimark.documents.kinds import ENDINGS, kind_of_name
 from alimark.documents.reading import MAX_BYTES, read_document
 from alimark.errors import AlimarkError, MissingExtra, RecordError
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyarrow.fs import FileSystem
+    from pyarrow.parquet import ParquetFile
 
 Kind = Literal["parquet", "jsonl", "text"]
 BLOCK_BYTES = 2 << 20
@@ -241,31 +243,36 @@ def read(fs: FileSystem, block: Block, columns: Sequence[str], limit: int = MAX_
     return reader(fs, block, columns, limit)
 
 
-def _too_long(length: int, limit: int) -> RecordError:
-    return RecordError(
-        f"the document has {length:,} bytes and the limit is {limit:,}; shorten it, or raise --max-document"
-    )
-
-
 def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> Iterator[Document]:
     [path] = block.paths
-    with _opened(fs, path, block.packed) as file:
-        offset = block.start
-        if block.start:
-            # A line belongs to the block that holds its first byte.
-            file.seek(block.start - 1)
-            offset += _rest_of_line(file) - 1
-        while block.stop < 0 or offset < block.stop:
-            line = file.readline(limit + 1)
-            if not line:
-                return
-            length = len(line)
-            if length > limit and not line.endswith(b"\n"):
-                length += _rest_of_line(file)
-                yield Document(path, offset, _too_long(length, limit))
-            elif line.strip():
-                yield Document(path, offset, parse_record(line, f"{path}, byte {offset}"))
-            offset += length
+    offset = block.start
+    try:
+        with _opened(fs, path, block.packed) as file:
+            if block.start:
+                # A line belongs to the block that holds its first byte.
+                file.seek(block.start - 1)
+                offset += _rest_of_line(file) - 1
+            while block.stop < 0 or offset < block.stop:
+                line = file.readline(limit + 1)
+                if not line:
+                    return
+                length = len(line)
+                if length > limit and not line.endswith(b"\n"):
+                    length += _rest_of_line(file)
+                    yield Document(path, offset, too_long(length, limit))
+                elif line.strip():
+                    yield Document(path, offset, parse_record(line, f"{path}, byte {offset}"))
+                offset += length
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # pyarrow's errors are subclasses; a damaged .gz file is read up to the damage
+        yield Document(path, offset, _unreadable(path, f"beyond byte {offset}", error))
+
+
+def _unreadable(path: str, where: str, error: Exception) -> RecordError:
+    why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return RecordError(f"{path} cannot be read {where} ({why}); is the file complete?")
 
 
 def _rest_of_line(file: io.BufferedReader) -> int:
@@ -286,36 +293,45 @@ def _opened(fs: FileSystem, path: str, packed: str) -> io.BufferedReader:
 def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
     [path] = block.paths
     try:
-        yield from _read_rows(fs, path, block, columns, limit)
-    except (arrow().ArrowInvalid, arrow().ArrowNotImplementedError) as error:
+        with fs.open_input_file(path) as file:
+            yield from _read_rows(arrow().parquet.ParquetFile(file), path, block, columns, limit)
+    except (OSError, ValueError, arrow().ArrowException) as error:
         yield Document(path, -1, RecordError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})"))
 
 
-def _read_rows(fs: FileSystem, path: str, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
-    with fs.open_input_file(path) as file:
-        opened = arrow().parquet.ParquetFile(file)
-        wanted = [name for name in columns if name in opened.schema_arrow.names]
-        groups: list[int] = []
-        first = row = 0
-        for number in range(opened.num_row_groups):
-            rows = opened.metadata.row_group(number).num_rows
-            if row + rows > block.start and (block.stop < 0 or row < block.stop):
-                first = first if groups else row
-                groups.append(number)
-            row += rows
-        row = first
-        for batch in opened.iter_batches(64, row_groups=groups, columns=wanted):
-            if block.stop >= 0 and row >= block.stop:
-                return
-            for at, record in enumerate(batch.to_pylist(), row) if row + len(batch) > block.start else ():
-                if block.start <= at and (block.stop < 0 or at < block.stop):
-                    yield Document(path, at, _bounded(record, limit))
-            row += len(batch)
+def _read_rows(opened: ParquetFile, path: str, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
+    """The documents of a block; each row behind a damaged page of a row group is a document that failed."""
+    wanted = [name for name in columns if name in opened.schema_arrow.names]
+    first = 0
+    for group in range(opened.num_row_groups):
+        start, first = first, first + opened.metadata.row_group(group).num_rows
+        stop = first if block.stop < 0 else min(first, block.stop)
+        row = start
+        if stop <= block.start or start >= stop:
+            continue
+        try:
+            for batch in opened.iter_batches(64, row_groups=[group], columns=wanted):
+                for number in range(len(batch)):
+                    if block.start <= row < stop:
+                        yield Document(path, row, _row(batch, number, path, row, limit))
+                    row += 1
+        except (OSError, ValueError, arrow().ArrowException) as error:
+            for place in range(max(row, block.start), stop):
+                yield Document(path, place, _unreadable(path, f"at row {place}", error))
+
+
+def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Record | RecordError:
+    """A row of a batch as a record; an error where a value is not valid, such as text that is not UTF-8."""
+    try:
+        [record] = batch.slice(number, 1).to_pylist()
+    except (ValueError, OverflowError, arrow().ArrowException) as error:
+        return _unreadable(path, f"at row {row}", error)
+    return _bounded(record, limit)
 
 
 def _bounded(record: Record, limit: int) -> Record | RecordError:
     longest = max((len(value) for value in record.values() if isinstance(value, str)), default=0)
-    return _too_long(longest, limit) if longest > limit else record
+    return too_long(longest, limit) if longest > limit else record
 
 
 def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
@@ -324,7 +340,7 @@ def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int
         most = MAX_BYTES if kind not in (None, "txt", "md") else limit  # pictures may make up most of a document
         [info] = fs.get_file_info([path])
         if info.size is not None and info.size > most:
-            yield Document(path, -1, _too_long(info.size, most))
+            yield Document(path, -1, too_long(info.size, most))
             continue
         try:
             with fs.open_input_stream(path, compression=None) as file:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from alimark._util.jsonl import Record, record_id
+from alimark.audit.answers import verdict_of
 from alimark.audit.auditor import Answer, Auditor, FirstPass, answers, in_batches
 from alimark.detection.pipeline import Clock
 from alimark.detection.stats.p_values import RandomKeys
@@ -50,6 +51,8 @@ class Task:
     """Megabytes of embeddings to keep in memory."""
     first_pass: FirstPass | None = None
     device: str | None = None
+    fpr: float = 0.01
+    """The false-positive rate of the verdict, until the q-values of all documents decide it."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,15 @@ def schema() -> Schema:
     return pa.schema([
         ("id", pa.string()), ("file", pa.string()), ("place", pa.int64()), ("source", pa.string()), ("key_id", pa.string()),
         ("scheme", pa.string()), ("score", pa.float64()), ("z", pa.float64()), ("p_value", pa.float64()), ("draws", pa.int64()),
-        ("keys_tried", pa.int32()), ("readings", pa.int32()), ("near_flips", pa.int32()), ("sentence_count", pa.int32()),
+        ("keys_tried", pa.int32()), ("readings", pa.int32()), ("searches", pa.int32()),
+        ("near_flips", pa.int32()), ("sentence_count", pa.int32()),
         ("full", pa.bool_()),
         ("passages", pa.list_(pa.struct([
             ("first", pa.int32()), ("last", pa.int32()), ("first_block", pa.int32()), ("last_block", pa.int32()),
             ("score", pa.float64()), ("p_value", pa.float64()),
         ]))),
         ("warnings", pa.list_(pa.string())), ("failed", pa.bool_()), ("error", pa.string()),
+        ("verdict", pa.string()), ("found", pa.bool_()), ("q_value", pa.float64()),
     ])  # fmt: skip
 
 
@@ -159,7 +164,7 @@ class Worker:
         replaced: dict[tuple[str, int], Record] = {}
         path = result_path(self._folder, work.block)
         try:
-            with _WholeParquet(self._output, path) as file:
+            with WholeParquet(self._output, path) as file:
                 for number, batch in enumerate(self._batches(work)):
                     clock.lap("reading")
                     alone = number in work.careful
@@ -211,9 +216,11 @@ class Worker:
             "failed": isinstance(answer, AlimarkError),
         }  # fmt: skip
         if isinstance(answer, AlimarkError):
-            return row | {"error": _storable(str(answer))}
-        tests = {"keys_tried": answer.keys_tried, "readings": answer.readings}
-        fields = answer.record() | tests | {"full": self._in_full(answer)}
+            return row | {"error": _storable(str(answer)), "verdict": "failed", "found": False}
+        tests = {"keys_tried": answer.keys_tried, "readings": answer.readings, "searches": answer.searches}
+        fields = (
+            answer.record() | tests | {"full": self._in_full(answer), "verdict": verdict_of(answer, self._task.fpr)}
+        )
         return row | {name: fields[name] for name in schema().names if name in fields}
 
     def _in_full(self, answer: Answer) -> bool:
@@ -244,7 +251,7 @@ def result_path(folder: str, block: Block) -> str:
     return f"{folder}/results/part-{block.name}.parquet"
 
 
-class _WholeParquet:
+class WholeParquet:
     """Writes a Parquet file that appears only when it is complete, and replaces an existing one."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -254,7 +261,7 @@ class _WholeParquet:
         self._part = f"{folder}/.{name}.{secrets.token_hex(6)}.part"
         self._rows: list[Record] = []
 
-    def __enter__(self) -> _WholeParquet:
+    def __enter__(self) -> WholeParquet:
         self._file = self._fs.open_output_stream(self._part)
         self._writer = arrow().parquet.ParquetWriter(self._file, schema(), compression="zstd")
         return self

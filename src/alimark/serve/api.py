@@ -78,7 +78,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
 
 
 async def _detect_all(
-    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings, owner: str = ""
+    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings, owner: str
 ) -> list[Answer | AlimarkError]:
     """Returns the best detections of each text, or its error. Keys are grouped by the embedder they need."""
     groups: dict[str, list[Key]] = {}
@@ -129,6 +129,8 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
     }  # fmt: skip
     content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
     content |= {} if detection.z is None else {"z": detection.z}
+    if detection.payload:
+        content["payload"] = {"value": detection.payload.value, "confidence": detection.payload.confidence}
     content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
     return content | ({"evidence": detection.report(body.fpr)} if body.evidence else {})
 
@@ -162,16 +164,17 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     At the end the mark is detected. Read the sentences of `moved_most` before you publish the text.
     """
     service.check_text(body.input)
-    key = service.ring.marking(token.tenant, service.llm.name)
+    key = service.marking_key(token, body.payload)
     await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
     settings = RewriteSettings(body.candidates, body.closeness, body.mean_closeness)
     rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings, token.id))
     record = of_text(
-        "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token, llm=rewriting.llm
-    )
+        "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token,
+        payload=key.payload, llm=rewriting.llm,
+    )  # fmt: skip
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
-    proof = await _proof(service, key, [body.input, rewriting.text])
+    proof = await _proof(service, key, [body.input, rewriting.text], token.id)
     return proof | {
         "text": rewriting.text, "key_id": rewriting.key_id, "record_id": record.id, "matches": rewriting.matches,
         "cosines": rewriting.cosines, "outcomes": [sentence.outcome for sentence in rewriting.rewritten],
@@ -179,10 +182,10 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     }  # fmt: skip
 
 
-async def _proof(service: Service, key: Key, texts: Sequence[str]) -> JsonObject:
+async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -> JsonObject:
     """Detects the mark in a text before and after its rewriting; without a result where too many texts wait."""
     try:
-        answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)))
+        answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)), owner)
     except QueueFull:
         return {}
     before, after = (None if isinstance(answer, AlimarkError) else answer[0] for answer in answers)

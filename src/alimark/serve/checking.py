@@ -35,7 +35,7 @@ from alimark.errors import AlimarkError, LimitError
 from alimark.keys.key import Key
 
 BATCH_TEXTS = 64
-BATCH_CHARACTERS = 200_000
+BATCH_CHARACTERS = 50_000
 """The most characters of one batch: a long text gets a batch nearly to itself, so that few short ones wait for it."""
 BEST_KEYS = 3
 """The number of keys that an answer names."""

@@ -43,9 +43,9 @@ _WIDE_MARKS = re.compile(
     "(?<=[\\x20-\\x7e\u2018-\u201d])[\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff5e]+(?![\u3040-\u9fff])"
 )
 _FOREIGN_STOP = re.compile(
-    "(?<=[A-Za-z0-9\"')\u2019\u201d])[ ]?([。｡․؟۔।、])(?![\u3040-\u9fff\u0600-\u06ff\u0900-\u097f])[ ]?"
+    "(?<=[A-Za-z0-9\"')\u2019\u201d])[ ]?([。｡․؟۔।、։።՜՞،؛])(?![\u3040-\u9fff\u0600-\u06ff\u0900-\u097f])[ ]?"
 )
-_STOPS = {"؟": "? ", "、": ", "}
+_STOPS = {"؟": "? ", "、": ", ", "՜": "! ", "՞": "? ", "،": ", ", "؛": "; "}
 _LETTER_SYMBOL = re.compile(
     r"(?:NEGATIVE (?:CIRCLED|SQUARED)|PARENTHESIZED|CROSSED NEGATIVE SQUARED|TORTOISE SHELL BRACKETED)"
     r" LATIN (CAPITAL|SMALL) LETTER ([A-Z])"

@@ -24,14 +24,14 @@ _PIECE = 12
 """A piece with more words is cut at its likeliest gap."""
 _LEAST_PROBABILITY = 0.03
 """A gap between two words is a cut where a sentence ends there with at least this probability."""
-_REGULAR = (5, 45)
+_REGULAR = (6, 45)
 """The words of a regular sentence."""
 _FILLER = 2
 """A sentence with at most so many words is a filler where every fourth sentence is one ("Yes." after every sentence)."""
 _LEAST_WORDS = 30
 """A text with fewer words is too short for a mark that has to be found together with its sentences."""
-_MOST_WORDS = 6000
-"""Of a longer text only the beginning is read, since the search takes time in proportion to pieces times blocks."""
+_MOST_WORDS = 2000
+"""Of a longer text only the beginning is read, since its units are many."""
 
 _TOKEN = re.compile(r"\S+")
 _OFTEN_FIRST = frozenset(
@@ -196,7 +196,12 @@ def _cuts(probabilities: Sequence[float]) -> list[int]:
     cuts: list[int] = []
     last = -1
     for gap, probability in enumerate(probabilities):
-        if probability >= _LEAST_PROBABILITY and 3 * probability >= max(probabilities[max(0, gap - 2) : gap + 3]):
+        is_new = gap - last > 2 or last < 0 or probability > probabilities[last]
+        if (
+            is_new
+            and probability >= _LEAST_PROBABILITY
+            and 3 * probability >= max(probabilities[max(0, gap - 2) : gap + 3])
+        ):
             cuts.append(gap)
             last = gap
         elif gap - last >= _PIECE:

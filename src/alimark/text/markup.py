@@ -17,7 +17,8 @@ from alimark.text.prose import blocks, kind_of_line, reads_as_prose
 # HTML
 
 _ENTITY = re.compile(r"&(?:amp;)*((?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});)")
-_ESCAPE = re.compile(r"\\u\{?([0-9a-fA-F]{4,5})\}?")
+_ESCAPE = re.compile(r"\\u(?:\{([0-9a-fA-F]{1,6})\}|([0-9a-fA-F]{4}))")
+_QUOTED_PRINTABLE = re.compile(r"(?:=[0-9A-F]{2})+")
 _PERCENT = re.compile(r"(?<!\S)[^\s%/:]{0,60}%[0-9a-fA-F]{2}\S*")
 _INLINE = (
     "a abbr acronym b bdi bdo big cite code del dfn em figcaption font i ins kbd label mark q s samp small span strike strong "
@@ -42,6 +43,14 @@ _EMPHASIS = tuple(
     re.compile(rf"(?<![\w{sign[-1]}]){sign}(?=[^\s{sign[-1]}])([^{sign[-1]}\n]+)(?<=\S){sign}(?![\w{sign[-1]}])")
     for sign in (r"\*\*\*", r"\*\*", r"\*", "___", "__", "_", "~~", "==", r"\|\|", "``", "`")
 )
+_INSIDE_WORDS = (
+    re.compile(r"\[/?(?:b|i|u|s|url|quote|color|size|font|center|left|right|code|list)(?:=[^\]\n]{0,80})?\]()"),
+    re.compile(r"\[\[(?:[^\[\]|\n]{0,80}\|)?([^\[\]|\n]{1,80})\]\]"),
+    re.compile(r"\*\*([A-Za-z]{1,30})\*\*"),
+    re.compile(r"\'\'\'([^\'\n]{1,80})\'\'\'"),
+)
+"""BBCode, links and bold letters of a wiki, and bold letters of Markdown inside a word."""
+_STRUCK_OUT = re.compile(r"~~(?=\S)[^~\n]{1,200}~~[ \t]?")
 _BACKSLASH = re.compile(r"\\([*_`#+.!>~|{}&%-])")
 _LATEX = re.compile(
     r"\\(?:textbf|textit|texttt|textsc|textrm|textsf|emph|underline|text|sout|section|subsection|paragraph)\*?\{([^{}\n]*)\}"
@@ -98,7 +107,10 @@ _AUTHOR_YEAR = re.compile(rf"[ \t]?\((?:see |cf\. |e\.g\.,? )?{_AUTHOR}(?:; ?{_A
 
 
 def read_entities(text: str, counts: Counter[str]) -> str:
-    """Decodes HTML entities, Unicode escapes and, in long words, percent signs as in an address."""
+    """Decodes HTML entities, Unicode escapes, quoted-printable, and percent signs as in an address."""
+    if len(_QUOTED_PRINTABLE.findall(text)) >= 3:
+        text, codes = _QUOTED_PRINTABLE.subn(_printable, text.replace("=\n", ""))
+        counts["entity"] += codes
     if "&" in text:
         text, entities = _ENTITY.subn(_unescaped, text)
         counts["entity"] += entities
@@ -111,13 +123,17 @@ def read_entities(text: str, counts: Counter[str]) -> str:
     return text
 
 
+def _printable(match: re.Match[str]) -> str:
+    return bytes.fromhex(match[0].replace("=", "")).decode("utf-8", "replace")
+
+
 def _unescaped(match: re.Match[str]) -> str:
     # An ampersand that was escaped several times is decoded at once.
     return html.unescape("&" + match[1])
 
 
 def _character(match: re.Match[str]) -> str:
-    code = int(match[1], 16)
+    code = int(match[1] or match[2], 16)
     return match[0] if 0xD800 <= code <= 0xDFFF or code > 0x10FFFF else chr(code)
 
 
@@ -198,11 +214,17 @@ def _unframed(part: str, counts: Counter[str]) -> str:
 
 def drop_markdown(text: str, counts: Counter[str]) -> str:
     """Removes emphasis, links, images, rules and escapes of Markdown, and the same of LaTeX."""
-    if any(sign in text for sign in "*_~=|`[\\#-"):
+    if any(sign in text for sign in "*_~=|`[\\#-'"):
         for pattern in (_IMAGE, _RULE, _HEADING_END):
             text, changes = pattern.subn("", text)
             counts["markdown"] += changes
-        for pattern in (_LINK, _LATEX, *_EMPHASIS, _BACKSLASH):
+        struck_out = sum(len(match[0].split()) for match in _STRUCK_OUT.finditer(text)) if "~~" in text else 0
+        if (
+            0 < 2 * struck_out < len(text.split())
+        ):  # where most of a text is struck out, that is a disguise, and it is kept
+            text, changes = _STRUCK_OUT.subn("", text)
+            counts["markdown"] += changes
+        for pattern in (*_INSIDE_WORDS, _LINK, _LATEX, *_EMPHASIS, _BACKSLASH):
             text, changes = pattern.subn(r"\1", text)
             counts["markdown"] += changes
     return text

@@ -34,6 +34,8 @@ _EMOJI = "\u203c\u2049\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001f1
 _EMOJI_STOP = re.compile(
     f"(?<=[a-z0-9'’\"”)%])([ \t]?)[{_EMOJI}][{_EMOJI}\ufe0f\u200d\u20e3]*(?=[ \t]*(?:\n|\\Z)|[ \t]?[\"'“‘(]?[A-Z])[ \t]?"
 )
+_EMOJI_BETWEEN = re.compile(f"(?<=[\\w,;]) [{_EMOJI}]\ufe0f? (?=\\w)")
+_TELEGRAM_STOP = re.compile(r"\s+STOP\b")
 _PIPE_STOP = re.compile(
     r"(?<=[a-z0-9'’\"”)])[ \t]*(?:[|/\\•·¦‖※†‡◦●■]|//|\|\||--|—)[ \t]+(?=[\"'“‘]?[A-Z][a-z]* [a-z])"
 )
@@ -102,6 +104,12 @@ def _parted(word: str, counts: Counter[str]) -> str:
 def read_stops(text: str, counts: Counter[str]) -> str:
     """Reads emoji and signs that stand in the place of full stops as full stops."""
     text, pilcrows = _PILCROW.subn("\n", text)
+    if len(between := _EMOJI_BETWEEN.findall(text)) > max(5, text.count(" ") // 4):
+        text = _EMOJI_BETWEEN.sub(" ", text)
+        counts["spaced letters"] += len(between)
+    if text.count(" STOP") >= 3 and text.isupper():
+        text, telegraphed = _TELEGRAM_STOP.subn(".", text)
+        counts["stop"] += telegraphed
     text, emoji = _EMOJI_STOP.subn(". ", text)
     text, signs = _PIPE_STOP.subn(". ", text) if _lacks_stops(text) else (text, 0)
     counts["stop"] += pilcrows + emoji + signs

@@ -171,3 +171,18 @@ def benjamini_hochberg(p_values: Sequence[float], rate: float) -> tuple[NDArray[
     passing = np.flatnonzero(ordered <= rate * np.arange(1, len(p) + 1) / len(p))
     threshold = float(ordered[passing[-1]]) if len(passing) else 0.0
     return p <= threshold, threshold
+
+
+def q_values(p_values: Sequence[float]) -> Floats:
+    """For each text, the least false discovery rate at which it is found among all texts (Benjamini and Hochberg).
+
+    Example:
+        >>> [round(float(q), 3) for q in q_values([0.001, 0.9, 0.02])]
+        [0.003, 0.9, 0.03]
+    """
+    p = np.asarray(p_values, float)
+    order = np.argsort(p)
+    ratios = p[order] * len(p) / np.arange(1, len(p) + 1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.minimum.accumulate(ratios[::-1])[::-1], 1.0)
+    return adjusted

@@ -1,0 +1,156 @@
+"""Documents that share text, such as receipts from one template: under one key, all of them look marked together, or none.
+
+Each p-value is right over random keys, but the p-values of such documents rise and fall together. One key in a hundred then
+finds most of a thousand receipts at once. Control of the false discovery rate, which is right on average over keys, does not
+help the owner of that key. So the documents that were found are scored under the same random keys. Documents whose scores rise
+and fall together form a group, to which documents that were not found may belong, too. What was found in a group stands where
+random keys that make half as many of the group look as marked are rare: so rare that on average fewer documents than the false
+discovery rate are found by such a chance, or two keys in a thousand. Otherwise it is undecided. Marked documents form groups as
+well, since they carry the same blocks; their p-values are small enough to stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from alimark._util.arrays import Floats, Ints
+from alimark._util.json_types import JsonObject
+
+BURSTS = 2e-3
+"""The share of random keys that may in any case make half as many documents of a group look as marked. By Markov's
+inequality fewer do where all of a group have p-values of at most half of it, which 999 random keys resolve."""
+RANDOM_KEYS = 4_999
+MAX_FOUND, MAX_OTHERS = 500, 300
+"""Documents that are checked under a key, at most: those found, the largest p-values first, and others, the smallest first."""
+_ALIKE = 0.25
+"""Correlation of the scores of two documents over random keys from which they belong together; chance gives at most 0.08."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Documents whose scores under random keys rise and fall together. Documents are numbered from 0."""
+
+    members: tuple[int, ...]
+    """All members, whether they were found or not."""
+    found: tuple[int, ...]
+    """The members that were found."""
+    effective: float
+    """The number of independent documents that vary as much as the members."""
+    chance: float
+    """The share of random keys that make half as many members look as marked."""
+    kept: tuple[int, ...]
+    """The members that remain found: those up to a p-value at which the share of random keys is small enough."""
+
+    @property
+    def undecided(self) -> tuple[int, ...]:
+        """The members that were found, and for which chance is a possible reason."""
+        return tuple(member for member in self.found if member not in self.kept)
+
+    def record(self) -> JsonObject:
+        """What an answer says about its group."""
+        return {
+            "documents": len(self.members),
+            "found": len(self.found),
+            "effective": round(self.effective, 2),
+            "chance": round(self.chance, 4),
+        }
+
+
+def find_groups(
+    p_values: Sequence[float], found: Sequence[bool], null_scores: Floats, fdr: float = 0.05
+) -> list[Group]:
+    """Returns the groups of documents with shared text, of which several were found under one key.
+
+    Args:
+        p_values: The p-value of each document, not corrected for the number of keys.
+        found: Whether each document was found.
+        null_scores: The score of each document under each of the same random keys, (documents, random keys).
+        fdr: The false discovery rate.
+
+    Returns:
+        The groups with at least two documents that were found.
+
+    Example:
+        >>> shared = np.random.default_rng(1).normal(size=999)
+        >>> [group] = find_groups([0.01, 0.01, 0.01], [True] * 3, np.stack([shared, shared, shared + 0.1]))
+        >>> group.members, group.effective, group.kept
+        ((0, 1, 2), 1.0, ())
+        >>> group.chance
+        0.01
+    """
+    alike = _correlations(null_scores)
+    random_p = _random_p_values(null_scores)
+    p, is_found = np.asarray(p_values), np.asarray(found, bool)
+    groups = []
+    for members in _components(alike >= _ALIKE):
+        hits = members[is_found[members]]
+        if len(hits) > 1:
+            pairs = alike[np.ix_(members, members)]
+            mean = float((pairs.sum() - np.trace(pairs)) / (len(members) * (len(members) - 1)))
+            effective = len(members) / (1 + (len(members) - 1) * max(mean, 0.0))
+            chance = _chance(float(p[hits].max()), len(hits), random_p[members])
+            kept = hits[p[hits] <= _limit(p[hits], random_p[members], fdr)]
+            groups.append(Group(_numbers(members), _numbers(hits), effective, chance, _numbers(kept)))
+    return groups
+
+
+def _numbers(values: Ints) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def effective_count(groups: Sequence[Group], documents: int) -> float:
+    """The number of independent documents that vary as much as `documents` with these groups."""
+    grouped = sum(len(group.members) for group in groups)
+    return documents - grouped + sum(group.effective for group in groups)
+
+
+def _correlations(scores: Floats) -> Floats:
+    """Correlations of ranks, which hold for scores of any distribution."""
+    ranks = scores.argsort(axis=1).argsort(axis=1).astype(float)
+    ranks -= ranks.mean(axis=1, keepdims=True)
+    ranks /= np.maximum(np.sqrt((ranks**2).sum(axis=1, keepdims=True)), 1e-12)
+    correlations: Floats = ranks @ ranks.T
+    return correlations
+
+
+def _random_p_values(scores: Floats) -> Floats:
+    """The p-value of each document under each random key, among all random keys."""
+    ordered = np.sort(scores, axis=1)
+    below = np.stack([np.searchsorted(row, values, side="left") for row, values in zip(ordered, scores, strict=True)])
+    p_values: Floats = (scores.shape[1] - below + 1) / (scores.shape[1] + 1)
+    return p_values
+
+
+def _chance(p: float, count: int, random_p: Floats) -> float:
+    """The share of random keys under which at least half of `count` documents of a group have a p-value of at most `p`."""
+    least = 2 / (random_p.shape[1] + 1)  # the smallest p-value that the random keys resolve
+    bursts = (random_p <= max(p, least)).sum(axis=0) >= count / 2
+    return (1 + int(bursts.sum())) / (len(bursts) + 1)
+
+
+def _limit(p: Floats, random_p: Floats, fdr: float) -> float:
+    """The largest p-value at which so many small p-values in a group are no chance; 0 where there is none."""
+    for level in np.unique(p)[::-1]:
+        count = int((p <= level).sum())
+        if _chance(float(level), count, random_p) <= max(fdr / count, BURSTS):
+            return float(level)
+    return 0.0
+
+
+def _components(linked: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> list[Ints]:
+    """The connected components of a graph."""
+    left = np.ones(len(linked), bool)
+    components = []
+    for start in range(len(linked)):
+        if left[start]:
+            reached = np.zeros(len(linked), bool)
+            edge = np.array([start])
+            while len(edge):
+                reached[edge] = True
+                edge = np.flatnonzero(linked[edge].any(axis=0) & ~reached)
+            left &= ~reached
+            components.append(np.flatnonzero(reached))
+    return components

@@ -1,0 +1,102 @@
+"""The probability that a sentence carries the mark, measured against what random keys give for the same sentence.
+
+Under any key, marked or not, the alignment picks blocks that agree with the sentences by chance, so that agreement alone says
+little. Each sentence's agreement under the key is therefore divided by the agreement that random keys reach for this very
+sentence with alignments of their own. The result is a likelihood ratio with a mean of 1 for a sentence without a mark. The
+share of marked sentences is estimated from the text itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from alimark._util.arrays import Floats, Packed
+from alimark.detection.kernels.types import MATCH, SEVERAL, WHOLE, Step
+from alimark.detection.scoring import Scoring
+from alimark.detection.signals import Signals
+from alimark.detection.stats.power import TYPICAL_WORTH, typical_agreement
+from alimark.keys.key import Key
+
+_RANDOM_KEYS = 200
+_STEPS = 100
+_UNMARKED = 3.0
+"""Sentences without a mark that the estimate of the share begins with: a short text must show more to be called marked."""
+
+
+def sentence_chances(
+    signals: Signals, steps: Sequence[Step], ranges: Sequence[tuple[int, int]], key: Key, rule: Scoring
+) -> Floats:
+    """Returns the probability of carrying the mark for each sentence of a text; 0 outside of the ranges.
+
+    Args:
+        signals: The text under the key.
+        steps: The alignment under the key.
+        ranges: The parts of the text that were aligned, from a first sentence up to before a last one: the whole, or passages.
+        key: The key.
+        rule: The scoring of the key.
+
+    Returns:
+        A probability for each sentence.
+    """
+    chances = np.zeros(len(signals.packed))
+    blocks = key.blocks(max((step.block for step in steps), default=-1) + 1)
+    agreements = _agreements(signals, steps, blocks, key)
+    for start, stop in ranges:
+        part = signals.part(start, stop)
+        length = rule.length(stop - start)
+        nulls = np.array([
+            _agreements(part, rule.trace(part, random), random, key)
+            for random in key.null_blocks(0, _RANDOM_KEYS, length)
+        ])  # fmt: skip
+        ratios = _ratios(agreements[start:stop], nulls, _shift(key))
+        chances[start:stop] = _posteriors(ratios)
+    return chances
+
+
+def _shift(key: Key) -> float:
+    """How far a sentence that carries its block lies from one that does not, in standard deviations."""
+    if key.soft:
+        return TYPICAL_WORTH
+    return (2 * typical_agreement(key.block_size) - 1) * float(np.sqrt(key.block_size))
+
+
+def _agreements(signals: Signals, steps: Sequence[Step], blocks: Packed, key: Key) -> Floats:
+    """For each sentence its agreement with the block it is aligned with, in standard deviations; -inf where there is none."""
+    agreements = np.full(len(signals.packed), -np.inf)
+    for step in steps:
+        if step.kind != MATCH:
+            continue
+        value = _agreement(signals, step, int(blocks[step.block]), key.block_size)
+        covered = slice(step.last - step.merged, step.last + 1)
+        agreements[covered] = np.maximum(agreements[covered], value)
+    return agreements
+
+
+def _agreement(signals: Signals, step: Step, block: int, size: int) -> float:
+    if signals.soft is not None:
+        places = np.arange(size - 1, -1, -1, dtype=np.uint64)
+        signs = 2.0 * ((np.uint64(block) >> places) & np.uint64(1)) - 1
+        return float(signals.soft[step.last, step.merged] @ signs / np.sqrt(size))
+    several = not step.merged and step.cut == SEVERAL
+    unit = int(signals.packed[step.last, step.merged, WHOLE if several else step.cut])
+    return float((size - 2 * (unit ^ block).bit_count()) / np.sqrt(size))
+
+
+def _ratios(agreements: Floats, nulls: Floats, shift: float) -> Floats:
+    """The likelihood ratio of each sentence; its mean over the key and the random keys, alike in unmarked text, is 1."""
+    values, random = np.exp(shift * agreements), np.exp(shift * nulls)
+    total = values + random.sum(axis=0)
+    ratios: Floats = (len(nulls) + 1) * values / np.maximum(total, 1e-300)
+    return ratios
+
+
+def _posteriors(ratios: Floats) -> Floats:
+    """The probability of each sentence, with the share of marked sentences that makes the ratios likeliest (EM)."""
+    share = 0.5
+    posteriors = np.zeros(len(ratios))
+    for _ in range(_STEPS):
+        posteriors = share * ratios / (1 - share + share * ratios)
+        share = float(posteriors.sum() / (len(ratios) + _UNMARKED))
+    return posteriors

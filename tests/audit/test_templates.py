@@ -1,0 +1,69 @@
+"""Documents that share text: those that chance can explain are undecided, marked and independent documents stay found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from alimark import AliMark
+from alimark.audit.auditor import Auditor
+from alimark.audit.run import JsonlDocuments, audit_documents
+from alimark.audit.templates import BURSTS, effective_count, find_groups
+from alimark.detection.settings import DetectionSettings
+from fixed_texts import EMBEDDER, fixed_key, unmarked, written
+
+KEYS = 4_999
+
+
+@pytest.fixture(scope="module")
+def noise() -> Any:
+    return np.random.default_rng(5).normal(size=(40, KEYS))
+
+
+def test_independent_documents_form_no_groups(noise: Any) -> None:
+    assert find_groups([0.002] * 40, [True] * 40, noise) == []
+    assert effective_count([], 40) == 40
+
+
+def test_a_template_counts_as_one_document(noise: Any) -> None:
+    scores = noise.copy()
+    scores[:30] = scores[0] + 0.3 * noise[:30]
+    [group] = find_groups([0.01] * 30 + [0.001] * 10, [True] * 40, scores)
+    assert group.members == tuple(range(30))
+    assert group.effective < 1.3
+    assert group.chance > 2 * BURSTS
+    assert group.undecided == group.members
+    assert 10 < effective_count([group], 40) < 11.5
+    [strong] = find_groups([0.0003] * 30 + [0.001] * 10, [True] * 40, scores)
+    assert strong.undecided == ()
+    pair = [True] * 2 + [False] * 38  # two marked documents carry the same blocks and are a group
+    [marked] = find_groups([0.001] * 2 + [0.5] * 38, pair, np.vstack([scores[:1], scores[:1], noise[2:]]))
+    assert (marked.members, marked.undecided) == ((0, 1), ())
+    some = [True] * 4 + [False] * 36  # the best of a template are no better evidence than all of them
+    [best] = find_groups([0.01] * 4 + [0.02] * 26 + [0.5] * 10, some, scores)
+    assert (len(best.members), best.undecided) == (30, (0, 1, 2, 3))
+
+
+def test_an_audit_of_receipts_under_an_unlucky_key(tmp_path: Path) -> None:
+    """The key is the one of 80 under which most of the receipts look marked."""
+    template = unmarked(10, 4)
+    receipts = [" ".join([f"Receipt {i} for {i * 7} dollars.", *template]) for i in range(30)]
+    first = [AliMark(fixed_key(n), embedder=EMBEDDER).detect(receipts[0], draws=200).p_value for n in range(80)]
+    mark = AliMark(fixed_key(int(np.argmin(first))), embedder=EMBEDDER)
+    marked = [" ".join(written(mark.key, seed=seed)) for seed in (1, 2)]
+    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+    texts = [*receipts, *marked]
+    source.write_text("".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(texts)))
+    auditor = Auditor([mark.key], DetectionSettings(draws=2000, stop_after=20), lambda _: EMBEDDER)
+    for _ in range(2):  # the second time, nothing is answered again and all is as it was
+        summary = audit_documents(JsonlDocuments(source), auditor, output, fpr=0.01, fdr=0.05)
+        answers = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [answer["id"] for answer in answers if answer["found"]] == ["d30", "d31"]
+        undecided = [answer for answer in answers if answer["verdict"] == "undecided"]
+        assert len(undecided) == summary["shared_text"]["undecided"] > 15
+        assert undecided[0]["group"]["effective"] < 3
+        assert all(answer["q_value"] <= 0.05 for answer in undecided)

@@ -47,6 +47,12 @@ class TestRoc:
         false, true, _ = roc_curve(truth, scores)
         assert metrics.tpr_interpolated(marked, human, fpr) == pytest.approx(np.interp(fpr, false, true), abs=1e-9)
 
+    def test_a_rate_that_a_point_of_the_curve_has_is_met_exactly(self) -> None:
+        marked, human = [0.5] * 3, [float(i > 98) for i in range(100)]
+        truth, scores = np.repeat([1, 0], [3, 100]), np.array(marked + human)
+        false, true, _ = roc_curve(truth, scores)
+        assert metrics.tpr_interpolated(marked, human, 0.01) == np.interp(0.01, false, true) == 1.0
+
     def test_below_one_human_score_the_rate_is_interpolated(self) -> None:
         """Of 500 human texts the first false positive is 0.2%: 0.1% lies half way to it."""
         human, marked = np.arange(500), [*range(490, 500), *[600] * 10]

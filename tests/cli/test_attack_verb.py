@@ -137,7 +137,7 @@ def test_sentences_of_other_texts(run: Run, many: Path, tmp_path: Path) -> None:
         (["insert", "story.txt"], "--pool"),
         (["delete", "story.txt", "--rate", "1.5"], "between 0 and 1"),
         (["delete", "story.txt", "--rate", "much"], "valid number"),
-        (["delete", "empty.txt"], "empty"),
+        (["delete", "empty.txt"], "no text"),
         (["truncate", "story.txt", "--rate", "1"], "nothing would be left"),
         (["nosuch"], "nosuch"),
         (["chat", "story.txt", "--llm", "openai:nowhere"], "not the address"),

@@ -77,7 +77,7 @@ def test_a_last_sentence_without_a_full_stop_stays_as_it_is() -> None:
 def test_a_code_block_at_the_end() -> None:
     answer = Draw("```python\nprint(4)\n```", 9, "model")
     generation = write(Scripted(Draw("So. ", 2, "sentence"), answer))
-    assert generation.text == "So.\n\n```python\nprint(4)\n```"
+    assert generation.text == "So.\n```python\nprint(4)\n```"
     assert generation.ended == "model ended"
 
 
@@ -128,7 +128,7 @@ def test_the_token_limit_is_kept_to_the_token(most: int) -> None:
         (["It"], [Draw("It is red. ", 4, "sentence")], ""),
         (["d. It"], [Draw("It is red.", 4, "sentence"), Draw(" It is blue. ", 4, "sentence")], "It is re"),
         (["END", "x = 2"], [Draw("So. ", 2, "sentence"), Draw("```\nx = 1\nx = 2\n```\n", 9, "model")],
-         "So.\n\n```\nx = 1"),
+         "So.\n```\nx = 1"),
         (["never"], [Draw("It is red. ", 4, "sentence"), Draw("All done.", 4, "model")], "It is red. All done."),
     ],
 )  # fmt: skip

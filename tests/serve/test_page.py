@@ -141,7 +141,7 @@ def test_files(page: Any, marked: str) -> None:
     page.complaints[:] = [text for text in page.complaints if "422" not in text]
     names = page.locator("#table tbody tr td:first-child")
     assert names.all_inner_texts() == ["a.txt", "b.docx", "c.pdf", "d.html", "e.pdf"]
-    assert "not a pdf file" in page.inner_text("#table tbody tr:nth-child(5)")
+    assert "cannot be read as pdf" in page.inner_text("#table tbody tr:nth-child(5)")
     page.click("#table th:nth-child(3) button")
     numbers = [float(cell) for cell in page.locator("#table tbody tr td:nth-child(3)").all_inner_texts() if cell]
     assert numbers == sorted(numbers)

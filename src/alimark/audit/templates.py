@@ -77,7 +77,7 @@ def find_groups(
         >>> shared = np.random.default_rng(1).normal(size=999)
         >>> [group] = find_groups([0.01, 0.01, 0.01], [True] * 3, np.stack([shared, shared, shared + 0.1]))
         >>> group.members, group.effective, group.kept
-        ((0, 1, 2), 1.0, ())
+        ((0, 1, 2), 1.0, (0, 1, 2))
         >>> group.chance
         0.01
     """
@@ -133,9 +133,9 @@ def _chance(p: float, count: int, random_p: Floats) -> float:
 
 def _limit(p: Floats, random_p: Floats, fdr: float) -> float:
     """The largest p-value at which so many small p-values in a group are no chance; 0 where there is none."""
+    allowed = max(fdr / len(random_p), BURSTS)
     for level in np.unique(p)[::-1]:
-        count = int((p <= level).sum())
-        if _chance(float(level), count, random_p) <= max(fdr / count, BURSTS):
+        if _chance(float(level), int((p <= level).sum()), random_p) <= allowed:
             return float(level)
     return 0.0
 

@@ -52,7 +52,8 @@ def roc(marked: ArrayLike, human: ArrayLike) -> Roc:
     """The ROC curve, with one point for each different score."""
     positive, negative = np.sort(_finite(marked, "marked scores")), np.sort(_finite(human, "human scores"))
     thresholds = np.concatenate([[np.inf], np.unique(np.concatenate([positive, negative]))[::-1]])
-    fpr, tpr = (1 - np.searchsorted(scores, thresholds) / len(scores) for scores in (negative, positive))
+    # Counts are divided, not subtracted from 1, so that a rate such as 0.01 is the float of that name.
+    fpr, tpr = ((len(scores) - np.searchsorted(scores, thresholds)) / len(scores) for scores in (negative, positive))
     return Roc(fpr, tpr, thresholds)
 
 

@@ -135,7 +135,7 @@ def generate(
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl \\
             --engine ray --llm openai:http://a:8000/v1 --llm openai:http://b:8000/v1
     """
-    _check_options(key, prompt, input_file, output, unmarked)
+    _check_options(key, prompt, input_file, output, unmarked, payload)
     if batch is not None and batch < 1:
         raise AlimarkError("batch must be at least 1")
     if len(llm) > 1 and (engine == "plain" or replicas):
@@ -143,8 +143,6 @@ def generate(
     sampling = _sampling(temperature, top_p, repetition_penalty)
     settings_for = partial(_settings, sentences, strength, candidates, sampling, may_end, prompt_style, tokens)
     settings_for(None)  # mistakes are reported before anything is loaded
-    if payload is not None and key is None:
-        raise AlimarkError("a payload is part of a mark; give a key with -k")
     mark = None if key is None else _load_mark(key, payload, embedder=engine == "plain")
     if input_file is not None and output is not None:
         with loading.replicas(engine, address, replicas, llm) as cluster:
@@ -161,7 +159,12 @@ def generate(
 
 
 def _check_options(
-    key: Path | None, prompt: str | None, input_file: Path | None, output: Path | None, unmarked: bool
+    key: Path | None,
+    prompt: str | None,
+    input_file: Path | None,
+    output: Path | None,
+    unmarked: bool,
+    payload: int | None,
 ) -> None:
     if (prompt is None) == (input_file is None):
         raise AlimarkError("give either --prompt, or --input and --output")
@@ -169,6 +172,8 @@ def _check_options(
         raise AlimarkError("--input and --output go together; give both, or neither")
     if (key is None) != unmarked:
         raise AlimarkError("give a key with -k, or --unmarked to write without one")
+    if payload is not None and key is None:
+        raise AlimarkError("a payload is part of a mark; give a key with -k")
 
 
 def _sampling(temperature: float, top_p: float, repetition_penalty: float) -> Sampling:

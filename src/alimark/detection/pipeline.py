@@ -48,7 +48,7 @@ from alimark.keys.projection import project
 from alimark.text.language import looks_english
 from alimark.text.normalising import Normalised
 from alimark.text.normalising import normalise as normalise_text
-from alimark.text.splitting import splitter
+from alimark.text.splitting import BUILT_IN, splitter
 from alimark.text.units import clean
 
 if TYPE_CHECKING:
@@ -158,7 +158,9 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
     else:
         prepared, split_text = _read_both_ways(prepared, split_text, key, settings)
     # Clauses are scored by whole blocks, which a payload that is not known changes.
-    return prepared if key.payload_bits else _read_by_clauses(prepared, split_text, settings)
+    if key.payload_bits or key.splitter not in BUILT_IN:  # a splitter of the user's own may end sentences anywhere
+        return prepared
+    return _read_by_clauses(prepared, split_text, settings)
 
 
 def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:

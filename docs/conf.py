@@ -21,7 +21,6 @@ extensions = [
     "site_pages",
 ]
 exclude_patterns = ["_build", "_ext"]
-suppress_warnings = ["toc.empty_glob"]  # a pattern may name a page that is not written yet
 
 # Pages
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -81,7 +81,8 @@ def _sent(run: Run, cell: Cell, own: bytes) -> Record:
     """A key's parameters and its secret. What the run learned travels once, and a key names its file."""
     from alimark.bench.models import LEARNED, key_for
 
-    public = key_for(cell.watermark, own, run.models).public()
+    key = key_for(cell.watermark, own, run.models)
+    public = key.public() | ({} if key.payload is None else {"payload": key.payload})
     learned = str(cell.watermark.key.get("fitted", "")).removeprefix(LEARNED)
     if learned in run.lessons:
         public["fitted"] = learned
@@ -189,7 +190,7 @@ def _groups(jobs: Iterable[Record], same: Callable[[Record], Any]) -> Iterator[l
 
 
 def _alike(job: Record) -> Any:
-    public = {name: value for name, value in (job["key"] or {}).items() if name != "secret"}
+    public = {name: value for name, value in (job["key"] or {}).items() if name not in ("secret", "payload")}
     return job["llm"], public, job["settings"]
 
 
@@ -219,7 +220,7 @@ def _key(sent: Record, embedder: Embedder | None) -> Key:
         fingerprint=embedder.fingerprint if embedder else "",
         splitter=sent["splitter"],
         fitted=None if learned is None else Fitted.parse(_fitted[learned] if isinstance(learned, str) else learned),
-    )
+    ).carrying(sent.get("payload"))
 
 
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
@@ -292,7 +293,7 @@ def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
 def _embed(jobs: list[Record], texts: dict[str, str], vectors: KeptVectors) -> None:
     from alimark.schemes.api import load
 
-    for some in _groups(jobs, lambda job: (job["key"] | {"secret": ""}, job["options"])):
+    for some in _groups(jobs, lambda job: (job["key"] | {"secret": "", "payload": None}, job["options"])):
         mark, settings = load(_key(some[0]["key"], vectors), embedder=vectors), _settings(some[0])
         sources = list(dict.fromkeys(job["source"] for job in some))
         for start in range(0, len(sources), _EMBEDDED_TOGETHER):

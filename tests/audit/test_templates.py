@@ -35,13 +35,16 @@ def test_a_template_counts_as_one_document(noise: Any) -> None:
     [group] = find_groups([0.01] * 30 + [0.001] * 10, [True] * 40, scores)
     assert group.members == tuple(range(30))
     assert group.effective < 1.3
-    assert group.chance > 5 * BURSTS
+    assert group.chance > 2 * BURSTS
     assert group.undecided == group.members
     assert 10 < effective_count([group], 40) < 11.5
     [strong] = find_groups([0.0003] * 30 + [0.001] * 10, [True] * 40, scores)
     assert strong.undecided == ()
+    pair = [True] * 2 + [False] * 38  # two marked documents carry the same blocks and are a group
+    [marked] = find_groups([0.001] * 2 + [0.5] * 38, pair, np.vstack([scores[:1], scores[:1], noise[2:]]))
+    assert (marked.members, marked.undecided) == ((0, 1), ())
     some = [True] * 4 + [False] * 36  # the best of a template are no better evidence than all of them
-    [best] = find_groups([0.002] * 4 + [0.02] * 26 + [0.5] * 10, some, scores)
+    [best] = find_groups([0.01] * 4 + [0.02] * 26 + [0.5] * 10, some, scores)
     assert (len(best.members), best.undecided) == (30, (0, 1, 2, 3))
 
 

@@ -88,7 +88,7 @@ def test_a_run_that_is_none_is_refused(run: object) -> None:
     ("field", "value"),
     [
         ("text_version", 2), ("text_version", True), ("text_version", "0"), ("text_version", None),
-        ("starts", "prompt"), ("starts", 0), ("payload_bits", 16), ("payload_bits", False),
+        ("starts", "prompt"), ("starts", 0), ("payload_bits", 25), ("payload_bits", False),
     ],
 )  # fmt: skip
 def test_values_of_later_releases_are_refused_with_advice(tmp_path: Path, field: str, value: object) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 FIELDS = (
     "id", "verdict", "found", "p_value", "q_value", "key_id", "scheme", "score", "z", "draws", "keys_tried", "near_flips",
-    "sentence_count", "passages", "restructured", "searched", "normalised", "group", "warnings", "failed", "error", "input",
+    "sentence_count", "passages", "payload", "restructured", "searched", "normalised", "group", "warnings", "failed", "error",
+    "input",
 )  # fmt: skip
 """The fields of a record, in order; absent where empty. `verdict`, `found` and `q_value` are written when the run ends."""
 _NOT_KEPT = ("text", "prompt", "sentences")

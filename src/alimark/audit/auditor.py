@@ -107,13 +107,14 @@ class Auditor:
         self.tested.update(first=len(texts), full=len(passed))
         return answers
 
-    def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record]) -> list[Group] | None:
+    def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float) -> list[Group] | None:
         """The groups of documents with shared text, of which several were found under a key.
 
         Args:
             key_id: The key.
             texts: The texts of the documents.
             records: Their answers, as `answer_record` returns them.
+            fdr: The false discovery rate.
 
         Returns:
             The groups, or None where they cannot be found: under keys of other schemes, and with a chat model.
@@ -130,7 +131,7 @@ class Auditor:
             chosen = replace(settings, search=search)
             scores.append(random_key_scores(text, reading, key, embedder, chosen, RANDOM_KEYS))
         p_values = [record["p_value"] / tests_made(record) for record in records]
-        return find_groups(p_values, [record["found"] for record in records], np.stack(scores))
+        return find_groups(p_values, [record["found"] for record in records], np.stack(scores), fdr)
 
     def _answer_safely(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
         """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""

@@ -121,7 +121,7 @@ def audit_documents(
             progress.step(skipped, len(batch))
         check_complete(output, ids)
         finish(writer, fdr)
-        shared = check_groups(writer, documents, auditor, field)
+        shared = check_groups(writer, documents, auditor, field, fdr)
     counts = summarise(output, fpr, fdr)
     seconds = time.perf_counter() - started
     return {
@@ -171,7 +171,9 @@ def finish(writer: JsonlWriter, fdr: float) -> None:
     writer.rewrite(finished)
 
 
-def check_groups(writer: JsonlWriter, documents: Iterable[Document], auditor: Auditor, field: str) -> Record:
+def check_groups(
+    writer: JsonlWriter, documents: Iterable[Document], auditor: Auditor, field: str, fdr: float
+) -> Record:
     """Looks for shared text among the documents that were found, and marks those as undecided that chance can explain.
 
     Returns:
@@ -191,7 +193,7 @@ def check_groups(writer: JsonlWriter, documents: Iterable[Document], auditor: Au
     effective = 0.0
     for key_id, of_key in candidates.items():
         records = [record for record in of_key if record["id"] in texts]
-        key_groups = auditor.groups(key_id, [texts[record["id"]] for record in records], records)
+        key_groups = auditor.groups(key_id, [texts[record["id"]] for record in records], records, fdr)
         if key_groups is None:
             unknown += len(records)
             continue

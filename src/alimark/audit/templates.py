@@ -4,7 +4,9 @@ Each p-value is right over random keys, but the p-values of such documents rise 
 finds most of a thousand receipts at once. Control of the false discovery rate, which is right on average over keys, does not
 help the owner of that key. So the documents that were found are scored under the same random keys. Documents whose scores rise
 and fall together form a group, to which documents that were not found may belong, too. What was found in a group stands where
-at most one random key in a thousand makes half as many of the group look as marked; otherwise it is undecided.
+random keys that make half as many of the group look as marked are rare: so rare that on average fewer documents than the false
+discovery rate are found by such a chance, or two keys in a thousand. Otherwise it is undecided. Marked documents form groups as
+well, since they carry the same blocks; their p-values are small enough to stand.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import numpy as np
 from alimark._util.arrays import Floats, Ints
 from alimark._util.json_types import JsonObject
 
-BURSTS = 1e-3
-"""The share of random keys that may make half as many documents of a group look as marked."""
+BURSTS = 2e-3
+"""The share of random keys that may in any case make half as many documents of a group look as marked. By Markov's
+inequality fewer do where all of a group have p-values of at most half of it, which 999 random keys resolve."""
 RANDOM_KEYS = 4_999
 MAX_FOUND, MAX_OTHERS = 500, 300
 """Documents that are checked under a key, at most: those found, the largest p-values first, and others, the smallest first."""
@@ -56,13 +59,16 @@ class Group:
         }
 
 
-def find_groups(p_values: Sequence[float], found: Sequence[bool], null_scores: Floats) -> list[Group]:
+def find_groups(
+    p_values: Sequence[float], found: Sequence[bool], null_scores: Floats, fdr: float = 0.05
+) -> list[Group]:
     """Returns the groups of documents with shared text, of which several were found under one key.
 
     Args:
         p_values: The p-value of each document, not corrected for the number of keys.
         found: Whether each document was found.
         null_scores: The score of each document under each of the same random keys, (documents, random keys).
+        fdr: The false discovery rate.
 
     Returns:
         The groups with at least two documents that were found.
@@ -86,7 +92,7 @@ def find_groups(p_values: Sequence[float], found: Sequence[bool], null_scores: F
             mean = float((pairs.sum() - np.trace(pairs)) / (len(members) * (len(members) - 1)))
             effective = len(members) / (1 + (len(members) - 1) * max(mean, 0.0))
             chance = _chance(float(p[hits].max()), len(hits), random_p[members])
-            kept = hits[p[hits] <= _limit(p[hits], random_p[members])]
+            kept = hits[p[hits] <= _limit(p[hits], random_p[members], fdr)]
             groups.append(Group(_numbers(members), _numbers(hits), effective, chance, _numbers(kept)))
     return groups
 
@@ -125,10 +131,11 @@ def _chance(p: float, count: int, random_p: Floats) -> float:
     return (1 + int(bursts.sum())) / (len(bursts) + 1)
 
 
-def _limit(p: Floats, random_p: Floats) -> float:
+def _limit(p: Floats, random_p: Floats, fdr: float) -> float:
     """The largest p-value at which so many small p-values in a group are no chance; 0 where there is none."""
     for level in np.unique(p)[::-1]:
-        if _chance(float(level), int((p <= level).sum()), random_p) <= BURSTS:
+        count = int((p <= level).sum())
+        if _chance(float(level), count, random_p) <= max(fdr / count, BURSTS):
             return float(level)
     return 0.0
 

@@ -118,13 +118,18 @@ def secret(seed: int, text: str, number: int = 0) -> bytes:
 
 
 def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
-    """The key with this secret and the public parameters of a recipe's watermark."""
+    """The key with this secret and the public parameters of a recipe's watermark.
+
+    Where the watermark has payloads, the key carries one that follows from its secret.
+    """
     public = dict(watermark.key)
     embedder = embedder_for(watermark, models)
     public.pop("embedder", None)
     if "fitted" in public:
         public["fitted"] = models.fitted(str(public["fitted"]))
-    return Key.generate(secret=secret_bytes, scheme=watermark.scheme, embedder=embedder, **public)
+    key = Key.generate(secret=secret_bytes, scheme=watermark.scheme, embedder=embedder, **public)
+    number = int.from_bytes(key.stream("bench payload", 4), "big")
+    return key.carrying(number % key.payload_code.count) if key.payload_bits else key
 
 
 def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:

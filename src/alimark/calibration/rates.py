@@ -83,7 +83,9 @@ def p_values(texts: Embedded, key: Key, settings: DetectionSettings, seed: int =
     for first in range(0, settings.draws, batch):
         null = key.null_blocks(first, min(batch, settings.draws - first), length)
         # The key itself is scored with the first batch, since every call concatenates the tables of all texts.
-        scores = score_table(rule, signals, null if first else np.concatenate([key.blocks(length)[None], null]))
+        scores = score_table(
+            rule, signals, null if first else np.concatenate([key.derivation.blocks(length)[None], null])
+        )
         if not first:
             raw, scores = scores[:, 0], scores[:, 1:]
         above += (scores > raw[:, None]).sum(axis=1)

@@ -66,6 +66,10 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
 def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
     from alimark.text.normalising import statements
 
+    if payload := detection.payload:
+        others = ", ".join(f"{value} ({share:.2g})" for value, share in payload.likeliest[1:3] if share > 0.001)
+        next_likely = f"; next: {others}" if others else ""
+        yield f"payload {payload.value}, right with probability {payload.confidence:.4g}{next_likely}"
     yield from statements(detection.normalised)
     if detection.normalised or detection.readings > 1:
         cost = (

@@ -84,6 +84,14 @@ ReplicasOption = Annotated[
     typer.Option(min=1, help="Replicas of the model.", show_default="as many as the cluster has room for"),
 ]
 SeedOption = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
+PayloadOption = Annotated[
+    int | None,
+    typer.Option(
+        help="The number that the mark carries, for a key made with --payload-bits. With --input, a line's own `payload` "
+        "comes first.",
+        show_default="0, for a key with payloads",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")]
 
 
@@ -108,6 +116,7 @@ def generate(
     address: Address = None,
     replicas: ReplicasOption = None,
     seed: SeedOption = None,
+    payload: PayloadOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write text that carries the mark of a key.
@@ -121,6 +130,7 @@ def generate(
         alimark generate -k key.json -p "Why is the sky blue?" --prompt-style chat
         alimark generate -k key.json -p "A day at sea." --strength strong
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl
+        alimark generate -k key.json -p "A day at sea." --payload 4711
         alimark generate -k key.json -p "Once" --llm openai:http://localhost:8000/v1
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl \\
             --engine ray --llm openai:http://a:8000/v1 --llm openai:http://b:8000/v1
@@ -133,7 +143,9 @@ def generate(
     sampling = _sampling(temperature, top_p, repetition_penalty)
     settings_for = partial(_settings, sentences, strength, candidates, sampling, may_end, prompt_style, tokens)
     settings_for(None)  # mistakes are reported before anything is loaded
-    mark = None if key is None else _load_mark(key, embedder=engine == "plain")
+    if payload is not None and key is None:
+        raise AlimarkError("a payload is part of a mark; give a key with -k")
+    mark = None if key is None else _load_mark(key, payload, embedder=engine == "plain")
     if input_file is not None and output is not None:
         with loading.replicas(engine, address, replicas, llm) as cluster:
             _write_many(mark, llm[0], input_file, output, settings_for(mark), batch, seed, as_json, cluster)
@@ -188,11 +200,11 @@ def _settings(
     return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
 
 
-def _load_mark(key: Path, *, embedder: bool) -> Watermark:
+def _load_mark(key: Path, payload: int | None, *, embedder: bool) -> Watermark:
     """On a cluster the embedder is loaded where the texts are written, and not here."""
     from alimark.keys.key import Key
 
-    return loading.load_mark(Key.load(key), embedder=embedder)
+    return loading.load_mark(Key.load(key).carrying(payload), embedder=embedder)
 
 
 def _read_prompt(prompt: str) -> str:
@@ -373,13 +385,13 @@ def _write_many(
         if jobs:
             with show.progress() as progress, loading.quiet_ray(cluster is not None):
                 bar = _Bar(progress, len(jobs))
+                key = None if mark is None else mark.key
                 if cluster:
-                    key = None if mark is None else mark.key
                     write = partial(cluster.write, key=key, settings=settings, llm=llm_name, batch=batch)
                 else:
                     llm = loading.load_llm(llm_name)
                     write = partial(generate_many, mark, llm=llm, settings=settings, batch=batch, progress=bar.sentence)
-                limits = _save(_results(jobs, write), source, writer, bar, counts)
+                limits = _save(_results(jobs, key, write), source, writer, bar, counts)
             for limit in limits:
                 show.note(f"note: {limit}")
         writer.arrange(order)
@@ -415,13 +427,13 @@ def _save(
 
 
 def _results(
-    jobs: list[_Job], write: Callable[[list[Prompt]], Finished]
+    jobs: list[_Job], key: Key | None, write: Callable[[list[Prompt]], Finished]
 ) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
     """Texts as they are finished. Several errors in a row end the run: then the model is at fault."""
     from alimark.generation.api import Prompt
 
     faults: list[AlimarkError] = []
-    for i, result in write([Prompt(str(job.record["prompt"]), job.seed) for job in jobs]):
+    for i, result in write([Prompt(str(job.record["prompt"]), job.seed, _key_of(job, key)) for job in jobs]):
         if not isinstance(result, AlimarkError):
             faults.clear()
         elif not any(result is fault for fault in faults):  # one error may end several texts
@@ -429,3 +441,9 @@ def _results(
             if len(faults) == _FAULTS:
                 raise result
         yield jobs[i], result
+
+
+def _key_of(job: _Job, key: Key | None) -> Key | None:
+    """The key of a line that names a payload; None where the line gets the key of the whole run."""
+    payload = job.record.get("payload")
+    return None if payload is None or key is None else key.carrying(payload)

@@ -49,6 +49,14 @@ Offsets = Annotated[
         help="Blocks that a text may begin with, in secret, against those who collect texts (docs/security.md)."
     ),
 ]
+PayloadBits = Annotated[
+    int | None,
+    typer.Option(
+        help="Texts carry a number of so many bits, such as the model or the user: 8, 16, or 24 for texts of 48 sentences and "
+        "more (docs/payload.md).",
+        show_default="none",
+    ),
+]
 Starts = Annotated[
     str | None,
     typer.Option(
@@ -70,6 +78,7 @@ def keygen(
     splitter: SplitterName = "nupunkt",
     centre: CentreFile = None,
     offsets: Offsets = 1,
+    payload_bits: PayloadBits = None,
     starts: Starts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the public part as JSON.")] = False,
 ) -> None:
@@ -92,6 +101,7 @@ def keygen(
     parameters |= {"block_size": block_size} if block_size is not None else {}
     parameters |= {"centre": _read_centre(centre, embedder)} if centre is not None else {}
     parameters |= {"offsets": offsets} if offsets != 1 else {}
+    parameters |= {"payload_bits": payload_bits} if payload_bits is not None else {}
     parameters |= {"starts": starts} if starts is not None else {}
     key = Key.generate(
         scheme=scheme, embedder=embedder, splitter=splitter, preset=preset,
@@ -130,6 +140,10 @@ def _notes(key: Key, output: Path) -> list[str]:
         "When to choose otherwise: --decision hard is the scheme of the paper, for comparisons with it; where others can "
         "collect many of your texts, use several keys or --offsets (docs/security.md).",
     ]
+    if key.payload_bits:
+        notes.append(
+            f"Texts carry a number from 0 to {key.payload_code.count - 1}: alimark generate --payload NUMBER (docs/payload.md)."
+        )
     if key.span is None:
         notes.append(
             f"note: alimark ships no directions for {key.embedder}, so the key uses its whole embedding space, and fewer "

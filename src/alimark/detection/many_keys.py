@@ -194,5 +194,5 @@ def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: Dete
         local = (rule.local_scores(text, key.blocks(excerpt_length(key, settings))[None])[0] for text, key in pairs)
         return [score / rule.local_unit for score in local]
     jobs = np.arange(len(keys))
-    blocks = np.stack([key.blocks(rule.length(units.count)) for key in keys])
+    blocks = np.stack([key.derivation.blocks(rule.length(units.count)) for key in keys])
     return rule.scores(list(signals), blocks, jobs, jobs)

@@ -26,8 +26,9 @@ from alimark._util.arrays import Floats
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.detection.clauses import clause_units
 from alimark.detection.excerpts import passages, score_excerpt
+from alimark.detection.payloads import decode
 from alimark.detection.results import AlignedDetection, Reading, aligned_steps
-from alimark.detection.scoring import Score, score_table, scoring
+from alimark.detection.scoring import Score, SoftPayload, score_table, scoring
 from alimark.detection.sentence_chances import sentence_chances
 from alimark.detection.settings import (
     LONG_TEXT,
@@ -156,7 +157,8 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
         prepared = replace(prepared, reading="normalised")
     else:
         prepared, split_text = _read_both_ways(prepared, split_text, key, settings)
-    return _read_by_clauses(prepared, split_text, settings)
+    # Clauses are scored by whole blocks, which a payload that is not known changes.
+    return prepared if key.payload_bits else _read_by_clauses(prepared, split_text, settings)
 
 
 def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
@@ -332,7 +334,7 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
     """The best score over the versions of a text. Each random key, too, gets its best score over the same versions."""
     rule = scoring(key, settings, by_clauses=signals[0].chances is not None)
     length = rule.length(max(len(version.packed) for version in signals))
-    blocks = key.blocks(length)
+    blocks = key.derivation.blocks(length)  # as no payload changes them: the score is for any payload
 
     def null_scores(first: int, count: int) -> Floats:
         best: Floats = score_table(rule, signals, key.null_blocks(first, count, length)).max(axis=0)
@@ -340,8 +342,12 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
 
     scores = score_table(rule, signals, blocks[None])[:, 0]
     variant = int(np.argmax(scores))
-    steps = rule.trace(signals[variant], blocks[: rule.length(len(signals[variant].packed))])
-    return Score(float(scores[variant]), null_scores, steps, variant)
+    used = blocks[: rule.length(len(signals[variant].packed))]
+    payload = None
+    if isinstance(rule, SoftPayload):
+        payload = decode(rule, signals[variant], used)
+        used = key.carrying(payload.value).blocks(len(used))
+    return Score(float(scores[variant]), null_scores, rule.trace(signals[variant], used), variant, payload)
 
 
 def detect_signals(
@@ -408,6 +414,7 @@ def describe(
     """The result: the statistic and its p-value with the alignment, the passages and what the verdict needs."""
     excerpt = settings.search == "excerpt"
     aligned = signals[scored.variant]
+    marked_key = key if scored.payload is None else key.carrying(scored.payload.value)
     steps, marked = passages(aligned, scored, significance, key, settings) if excerpt else (scored.steps, ())
     readings = len(text.readings)
     is_further = scored.variant > len(text.versions) - readings
@@ -416,16 +423,17 @@ def describe(
     ranges = [(passage.first - 1, passage.last) for passage in marked] if excerpt else [(0, len(aligned.packed))]
 
     def chances() -> list[float]:
-        return list(sentence_chances(aligned, steps, ranges, key, scoring(key, settings)))
+        return list(sentence_chances(aligned, steps, ranges, marked_key, scoring(key, settings)))
 
     make = partial(
         AlignedDetection,
         decision=key.decision,
         block_size=key.block_size,
-        alignment=aligned_steps(steps, aligned.packed, key, text.versions[scored.variant].sentences),
+        alignment=aligned_steps(steps, aligned.packed, marked_key, text.versions[scored.variant].sentences),
         passages=marked,
         near_flips=aligned.near_flips,
         offsets=key.offsets,
+        payload=scored.payload if significance.p_value <= settings.passage_fpr else None,
         normalised=dict(text.changes),
         reading=read.reading,
         readings=readings,

@@ -131,6 +131,32 @@ class Passage:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Payload:
+    """The message inside a mark: the likeliest payload, its probability, and the next likely ones.
+
+    Attributes:
+        value: The likeliest payload.
+        confidence: The probability that it is right, given that the text was marked under the key; `1 - confidence` is the
+            probability of an error.
+        bits: The number of bits of a payload.
+        likeliest: The likeliest payloads with their probabilities, likeliest first; the first is `value`.
+
+    Example:
+        >>> payload = Payload(4711, 0.98, 16, ((4711, 0.98), (17, 0.01)))
+        >>> int(payload), payload.confidence
+        (4711, 0.98)
+    """
+
+    value: int
+    confidence: float
+    bits: int
+    likeliest: tuple[tuple[int, float], ...]
+
+    def __int__(self) -> int:
+        return self.value
+
+
 def aligned_steps(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
     """The kernel's steps with names, bit counts and texts."""
     blocks = key.blocks(max((step.block for step in steps), default=-1) + 1)
@@ -367,6 +393,8 @@ class AlignedDetection(Detection):
     """Bits of whole sentences that rounding on another backend might flip."""
     offsets: int = 1
     """The number of blocks that the text may begin with; the p-value pays for the search over them."""
+    payload: Payload | None = None
+    """The payload of the text, where the key has payloads and the p-value is at most the settings' `passage_fpr`."""
     normalised: dict[str, int] = field(default_factory=dict)
     """How many changes of each kind normalisation makes in the text (`alimark.text.normalising.KINDS`)."""
     reading: Reading = "as it stands"
@@ -426,12 +454,16 @@ class AlignedDetection(Detection):
     def to_dict(self) -> JsonObject:
         content = asdict(replace(self, compute_chances=None))
         del content["sentences_needed"], content["compute_chances"]
+        if self.payload is None:
+            del content["payload"]  # keys without payloads keep the fields that they always had
         content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
         return content
 
     def record(self) -> JsonObject:
         content = super().record()
         warnings = content.pop("warnings", None)
+        if self.payload:
+            content["payload"] = {"value": self.payload.value, "confidence": self.payload.confidence}
         if self.normalised or self.readings > 1:
             content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
         if self.passages:
@@ -447,7 +479,9 @@ class AlignedDetection(Detection):
 
     def _repeated(self, tests: int) -> Self:
         passages = tuple(replace(passage, p_value=min(1.0, tests * passage.p_value)) for passage in self.passages)
-        return replace(super()._repeated(tests), passages=passages)
+        result = replace(super()._repeated(tests), passages=passages)
+        # A payload is reported only where the mark is found.
+        return result if result.p_value <= self.settings.passage_fpr else replace(result, payload=None)
 
     def of_searches(self, searches: tuple[str, ...], settings: DetectionSettings) -> Self:
         """The same result as the best of several searches of the text, for all of which the p-value pays."""

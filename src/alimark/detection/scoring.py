@@ -9,14 +9,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
 from alimark._util.arrays import Floats, Ints, Packed
 from alimark.detection.clauses import ByClauses
-from alimark.detection.kernels import hard, soft
+from alimark.detection.kernels import hard, payload, soft
 from alimark.detection.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
+from alimark.detection.results import Payload
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.signals import Signals
 from alimark.detection.soft_versions import SOFT_VERSIONS, SoftVersion
@@ -24,7 +25,9 @@ from alimark.detection.stats.null_tables import ALPHA, BETA
 from alimark.detection.stats.p_values import NullScores
 from alimark.detection.units import Units
 from alimark.errors import AlimarkError
+from alimark.keys.derivation import run_numbers
 from alimark.keys.key import Key
+from alimark.keys.payload_code import PayloadCode
 from alimark.keys.projection import to_bits
 
 
@@ -37,6 +40,8 @@ class Score:
     steps: Sequence[Step]
     variant: int = 0
     """Which version of the text scored best: an index into `PreparedText.versions`."""
+    payload: Payload | None = None
+    """The likeliest payload, where the key has payloads."""
 
 
 class Scoring(Protocol):
@@ -81,10 +86,12 @@ class Scoring(Protocol):
 
 
 def scoring(key: Key, settings: DetectionSettings, *, by_clauses: bool = False) -> Scoring:
-    """The scoring of a key's decision, hard or soft, or that of texts whose sentence ends are not known."""
+    """The scoring of a key's decision, hard or soft, with or without payloads, or that of texts without known sentence ends."""
     if by_clauses:
         return ByClauses.of(key)
-    return Soft.of(key, settings) if key.soft else Hard(key.block_size, settings, key.offsets)
+    if not key.soft:
+        return Hard(key.block_size, settings, key.offsets)
+    return SoftPayload.of(key, settings) if key.payload_bits else Soft.of(key, settings)
 
 
 def score_table(rule: Scoring, signals: Sequence[Signals], blocks: Packed) -> Floats:
@@ -168,7 +175,7 @@ class Soft:
     """A text starts at one of these blocks, each as likely."""
 
     @classmethod
-    def of(cls, key: Key, settings: DetectionSettings) -> Soft:
+    def of(cls, key: Key, settings: DetectionSettings) -> Self:
         """The scoring of a soft key's version."""
         if settings.null != "paper":
             raise AlimarkError("null='reference' is a rule for hard bits; with a soft key use null='paper'")
@@ -228,3 +235,68 @@ class Soft:
 
     def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
         return soft.trace_local_soft(signals.tables, signals.joinable, blocks, self.version.local)
+
+
+def _period(key: Key) -> int:
+    """The number of sentences after which the runs of a key repeat; 0: never."""
+    return key.derivation.period if key.follows_conversation else 0
+
+
+@dataclass(frozen=True)
+class SoftPayload(Soft):
+    """The score of keys with payloads: a mark of the key, whatever the payload (`kernels.payload`).
+
+    Blocks are those of the keys without a payload. Marked passages are looked for by the bits that no payload flips.
+    """
+
+    code: PayloadCode = field(default_factory=lambda: PayloadCode(1, 64))
+    run: tuple[int, ...] = (1,)
+    period: int = 0
+    """The number of sentences after which the runs repeat; 0: never."""
+
+    @classmethod
+    def of(cls, key: Key, settings: DetectionSettings) -> Self:
+        plain = Soft.of(key, settings)
+        return cls(plain.version, plain.restructure, plain.first_blocks, key.payload_code, key.run, _period(key))
+
+    def search(self, length: int) -> payload.Search:
+        """What the kernels need to know of keys with `length` blocks."""
+        runs = np.resize(run_numbers(self.run, self.period), length) if self.period else run_numbers(self.run, length)
+        count = int(runs.max()) + 1
+        share = self.code.constant / self.code.block_size
+        return payload.Search(self.code.rows(count), self.code.columns(count), runs, share, self.code.bits)
+
+    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
+        lengths = np.array([self.length(len(text.packed)) for text in signals])
+        return payload.search_payloads(
+            np.concatenate([text.tables for text in signals]), np.concatenate([text.sentences for text in signals]),
+            blocks, lengths, self._rules, self.search(int(lengths.max())), starts=_starts(signals), texts=texts, keys=keys,
+            first_blocks=self.first_blocks, weights=self.version.weights,
+        )  # fmt: skip
+
+    def likelihoods(self, signals: Signals, blocks: Packed) -> Floats:
+        """The log-likelihood ratio of a text under each of some keys with known payloads: `blocks` include the payloads."""
+        table: Floats = score_table(Soft(self.version, self.restructure, self.first_blocks), [signals], blocks)
+        return np.asarray(table[0], np.float64)
+
+    def likely_payloads(
+        self, signals: Signals, blocks: Packed, known: int | None = None
+    ) -> tuple[list[int], Floats, float]:
+        """`kernels.payload.likely_payloads` of a text; `known` is a likely payload that helps to align it."""
+        return payload.likely_payloads(
+            signals.tables, signals.sentences, blocks, self._rules, self.search(len(blocks)), self.first_blocks,
+            self.version.weights, known,
+        )  # fmt: skip
+
+    def _constant_tables(self, signals: Signals) -> Floats:
+        """The lookup tables of the bits that no payload flips, scaled so that worths have a standard deviation of 1."""
+        first = (self.code.block_size - self.code.constant) // 8
+        tables = signals.tables * math.sqrt(self.code.block_size / self.code.constant)
+        tables[:, :, :first] = 0.0
+        return tables
+
+    def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
+        return soft.search_local_soft(self._constant_tables(signals), signals.joinable, blocks, self.version.local)
+
+    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
+        return soft.trace_local_soft(self._constant_tables(signals), signals.joinable, blocks, self.version.local)

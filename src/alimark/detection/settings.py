@@ -62,7 +62,7 @@ class DetectionSettings(RandomKeys):
             text and, where that shows no mark in more than 60 sentences, looks for passages, with a p-value that pays for
             both. Only texts of up to 300 sentences are aligned as a whole then: longer ones are searched for passages
             alone. "auto" looks for passages with restructure="single" only.
-        passage_fpr: Passages with a p-value above this are not reported.
+        passage_fpr: Passages with a p-value above this are not reported, and neither is the payload of a text.
         max_blocks: The blocks of the key in which an excerpt is looked for: the number of sentences of the longest marked
             text. The blocks that a text may begin with (a key with offsets) come on top.
         draws: The number of random keys behind the p-value.

@@ -35,6 +35,12 @@ class Signals:
         return worth_tables(self.soft)
 
     @property
+    def sentences(self) -> Floats:
+        """For soft keys: the projections of each sentence alone, (N, M)."""
+        assert self.soft is not None
+        return np.ascontiguousarray(self.soft[:, 0])
+
+    @property
     def joinable(self) -> NDArray[np.bool_]:
         """For each sentence, whether there is a unit of it and the sentence before it."""
         return np.ascontiguousarray(self.valid[:, 1, WHOLE])

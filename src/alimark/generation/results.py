@@ -106,6 +106,8 @@ class Generation:
     """Settings that the model could not follow, in words."""
     unmet: int | None = None
     """Sentences for which no candidate met the rule, so that the best was taken. None where the rule does not require it."""
+    payload: int | None = None
+    """The number that the mark carries; None where the key has no payloads."""
 
     @property
     def marked(self) -> bool:
@@ -124,6 +126,8 @@ class Generation:
         mark: dict[str, Any] = {"key_id": self.key_id, "matches": list(self.matches)} if self.marked else {}
         if self.unmet is not None:
             mark["unmet"] = self.unmet
+        if self.payload is not None:
+            mark["payload"] = self.payload
         limits = {"limits": list(self.limits)} if self.limits else {}
         return {
             "id": record_id,

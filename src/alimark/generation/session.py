@@ -326,6 +326,7 @@ class Session:
             elapsed=time.perf_counter() - (self._started or time.perf_counter()),
             limits=llm.limits,
             unmet=self._unmet if self.rule.strict else None,
+            payload=self.key.payload if self.key else None,
         )
 
 

@@ -17,12 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from alimark._util.arrays import Floats, Ints
 from alimark._util.json_types import JsonObject
-from alimark.errors import KeyFileError, KeyMismatch
+from alimark.errors import AlimarkError, KeyFileError, KeyMismatch
 from alimark.keys import derivation, files
 from alimark.keys.arithmetic import Blocks, uniforms
 from alimark.keys.derivation import Derivation, GivenArrays, Law
 from alimark.keys.files import KeyContent
 from alimark.keys.fitted import Fitted
+from alimark.keys.payload_code import PayloadCode
 from alimark.parameters import SchemeParameters, parameters_class
 from alimark.parameters.alimark import MAX_OFFSETS, SOFT_VERSION, AliMarkParameters
 from alimark.text.splitting import DEFAULT_SPLITTER
@@ -74,7 +75,7 @@ class Key:
         <Key ak... alimark soft M=32 stand-in>
     """
 
-    __slots__ = ("_content", "_derivation")
+    __slots__ = ("_content", "_derivation", "_payload")
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class Key:
             if isinstance(chosen, AliMarkParameters)
             else None
         )
+        self._payload = 0
 
     @classmethod
     def _of(cls, content: KeyContent) -> Key:
@@ -140,8 +142,9 @@ class Key:
                 (a text starts at one of the first `offsets` blocks, and which one is secret; docs/security.md), `starts`
                 ("conversation": a text starts where its conversation has got to, so that texts asked for in pieces are
                 one sequence; the default is "text"), `centre` (a
-                corpus mean of the embedder, which is subtracted from every embedding) and `soft_version` (an older way to
-                find soft decisions, for experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
+                corpus mean of the embedder, which is subtracted from every embedding), `payload_bits` (8, 16 or 24: texts carry
+                a number of so many bits; docs/payload.md) and `soft_version` (an older way to find soft decisions, for
+                experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
 
         Returns:
             The key.
@@ -410,8 +413,57 @@ class Key:
         return self._content.arrays is not None
 
     def blocks(self, count: int) -> Blocks:
-        """AliMark's: the first `count` blocks of the secret bits, each packed into an integer, first bit highest."""
-        return self.derivation.blocks(count)
+        """AliMark's: the first `count` blocks of the secret bits, each packed into an integer, first bit highest.
+
+        Those of a key that carries a payload are changed by it.
+        """
+        blocks = self.derivation.blocks(count)
+        if not self._payload or not count:
+            return blocks
+        runs = self.derivation.run_numbers(count)
+        return blocks ^ self.payload_code.flips(self._payload, int(runs.max()) + 1)[runs]
+
+    @property
+    def payload_bits(self) -> int:
+        """AliMark's: the bits of the payloads that texts under the key carry; 0 for a key without payloads."""
+        return self._derivation.parameters.payload_bits if self._derivation is not None else 0
+
+    @property
+    def payload(self) -> int | None:
+        """AliMark's: the payload that texts under this key object carry; None for a key without payloads."""
+        return self._payload if self.payload_bits else None
+
+    @property
+    def payload_code(self) -> PayloadCode:
+        """AliMark's: the code by which payloads change the blocks."""
+        return PayloadCode(self.payload_bits, self.block_size)
+
+    def carrying(self, payload: int | None) -> Key:
+        """Returns the same key for texts that carry a payload; its file and its id do not change.
+
+        Args:
+            payload: A number of `payload_bits` bits; None leaves the key as it is.
+
+        Returns:
+            The key whose blocks the payload changes.
+
+        Raises:
+            AlimarkError: The key has no payloads, or the number is too large.
+
+        Example:
+            >>> from alimark.testing import StandInEmbedder
+            >>> key = Key.generate(embedder=StandInEmbedder(), payload_bits=16)
+            >>> key.carrying(4711).payload, key.carrying(4711) == key
+            (4711, True)
+        """
+        if payload is None:
+            return self
+        if not self.payload_bits:
+            raise AlimarkError(f"key {self.id} has no payloads; make a key that has: alimark keygen --payload-bits 16")
+        self.payload_code.check(payload)
+        key = self._of(self._content)
+        key._payload = payload
+        return key
 
     def null_blocks(self, first: int, count: int, length: int) -> Blocks:
         """AliMark's: the blocks of `count` random keys from number `first` on, the same every time."""

@@ -11,10 +11,11 @@ class Sealed:
     def __init__(self, key: Key) -> None:
         self.id = key.id
         self._data = key._encoded()
+        self._payload = key.payload
 
     def open(self) -> Key:
         """The key."""
-        return Key._decoded(self._data, f"key {self.id}")
+        return Key._decoded(self._data, f"key {self.id}").carrying(self._payload)
 
     def __repr__(self) -> str:
         return f"Sealed({self.id})"

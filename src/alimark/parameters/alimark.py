@@ -19,6 +19,9 @@ from alimark.text.normalising import TEXT_VERSIONS
 MAX_BLOCK_SIZE = 64
 MAX_OFFSETS = 1024
 MAX_RUN = 64
+MAX_PAYLOAD_BITS = 24
+PAYLOAD_BLOCK_SIZES = (32, 64)
+"""Block sizes of which the quarter that payloads leave alone is a whole number of bytes."""
 SOFT_VERSION = 3
 """The newest version of soft decisions, and the default; `alimark.detection.soft_versions` defines all of them."""
 DEFAULT_DECISION: Final = "soft"
@@ -73,7 +76,7 @@ class AliMarkParameters(SchemeParameters):
     the first message and the number of sentences that were written already. In that case the key has `offsets` runs, which
     repeat, so that a conversation of any length is one sequence."""
     payload_bits: int = 0
-    """The bits of a message inside the mark. Reserved; no other value than 0 is known to this release."""
+    """The bits of a payload, a message inside the mark; 0: none."""
 
     def __post_init__(self) -> None:
         if self.decision not in ("hard", "soft"):
@@ -107,7 +110,7 @@ class AliMarkParameters(SchemeParameters):
             raise KeyFileError(f"starts {self.starts!r} is not known to this release; upgrade alimark")
         if self.starts == "conversation" and self.offsets < 2:
             raise KeyFileError('a key with starts="conversation" needs at least 2 runs; leave out offsets, or raise it')
-        for name, known_values in (("text_version", TEXT_VERSIONS), ("payload_bits", (0,))):
+        for name, known_values in (("text_version", TEXT_VERSIONS),):
             value = getattr(self, name)
             if type(value) is not type(known_values[0]) or value not in known_values:
                 raise KeyFileError(f"{name} {value!r} is not known to this release; upgrade alimark")
@@ -116,6 +119,18 @@ class AliMarkParameters(SchemeParameters):
             raise KeyFileError(
                 f"{', '.join(VERSION_3_FIELDS)} are parameters of soft decisions of version 3; leave them out, or make a "
                 'key with decision="soft" and soft_version=3'
+            )
+        self._check_payload()
+
+    def _check_payload(self) -> None:
+        if type(self.payload_bits) is not int or not 0 <= self.payload_bits <= MAX_PAYLOAD_BITS:
+            raise KeyFileError(
+                f"payload_bits {self.payload_bits!r} is not known to this release; upgrade alimark, or take a whole number "
+                f"from 1 to {MAX_PAYLOAD_BITS} (0: no payload)"
+            )
+        if self.payload_bits and self.block_size not in PAYLOAD_BLOCK_SIZES:
+            raise KeyFileError(
+                f"a key with payloads needs a block_size of {' or '.join(map(str, PAYLOAD_BLOCK_SIZES))}, not {self.block_size}"
             )
 
     @property

@@ -189,10 +189,14 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         """
 
     @overload
-    def generate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation: ...
+    def generate(
+        self, prompt: str, llm: LLM, *, payload: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> Generation: ...
 
     @overload
-    def generate(self, prompt: list[str], llm: LLM, **options: Unpack[GenerateOptions]) -> list[Generation]: ...
+    def generate(
+        self, prompt: list[str], llm: LLM, *, payload: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> list[Generation]: ...
 
     def generate(
         self,
@@ -207,6 +211,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         prompt_style: PromptStyle = "continue",
         batch: int | None = None,
         progress: Progress | None = None,
+        payload: int | None = None,
     ) -> Generation | list[Generation]:
         """Generates marked text after a prompt, or after each of several prompts.
 
@@ -222,6 +227,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
             batch: The number of texts generated at a time, for a list; by default the number that suits the model best.
             progress: Called with each sentence as it is chosen.
+            payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
 
         Returns:
             The generation, or for a list of prompts the list of generations in the same order.
@@ -243,7 +249,9 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             [1, 2]
         """
         settings = self._generation_settings(sentences, candidates, strength, sampling, prompt_style)
-        return generate_in_order(self, prompt, llm, settings, seed=seed, batch=batch, progress=progress)
+        return generate_in_order(
+            self, prompt, llm, settings, seed=seed, batch=batch, progress=progress, payload=payload
+        )
 
     def generate_many(
         self,
@@ -288,6 +296,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         sampling: Sampling | None = None,
         prompt_style: PromptStyle = "continue",
         progress: Progress | None = None,
+        payload: int | None = None,
     ) -> Generation:
         """Generates a text like `generate`, for servers: texts that are awaited at the same time share batches.
 
@@ -303,6 +312,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             sampling: Temperature, top-p and the like.
             prompt_style: `continue` or `chat`, as in `generate`.
             progress: Called with each sentence as it is chosen, not in the thread of the event loop.
+            payload: The number that the mark carries, as in `generate`.
 
         Returns:
             The generation, the same as that of `generate` with the same seed.
@@ -326,7 +336,8 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
 
         settings = self._generation_settings(sentences, candidates, strength, sampling, prompt_style)
         scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
-        session = Session(prompt, self.key, settings, rule=self.sentence_rule, seed=seed, progress=progress)
+        key = self.key.carrying(payload)
+        session = Session(prompt, key, settings, rule=self.sentence_rule, seed=seed, progress=progress)
         return await asyncio.wrap_future(scheduler.submit(session))
 
     def _scheduler(self, llm: LLM) -> Scheduler:
@@ -348,6 +359,7 @@ def generate_in_order(
     seed: int | None,
     batch: int | None,
     progress: Progress | None,
+    payload: int | None = None,
 ) -> Generation | list[Generation]:
     """Implements `generate` by `generate_many`: returns results in the order of the prompts and raises the first error.
 
@@ -357,7 +369,8 @@ def generate_in_order(
 
     single = isinstance(prompt, str)
     texts = [prompt] if isinstance(prompt, str) else prompt
-    prompts = [Prompt(text, None if seed is None else seed + i) for i, text in enumerate(texts)]
+    key = None if payload is None else mark.key.carrying(payload)
+    prompts = [Prompt(text, None if seed is None else seed + i, key) for i, text in enumerate(texts)]
     step = None if progress is None else (lambda _, sentence: progress(sentence))
     generations = in_order(mark.generate_many(prompts, llm, settings, batch=1 if single else batch, progress=step))
     return generations[0] if single else generations

@@ -129,6 +129,8 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
     }  # fmt: skip
     content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
     content |= {} if detection.z is None else {"z": detection.z}
+    if detection.payload:
+        content["payload"] = {"value": detection.payload.value, "confidence": detection.payload.confidence}
     content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
     return content | ({"evidence": detection.report(body.fpr)} if body.evidence else {})
 
@@ -162,13 +164,14 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     At the end the mark is detected. Read the sentences of `moved_most` before you publish the text.
     """
     service.check_text(body.input)
-    key = service.ring.marking(token.tenant, service.llm.name)
+    key = service.marking_key(token, body.payload)
     await asyncio.to_thread(_check_sentences, body.input, key.splitter, service.settings.max_sentences)
     settings = RewriteSettings(body.candidates, body.closeness, body.mean_closeness)
     rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings, token.id))
     record = of_text(
-        "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token, llm=rewriting.llm
-    )
+        "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token,
+        payload=key.payload, llm=rewriting.llm,
+    )  # fmt: skip
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
     proof = await _proof(service, key, [body.input, rewriting.text], token.id)

@@ -68,6 +68,9 @@ class ToWrite(WithoutNulls):
     sentences: int | None = Field(
         None, ge=1, le=10_000, description="The most sentences. A completion is written on until it has them."
     )
+    payload: int | None = Field(
+        None, ge=0, lt=2**24, description="The number that the mark carries, if the service's key has payloads."
+    )
     user: str | None = Field(None, max_length=512, description="Accepted and ignored.")
     store: bool | None = Field(None, description="Accepted and ignored: texts are not stored for clients.")
     metadata: Metadata | None = Field(None, description="Accepted and ignored.")
@@ -326,6 +329,7 @@ class Mark(BaseModel):
         default=[], description="For each choice: how many bits of its block each sentence carries."
     )
     block_size: int = 0
+    payload: int | None = Field(default=None, description="The number that the mark carries, if the key has payloads.")
     tokens_sampled: list[int] = Field(
         default=[], description="For each choice: sampled tokens, including those of all candidates."
     )

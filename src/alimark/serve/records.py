@@ -51,6 +51,8 @@ def of_detection(detection: AlignedDetection, text: str, token: Token) -> Record
         "score": detection.score, "sentences": len(detection.sentences), "keys_tried": detection.keys_tried,
         "draws": detection.draws, "search": detection.settings.search,
     }  # fmt: skip
+    if detection.payload:
+        details |= {"payload": detection.payload.value, "payload_confidence": detection.payload.confidence}
     return Record(
         "detect", token.id, token.tenant, detection.key_id, detection.text_sha256, detection.raw, detection.p_value,
         details, text,
@@ -58,12 +60,15 @@ def of_detection(detection: AlignedDetection, text: str, token: Token) -> Record
 
 
 def of_text(
-    kind: str, text: str, key_id: str, matches: Sequence[int], block_size: int, token: Token, **details: str
-) -> Record:
+    kind: str, text: str, key_id: str, matches: Sequence[int], block_size: int, token: Token,
+    payload: int | None = None, **details: str,
+) -> Record:  # fmt: skip
     """Returns the record of a text that the service marked."""
     bits = block_size * len(matches)
     share = sum(matches) / bits if bits else None
     content: JsonObject = {**details, "sentences": len(matches)}
+    if payload is not None:
+        content["payload"] = payload
     return Record(kind, token.id, token.tenant, key_id, sha256(text), share, None, content, text)
 
 

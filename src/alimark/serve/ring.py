@@ -180,10 +180,11 @@ class Ring:
 
     def create(
         self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = DEFAULT_DECISION,
-        offsets: int | None = None, starts: float | None = None, ends: float | None = None,
+        offsets: int | None = None, payload_bits: int = 0, starts: float | None = None, ends: float | None = None,
     ) -> Label:  # fmt: skip
         """Generates a key and adds it; `offsets` as in `new_key`."""
         key = new_key(embedder, decision=decision, offsets=offsets)
+        key = key.like(payload_bits=payload_bits) if payload_bits else key
         return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
@@ -349,7 +350,7 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
         )
     successor = Key.generate(
         scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision=key.decision, block_size=key.block_size,
-        soft_version=key.soft_version, offsets=key.offsets, run=key.run,
+        soft_version=key.soft_version, offsets=key.offsets, run=key.run, payload_bits=key.payload_bits,
         starts="conversation" if key.follows_conversation else "text",
     )  # fmt: skip
     if successor.fingerprint == key.fingerprint:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from alimark._util.json_types import JsonObject
 from alimark.keys.key import MAX_OFFSETS
-from alimark.parameters.alimark import DEFAULT_DECISION
+from alimark.parameters.alimark import DEFAULT_DECISION, MAX_PAYLOAD_BITS
 from alimark.serve.auth import LABEL
 
 Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]
@@ -99,6 +99,9 @@ class Found(BaseModel):
     sentences_needed: int | None = None
     text_sha256: str | None = None
     passages: list[JsonObject] = []
+    payload: JsonObject | None = Field(
+        None, description="`value` and `confidence` of the number that the mark carries; only where the mark is found."
+    )
     warnings: list[str] = []
     normalised: list[str] = Field([], description="What normalisation changed in the text, a sentence for each kind.")
     record_id: str | None = None
@@ -118,6 +121,9 @@ class Rewrite(Strict):
 
     input: str = Field(min_length=1)
     seed: Seed | None = None
+    payload: int | None = Field(
+        None, ge=0, lt=2**24, description="The number that the mark carries, if the service's key has payloads."
+    )
     candidates: int = Field(16, ge=4, le=64)
     closeness: float = Field(
         0.62,
@@ -210,6 +216,9 @@ class NewKey(Strict):
         None, ge=1, le=MAX_OFFSETS,
         description="Number of secret positions in the key at which a conversation may start. With 1, every text starts alike.",
     )  # fmt: skip
+    payload_bits: int = Field(
+        0, ge=0, le=MAX_PAYLOAD_BITS, description="Bits of the number that texts carry: 8, 16 or 24; 0 for none."
+    )
     starts: Time | None = None
     ends: Time | None = None
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "soft"}]})

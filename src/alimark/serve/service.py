@@ -98,6 +98,25 @@ class Service:
         key.check(embedder)
         return embedder
 
+    def marking_key(self, token: Token, payload: int | None) -> Key:
+        """Returns the key that marks a text of a token, with the payload of the settings or else that of the request.
+
+        Raises:
+            ApiError: The settings fix another payload for this token, or the payload does not fit the key.
+        """
+        key = self.ring.marking(token.tenant, self.llm.name)
+        labels = (token.id, token.tenant, self.llm.name)
+        fixed = next((self.settings.payloads[label] for label in labels if label in self.settings.payloads), None)
+        if fixed is not None and key.payload_bits:
+            if payload not in (None, fixed):
+                message = "The payload of this token's texts is set by the operator. Leave `payload` out."
+                raise ApiError(403, "payload_is_set", message, param="payload")
+            payload = fixed
+        try:
+            return key.carrying(payload)
+        except AlimarkError as error:
+            raise ApiError(422, "payload", f"The payload cannot be used: {error}.", param="payload") from None
+
     def _rewriter(self) -> LLM:
         name = self.settings.rewrite_llm
         if not name or name == self.settings.llm:

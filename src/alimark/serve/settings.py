@@ -82,6 +82,9 @@ class Settings:
     send new ones elsewhere."""
     shutdown: float = 120.0
     """Seconds that a stopping server waits for the requests in progress."""
+    payloads: dict[str, int] = field(default_factory=dict)
+    """The number that marks carry, by token id, tenant or model: the first of these that is listed counts. Requests of others
+    may name one."""
     cors_origins: tuple[str, ...] = ()
     """Origins of other web pages that may call the service from a browser."""
     open_metrics: bool = False
@@ -146,6 +149,8 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         return Path(value)
     if kind == "tuple[str, ...]" and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
+    if kind == "dict[str, int]" and isinstance(value, dict) and all(type(item) is int for item in value.values()):
+        return {str(label): item for label, item in value.items()}
     if kind == "float" and type(value) in (int, float):
         return float(value)
     if type(value).__name__ == kind:

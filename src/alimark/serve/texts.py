@@ -66,7 +66,7 @@ class Texts:
         if count > most:
             message = f"The request asks for {count} texts, but the limit is {most}. Send several requests."
             raise ApiError(413, "too_many_texts", message)
-        self.key: Key = service.ring.marking(token.tenant, service.llm.name)
+        self.key: Key = service.marking_key(token, body.payload)
         self.id = prefix + secrets.token_hex(12)
         self.created = int(time.time())
         self._started = time.perf_counter()
@@ -207,7 +207,7 @@ class Texts:
             future.cancel()
         records = [
             of_text("generate", self._sent[place], self.key.id, self._matches[place], self.key.block_size,
-                    self.token, llm=self.service.llm.name, ended="broken off", request=self.id)
+                    self.token, payload=self.key.payload, llm=self.service.llm.name, ended="broken off", request=self.id)
             for place in self._open if self._sent[place]
         ]  # fmt: skip
         with suppress(AlimarkError):  # the database is closed; the client has got an error already
@@ -240,6 +240,7 @@ class Texts:
             record_ids=[record.id for record in records],
             matches=[list(generation.matches) for generation in generations],
             block_size=self.key.block_size,
+            payload=self.key.payload,
             tokens_sampled=[generation.tokens for generation in generations],
             too_short=too_short,
             sentences_needed=needed,
@@ -252,7 +253,7 @@ class Texts:
         metrics.sampled.inc(generation.tokens)
         return of_text(
             "generate", generation.text, generation.key_id, generation.matches, generation.block_size, self.token,
-            llm=generation.llm, ended=generation.ended, request=self.id,
+            payload=generation.payload, llm=generation.llm, ended=generation.ended, request=self.id,
         )  # fmt: skip
 
     def headers(self, mark: JsonObject | None = None) -> dict[str, str]:

@@ -24,7 +24,7 @@ _PIECE = 12
 """A piece with more words is cut at its likeliest gap."""
 _LEAST_PROBABILITY = 0.03
 """A gap between two words is a cut where a sentence ends there with at least this probability."""
-_REGULAR = (5, 45)
+_REGULAR = (6, 45)
 """The words of a regular sentence."""
 _FILLER = 2
 """A sentence with at most so many words is a filler where every fourth sentence is one ("Yes." after every sentence)."""

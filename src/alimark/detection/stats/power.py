@@ -73,11 +73,14 @@ class SentencesNeeded:
     """The version of soft decisions; 0 for hard ones."""
     offsets: int = 1
     excerpt: bool = False
+    share: float = 1.0
+    """The share of a block's bits that are known whatever the payload."""
 
     @classmethod
     def of(cls, key: Key, *, excerpt: bool = False) -> SentencesNeeded:
         """The number for a key of AliMark."""
-        return cls(key.block_size, key.soft_version if key.soft else 0, key.offsets, excerpt)
+        share = key.payload_code.constant / key.block_size if key.payload_bits else 1.0
+        return cls(key.block_size, key.soft_version if key.soft else 0, key.offsets, excerpt, share)
 
     def __call__(self, fpr: float) -> int | None:
         """The fewest sentences that are enough; None where no text of up to `LONGEST_NEEDED` sentences is."""
@@ -85,7 +88,8 @@ class SentencesNeeded:
         needed = sentences_needed(self.block_size, fpr / self.offsets, self.soft_version)
         if needed is not None and self.excerpt:
             needed = math.ceil(1.5 * needed)  # the wider search costs about that much
-        return needed
+        # The evidence of a sentence is proportional to the bits that are known; that of payloads comes on top.
+        return None if needed is None else math.ceil(needed / self.share)
 
 
 def sentences_needed(block_size: int, fpr: float, soft_version: int = 0) -> int | None:

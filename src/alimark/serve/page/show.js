@@ -28,13 +28,16 @@ export function shade(agreed, bits) {
   return `a${Math.min(5, Math.max(0, Math.round((agreed / bits - 0.25) / 0.75 * 5)))}`;
 }
 
+const carries = (payload) => payload
+  ? ` It carries the payload ${payload.value}, which is right with probability ${payload.confidence.toPrecision(4)}.` : "";
+
 export function inWords(detection, fpr) {
   const chance = `p = ${number(detection.p_value)}`;
   const keys = detection.keys_tried > 1 ? `, corrected for the ${detection.keys_tried} keys that were tried` : "";
   const needed = detection.sentences_needed ? `about ${detection.sentences_needed}` : "more than 40";
   if (detection.verdict === "found")
     return [`The watermark of key ${detection.key_id} was found.`,
-      `The p-value is ${number(detection.p_value)}${keys}: a text without this watermark scores this high with at most this probability.`];
+      `The p-value is ${number(detection.p_value)}${keys}: a text without this watermark scores this high with at most this probability.${carries(detection.payload)}`];
   if (detection.verdict === "too short to tell")
     return ["The text is too short for a verdict.",
       `It has ${detection.sentences} sentences; ${needed} are needed (${chance}${keys}).`];

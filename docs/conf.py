@@ -45,7 +45,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "navbar_align": "left",
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],

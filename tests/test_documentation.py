@@ -1,7 +1,8 @@
 """The shell and Python blocks of README and docs/ run, on stand-in models, or say why not; links between pages lead somewhere.
 
-`<!-- no-run: REASON -->` before a block leaves it out, and `<!-- no-run below: REASON -->` all further blocks of the page. Options and
-files that such a block names are still checked. Shell blocks are interpreted here, in this process: `alimark`, `cat`, `&&` and `>`.
+`<!-- no-run: REASON -->` before a block leaves it out, and `<!-- no-run below: REASON -->` all further blocks of the page. The
+options and files that such a block names are still checked. Shell blocks are interpreted here, in this process: `alimark`, `cat`,
+`&&` and `>`.
 `python tests/test_documentation.py` lists the blocks that are left out.
 """
 
@@ -16,6 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -27,7 +29,10 @@ from markdown_it import MarkdownIt
 import alimark
 import alimark.embedding.loading
 import alimark.llm
+import alimark.schemes.base
+import small_documents
 from alimark.cli.main import app
+from alimark.generation.settings import STRENGTHS
 from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.schemes.alimark import AliMark
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -130,21 +135,25 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key.save(folder / "key.json")
     (folder / "keys").mkdir()
     key.save(folder / "keys" / "first.json")
-    for name in ("text.txt", "page.txt", "letter.txt", "memo.txt"):
+    for name in ("text.txt", "page.txt", "letter.txt", "memo.txt", "book.txt"):
         (folder / name).write_text(text, encoding="utf-8")
     records = [json.dumps({"id": str(number), "prompt": "A day at sea.", "text": text}) + "\n" for number in range(2)]
     for name in ("prompts.jsonl", "texts.jsonl", "docs.jsonl"):
         (folder / name).write_text("".join(records), encoding="utf-8")
+    (folder / "report.docx").write_bytes(small_documents.docx(text))
+    (folder / "paper.pdf").write_bytes(small_documents.pdf("The first sentence. The second sentence."))
     shutil.copytree(REPOSITORY / "recipes", folder / "recipes")
     return folder
 
 
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever model a block names, it gets the stand-in."""
+    """Whatever model a block names, it gets the stand-in; and it gets few candidates, to save time."""
+    monkeypatch.setattr(alimark.schemes.base.SentenceWatermark, "candidates", 8)
+    monkeypatch.setitem(cast("dict[str, int]", STRENGTHS), "strong", 16)
     for module in (alimark, alimark.llm):
         monkeypatch.setattr(module, "load_llm", lambda *_, **__: StandInLLM())
-    for module in (alimark, alimark.embedding.loading):
+    for module in (alimark, alimark.embedding.loading, alimark.schemes.base):
         monkeypatch.setattr(module, "load_embedder", stand_in_embedder)
 
 
@@ -196,19 +205,20 @@ def run(words: list[str], where: str, command: Run) -> None:
 # All blocks, those that are not run included
 
 
-def test_every_block_that_is_not_run_says_why() -> None:
+def test_every_block_that_is_not_run_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     skipped = [block for block in all_blocks() if block.reason is not None]
     assert all(len(block.reason or "") > 10 for block in skipped)
-    print(f"{len(all_blocks())} shell and Python blocks, {len(skipped)} of them not run")
+    with capsys.disabled():
+        print(f"\n{len(all_blocks())} shell and Python blocks in README and docs, {len(skipped)} of them not run")  # noqa: T201
 
 
 def options_of(words: list[str]) -> tuple[str, set[str]] | None:
     """The name and the options of the command that the words call; None where the options depend on an attack."""
-    command: object = ROOT
+    command: Any = ROOT
     name = []
     while words and words[0] in getattr(command, "commands", {}):
         name.append(words[0])
-        command = command.commands[words[0]]  # type: ignore[attr-defined]
+        command = command.commands[words[0]]
         words = words[1:]
     if command.context_settings.get("ignore_unknown_options"):
         return None

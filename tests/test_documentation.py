@@ -1,8 +1,7 @@
 """The shell and Python blocks of README and docs/ run, on stand-in models, or say why not; links between pages lead somewhere.
 
 `<!-- no-run: REASON -->` before a block leaves it out, and `<!-- no-run below: REASON -->` all further blocks of the page. The
-options and files that such a block names are still checked. Shell blocks are interpreted here, in this process: `alimark`, `cat`,
-`&&` and `>`.
+options and files that such a block names are still checked. Shell blocks are interpreted here: `alimark`, `cat`, `&&`, `>`.
 `python tests/test_documentation.py` lists the blocks that are left out.
 """
 

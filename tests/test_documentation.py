@@ -266,6 +266,12 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert [link for link in missing if not link.endswith(tuple(generated))] == []
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    names = set(re.findall(r":: alimark\.(\w+)$", page, re.MULTILINE))
+    assert set(alimark.__all__) - {"__version__", "AlimarkError"} <= names
+
+
 if __name__ == "__main__":
     for block in all_blocks():
         if block.reason is not None:

@@ -21,7 +21,6 @@ extensions = [
     "site_pages",
 ]
 exclude_patterns = ["_build", "_ext"]
-suppress_warnings = ["toc.empty_glob"]  # a pattern may name a page that is not written yet
 
 # Pages
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -46,7 +45,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "navbar_align": "left",
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],

@@ -106,8 +106,8 @@ def cli_reference() -> str:
     root = typer.main.get_command(app)
     lines = [
         f"{GENERATED}# Command line\n",
-        "Every command with its arguments and options. `alimark VERB --help` prints the same. Exit status 2 is an error, and 130 an",
-        "interruption; `detect` exits with 1 if the mark is not found.\n",
+        "Every command with its arguments and options. `alimark VERB --help` prints the same. Exit status 2 is an error,",
+        "and 130 an interruption; `detect` exits with 1 if the mark is not found.\n",
     ]
     for name, command in _commands(root, "alimark"):
         lines += _command_lines(name, command)
@@ -172,7 +172,9 @@ def _operation_lines(title: str, operation: dict, schemas: dict) -> list[str]:  
         lines += [f"- `{parameter['name']}` (in the {parameter['in']}): {parameter.get('description', '')}", ""]
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     lines += _fields("The body of the request", body, schemas)
-    answer = operation.get("responses", {}).get("200", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    answer = (
+        operation.get("responses", {}).get("200", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    )
     return lines + _fields("The answer", answer, schemas)
 
 
@@ -182,10 +184,10 @@ def _fields(title: str, reference: dict, schemas: dict) -> list[str]:  # type: i
     if not schema.get("properties"):
         return []
     required = schema.get("required", [])
-    rows = [
-        f"| `{field}`{' (required)' if field in required else ''} | {_cell(_type(about))} | {_cell(about.get('description', ''))} |"
-        for field, about in schema["properties"].items()
-    ]
+    rows = []
+    for field, about in schema["properties"].items():
+        needed = " (required)" if field in required else ""
+        rows.append(f"| `{field}`{needed} | {_cell(_type(about))} | {_cell(about.get('description', ''))} |")
     return [f"{title} (`{name}`):\n", "| field | type | meaning |", "| --- | --- | --- |", *rows, ""]
 
 

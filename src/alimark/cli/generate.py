@@ -135,9 +135,7 @@ def generate(
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl \\
             --engine ray --llm openai:http://a:8000/v1 --llm openai:http://b:8000/v1
     """
-    _check_options(key, prompt, input_file, output, unmarked, payload)
-    if batch is not None and batch < 1:
-        raise AlimarkError("batch must be at least 1")
+    _check_options(key, prompt, input_file, output, unmarked, payload, batch)
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
     sampling = _sampling(temperature, top_p, repetition_penalty)
@@ -165,6 +163,7 @@ def _check_options(
     output: Path | None,
     unmarked: bool,
     payload: int | None,
+    batch: int | None,
 ) -> None:
     if (prompt is None) == (input_file is None):
         raise AlimarkError("give either --prompt, or --input and --output")
@@ -174,6 +173,8 @@ def _check_options(
         raise AlimarkError("give a key with -k, or --unmarked to write without one")
     if payload is not None and key is None:
         raise AlimarkError("a payload is part of a mark; give a key with -k")
+    if batch is not None and batch < 1:
+        raise AlimarkError("batch must be at least 1")
 
 
 def _sampling(temperature: float, top_p: float, repetition_penalty: float) -> Sampling:

@@ -125,9 +125,9 @@ def _random_p_values(scores: Floats) -> Floats:
 
 
 def _chance(p: float, count: int, random_p: Floats) -> float:
-    """The share of random keys under which at least half of `count` documents of a group have a p-value of at most `p`."""
+    """The share of random keys under which half of `count` documents of a group, at least two, have p-values of at most `p`."""
     least = 2 / (random_p.shape[1] + 1)  # the smallest p-value that the random keys resolve
-    bursts = (random_p <= max(p, least)).sum(axis=0) >= count / 2
+    bursts = (random_p <= max(p, least)).sum(axis=0) >= max(count / 2, min(count, 2))
     return (1 + int(bursts.sum())) / (len(bursts) + 1)
 
 

@@ -40,6 +40,7 @@ async function useToken() {
     note.textContent = "No token is set. Enter a token to use the page.";
     return;
   }
+  const asked = token.get();
   let roles;
   try {
     ({ roles } = await get("/v1/token"));
@@ -48,6 +49,7 @@ async function useToken() {
     note.classList.add("error");
     return;
   }
+  if (token.get() !== asked) return; // another token was entered meanwhile, and its roles are on their way
   note.textContent = `Roles: ${roles.join(", ")}. ${KEPT}`;
   for (const tab of tabs) tab.hidden = !tab.dataset.roles.split(" ").every((role) => roles.includes(role));
   const current = tabs.find((tab) => tab.getAttribute("aria-selected") === "true");

@@ -132,7 +132,7 @@ def _chance(p: float, count: int, random_p: Floats) -> float:
 
 
 def _limit(p: Floats, random_p: Floats, fdr: float) -> float:
-    """The largest p-value at which so many small p-values in a group are no chance; 0 where there is none."""
+    """The largest p-value up to which a group has too many small p-values for chance; 0 if there is no such value."""
     allowed = max(fdr / len(random_p), BURSTS)
     for level in np.unique(p)[::-1]:
         if _chance(float(level), int((p <= level).sum()), random_p) <= allowed:

@@ -63,7 +63,7 @@ def _shift(key: Key) -> float:
 
 
 def _agreements(signals: Signals, steps: Sequence[Step], blocks: Packed, key: Key) -> Floats:
-    """For each sentence its agreement with the block it is aligned with, in standard deviations; -inf where there is none."""
+    """The agreement of each sentence with its aligned block, in standard deviations; -inf for a sentence without a block."""
     agreements = np.full(len(signals.packed), -np.inf)
     for step in steps:
         if step.kind != MATCH:

@@ -91,7 +91,7 @@ class Scheduler:
 
     def _take_turns(self, live: list[_Job]) -> None:
         """Puts a full group behind the texts that wait: every text gets a sentence in turn, and none waits for whole texts."""
-        with self._lock:  # after `close` nobody would take them from the queue
+        with self._lock:  # after `close` the queue is no longer read
             if len(live) == self._group_size and not self._closed and not self._waiting.empty():
                 for job in live:
                     self._waiting.put(job)

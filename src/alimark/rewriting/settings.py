@@ -120,4 +120,4 @@ class Original:
     seed: int | None = None
     key: Key | None = None
     unwanted: Callable[[], bool] = lambda: False
-    """Tells that nobody waits for the text any more, so that the rewriting stops."""
+    """Returns whether the text is no longer needed, so that the rewriting stops."""

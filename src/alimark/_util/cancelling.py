@@ -1,4 +1,4 @@
-"""Stops work that waits for something outside the process, such as the answer of a server, when its result is no longer needed."""
+"""Stops work that waits for something outside the process, such as a server, when its result is no longer needed."""
 
 from __future__ import annotations
 

@@ -152,8 +152,10 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cast("dict[str, int]", STRENGTHS), "strong", 16)
     for module in (alimark, alimark.llm):
         monkeypatch.setattr(module, "load_llm", lambda *_, **__: StandInLLM())
-    for module in (alimark, alimark.embedding.loading, alimark.schemes.base):
+    for module in (alimark, alimark.embedding.loading):
         monkeypatch.setattr(module, "load_embedder", stand_in_embedder)
+    # Not `load_embedder` of that module: its answers are cached, so later tests would get the stand-in as well.
+    monkeypatch.setattr(alimark.schemes.base, "_load_embedder", stand_in_embedder)
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if any(block.reason is None for block in blocks(page))])

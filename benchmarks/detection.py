@@ -17,7 +17,8 @@ from alignment import per_candidate, timed
 from alimark import Key, load_embedder
 from alimark.detection.kernels.hard import search
 from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE
-from alimark.detection.pipeline import detect_batch, prepare
+from alimark.detection.pipeline import detect_batch
+from alimark.detection.preparing import prepare
 from alimark.detection.scoring import scoring
 from alimark.detection.settings import DetectionSettings
 from alimark.keys.projection import project

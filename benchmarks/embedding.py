@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from alimark.calibration.human_text import read_texts
-from alimark.detection.pipeline import units_of
+from alimark.detection.preparing import units_of
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder

@@ -41,7 +41,9 @@ from alimark._util.files import write_whole
 from alimark._util.jsonl import read_jsonl
 from alimark.bench.models import secret
 from alimark.calibration.rates import binomial_interval
-from alimark.detection.pipeline import detect_signals, prepare, project_text
+from alimark.detection.batching import project_text
+from alimark.detection.preparing import prepare
+from alimark.detection.searching import detect_signals
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError

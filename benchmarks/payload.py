@@ -31,9 +31,10 @@ from alimark.bench.models import key_for, secret
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
+from alimark.detection.batching import deduplicate as distinct
+from alimark.detection.batching import embed, project_text
 from alimark.detection.payloads import decode
-from alimark.detection.pipeline import deduplicate as distinct
-from alimark.detection.pipeline import embed, prepare, project_text
+from alimark.detection.preparing import prepare
 from alimark.detection.scoring import Soft, SoftPayload
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import tail_estimate

@@ -36,7 +36,7 @@ import pyarrow.parquet
 
 from alimark.audit.auditor import Auditor
 from alimark.calibration.human_text import read_texts
-from alimark.detection.pipeline import units_of
+from alimark.detection.preparing import units_of
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.loading import load_embedder
 from alimark.keys.key import Key

@@ -12,10 +12,11 @@ import numpy as np
 from alimark.audit.answers import tests_made
 from alimark.audit.templates import RANDOM_KEYS, Group, find_groups
 from alimark.detection.many_keys import detect_keys_batch
-from alimark.detection.pipeline import Beat, detect_batch, random_key_scores
+from alimark.detection.pipeline import detect_batch, random_key_scores
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
+from alimark.detection.timing import Beat
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.keys.key import Key
 from alimark.schemes.api import load

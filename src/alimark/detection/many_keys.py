@@ -14,27 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from alimark._util.arrays import Floats
+from alimark.detection.batching import Vectors, deduplicate, embed, parts, project_text
 from alimark.detection.excerpts import excerpt_length
-from alimark.detection.pipeline import (
-    Beat,
-    Clock,
-    PreparedText,
-    Vectors,
-    deduplicate,
-    detect_signals,
-    embed,
-    no_beat,
-    parts,
-    prepare,
-    prepare_each,
-    project_text,
-    search_in_turn,
-    with_variants,
-)
+from alimark.detection.preparing import PreparedText, prepare, prepare_each, with_variants
 from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.scoring import scoring
+from alimark.detection.searching import detect_signals, search_in_turn
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import draws_for_keys
+from alimark.detection.timing import Beat, Clock, no_beat
 from alimark.detection.units import Units
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from alimark._util.jsonl import Record, record_id
 from alimark.audit.answers import verdict_of
 from alimark.audit.auditor import Answer, Auditor, FirstPass, answers, in_batches
-from alimark.detection.pipeline import Clock
 from alimark.detection.stats.p_values import RandomKeys
+from alimark.detection.timing import Clock
 from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.keys.sealed import Sealed

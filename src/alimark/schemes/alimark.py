@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats
-from alimark.detection.pipeline import detect_batch, units_of
+from alimark.detection.pipeline import detect_batch
+from alimark.detection.preparing import units_of
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys

@@ -187,7 +187,7 @@ def test_wrong_options(run: Run, key_file: Path, marked_file: Path, tmp_path: Pa
         (["-k", key_file, source], "-o found.jsonl"),
         (["-k", key_file, "-o", output], "-o found.jsonl"),
         (["-k", key_file, source, "-o", output, "--fdr", "1"], "false discovery rate"),
-        (["-k", key_file, source, "-o", output, "--engine", "ray"], "write a folder"),
+        (["-k", key_file, source, "-o", output, "--engine", "ray"], "ray writes a folder"),
         (["-k", key_file, source, "-o", output, "--engine", "none"], "plain or ray"),
         (["-k", key_file, tmp_path / "none.jsonl", "-o", output], "No such file"),
         (["-k", key_file, tmp_path, "-o", output], "among the documents"),

@@ -25,6 +25,7 @@ from alimark.detection.stats.p_values import draws_for_keys
 from alimark.detection.timing import Beat, Clock, no_beat
 from alimark.detection.units import Units
 from alimark.embedding.base import Embedder
+from alimark.embedding.precision import at_precision
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.keys.projection import project_many
@@ -55,6 +56,7 @@ def detect_keys(
     text.
     """
     _check_alike(keys, embedder)
+    embedder = at_precision(embedder, settings.precision)
     widest = widest_key(keys, settings)
     [prepared] = with_variants([prepare(text, widest, embedder, settings)], widest, embedder, settings, llm)
     # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
@@ -84,6 +86,7 @@ def detect_keys_batch(
         raise AlimarkError(
             "learned restructuring works on one text at a time; for many texts use restructure='single' or 'none'"
         )
+    embedder = at_precision(embedder, settings.precision)
     clock = Clock(Counter() if times is None else times)
     prepared = prepare_each(texts, widest_key(keys, settings), embedder, settings, beat)
     clock.lap("splitting")

@@ -24,6 +24,7 @@ from alimark.detection.searching import detect_signals, score
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.timing import Beat, Clock, no_beat
 from alimark.embedding.base import Embedder
+from alimark.embedding.precision import at_precision
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.keys.projection import project
@@ -58,8 +59,10 @@ def detect_batch(
 
     Raises:
         KeyMismatch: The embedder is not the one that the key names.
+        ModelError: The embedder does not offer the precision of the settings.
     """
     key.check(embedder)
+    embedder = at_precision(embedder, settings.precision)
     clock = Clock(Counter() if times is None else times)
     prepared = prepare_each(texts, key, embedder, settings, beat)
     clock.lap("splitting")
@@ -89,6 +92,7 @@ def random_key_scores(
 ) -> Floats:
     """The scores of a text, read in one of its ways, under the first random keys, which are the same for every text."""
     key.check(embedder)
+    embedder = at_precision(embedder, settings.precision)
     prepared = prepare(text, key, embedder, settings)
     [read, *_] = [version for version in prepared.versions if version.reading == reading] or [prepared]
     units = deduplicate([read.units.texts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.embedding.base import Embedder
+from alimark.embedding.precision import at_precision, precision_of, precisions_of
 
 _BATCH = 512
 """Units between two heartbeats: one or two seconds of work on one core."""
@@ -25,16 +27,24 @@ class RememberingEmbedder:
         self._embedder, self._heartbeat = embedder, heartbeat
         self.name, self.dimension, self.fingerprint = embedder.name, embedder.dimension, embedder.fingerprint
         self.backend, self.languages = embedder.backend, embedder.languages
+        self.precision, self.precisions = precision_of(embedder), precisions_of(embedder)
         self._most = (megabytes << 20) // (4 * self.dimension)
         self._kept: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
         self.counts: Counter[str] = Counter()
+
+    def with_precision(self, precision: str) -> RememberingEmbedder:
+        """The same model in another precision; both share the cache and its limit, but no vectors."""
+        other = copy.copy(self)
+        other._embedder, other.precision = at_precision(self._embedder, precision), precision
+        return other
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of the texts; only those that are not in the cache are computed."""
         result = np.empty((len(texts), self.dimension), np.float32)
         new: dict[bytes, list[int]] = {}
+        person = self.precision.encode()
         for row, text in enumerate(texts):
-            name = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            name = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=person).digest()
             if (vector := self._kept.get(name)) is None:
                 new.setdefault(name, []).append(row)
             else:

@@ -50,6 +50,8 @@ class Task:
     cache: int = 256
     """Megabytes of embeddings to keep in memory."""
     first_pass: FirstPass | None = None
+    check_level: float = 0.05
+    """The p-value up to which an answer in a fast precision is checked in float32."""
     device: str | None = None
     fpr: float = 0.01
     """The false-positive rate of the verdict, until the q-values of all documents decide it."""
@@ -120,7 +122,7 @@ def schema() -> Schema:
         ("scheme", pa.string()), ("score", pa.float64()), ("z", pa.float64()), ("p_value", pa.float64()), ("draws", pa.int64()),
         ("keys_tried", pa.int32()), ("readings", pa.int32()), ("searches", pa.int32()),
         ("near_flips", pa.int32()), ("sentence_count", pa.int32()),
-        ("full", pa.bool_()),
+        ("full", pa.bool_()), ("precision", pa.string()),
         ("passages", pa.list_(pa.struct([
             ("first", pa.int32()), ("last", pa.int32()), ("first_block", pa.int32()), ("last_block", pa.int32()),
             ("score", pa.float64()), ("p_value", pa.float64()),
@@ -148,8 +150,9 @@ class Worker:
             return self._embedders[-1]
 
         self._auditor = Auditor(
-            [key.open() for key in task.keys], task.settings, load, first_pass=task.first_pass, beat=self._heartbeat
-        )
+            [key.open() for key in task.keys], task.settings, load, first_pass=task.first_pass, check_level=task.check_level,
+            beat=self._heartbeat,
+        )  # fmt: skip
 
     def _heartbeat(self) -> None:
         """Start the time limit of the next step. `faulthandler` ends the process even if C code hangs."""
@@ -217,16 +220,12 @@ class Worker:
         }  # fmt: skip
         if isinstance(answer, AlimarkError):
             return row | {"error": _storable(str(answer)), "verdict": "failed", "found": False}
-        tests = {"keys_tried": answer.keys_tried, "readings": answer.readings, "searches": answer.searches}
-        fields = (
-            answer.record() | tests | {"full": self._in_full(answer), "verdict": verdict_of(answer, self._task.fpr)}
-        )
+        fields = answer.record() | {
+            "keys_tried": answer.keys_tried, "readings": answer.readings, "searches": answer.searches,
+            "full": self._auditor.in_full(answer), "precision": answer.precision,
+            "verdict": verdict_of(answer, self._task.fpr),
+        }  # fmt: skip
         return row | {name: fields[name] for name in schema().names if name in fields}
-
-    def _in_full(self, answer: Answer) -> bool:
-        """Whether the answer is of the full test, not of the first pass."""
-        first = self._task.first_pass
-        return first is None or getattr(answer, "settings", None) != first.settings(self._task.settings)  # type: ignore[arg-type]
 
     def _written(self, path: str) -> list[Record]:
         with self._output.open_input_file(path) as file:

@@ -111,8 +111,11 @@ def compare(args: argparse.Namespace) -> None:
         hits = {document for document, answer in some[0].answers.items() if answer["found"]}
         seconds, cpu = (statistics.median(values) for values in zip(*(turn[:2] for turn in some), strict=True))
         print(f"| {name} | {seconds:.1f} | {cpu:.1f} | {len(hits)} | {len(hits & marked)} of {len(marked)} |")
-    for number, unit in enumerate(("time", "CPU time")):
-        ratios = [old[number] / new[number] for old, new in zip(turns["before"], turns["after"], strict=True)]
+    pairs = list(zip(turns["before"], turns["after"], strict=True))
+    for unit, ratios in (
+        ("time", [old.seconds / new.seconds for old, new in pairs]),
+        ("CPU time", [old.cpu / new.cpu for old, new in pairs]),
+    ):
         print(
             f"ratio of {unit}: {statistics.median(ratios):.2f} (turns: {', '.join(f'{ratio:.2f}' for ratio in ratios)})"
         )

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,15 @@ def cold(model: str, backend: str) -> tuple[float, float]:
     return time.perf_counter() - start, float(done.stdout)
 
 
-def rates(embedders: dict[str, Callable[[list[str]], Any]], texts: list[str], turns: int) -> dict[str, float]:
+def rates(embedders: Mapping[str, Callable[[list[str]], Any]], texts: list[str], turns: int) -> dict[str, float]:
     """Texts a second of each embedder, the median of several turns."""
     spent = [{name: speed(embed, texts) for name, embed in embedders.items()} for _ in range(turns)]
     return {name: statistics.median(turn[name] for turn in spent) for name in embedders}
 
 
-def print_rates(args: argparse.Namespace, embedders: dict[str, Callable[[list[str]], Any]], texts: list[str]) -> None:
+def print_rates(
+    args: argparse.Namespace, embedders: Mapping[str, Callable[[list[str]], Any]], texts: list[str]
+) -> None:
     """Prints the rate of each embedder, its ratio to the last one, and how far its vectors are from those of the first."""
     what = "units" if args.human else "sentences"
     first = next(iter(embedders.values()))(texts[:64])
@@ -134,7 +136,7 @@ def print_shares(name: str, embedder: Embedder, texts: list[str]) -> None:
     recorded = inner._recorded
     if recorded is None:
         return
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait: Any = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     marks = [time.perf_counter()]
 
     def lap() -> None:

@@ -31,5 +31,6 @@ class RoughEmbedder(StandInEmbedder):
             return super().embed(texts)
         vectors = super().embed([self.forged.get(text, text) for text in texts])
         noise = super().embed([f"noise {text}" for text in texts])
-        rough: NDArray[np.float32] = vectors + np.float32(0.05) * noise
-        return rough / np.linalg.norm(rough, axis=1, keepdims=True)
+        rough = vectors + np.float32(0.05) * noise
+        unit: NDArray[np.float32] = rough / np.linalg.norm(rough, axis=1, keepdims=True)
+        return unit

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, get_args
+from typing import IO, Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,10 +195,17 @@ def position_buckets(distances: NDArray[np.int64], buckets: int) -> NDArray[np.i
     return np.where(distances > 0, half, 0) + np.where(far < exact, far, large)
 
 
+class TensorFile(Protocol):
+    """An open file of tensors, as safetensors returns it."""
+
+    def keys(self) -> list[str]: ...
+    def get_tensor(self, name: str) -> NDArray[np.generic]: ...
+
+
 class EncoderWeights:
     """The upstream tensors as float32, by their names in the encoder without prefix."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: TensorFile) -> None:
         self._file = file
         stem = "embeddings.word_embeddings.weight"
         prefixes = [name.removesuffix(stem) for name in file.keys() if name.endswith(stem)]  # noqa: SIM118

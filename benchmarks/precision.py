@@ -118,7 +118,7 @@ def print_found(hits: dict[tuple[str, str], list[tuple[bool, bool, bool]]]) -> N
 
 def passages(paths: Sequence[Path], count: int) -> list[str]:
     cutter = splitter("nupunkt")
-    texts = []
+    texts: list[str] = []
     for number, path in enumerate(paths):
         wanted = count * (number + 1) // len(paths)
         for text in read_texts(path):

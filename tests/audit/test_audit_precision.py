@@ -57,7 +57,7 @@ def test_a_first_pass_looks_with_the_fast_precision_and_at_sentences_alone() -> 
 def test_the_user_chooses_the_precision() -> None:
     assert {detection.precision for detection in answers(RoughEmbedder(), SETTINGS)} == {"int8", "float32"}
     for precision in ("int8", "float32"):
-        settings = DetectionSettings(draws=199, stop_after=20, precision=precision)  # type: ignore[arg-type]
+        settings = DetectionSettings(draws=199, stop_after=20, precision=precision)
         assert {detection.precision for detection in answers(RoughEmbedder(), settings)} == {precision}
         first = answers(RoughEmbedder(), settings, FirstPass(0.1))
         assert {detection.precision for detection in first} == {precision}

@@ -245,16 +245,19 @@ Item = TypeVar("Item")
 
 
 def in_batches(
-    items: Iterable[Item], record: Callable[[Item], Record | RecordError], field: str = "text"
+    items: Iterable[Item], record: Callable[[Item], Record | RecordError], field: str = "text", scale: int = 1
 ) -> Iterator[list[Item]]:
-    """Yields items in batches, bounded by the number of documents and by the characters of their texts."""
+    """Yields items in batches, bounded by the number of documents and by the characters of their texts.
+
+    `scale` multiplies both bounds: a GPU is only busy with more texts than a CPU.
+    """
     batch: list[Item] = []
     size = 0
     for item in items:
         batch.append(item)
         content = record(item)
         size += 0 if isinstance(content, RecordError) else len(str(content.get(field, "")))
-        if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
+        if size >= scale * BATCH_CHARACTERS or len(batch) >= scale * BATCH_DOCUMENTS:
             yield batch
             batch, size = [], 0
     if batch:

@@ -20,11 +20,13 @@ _BATCH = 512
 class RememberingEmbedder:
     """An embedder with a least-recently-used cache of `megabytes`; 0 keeps nothing.
 
-    It calls `heartbeat` before each batch.
+    It calls `heartbeat` before each batch, which is `scale` times as large as on a CPU.
     """
 
-    def __init__(self, embedder: Embedder, megabytes: int, heartbeat: Callable[[], None] = lambda: None) -> None:
-        self._embedder, self._heartbeat = embedder, heartbeat
+    def __init__(
+        self, embedder: Embedder, megabytes: int, heartbeat: Callable[[], None] = lambda: None, scale: int = 1
+    ) -> None:
+        self._embedder, self._heartbeat, self._batch = embedder, heartbeat, scale * _BATCH
         self.name, self.dimension, self.fingerprint = embedder.name, embedder.dimension, embedder.fingerprint
         self.backend, self.languages = embedder.backend, embedder.languages
         self.precision, self.precisions = precision_of(embedder), precisions_of(embedder)
@@ -53,9 +55,9 @@ class RememberingEmbedder:
         self.counts.update(asked=len(texts), embedded=len(new))
         # Sorted by length, so that batches need little padding.
         names = sorted(new, key=lambda name: len(texts[new[name][0]]))
-        for start in range(0, len(names), _BATCH):
+        for start in range(0, len(names), self._batch):
             self._heartbeat()
-            batch = names[start : start + _BATCH]
+            batch = names[start : start + self._batch]
             vectors = self._embedder.embed([texts[new[name][0]] for name in batch])
             for name, vector in zip(batch, vectors, strict=True):
                 result[new[name]] = vector

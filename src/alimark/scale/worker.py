@@ -56,6 +56,11 @@ class Task:
     fpr: float = 0.01
     """The false-positive rate of the verdict, until the q-values of all documents decide it."""
 
+    @property
+    def batch_scale(self) -> int:
+        """How many times as large batches are as on a CPU."""
+        return 1 if self.device in (None, "cpu") else 16
+
 
 @dataclass(frozen=True)
 class Work:
@@ -146,7 +151,7 @@ class Worker:
 
         def load(name: str) -> RememberingEmbedder:
             embedder = load_embedder(name, device=task.device, threads=threads)
-            self._embedders.append(RememberingEmbedder(embedder, task.cache, self._heartbeat))
+            self._embedders.append(RememberingEmbedder(embedder, task.cache, self._heartbeat, task.batch_scale))
             return self._embedders[-1]
 
         self._auditor = Auditor(
@@ -196,7 +201,7 @@ class Worker:
         documents = read(self._input, work.block, columns, task.max_document)
         if work.deepen:
             documents = (document for document in documents if (document.file, document.place) in work.only)
-        return in_batches(documents, lambda document: document.record, task.text_field)
+        return in_batches(documents, lambda document: document.record, task.text_field, task.batch_scale)
 
     def _rows(self, batch: Sequence[Document], work: Work, *, poison: bool) -> list[Record]:
         """One row of results for each document."""

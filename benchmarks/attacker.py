@@ -123,9 +123,9 @@ class Defence(NamedTuple):
     def label(self) -> str:
         return self.kind if self.kind == "none" else f"{self.kind} {self.states}"
 
-    def key(self, embedder: Embedder, secret: bytes, decision: str = "soft", version: int = SOFT_VERSION) -> Key:
+    def key(self, embedder: Embedder, secret: bytes, **fields: object) -> Key:
         offsets = self.states if self.kind == "starts" else 1
-        return Key.generate(decision=decision, soft_version=version, embedder=embedder, offsets=offsets, secret=secret)
+        return Key.generate(embedder=embedder, offsets=offsets, secret=secret, **fields)  # type: ignore[arg-type]
 
     def sequences(self, key: Key, length: int) -> Packed:
         """The sequences of blocks that the detector tries, one per row."""
@@ -543,6 +543,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--near", type=int, default=400, help="sentences that candidates of a text are drawn from")
     parser.add_argument("--decision", default="soft", choices=["soft", "hard"])
     parser.add_argument("--soft-version", type=int, default=SOFT_VERSION)
+    parser.add_argument("--run", type=int, help="sentences of a block, instead of what new keys have")
     parser.add_argument("--defences", nargs="+", default=DEFENCES, metavar="KIND:STATES")
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="sentences of each text, at most 40")
     parser.add_argument("--texts", type=int, nargs="*", default=[1, 3, 10, 30, 100, 300, 1000, 3000])
@@ -579,7 +580,10 @@ def main() -> None:
             table[defence.label] = {}
         for number in range(args.keys):
             rng = np.random.default_rng(number)
-            key = defence.key(embedder, rng.bytes(32), args.decision, args.soft_version)
+            fields = {"decision": args.decision, "soft_version": args.soft_version} | (
+                {"run": args.run} if args.run else {}
+            )
+            key = defence.key(embedder, rng.bytes(32), **fields)
             marker = Marker(pool, key, defence, args.draws, args.sentences)
             for attack, count, p in attacks(marker, args, rng) if args.texts else ():
                 kind, column = ("removed", ANY) if attack == ANY else (attack, str(count))

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
-from alimark._util.arrays import Floats
 from alimark.detection.pipeline import detect_batch, units_of
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
@@ -18,12 +13,11 @@ from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.learning import simulated_statistics, table_of
 from alimark.errors import AlimarkError
-from alimark.generation.selection import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
-from alimark.keys.projection import carried, project, targets
 from alimark.parameters import SchemeParameters
 from alimark.parameters.alimark import AliMarkParameters
+from alimark.schemes._block_rules import AdaptiveBlockRule, BlockRule
 from alimark.schemes._fit import sentences_of
 from alimark.schemes.base import SentenceWatermark, check_names, in_order
 
@@ -36,47 +30,6 @@ if TYPE_CHECKING:
 
 _FIT_RIDGE = 1.0
 """How much unknown noise is added when directions are learned from few texts, as a share of the noise that was measured."""
-
-
-class BlockRule:
-    """AliMark's selection rule: takes the sentence whose projections agree best with its block.
-
-    Hard keys: the first candidate that matches all bits is taken, or else a random one of those that match the most. Since
-    draws are independent, the first full match is distributed like a random one of all full matches. Soft keys: all
-    candidates are sampled, and the one with the largest projection on the block's direction is taken.
-    """
-
-    embeds, strict = True, False
-
-    def __init__(self, key: Key, sentences: int, origin: TextOrigin) -> None:
-        """`origin` decides which block the first sentence gets."""
-        self.key, self.scheme, self.size, self.stops = key, key.scheme, key.block_size, not key.soft
-        self._sentences, self._origin = sentences, origin
-        self._done = 0
-
-    @cached_property
-    def _targets(self) -> Floats:
-        # The prompt may have to be split, so the threads that write do it when the first sentence is chosen.
-        origin = self._origin
-        follows = self.key.follows_conversation
-        start = self.key.start(origin.first_message, origin.written) if follows else self.key.start(origin.id)
-        return targets(self.key, self._sentences, start)
-
-    def wave(self, settings: GenerationSettings) -> int:
-        if self.key.soft:
-            return settings.wave or settings.candidates
-        # One draw in 2**M is a full match by chance. With waves of a quarter of that, sampling can stop early.
-        return settings.wave or max(16, min(64, 2 ** min(self.size, 10) // 4))
-
-    def see(self, vectors: NDArray[np.float32]) -> Floats:
-        return project(vectors, self.key)
-
-    def weigh(self, seen: Floats) -> Sequence[Weight]:
-        carries = carried(seen, self._targets[self._done], self.key)
-        return [Weight(carry.bits, carry.worth, carry.bits == self.size) for carry in carries]
-
-    def chose(self, seen: Floats) -> None:
-        self._done += 1
 
 
 class AliMark(SentenceWatermark[AlignedDetection]):
@@ -134,7 +87,8 @@ class AliMark(SentenceWatermark[AlignedDetection]):
 
     @classmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> BlockRule:
-        return BlockRule(key, settings.sentences, origin)
+        rule = AdaptiveBlockRule if AdaptiveBlockRule.pays(key, settings) else BlockRule
+        return rule(key, settings, origin)
 
     @overload
     def rewrite(

@@ -98,6 +98,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         *,
         seed: int | None = ...,
         strength: Strength | None = ...,
+        payload: int | None = ...,
         **options: Unpack[RewriteOptions],
     ) -> Rewriting: ...
 
@@ -109,6 +110,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         *,
         seed: int | None = ...,
         strength: Strength | None = ...,
+        payload: int | None = ...,
         **options: Unpack[RewriteOptions],
     ) -> list[Rewriting]: ...
 
@@ -119,6 +121,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         *,
         seed: int | None = None,
         strength: Strength | None = None,
+        payload: int | None = None,
         **options: Unpack[RewriteOptions],
     ) -> Rewriting | list[Rewriting]:
         """Marks an existing text, or each of several: a chat model rewrites its sentences, and the key chooses the rewrites.
@@ -128,6 +131,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
             llm: A chat model.
             seed: Makes the result repeatable. The i-th of several texts gets the seed `seed + i`.
             strength: `light`, `standard` or `strong`: a name for a number of rewrites, instead of `candidates`.
+            payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
             **options: The fields of `RewriteSettings`, such as `candidates=32`.
 
         Returns:
@@ -159,7 +163,8 @@ class AliMark(SentenceWatermark[AlignedDetection]):
             options["candidates"] = candidates_for(strength, options.get("candidates"))
         texts = [text] if isinstance(text, str) else text
         originals = [Original(original, None if seed is None else seed + i) for i, original in enumerate(texts)]
-        rewritings = in_order(rewrite_many(originals, self.key, self.embedder, llm, RewriteSettings(**options)))
+        key = self.key.carrying(payload)
+        rewritings = in_order(rewrite_many(originals, key, self.embedder, llm, RewriteSettings(**options)))
         return rewritings[0] if isinstance(text, str) else rewritings
 
     def detect_batch(

@@ -97,10 +97,11 @@ def compare_found(args: argparse.Namespace) -> None:
         exact = run.models.embedder(str(watermark.key["embedder"]))
         fast = at_precision(exact, "int8")
         with run.workspace.kept_vectors(exact) as vectors:
-            for text in marked_texts(run, watermark):
+            for number, text in enumerate(marked_texts(run, watermark), 1):
                 hits.setdefault((watermark.label, text.attack), []).append(is_found(text, vectors, fast))
-                print(end=".", flush=True)
-        print_found(hits)  # after each watermark, so that a run that is stopped has shown something
+                if number % 100 == 0:  # a run that is stopped has shown something
+                    print_found(hits)
+    print_found(hits)
 
 
 def print_found(hits: dict[tuple[str, str], list[tuple[bool, bool, bool]]]) -> None:
@@ -108,12 +109,12 @@ def print_found(hits: dict[tuple[str, str], list[tuple[bool, bool, bool]]]) -> N
     hits = hits | {("all", "all"): [each for some in hits.values() for each in some]}
     for column, title in ((1, "int8"), (2, "an audit")):
         print(
-            f"\n\n| watermark | attack | texts | float32 | {title} | float32 alone | {title} alone | difference, points |"
+            f"\n| watermark | attack | texts | float32 | {title} | float32 alone | {title} alone | difference, points |"
         )
         print("| --- " * 8 + "|")
         for (label, attack), some in hits.items():
             exact_hits, *others = np.array(some).T
-            print(f"| {label} | {attack} | {len(some)} | {difference(exact_hits, others[column - 1])} |")
+            print(f"| {label} | {attack} | {len(some)} | {difference(exact_hits, others[column - 1])} |", flush=True)
 
 
 def passages(paths: Sequence[Path], count: int) -> list[str]:

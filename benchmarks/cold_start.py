@@ -2,8 +2,8 @@
 
     python benchmarks/cold_start.py --before OTHER/src --turns 5
 
-A soft key and a text of twelve sentences. The median of the seconds and of the CPU seconds is printed; a busy machine disturbs the
-latter less. `python -X importtime -m alimark detect ...` shows what is imported.
+A soft key and a text of twelve sentences. The median of the seconds and of the CPU seconds is printed; a busy machine disturbs
+the latter less. `python -X importtime -m alimark detect ...` shows what is imported.
 """
 
 from __future__ import annotations

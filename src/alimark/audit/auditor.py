@@ -158,9 +158,7 @@ class Auditor:
         """The answers of the first pass."""
         if not first_pass.sentences_alone:
             return self._answer_safely(texts, first_pass.settings(full))
-        key = self.keys[0]
-        embedder = self._embedders[key.embedder]
-        simple = [sentences_suffice(text, key, embedder, full) for text in texts]
+        simple = [self._is_simple(text, full) for text in texts]
         answers: dict[int, Answer] = {}
         for alone in (True, False):
             numbers = [number for number, suffices in enumerate(simple) if suffices == alone]
@@ -168,6 +166,15 @@ class Auditor:
             some = self._answer_safely([texts[number] for number in numbers], settings)
             answers |= zip(numbers, some, strict=True)
         return [answers[number] for number in range(len(texts))]
+
+    def _is_simple(self, text: str, full: DetectionSettings) -> bool:
+        """Whether the first pass may look at the sentences of a document alone."""
+        self._beat()
+        key = self.keys[0]
+        try:
+            return sentences_suffice(text, key, self._embedders[key.embedder], full)
+        except Exception:  # the test of the document will fail in the same way, and is answered with its error
+            return True
 
     def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float) -> list[Group] | None:
         """The groups of documents with shared text, of which several were found under a key.

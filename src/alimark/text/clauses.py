@@ -34,6 +34,7 @@ _MOST_WORDS = 2000
 """Of a longer text only the beginning is read, since its units are many."""
 
 _TOKEN = re.compile(r"\S+")
+_STOP = re.compile(rf"[{re.escape(MARKS)}]\s+(\S)")
 _OFTEN_FIRST = frozenset(
     "however it it's i i'm i've we he she they these this there if when while but though although then another after during "
     "he's she's they're we're that's there's".split()
@@ -120,12 +121,26 @@ def clauses(text: str) -> Clauses:
         >>> clauses("The lamp went out, Nobody saw it, Then the wind rose over the bay").pieces
         ['The lamp went out', 'Nobody saw it', 'Then the wind rose over the bay']
     """
+    text = _without_scattered_stops(text)
     tokens = _tokens(text)[:_MOST_WORDS]
     probabilities = [*_probabilities(_logits(text, tokens), len(tokens)), 1.0]
     cuts = [*_cuts(probabilities[:-1]), len(tokens) - 1]
     firsts = [0, *(cut + 1 for cut in cuts[:-1])]
     spans = [(tokens[first][0], tokens[cut][1]) for first, cut in zip(firsts, cuts, strict=True)]
     return Clauses(text, spans, [probabilities[cut] for cut in cuts])
+
+
+def _without_scattered_stops(text: str) -> str:
+    """The text without its stops, where most of them stand before small letters: they say nothing about the sentences."""
+    following = [match[1] for match in _STOP.finditer(text)]
+    if 2 * sum(map(str.islower, following)) > len(following) and _is_cased(text.split()):
+        return _STOP.sub(r" \1", text)
+    return text
+
+
+def _is_cased(words: Sequence[str]) -> bool:
+    """Whether some words begin with a capital letter, as they do in all texts but those in lower or upper case."""
+    return 40 * sum(word[0].isupper() and word[1:2].islower() for word in words) > len(words)
 
 
 def _tokens(text: str) -> list[tuple[int, int]]:
@@ -142,8 +157,7 @@ def _tokens(text: str) -> list[tuple[int, int]]:
 def _logits(text: str, tokens: Sequence[tuple[int, int]]) -> list[float]:
     """For each gap between two words, how much speaks for the end of a sentence there."""
     words = [text[start:end] for start, end in tokens]
-    capitals = sum(word[0].isupper() and word[1:2].islower() for word in words)
-    cased = capitals * 40 > len(words)
+    cased = _is_cased(words)
     logits = []
     for number in range(len(words) - 1):
         before, after = words[number], words[number + 1].lstrip("\"'“‘([*_")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ _MOST_WORDS = 2000
 """Of a longer text only the beginning is read, since its units are many."""
 
 _TOKEN = re.compile(r"\S+")
+_STOP_AND_BLANK = re.compile(rf"([{re.escape(MARKS)}]\s+)")
+_DASH_BEFORE_CAPITAL = re.compile(r"\w[\"'”’)]? [-–—|/]{1,2} [\"'“‘(]?[A-Z]")
 _STOP = re.compile(rf"[{re.escape(MARKS)}]\s+(\S)")
 _OFTEN_FIRST = frozenset(
     "however it it's i i'm i've we he she they these this there if when while but though although then another after during "
@@ -103,7 +106,7 @@ def clauses_of(sentences: Sequence[str]) -> Clauses | None:
 
 
 def _is_irregular(sentences: Sequence[str]) -> bool:
-    """Whether most words stand outside of sentences of usual length that end with a mark."""
+    """Whether most words stand outside of sentences of usual length that end with a mark, or dashes look like stops."""
     regular = irregular = 0
     for sentence in sentences:
         words = len(sentence.split())
@@ -111,7 +114,8 @@ def _is_irregular(sentences: Sequence[str]) -> bool:
             regular += words
         else:
             irregular += words
-    return irregular > regular and irregular >= _LEAST_WORDS
+    dashed = sum(_DASH_BEFORE_CAPITAL.search(sentence) is not None for sentence in sentences)
+    return (irregular > regular or 2 * dashed > len(sentences)) and regular + irregular >= _LEAST_WORDS
 
 
 def clauses(text: str) -> Clauses:
@@ -135,7 +139,27 @@ def _without_scattered_stops(text: str) -> str:
     following = [match[1] for match in _STOP.finditer(text)]
     if 2 * sum(map(str.islower, following)) > len(following) and _is_cased(text.split()):
         return _STOP.sub(r" \1", text)
-    return text
+    return _without_regular_stops(text)
+
+
+def _without_regular_stops(text: str) -> str:
+    """The text without its stops, where nearly all of them stand after the same small number of words.
+
+    A stop after fewer words stays: where stops are counted anew in each sentence, it is the sentence's own.
+    """
+    parts = _STOP_AND_BLANK.split(text)
+    lengths = [len(part.split()) for part in parts[::2]]
+    usual, times = Counter(lengths).most_common(1)[0]
+    if usual > 5 or 2 * times < len(lengths) or len(lengths) < 8:
+        return text
+    kept: list[str] = []
+    for number, length in enumerate(lengths):
+        part = parts[2 * number]
+        if number and lengths[number - 1] == usual and not part.startswith(("I ", "I'")):
+            part = part[:1].lower() + part[1:]
+        stop = parts[2 * number + 1] if 2 * number + 1 < len(parts) else ""
+        kept += [part, " " if length == usual and stop else stop]
+    return "".join(kept)
 
 
 def _is_cased(words: Sequence[str]) -> bool:

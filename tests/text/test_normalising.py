@@ -146,6 +146,12 @@ def test_an_upside_down_text_is_turned_round() -> None:
     assert normalised.changes == {"reversed": 1}
 
 
+def test_line_breaks_after_stops_do_not_hide_that_blanks_are_missing() -> None:
+    text = "the lamp went out.nobody saw it.\nthe wind rose.it was late.\nthe keeper slept.two boats came."
+    assert normalise(text).changes == {}  # few enough to be names of files
+    assert normalise(f"{text}\n{text}").text.count(". ") == 6
+
+
 def test_code_stays_inside_its_fence() -> None:
     text = "Here it is.\n\n```python\nfor x in range(3):\n    print(__init__, x)  # <b>\n```\n\nThat was it."
     assert normalise(text).changes == {}

@@ -132,7 +132,7 @@ def add_blanks(text: str, counts: Counter[str]) -> str:
         return match[1] + " "
 
     text = _STOP_THEN_CAPITAL.sub(_WithQuotes(text, parted), text)
-    if len(_STOP_THEN_LETTER.findall(text)) > 3 + 2 * len(re.findall(r"[.!?]\s", text)):
+    if len(_STOP_THEN_LETTER.findall(text)) > 3 + 2 * len(re.findall(r"[.!?][ \t]", text)):
         inside = _Inside(_addresses(text))
         text = _STOP_THEN_LETTER.sub(_WithQuotes(text, parted), text)
     inside = _Inside(_addresses(text))

@@ -23,7 +23,7 @@ def stripped(joint: str) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        stripped(", "), stripped("; "), stripped(" "), stripped("\n"), stripped(" - "), stripped(" 🙂 "),
+        stripped(", "), stripped("; "), stripped(" "), stripped("\n"), stripped(" - "), stripped(" 🙂 "), stripped(" and "),
         stripped(" ").lower(), stripped(" ").replace(",", "").lower(),
     ],
 )  # fmt: skip

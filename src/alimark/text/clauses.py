@@ -37,6 +37,8 @@ _MOST_WORDS = 2000
 _TOKEN = re.compile(r"\S+")
 _STOP_AND_BLANK = re.compile(rf"([{re.escape(MARKS)}]\s+)")
 _DASH_BEFORE_CAPITAL = re.compile(r"\w[\"'”’)]? [-–—|/]{1,2} [\"'“‘(]?[A-Z]")
+_JOINTS = ("and", "but", "then")
+_JOINT = re.compile(rf"\A(?:{'|'.join(_JOINTS)}) (?=[A-Z])| (?:{'|'.join(_JOINTS)}|or)\Z")
 _STOP = re.compile(rf"[{re.escape(MARKS)}]\s+(\S)")
 _OFTEN_FIRST = frozenset(
     "however it it's i i'm i've we he she they these this there if when while but though although then another after during "
@@ -66,8 +68,8 @@ class Clauses(NamedTuple):
     ends: list[float]
 
     def unit(self, first: int, last: int) -> str:
-        """The unit of a run of pieces, without the signs of a clause at its end."""
-        return clean(_trimmed(self.text[self.spans[first][0] : self.spans[last][1]]))
+        """The unit of a run of pieces, without the signs of a clause at its end and words that only join sentences."""
+        return clean(_JOINT.sub("", _trimmed(self.text[self.spans[first][0] : self.spans[last][1]])))
 
     @property
     def pieces(self) -> list[str]:
@@ -198,7 +200,8 @@ def _logits(text: str, tokens: Sequence[tuple[int, int]]) -> list[float]:
             logit -= 0.5
         if cased and following.partition("'")[0] != "i":
             logit += (1.0 if before[:1].isupper() else 2.5) if after[:1].isupper() else -3.0
-        if mark.isalnum() and before.strip("\"'“‘(").lower() in _SELDOM_LAST:
+        joins = cased and before in _JOINTS and after[:1].isupper()
+        if mark.isalnum() and not joins and before.strip("\"'“‘(").lower() in _SELDOM_LAST:
             logit -= 3.0
         logits.append(logit)
     return logits

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Annotated, Literal
 
@@ -70,7 +71,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
             continue
         records.append(of_detection(answer[0], text, token))
         # The verdict may need a simulation of some seconds (many keys at a rate that is not tabled).
-        report = service.reports.submit(_result, answer[0], body, records[-1])
+        report = service.reports.submit(token.id, partial(_result, answer[0], body, records[-1]))
         results.append(await service.result(report))
         service.metrics.detections.labels(results[-1]["verdict"]).inc()
     await service.save(records)
@@ -85,8 +86,9 @@ async def _detect_all(
     for key in keys:
         groups.setdefault(key.fingerprint, []).append(key)
     checks = [Check(text, tuple(group), settings, len(keys), owner) for text in texts for group in groups.values()]
-    futures = [asyncio.wrap_future(future) for future in service.checker.submit(checks)]
-    outcomes = await service.in_time(asyncio.gather(*futures, return_exceptions=True))
+    futures = service.checker.submit(checks)
+    waits = [asyncio.wrap_future(future) for future in futures]
+    outcomes = await service.in_time(asyncio.gather(*waits, return_exceptions=True), futures)
     starts = range(0, len(outcomes), len(groups))
     return [_merge(outcomes[start : start + len(groups)]) for start in starts]
 
@@ -191,7 +193,7 @@ async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -
     before, after = (None if isinstance(answer, AlimarkError) else answer[0] for answer in answers)
     if before is None or after is None:
         return {}
-    verdict = await service.result(service.reports.submit(after.verdict, PROOF_FPR))
+    verdict = await service.result(service.reports.submit(owner, lambda: after.verdict(PROOF_FPR)))
     return {"verdict": str(verdict), "p_value": after.p_value, "p_value_before": before.p_value}
 
 

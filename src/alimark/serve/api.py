@@ -127,14 +127,19 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
         "verdict": str(verdict), "p_value": detection.p_value, "score": detection.score, "statistic": detection.raw,
         "key_id": detection.key_id, "keys_tried": detection.keys_tried, "sentences": len(detection.sentences),
         "text_sha256": detection.text_sha256, "passages": [asdict(passage) for passage in detection.passages],
-        "warnings": list(detection.warnings), "record_id": record.id,
+        "warnings": list(detection.warnings), "record_id": record.id, "p_text": detection.p_text,
+        "searched": list(detection.searched or (detection.settings.search,)),
     }  # fmt: skip
+    content |= {"caveat": caveat} if (caveat := detection.caveat(body.fpr)) else {}
     content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
     content |= {} if detection.z is None else {"z": detection.z}
     if detection.payload:
         content["payload"] = {"value": detection.payload.value, "confidence": detection.payload.confidence}
     content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
-    return content | ({"evidence": detection.report(body.fpr)} if body.evidence else {})
+    if body.evidence:
+        content["evidence"] = detection.report(body.fpr)
+        content["sentence_chances"] = [round(chance, 3) for chance in detection.sentence_chances]
+    return content
 
 
 _FILE = {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}

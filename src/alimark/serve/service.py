@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
@@ -29,6 +29,7 @@ from alimark.serve.settings import Settings
 from alimark.serve.writing import FairPool, Writers
 
 Result = TypeVar("Result")
+Part = TypeVar("Part")
 
 log = logging.getLogger("alimark.serve")
 
@@ -164,7 +165,7 @@ class Service:
         """Waits for a future, at most as long as a request may take."""
         return await self.in_time(asyncio.wrap_future(future), [future])
 
-    async def in_time(self, work: Awaitable[Result], futures: Sequence[TimedFuture[Any]]) -> Result:
+    async def in_time(self, work: Awaitable[Result], futures: Sequence[TimedFuture[Part]]) -> Result:
         """Waits for `work`, at most as long as a request may take; `futures` are what it waits for."""
         try:
             async with asyncio.timeout(self.settings.timeout):
@@ -172,7 +173,7 @@ class Service:
         except TimeoutError:
             raise self.timed_out(futures) from None
 
-    def timed_out(self, futures: Sequence[TimedFuture[Any]]) -> ApiError:
+    def timed_out(self, futures: Sequence[TimedFuture[Part]]) -> ApiError:
         """Returns the error for a request that took too long: because it asks for much, or because others were served."""
         most = self.settings.timeout
         if all(future.worked > most / 2 for future in futures if future.cancelled() or not future.done()):

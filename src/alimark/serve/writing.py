@@ -141,7 +141,7 @@ class Rewriters:
         self._llm, self._embedder_of = llm, embedder_of
         self._waiting: FairQueue[_Rewrite] = FairQueue(lambda job: job.owner)
         self._pool = ThreadPoolExecutor(_AT_A_TIME, "alimark-rewriter")
-        self._begun = AtMost(_AT_A_TIME - 1)  # the runs under way, by the owner of their first text
+        self._begun = AtMost(max(1, _AT_A_TIME - 1))  # the runs under way, by the owner of their first text
 
     def submit(self, job: _Rewrite) -> TimedFuture[Rewriting]:
         """Queues a text and returns its future."""

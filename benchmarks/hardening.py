@@ -307,9 +307,7 @@ def key_files() -> Iterator[Row]:
         content |= {key: value for key, value in field.items() if key in content}
         if "parameters" in content:
             content["parameters"] |= {key: value for key, value in field.items() if key in content["parameters"]}
-        outcome = _outcome(
-            lambda content=content: "accepted" if Key._decoded(json.dumps(content).encode(), "k") else ""
-        )
+        outcome = _outcome(partial(_read, json.dumps(content).encode()))
         yield f"7. a key file with {name}", outcome.split(":")[0]
 
 

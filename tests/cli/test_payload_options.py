@@ -13,7 +13,7 @@ from commands import Run
 def test_a_payload_is_written_and_read(run: Run, tmp_path: Path) -> None:
     key = tmp_path / "key.json"
     Key.generate(embedder=StandInEmbedder(), payload_bits=8, secret=bytes(range(32))).save(key)
-    options = ["-k", key, "--sentences", 16, "--candidates", 32, "--seed", 4]
+    options = ["-k", key, "--sentences", 24, "--candidates", 32, "--seed", 4]
     record = json.loads(run("generate", *options, "-p", "A day.", "--payload", 77, "--json").out)
     assert record["payload"] == 77
     (tmp_path / "text.txt").write_text(record["text"])

@@ -64,6 +64,13 @@ TemperatureOption = Annotated[
     float, typer.Option(help="Sampling temperature: at a low one all rewrites are nearly the same.")
 ]
 TopPOption = Annotated[float, typer.Option(help="Nucleus sampling: the probability mass to sample from.")]
+PayloadOption = Annotated[
+    int | None,
+    typer.Option(
+        help="The number that the mark carries, for a key made with --payload-bits.",
+        show_default="0, for a key with payloads",
+    ),
+]
 SeedOption = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")]
 
@@ -82,6 +89,7 @@ def rewrite(
     context: ContextOption = False,
     temperature: TemperatureOption = 1.0,
     top_p: TopPOption = 0.95,
+    payload: PayloadOption = None,
     seed: SeedOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -113,7 +121,7 @@ def rewrite(
     settings = RewriteSettings(count, closeness, mean_closeness, waves, context)
     settings = _with_sampling(settings, temperature, top_p)
     text = None if file is None else _read(file)
-    mark = _load_mark(key)
+    mark = _load_mark(key, payload)
     if input_file is not None and output is not None:
         _rewrite_many(mark, llm, input_file, output, settings, seed, as_json)
     else:
@@ -139,11 +147,11 @@ def _read(file: str) -> str:
     return text
 
 
-def _load_mark(path: Path) -> AliMark:
+def _load_mark(path: Path, payload: int | None) -> AliMark:
     from alimark.keys.key import Key
     from alimark.schemes.alimark import AliMark
 
-    key = Key.load(path)
+    key = Key.load(path).carrying(payload)
     return AliMark(key, embedder=loading.load_embedder(key.embedder))
 
 

@@ -125,6 +125,7 @@ def schema() -> Schema:
             ("first", pa.int32()), ("last", pa.int32()), ("first_block", pa.int32()), ("last_block", pa.int32()),
             ("score", pa.float64()), ("p_value", pa.float64()),
         ]))),
+        ("payload", pa.struct([("value", pa.int64()), ("confidence", pa.float64())])),
         ("warnings", pa.list_(pa.string())), ("failed", pa.bool_()), ("error", pa.string()),
         ("verdict", pa.string()), ("found", pa.bool_()), ("q_value", pa.float64()),
     ])  # fmt: skip

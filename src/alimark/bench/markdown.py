@@ -64,6 +64,7 @@ def _table(table: Table) -> str:
     note = _text(table.note)
     if table.ranked:
         note = f"{note} Best **bold**, second _in italics_, among {_text(table.ranked)}.".strip()
+    note = f"{note} {_text(table.unranked)}".strip()
     return "\n\n".join(part for part in (f"**{_text(table.title)}**", "\n".join(lines), note) if part)
 
 

@@ -70,7 +70,7 @@ function download(evidence, name) {
   return link;
 }
 
-function legend(bits) {
+export function legend(bits) {
   const paragraph = element("p", { class: "legend" }, "Bits of the key that agree with a sentence:");
   for (const [share, label] of [[0.25, "few"], [0.5, "half (by chance)"], [0.75, "many"], [1, `all ${bits}`]])
     paragraph.append(element("span", { class: shade(share * bits, bits) }, label));
@@ -87,7 +87,7 @@ function describe(step, bits) {
   return `${which}${part}, block ${step.block}: ${step.agreed} of ${bits} bits`;
 }
 
-function text(evidence) {
+export function text(evidence) {
   const bits = evidence.block_size;
   const paragraph = element("p", { class: "text" });
   evidence.sentences.forEach((sentence, i) => {
@@ -159,7 +159,7 @@ function line(step, bits, boxes, leftY, rightY) {
   return group;
 }
 
-function steps(evidence) {
+export function steps(evidence) {
   const rows = evidence.alignment.map((step) => element("tr", {},
     element("td", {}, step.kind + (step.part ? ` (${step.part})` : "")), element("td", {}, step.sentences.join("+")),
     element("td", {}, step.block === null ? "" : String(step.block)),

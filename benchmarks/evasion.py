@@ -44,7 +44,9 @@ from alimark._util.files import write_whole
 from alimark._util.jsonl import read_jsonl
 from alimark.bench.models import secret
 from alimark.calibration.rates import binomial_interval
-from alimark.detection.pipeline import PreparedText, detect_signals, prepare, project_text
+from alimark.detection.batching import project_text
+from alimark.detection.preparing import PreparedText, prepare
+from alimark.detection.searching import detect_signals
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError

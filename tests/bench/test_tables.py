@@ -44,6 +44,43 @@ def test_best_and_second_within_each_set() -> None:
     assert [cell.mark for cell in row] == ["best", "second", "second", "best"]
 
 
+def with_intervals(*ends: tuple[float, float, float]) -> list[cells.Cell]:
+    return [
+        cells.estimated({"value": value, "low": low, "high": high, "count": 9}, cells.percent)
+        for low, value, high in ends
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "marks"),
+    [
+        ([(0.8, 0.9, 0.95), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)], ["best", "second", ""]),
+        ([(0.8, 0.9, 0.95), (0.4, 0.5, 0.6), (0.3, 0.4, 0.5)], ["best", "", ""]),  # the second is not settled
+        ([(0.6, 0.7, 0.8), (0.5, 0.6, 0.7), (0.1, 0.2, 0.3)], ["", "", ""]),
+        ([(0.8, 0.9, 0.95), (0.8, 0.9, 0.95), (0.1, 0.2, 0.3)], ["best", "best", "second"]),
+    ],
+)
+def test_nothing_is_ranked_where_intervals_overlap(ends: list[tuple[float, float, float]], marks: list[str]) -> None:
+    shown = with_intervals(*ends)
+    assert [cell.mark for cell in cells.marked(shown, [0, 0, 0])] == marks
+    assert cells.too_few_to_rank(shown, [0, 0, 0]) == (marks[0] == "")
+
+
+def test_a_table_says_where_there_are_too_few_texts_to_rank() -> None:
+    made_up = MadeUp()
+    for method, values in (("PMark", (0.5, 0.1)), ("AliMark", (0.52, 0.9))):
+        made_up.watermark(method, 5.0, {"chat": 0.5})
+        for row, value in zip(made_up.results["rows"][-2:], values):
+            row["tpr"]["0.01"] = estimate(value)
+    table = rates.overview(made_up.results)[0]
+    assert table.unranked == "Too few texts to rank, since the interval of the best overlaps another: no attack."
+    assert [[cell.mark for cell in line.cells[1:]] for line in table.lines] == [["", "second"], ["", "best"]]
+    made_up.results["rows"][-1]["tpr"]["0.01"] = estimate(0.12)
+    table = rates.overview(made_up.results)[0]
+    assert table.unranked == "Too few texts to rank, since the interval of the best overlaps another: in every column."
+    assert "there are too few texts to rank them" in rates.summary(made_up.results)
+
+
 def test_false_positives_beyond_doubt_are_pointed_out() -> None:
     results = lone_results()
     made_up = MadeUp()
@@ -207,6 +244,9 @@ def test_the_summary() -> None:
     made_up.watermark("PMark", 5.0, {"chat": 0.5})
     for row, value in zip(made_up.results["rows"][3:], (0.98, 0.5)):
         row["tpr"]["0.01"] = estimate(value)
+    assert "Under attack, PMark (50.0%) and AliMark (40.0%) are found most on average" in rates.summary(made_up.results)
+    for row in made_up.results["rows"]:
+        row["tpr"]["0.01"] = estimate((row["tpr"]["0.01"] or estimate(0))["value"], 8000)
     assert rates.summary(made_up.results) == (
         "Texts by opt-1.3b to prompts of booksum. TPR@1% without attack: 98.0% to 100.0%. Under attack, PMark is found most, "
         "on average in 50.0% of the texts; next comes AliMark (40.0%)."  # of the attack that both met

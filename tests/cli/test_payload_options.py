@@ -33,6 +33,18 @@ def test_a_line_may_have_its_own_payload(run: Run, tmp_path: Path) -> None:
     assert [json.loads(line)["payload"] for line in output.read_text().splitlines()] == [5, 9]
 
 
+def test_a_line_whose_payload_does_not_fit_is_passed_over(run: Run, tmp_path: Path) -> None:
+    key, source, output = (tmp_path / name for name in ("key.json", "prompts.jsonl", "texts.jsonl"))
+    Key.generate(embedder=StandInEmbedder(), payload_bits=8).save(key)
+    source.write_text('{"id": 1, "prompt": "One.", "payload": 256}\n{"id": 2, "prompt": "Two.", "payload": "x"}\n'
+                      '{"id": 3, "prompt": "Three.", "payload": 9}\n')  # fmt: skip
+    answer = run("generate", "-k", key, "--input", source, "--output", output, "--sentences", 1, "--candidates", 2)
+    assert answer.status == 0
+    assert "prompts.jsonl:1: a payload of 8 bits is a whole number from 0 to 255, not 256; passed over" in answer.err
+    assert "1 texts written, 0 were there already, 2 lines failed" in answer.err
+    assert [json.loads(line)["id"] for line in output.read_text().splitlines()] == ["3"]
+
+
 def test_keygen_makes_keys_with_payloads(run: Run, tmp_path: Path) -> None:
     made_key = run("keygen", "-o", tmp_path / "key.json", "--payload-bits", 16)
     assert (made_key.status, Key.load(tmp_path / "key.json").payload_bits) == (0, 16)

@@ -436,3 +436,4 @@ def test_a_rewritten_text_carries_a_payload() -> None:
     assert detection.p_value <= 0.01
     assert detection.payload is not None
     assert detection.payload.value == 11
+    assert rewriting.record("x")["payload"] == rewriting.payload == 11

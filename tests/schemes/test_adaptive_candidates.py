@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
 from alimark import AliMark, Key
 from alimark.generation.origin import TextOrigin
-from alimark.generation.settings import GenerationSettings
+from alimark.generation.settings import GenerationSettings, Prompt
+from alimark.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.schemes._block_rules import AdaptiveBlockRule, expected_gain
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
@@ -69,3 +73,25 @@ def test_few_candidates_and_older_keys_are_sampled_all_at_once() -> None:
         generation = AliMark(key, embedder=EMBEDDER).generate("A day.", StandInLLM(), candidates=candidates, seed=3)
         assert generation.candidates == candidates * len(generation.sentences)
         assert generation.waves == len(generation.sentences)
+
+
+class EndsEachSentence(StandInLLM):
+    """Ends its text behind every sentence, and goes on where it is asked again."""
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        drawn = super().draw(requests, sampling, stop)
+        return [[replace(draw, text=draw.text.rstrip(), ended="model") for draw in draws] for draws in drawn]
+
+
+def test_a_single_draw_is_not_enough_where_the_model_might_have_ended_its_text() -> None:
+    mark = AliMark(KEY, embedder=EMBEDDER)
+    generation = mark.generate("Why?", EndsEachSentence(), sentences=6, candidates=64, seed=1, prompt_style="chat")
+    assert len(generation.sentences) == 6
+    assert generation.candidates >= 6 * 32
+
+
+def test_small_waves_do_not_end_the_sampling_early() -> None:
+    settings = GenerationSettings(12, 64, wave=1)
+    [(_, generation)] = AliMark(KEY, embedder=EMBEDDER).generate_many([Prompt("A day.", 3)], StandInLLM(), settings)
+    assert not isinstance(generation, Exception)
+    assert generation.candidates >= 12 * 16

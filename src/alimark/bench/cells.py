@@ -22,6 +22,8 @@ class Cell:
     mark: Mark = ""
     method: str = ""
     """The method that the cell names; its colour is shown beside it."""
+    interval: tuple[float, float] | None = None
+    """The 95% interval of the value, where it has one."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Table:
     """What the groups of lines are, for a heading."""
     ranked: str = ""
     """The things among which the best and the second are marked; empty if they are not."""
+    unranked: str = ""
+    """A sentence on the columns in which nothing is marked, because intervals overlap; empty if there are none."""
     folded: bool = False
 
 
@@ -66,8 +70,9 @@ def estimated(estimate: Estimate | None, written: Format = percent) -> Cell:
     """A figure with its interval below."""
     if estimate is None:
         return Cell("–")
-    interval = f"{written(estimate['low'])}–{written(estimate['high'])}"
-    return Cell(written(estimate["value"]), interval, estimate["value"])
+    low, high = estimate["low"], estimate["high"]
+    interval = f"{written(low)}–{written(high)}"
+    return Cell(written(estimate["value"]), interval, estimate["value"], interval=(low, high))
 
 
 def counted(value: int) -> Cell:
@@ -76,6 +81,9 @@ def counted(value: int) -> Cell:
 
 PAPER = "paper"
 """The heading of columns with the paper's figures."""
+
+OURS = "ours"
+"""The heading of the columns beside them."""
 
 
 def papers(figure: tuple[float, str] | None, written: Format = percent) -> Cell:
@@ -113,15 +121,47 @@ class Names:
 
 
 def marked(cells: Sequence[Cell], sets: Sequence[Hashable]) -> list[Cell]:
-    """Mark the best and the second among the cells of each set; equal digits share a rank."""
+    """Mark the best and the second among the cells of each set; equal digits share a rank.
+
+    Nothing is marked where the intervals of neighbouring ranks overlap: there are too few texts to rank.
+    """
     result = list(cells)
     for name in dict.fromkeys(sets):
-        places = [i for i, other in enumerate(sets) if other == name and cells[i].value is not None]
-        ranks = sorted({float(cells[i].text) for i in places}, reverse=True)
-        marks: dict[float, Mark] = dict(zip(ranks, ("best", "second")))
-        for i in places if len(ranks) > 1 else ():
-            result[i] = replace(cells[i], mark=marks.get(float(cells[i].text), ""))
+        ranks = _ranks(cells, [i for i, other in enumerate(sets) if other == name])
+        if len(ranks) < 2 or _overlap(cells, ranks, 1):
+            continue
+        marks: list[tuple[Mark, list[int]]] = [("best", ranks[0])]
+        if len(ranks) == 2 or not _overlap(cells, ranks, 2):
+            marks.append(("second", ranks[1]))
+        for mark, places in marks:
+            for i in places:
+                result[i] = replace(cells[i], mark=mark)
     return result
+
+
+def too_few_to_rank(cells: Sequence[Cell], sets: Sequence[Hashable]) -> bool:
+    """Whether in some set the interval of the best overlaps that of another cell with other digits."""
+    for name in dict.fromkeys(sets):
+        ranks = _ranks(cells, [i for i, other in enumerate(sets) if other == name])
+        if len(ranks) > 1 and _overlap(cells, ranks, 1):
+            return True
+    return False
+
+
+def _ranks(cells: Sequence[Cell], places: Sequence[int]) -> list[list[int]]:
+    """The places of the cells with a value, the highest first; cells with equal digits are in one list."""
+    by_value: dict[float, list[int]] = {}
+    for i in places:
+        if cells[i].value is not None:
+            by_value.setdefault(float(cells[i].text), []).append(i)
+    return [by_value[value] for value in sorted(by_value, reverse=True)]
+
+
+def _overlap(cells: Sequence[Cell], ranks: Sequence[Sequence[int]], count: int) -> bool:
+    """Whether an interval of the first ranks overlaps one of the others. The paper's figures have no intervals."""
+    upper = [interval for rank in ranks[:count] for i in rank if (interval := cells[i].interval)]
+    lower = [interval for rank in ranks[count:] for i in rank if (interval := cells[i].interval)]
+    return bool(upper and lower) and min(low for low, _ in upper) <= max(high for _, high in lower)
 
 
 def mark_columns(lines: Sequence[Line], sets: Sequence[Hashable], columns: Iterable[int]) -> list[Line]:
@@ -131,3 +171,22 @@ def mark_columns(lines: Sequence[Line], sets: Sequence[Hashable], columns: Itera
         for row, cell in zip(rows, marked([row[column] for row in rows], sets)):
             row[column] = cell
     return [Line(row, line.group) for row, line in zip(rows, lines)]
+
+
+def ranked_places(lines: Sequence[Line], columns: Sequence[Column]) -> list[int]:
+    """The columns in which the best is marked: those of the paper's figures, and those whose figures have intervals."""
+    places = range(len(columns))
+    return [i for i in places if columns[i].label == PAPER or any(line.cells[i].interval for line in lines)]
+
+
+def unranked_note(
+    lines: Sequence[Line], sets: Sequence[Hashable], columns: Sequence[Column], places: Sequence[int]
+) -> str:
+    """A sentence that names the columns with too few texts to rank; empty if there are none."""
+    ranked = [i for i in places if columns[i].label != PAPER]
+    unranked = [i for i in ranked if too_few_to_rank([line.cells[i] for line in lines], sets)]
+    if not unranked:
+        return ""
+    names = [columns[i].over if columns[i].label == OURS else f"{columns[i].over} {columns[i].label}" for i in unranked]
+    where = "in every column" if len(unranked) == len(ranked) > 1 else ", ".join(name.strip() for name in names)
+    return f"Too few texts to rank, since the interval of the best overlaps another: {where}."

@@ -51,6 +51,16 @@ class Cell:
         """The prompts that are continued; the data set may hold more human texts."""
         return self.data.items[: self.recipe.data.texts]
 
+    @cached_property
+    def generation_parameters(self) -> dict[str, Any]:
+        """The key's parameters that a written text depends on; kept, because every job of the cell names them."""
+        return _generation_parameters(self.watermark)
+
+    @cached_property
+    def sources(self) -> dict[tuple[str, int], str]:
+        """The ids of the cell's marked texts, by prompt and number of the answer, as far as `Plan.source` was asked."""
+        return {}
+
 
 class TextToWrite(NamedTuple):
     cell: Cell
@@ -210,7 +220,7 @@ class Plan:
         if marked:
             options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
         settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
-        parameters = _generation_parameters(cell.watermark)
+        parameters = cell.generation_parameters
         inputs = {
             "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": settings.to_dict(),
             "seed": recipe.seed, "answer": answer,
@@ -230,7 +240,9 @@ class Plan:
         """Where the text of a row is: the id of the record of a marked text, or for a row of human texts the text itself."""
         if cell.watermark.human:
             return f"{HUMAN}{item.human}"
-        return self.generate_job(cell, item, answer=answer).id
+        if (item.prompt, answer) not in cell.sources:
+            cell.sources[item.prompt, answer] = self.generate_job(cell, item, answer=answer).id
+        return cell.sources[item.prompt, answer]
 
     def generate_jobs(self) -> Iterator[Job[TextToWrite]]:
         """Marked texts for all prompts, then the further texts whose quality is measured."""
@@ -287,7 +299,7 @@ class Plan:
         self, cell: Cell, detection: Detection, source: str, secret_text: str, number: int = 0
     ) -> Job[TextToScore]:
         """`source` is the id of the record whose text is scored, or "human:" and the text."""
-        inputs = {"stage": "detect", "source": source, "key": _generation_parameters(cell.watermark),
+        inputs = {"stage": "detect", "source": source, "key": cell.generation_parameters,
                   "scheme": cell.watermark.scheme, "secret": secret_text, "number": number, "seed": cell.recipe.seed,
                   "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
         version = cell.watermark.key.get("soft_version", SOFT_VERSION)

@@ -46,13 +46,13 @@ def _escape(text: str) -> str:
 
 def _part(part: Part) -> str:
     if isinstance(part, Table):
-        return _table(part)
+        return render_table(part)
     if isinstance(part, Plot):
         return f"![{_text(part.title)}]({PLOTS}/{part.name}.png)\n\n{_text(part.caption)}"
     return _example(part) if isinstance(part, dict) else _code(part)
 
 
-def _table(table: Table) -> str:
+def render_table(table: Table) -> str:
     by_group = any(line.group for line in table.lines)
     names = [f"{column.over} {column.label}".strip() for column in table.columns]
     rules = ["--:" if column.number else ":--" for column in table.columns]
@@ -64,6 +64,7 @@ def _table(table: Table) -> str:
     note = _text(table.note)
     if table.ranked:
         note = f"{note} Best **bold**, second _in italics_, among {_text(table.ranked)}.".strip()
+    note = f"{note} {_text(table.unranked)}".strip()
     return "\n\n".join(part for part in (f"**{_text(table.title)}**", "\n".join(lines), note) if part)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from alimark.bench.cells import (
+    OURS,
     PAPER,
     Cell,
     Column,
@@ -19,7 +20,9 @@ from alimark.bench.cells import (
     mark_columns,
     papers,
     percent,
+    ranked_places,
     three,
+    unranked_note,
 )
 from alimark.bench.metrics import PUBLIC_READINGS
 from alimark.bench.results import Estimate, Results, Row, WithFailures
@@ -157,7 +160,7 @@ def _matrix(results: Results, metric: Metric) -> Table:
     attacks = {row["attack"]: row for row in rows}
     beside = {row["attack"] for row in rows if paper.find(row, metric.key)}
     public = any(metric.public_reading(row) is not None for row in rows)
-    ours = ["ours", *([_public_label(metric)] if public else [])]
+    ours = [OURS, *([_public_label(metric)] if public else [])]
     columns = [*names.columns, *(column for row in attacks.values() for column in _attack_columns(row, beside, ours))]
     lines, sets = [], []
     for group, members in groups.items():
@@ -172,9 +175,10 @@ def _matrix(results: Results, metric: Metric) -> Table:
                     cells.append(papers(paper.find(row, metric.key)) if row else Cell())
             lines.append(Line(cells, group_label(group, groups)))
             sets.append((group, _ranking_set(compared, variants(members))))
-    lines = mark_columns(lines, sets, range(len(names.columns), len(columns)))
+    places = ranked_places(lines, columns)
+    lines, unranked = mark_columns(lines, sets, places), unranked_note(lines, sets, columns, places)
     title = f"{metric.title}: {metric.about}"
-    return Table(title, columns, lines, _note(metric, rows, bool(beside)), "texts", _ranked(rows))
+    return Table(title, columns, lines, _note(metric, rows, bool(beside)), "texts", _ranked(rows), unranked)
 
 
 def _public_cell(metric: Metric, row: Row | None) -> Cell:
@@ -213,13 +217,15 @@ def _full(results: Results, rows: Sequence[Row], label: str, alone: bool) -> Tab
         attack = attack_label(row["attack"])
         start = [Cell(attack)] if alone else names.cells(variant(row))
         lines.append(Line([*start, *rate_cells(row), *rest_cells(row)], "" if alone else attack))
+    columns, unranked = [*first, *rates, *rest], ""
     if not alone:
         sets = [(row["attack"], _ranking_set(variant(row), variants(rows))) for row in rows]
-        lines = mark_columns(lines, sets, range(len(first), len(first) + len(rates)))
+        places = [i for i in ranked_places(lines, columns) if i < len(first) + len(rates)]
+        lines, unranked = mark_columns(lines, sets, places), unranked_note(lines, sets, columns, places)
     title = "Detection by attack" if alone else "All figures by attack"
     return Table(
-        f"{title}: {label}" if label else title, [*first, *rates, *rest], lines, note, "attack",
-        "" if alone else _ranked(rows), folded=not alone,
+        f"{title}: {label}" if label else title, columns, lines, note, "attack",
+        "" if alone else _ranked(rows), unranked, folded=not alone,
     )  # fmt: skip
 
 
@@ -232,7 +238,7 @@ def _rates(paper: Paper, rows: Sequence[Row]) -> tuple[list[Column], _Cells, str
     public = {metric.key for metric in every if any(metric.public_reading(row) is not None for row in rows)} & beside
     columns = []
     for metric in every:
-        ours = ["ours", *([_public_label(metric)] if metric.key in public else [])]
+        ours = [OURS, *([_public_label(metric)] if metric.key in public else [])]
         several = [Column(label, metric.title) for label in (*ours, PAPER)]
         columns += several if metric.key in beside else [Column(metric.title)]
 
@@ -310,26 +316,30 @@ def summary(results: Results) -> str:
     return " ".join(part for part in (start, _clean(rows, metric), _under_attack(rows, metric)) if part)
 
 
-def _means(rows: Sequence[Row], metric: Metric) -> dict[Variant, float]:
-    """The mean of each variant over the groups and attacks that all variants have, the highest first."""
-    rates: dict[Variant, dict[tuple[str, str, str], float]] = {}
+def _means(rows: Sequence[Row], metric: Metric) -> dict[Variant, Estimate]:
+    """The mean of each variant over the groups and attacks that all variants have, the highest first.
+
+    The attacks are on the same texts, so the ends of their intervals are averaged: this is the interval of a mean of rates that
+    err in the same direction, and too wide for others.
+    """
+    rates: dict[Variant, dict[tuple[str, str, str], Estimate]] = {}
     for row in rows:
         if estimate := metric.of(row):
-            rates.setdefault(variant(row), {})[row["llm"], row["data"], row["attack"]] = estimate["value"]
-    shared = set.intersection(*(set(values) for values in rates.values())) if rates else set()
-    means = {
-        compared: float(np.mean([values[key] for key in sorted(shared)]))
-        for compared, values in rates.items()
-        if shared
-    }
-    return dict(sorted(means.items(), key=lambda item: -item[1]))
+            rates.setdefault(variant(row), {})[row["llm"], row["data"], row["attack"]] = estimate
+    shared = sorted(set.intersection(*(set(values) for values in rates.values()))) if rates else []
+    means: dict[Variant, Estimate] = {}
+    for compared, values in rates.items() if shared else ():
+        every = [values[key] for key in shared]
+        value, low, high = (float(np.mean([rate[end] for rate in every])) for end in ("value", "low", "high"))
+        means[compared] = {"value": value, "low": low, "high": high, "count": sum(rate["count"] for rate in every)}
+    return dict(sorted(means.items(), key=lambda item: -item[1]["value"]))
 
 
 def _clean(rows: Sequence[Row], metric: Metric) -> str:
     means = _means([row for row in rows if row["attack"] == NO_ATTACK], metric)
     if not means:
         return ""
-    values = list(means.values())
+    values = [mean["value"] for mean in means.values()]
     if len(values) == 1:
         return f"{metric.title} without attack: {percent(values[0])}%."
     return f"{metric.title} without attack: {percent(values[-1])}% to {percent(values[0])}%."
@@ -341,10 +351,17 @@ def _under_attack(rows: Sequence[Row], metric: Metric) -> str:
     if not means:
         return ""
     if len(means) > 1:
-        (first, high), (second, next_high) = list(means.items())[:2]
+        (first, best), (second, next_best) = list(means.items())[:2]
+        if best["low"] <= next_best["high"]:
+            return (
+                f"Under attack, {first.label} ({percent(best['value'])}%) and {second.label} "
+                f"({percent(next_best['value'])}%) are found most on average; there are too few texts to rank them, "
+                "since their intervals overlap."
+            )
         return (
-            f"Under attack, {first.label} is found most, on average in {percent(high)}% of the texts; next comes "
-            f"{second.label} ({percent(next_high)}%)."
+            f"Under attack, {first.label} is found most, on average in {percent(best['value'])}% of the texts; next comes "
+            f"{second.label} ({percent(next_best['value'])}%)."
         )
     worst = min((estimate["value"], row["attack"]) for row in hit if (estimate := metric.of(row)))
-    return f"Under attack {percent(*means.values())}% on average; least under {worst[1]} ({percent(worst[0])}%)."
+    [mean] = means.values()
+    return f"Under attack {percent(mean['value'])}% on average; least under {worst[1]} ({percent(worst[0])}%)."

@@ -58,7 +58,7 @@ class Workspace:
         """The existing records with these ids, by id."""
         wanted = set(wanted)
         records: dict[str, Record] = {}
-        for path in self._files(stage):
+        for path in self.files(stage):
             for _, record in read_jsonl(path):
                 if isinstance(record, RecordError):
                     continue  # a line that was cut off; the process that wrote it repairs it when it continues
@@ -78,7 +78,8 @@ class Workspace:
     def _file(self, stage: Stage) -> Path:
         return self.folder / "records" / (f"{stage}.jsonl" if self.part == 0 else f"{stage}-{self.part}.jsonl")
 
-    def _files(self, stage: Stage) -> list[Path]:
+    def files(self, stage: Stage) -> list[Path]:
+        """The files with the records of a stage."""
         folder = self.folder / "records"
         return sorted([*folder.glob(f"{stage}.jsonl"), *folder.glob(f"{stage}-*.jsonl")])
 

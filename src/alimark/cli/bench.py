@@ -121,6 +121,50 @@ def report(
     show.note(f"{page}\n{text}")
 
 
+@app.command()
+def view(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")] = _FOLDER,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 0,
+    fpr: Annotated[
+        float, typer.Option(min=0, max=1, help="A mark counts as found at this p-value or a smaller one.")
+    ] = 0.01,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+) -> None:
+    """Browse the texts of a run on a local page.
+
+    The page lists all scored texts, filtered by watermark, attack and
+    verdict. It shows each one beside its original with the words that differ
+    and its alignment with the key, and exports tables as CSV, LaTeX and
+    Markdown. Only this machine can open it, under the address that is printed.
+    Ctrl-C ends it.
+    """  # fmt: skip
+    import webbrowser
+
+    from alimark.bench.view.answers import Answers
+    from alimark.bench.view.entries import Index
+    from alimark.bench.view.server import ViewServer
+    from alimark.bench.workspace import Workspace
+
+    if not (folder / "records").is_dir():
+        raise AlimarkError(f"{folder} holds no records; run: alimark bench run RECIPE --output {folder}")
+    show.note("reading the records")
+    index = Index(Workspace(folder), fpr)
+    if not index.entries:
+        raise AlimarkError(f"{folder} holds no scored texts yet; run: alimark bench run RECIPE --output {folder}")
+    try:
+        server = ViewServer(Answers(index), port)
+    except OSError as error:
+        raise AlimarkError(f"port {port} cannot be used ({error.strerror}); choose another one with --port") from None
+    show.note(f"{len(index.entries):,} scored texts; open {server.url} in a browser (Ctrl-C ends the page)")
+    if open_browser:
+        webbrowser.open(server.url)
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            show.note("ended")
+
+
 def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replicas | None) -> None:
     from alimark.bench.evaluate import evaluate
     from alimark.bench.recipe import to_toml

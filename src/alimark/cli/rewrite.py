@@ -249,7 +249,7 @@ def _save(
     with show.progress() as bar:
         task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
         faults = 0
-        for number, result in results:
+        for done, (number, result) in enumerate(results, 1):
             row = rows[number]
             faults = faults + 1 if isinstance(result, LLMError) else 0
             if isinstance(result, AlimarkError):
@@ -262,4 +262,4 @@ def _save(
                 writer.write(row.record | result.record(row.id) | {"detection": proof})
                 counts.update(written=1, found=proof["verdict"] == "found")
             bar.advance(task)
-            ticker.tick(f"{number + 1} of {len(rows)} texts")
+            ticker.tick(f"{done} of {len(rows)} texts")

@@ -80,6 +80,7 @@ class AdaptiveBlockRule(BlockRule):
     def __init__(self, key: Key, settings: GenerationSettings, origin: TextOrigin) -> None:
         super().__init__(key, settings, origin)
         self._threshold = _GAIN_THRESHOLD / settings.candidates
+        self._least = settings.candidates // 4  # half a wave: from fewer worths their spread is not known well
         self._spreads: list[float] = []  # of the candidates' worths, for each sentence so far
         self._spread = 0.0
 
@@ -95,6 +96,8 @@ class AdaptiveBlockRule(BlockRule):
         return _MOST * settings.candidates
 
     def enough(self, worths: Sequence[float]) -> bool:
+        if len(worths) < self._least:
+            return False
         self._spread = float(np.std(worths))
         above = max(worths) - float(np.mean(worths))
         return expected_gain(above, self._spread) <= self._threshold * float(np.mean([*self._spreads, self._spread]))

@@ -177,7 +177,7 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings, token.id))
     record = of_text(
         "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token,
-        payload=key.payload, llm=rewriting.llm,
+        payload=rewriting.payload, llm=rewriting.llm,
     )  # fmt: skip
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
@@ -190,10 +190,10 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
 
 
 async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -> JsonObject:
-    """Detects the mark in a text before and after its rewriting; without a result where too many texts wait."""
+    """Detects the mark in a text before and after its rewriting; without a result where the detector is too busy."""
     try:
         answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)), owner)
-    except QueueFull:
+    except (QueueFull, ApiError):  # too many texts wait, or the time is over; the text is rewritten all the same
         return {}
     before, after = (None if isinstance(answer, AlimarkError) else answer[0] for answer in answers)
     if before is None or after is None:

@@ -104,6 +104,7 @@ class Service:
 
         Raises:
             ApiError: The settings fix another payload for this token, or the payload does not fit the key.
+            NoKey: No key marks texts of this token.
         """
         key = self.ring.marking(token.tenant, self.llm.name)
         labels = (token.id, token.tenant, self.llm.name)
@@ -116,6 +117,10 @@ class Service:
         try:
             return key.carrying(payload)
         except AlimarkError as error:
+            if fixed is not None:
+                message = "The payload that the operator set for this token does not fit the key. Ask the operator."
+                log.warning("a payload of the settings cannot be used", extra={"token": token.id, "reason": str(error)})
+                raise ApiError(409, "payload", message) from None
             raise ApiError(422, "payload", f"The payload cannot be used: {error}.", param="payload") from None
 
     def _rewriter(self) -> LLM:
@@ -190,6 +195,12 @@ class Service:
                 return await asyncio.wrap_future(self.store.submit(job))
         except TimeoutError:
             raise ApiError(503, "database", "The database does not answer. Try again later.", retry_after=10) from None
+
+    def check_model(self, name: str) -> None:
+        """Raises an ApiError if a request names another model than the one of this service; it may leave the name out."""
+        if name not in ("", self.llm.name):
+            message = f"The only model of this service is {self.llm.name}. Use this name, or leave out `model`."
+            raise ApiError(404, "model_not_found", message, param="model")
 
     def check_text(self, text: str, what: str = "text") -> None:
         """Raises an ApiError if a text is empty or too long; `what` names it in the message."""

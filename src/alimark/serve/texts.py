@@ -59,9 +59,6 @@ class Texts:
 
     def __init__(self, body: ToWrite, service: Service, token: Token, wanted: Prompts, *, prefix: str) -> None:
         self.body, self.service, self.token, self.wanted = body, service, token, wanted
-        if body.model not in ("", service.llm.name):
-            message = f"The only model of this service is {service.llm.name}. Use this name, or leave out `model`."
-            raise ApiError(404, "model_not_found", message, param="model")
         count, most = len(wanted.prompts) * wanted.count, service.settings.max_texts
         if count > most:
             message = f"The request asks for {count} texts, but the limit is {most}. Send several requests."
@@ -172,9 +169,7 @@ class Texts:
             for future in self._futures:
                 future.cancel()
         for generation in generations:
-            if not generation.text and generation.ended in ("context full", "model repeats itself"):
-                message = f"The model wrote no text ({generation.ended}). Change the prompt or the seed."
-                raise ApiError(422, "nothing_written", message)
+            _check_written(generation)
         records = [self._record(generation) for generation in generations]
         await self.service.save(records)
         return generations, await self._mark(generations, records)
@@ -190,14 +185,17 @@ class Texts:
                     yield Piece(place, piece, {"key_id": self.key.id, "sentence": sentence})
             elif place in self._open and self._futures[place].done():
                 generation = self._futures[place].result()
+                _check_written(generation)
                 record = self._record(generation)
                 await self.service.save([record])
                 self._open.discard(place)
                 mark = await self._mark([generation], [record])
                 yield Piece(place, self._unsent(place, generation.text), mark, generation)
 
-    def failure(self, error: AlimarkError | TimeoutError) -> JsonObject:
+    def failure(self, error: AlimarkError | ApiError | TimeoutError) -> JsonObject:
         """Returns the error of a stream that breaks off."""
+        if isinstance(error, ApiError):
+            return error.error
         response = to_api_error(error) if isinstance(error, AlimarkError) else self.service.timed_out(self._futures)
         return response.error
 
@@ -261,3 +259,10 @@ class Texts:
         headers = {"x-alimark-key": self.key.id, "x-alimark-marked": "true"}
         # The headers of a stream are sent before it is known how long its texts are.
         return headers if mark is None else headers | {"x-alimark-too-short": str(any(mark["too_short"])).lower()}
+
+
+def _check_written(generation: Generation) -> None:
+    """Raises an ApiError where the model wrote nothing although it did not end its text."""
+    if not generation.text and generation.ended in ("context full", "model repeats itself"):
+        message = f"The model wrote no text ({generation.ended}). Change the prompt or the seed."
+        raise ApiError(422, "nothing_written", message)

@@ -85,7 +85,7 @@ function download(evidence, name) {
   return link;
 }
 
-function legend() {
+export function legend() {
   const paragraph = element("p", { class: "legend" }, "Carries the mark, compared with random keys:");
   for (const [chance, label] of [[LIKELY, "likely (80% or more)"], [PERHAPS, "perhaps (50% or more)"], [0, "not shown"]])
     paragraph.append(element("span", { class: likely(chance) }, label));
@@ -108,7 +108,7 @@ function describe(step, bits, chances) {
   return `${which}${part}, block ${step.block}: ${step.agreed} of ${bits} bits${chance}`;
 }
 
-function text(evidence, chances) {
+export function text(evidence, chances) {
   const bits = evidence.block_size;
   const paragraph = element("p", { class: "text" });
   evidence.sentences.forEach((sentence, i) => {
@@ -179,7 +179,7 @@ function line(step, bits, chances, boxes, leftY, rightY) {
   return group;
 }
 
-function steps(evidence, chances) {
+export function steps(evidence, chances) {
   const rows = evidence.alignment.map((step) => element("tr", {},
     element("td", {}, step.kind + (step.part ? ` (${step.part})` : "")), element("td", {}, step.sentences.join("+")),
     element("td", {}, step.block === null ? "" : String(step.block)),

@@ -1,0 +1,1 @@
+"""A local page on the records of a run: `alimark bench view`."""

@@ -31,8 +31,9 @@ from alimark.bench.models import key_for, secret
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
+from alimark.detection.batching import signals_of
 from alimark.detection.payloads import decode
-from alimark.detection.pipeline import prepare, signals_of
+from alimark.detection.preparing import prepare
 from alimark.detection.scoring import Soft, SoftPayload
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import tail_estimate

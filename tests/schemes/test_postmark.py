@@ -268,7 +268,7 @@ class TestDetection:
 
 
 def _units(mark: PostMark, text: str) -> Any:
-    from alimark.detection.pipeline import deduplicate
+    from alimark.detection.batching import deduplicate
     from alimark.schemes.postmark import _units_of_text
 
     return deduplicate([_units_of_text(mark._split(text))])

@@ -19,19 +19,13 @@ from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 import numpy as np
 
 from alimark._util.arrays import Floats
+from alimark.detection.batching import UniqueUnits, deduplicate
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
-from alimark.detection.pipeline import (
-    Clock,
-    SplitText,
-    UniqueUnits,
-    check_length,
-    deduplicate,
-    language_warnings,
-    split,
-)
+from alimark.detection.preparing import SplitText, check_length, language_warnings, split
 from alimark.detection.results import Detection
 from alimark.detection.settings import MAX_SENTENCES
 from alimark.detection.stats.p_values import RandomKeys, significance_of
+from alimark.detection.timing import Clock
 from alimark.errors import AlimarkError, KeyMismatch, LLMError
 from alimark.generation.results import Generation, MarkedSentence
 from alimark.generation.settings import GenerationSettings, Prompt

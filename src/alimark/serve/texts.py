@@ -6,11 +6,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 
 from alimark._util.json_types import JsonObject
+from alimark._util.timed_future import TimedFuture
 from alimark.detection.stats.power import SentencesNeeded
 from alimark.errors import AlimarkError
 from alimark.generation.api import Ending, Generation, GenerationSettings, MarkedSentence, Session
@@ -72,7 +72,7 @@ class Texts:
         self._matches: list[list[int]] = [[] for _ in range(count)]
         self._sent = [""] * count
         self._open = set(range(count))
-        self._futures: list[Future[Generation]] = []
+        self._futures: list[TimedFuture[Generation]] = []
         self._sessions = self._make_sessions()
 
     def _make_sessions(self) -> list[Session]:
@@ -164,7 +164,7 @@ class Texts:
         """Waits for all texts; returns them with the field `alimark` after their records are committed."""
         waits = [asyncio.wrap_future(future) for future in self._futures]
         try:
-            generations = await self.service.in_time(asyncio.gather(*waits))
+            generations = await self.service.in_time(asyncio.gather(*waits), self._futures)
         finally:
             for future in self._futures:
                 future.cancel()
@@ -196,7 +196,7 @@ class Texts:
         """Returns the error of a stream that breaks off."""
         if isinstance(error, ApiError):
             return error.error
-        response = to_api_error(error) if isinstance(error, AlimarkError) else self.service.timed_out()
+        response = to_api_error(error) if isinstance(error, AlimarkError) else self.service.timed_out(self._futures)
         return response.error
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from alimark import AliMark
+from alimark import AliMark, Key
 from fixed_texts import EMBEDDER, fixed_key, soft_key, unmarked, written
 
 
@@ -32,3 +32,14 @@ def test_chances_of_a_passage_and_after_a_journey() -> None:
     assert (chances[41:51] > 0.5).mean() > 0.7
     assert chances[:38].max() == chances[55:].max() == 0
     assert "compute_chances" not in detection.to_dict()
+
+
+@pytest.mark.parametrize("decision", ["hard", "soft"])
+def test_chances_of_a_text_that_is_read_by_clauses(decision: str) -> None:
+    text = "An owl sat down. " * 3 + "It was late. <img src=x onerror=alert(1)> Nobody came. " * 6
+    key = Key.generate(embedder=EMBEDDER, decision=decision, secret=b"a key of the tests, 32 bytes long"[:32])
+    for text_read in (text, " ".join(unmarked(12, 3)).replace(".", ",")):
+        detection = AliMark(key, embedder=EMBEDDER).detect(text_read)
+        assert detection.readings > 1 or "<img" in text_read
+        assert len(detection.sentence_chances) == len(detection.sentences)
+        assert all(0 <= chance < 0.8 for chance in detection.sentence_chances)

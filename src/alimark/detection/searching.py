@@ -131,7 +131,8 @@ def describe(
     ranges = [(passage.first - 1, passage.last) for passage in marked] if excerpt else [(0, len(aligned.packed))]
 
     def chances() -> list[float]:
-        return list(sentence_chances(aligned, steps, ranges, marked_key, scoring(key, settings)))
+        rule = scoring(key, settings, by_clauses=aligned.chances is not None)
+        return list(sentence_chances(aligned, steps, ranges, marked_key, rule))
 
     make = partial(
         AlignedDetection,

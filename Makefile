@@ -24,9 +24,7 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going --builder html docs docs/_build/html
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/alignment.py
-	$(BIN)/python benchmarks/embedding.py
-	$(BIN)/python benchmarks/detection.py --sizes 4,8,16,32
+	$(BIN)/python benchmarks/stages.py
 
 # Ten minutes for each kind of input; `make fuzz SECONDS=60` takes less.
 SECONDS ?= 600

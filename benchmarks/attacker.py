@@ -123,9 +123,9 @@ class Defence(NamedTuple):
     def label(self) -> str:
         return self.kind if self.kind == "none" else f"{self.kind} {self.states}"
 
-    def key(self, embedder: Embedder, secret: bytes, decision: str = "soft", version: int = SOFT_VERSION) -> Key:
+    def key(self, embedder: Embedder, secret: bytes, **fields: object) -> Key:
         offsets = self.states if self.kind == "starts" else 1
-        return Key.generate(decision=decision, soft_version=version, embedder=embedder, offsets=offsets, secret=secret)
+        return Key.generate(embedder=embedder, offsets=offsets, secret=secret, **fields)  # type: ignore[arg-type]
 
     def sequences(self, key: Key, length: int) -> Packed:
         """The sequences of blocks that the detector tries, one per row."""
@@ -160,26 +160,35 @@ def run_size(key: Key) -> int:
 class Detector:
     """Detects texts of one key under a defence."""
 
-    def __init__(self, key: Key, defence: Defence, draws: int, sentences: int = SENTENCES) -> None:
-        self.key, self.sentences = key, sentences
+    def __init__(self, key: Key, defence: Defence, draws: int) -> None:
+        self.key, self.defence = key, defence
         self.draws = draws if defence.kind in ("none", "starts") else TAIL_DRAWS
         self.rule = scoring(key, SETTINGS)
-        length = self.rule.length(sentences)
-        self.blocks = defence.sequences(key, length)
-        self.null_blocks = key.null_blocks(0, self.draws, length)
+        self._blocks: dict[int, tuple[Packed, Packed]] = {}  # of the key and of random keys, by sentences of a text
+
+    def blocks(self, sentences: int) -> tuple[Packed, Packed]:
+        if sentences not in self._blocks:
+            length = self.rule.length(sentences)
+            self._blocks[sentences] = (
+                self.defence.sequences(self.key, length),
+                self.key.null_blocks(0, self.draws, length),
+            )
+        return self._blocks[sentences]
 
     def p_values(self, texts: Sequence[Vectors]) -> Floats:
-        """The p-values of texts as embeddings of their sentences."""
-        index = np.full((self.sentences, 2, 4), -1, np.int64)
-        index[:, 0, WHOLE] = np.arange(self.sentences)
-        units = Units([""] * self.sentences, index)
+        """The p-values of texts of the same number of sentences, as embeddings of these."""
+        sentences = len(texts[0])
+        index = np.full((sentences, 2, 4), -1, np.int64)
+        index[:, 0, WHOLE] = np.arange(sentences)
+        units = Units([""] * sentences, index)
         signals = [self.rule.signals(units, project(text, self.key)) for text in texts]
-        best = score_table(self.rule, signals, self.blocks).max(axis=1)
-        null = score_table(self.rule, signals, self.null_blocks)
+        blocks, null_blocks = self.blocks(sentences)
+        best = score_table(self.rule, signals, blocks).max(axis=1)
+        null = score_table(self.rule, signals, null_blocks)
         p = (1 + (null >= best[:, None]).sum(axis=1)) / (self.draws + 1)
-        if len(self.blocks) > 1:
+        if len(blocks) > 1:
             p = np.array([min(*pair) for pair in zip(p, map(tail, best, null), strict=True)])
-        p_values: Floats = np.minimum(1.0, len(self.blocks) * p)
+        p_values: Floats = np.minimum(1.0, len(blocks) * p)
         return p_values
 
 
@@ -202,7 +211,7 @@ class Marker:
     def __init__(self, pool: Pool, key: Key, defence: Defence, draws: int, sentences: int = SENTENCES) -> None:
         self.pool, self.key, self.defence, self.sentences = pool, key, defence, sentences
         self.projections = project(pool.vectors, key)
-        self.detector = Detector(key, defence, draws, sentences)
+        self.detector = Detector(key, defence, draws)
         self.p_values = self.detector.p_values
 
     def write(self, rng: np.random.Generator) -> Vectors:
@@ -211,7 +220,7 @@ class Marker:
 
     def write_in(self, state: int, rng: np.random.Generator) -> Vectors:
         """The embeddings of a new marked text in a given state."""
-        sequences = self.detector.blocks
+        sequences, _ = self.detector.blocks(self.sentences)
         if self.defence.kind == "starts":
             start = int(self.key.starts[state])
             blocks = sequences[0, start : start + self.sentences]
@@ -468,13 +477,31 @@ def unmarked(pool: Pool, sentences: int, rng: np.random.Generator) -> Vectors:
 def shares_found(
     marker: Marker, paraphraser: Paraphraser, args: argparse.Namespace, rng: np.random.Generator
 ) -> Iterator[tuple[str, Floats]]:
-    """The p-values of texts as written, and after paraphrasing with some sentences replaced."""
+    """The p-values of texts as written, and after paraphrasing with some sentences replaced, deleted or inserted."""
     texts = [marker.write(rng) for _ in range(args.power_texts)]
     yield UNMARKED, marker.p_values([unmarked(marker.pool, marker.sentences, rng) for _ in range(args.power_texts)])
     yield WRITTEN, marker.p_values(texts)
     for share in args.replaced:
         changed = [paraphraser(text, marker.pool, share, rng) for text in texts]
         yield f"paraphrased, {100 * share:.0f}% replaced", marker.p_values(changed)
+    for share in args.deleted:
+        kept = marker.sentences - round(share * marker.sentences)
+        shorter = [paraphraser(text, marker.pool, 0, rng)[np.sort(rng.permutation(len(text))[:kept])] for text in texts]
+        yield f"paraphrased, {100 * share:.0f}% deleted", marker.p_values(shorter)
+    for share in args.inserted:
+        yield (
+            f"paraphrased, {100 * share:.0f}% inserted",
+            marker.p_values(
+                [with_inserted(paraphraser(text, marker.pool, 0, rng), marker.pool, share, rng) for text in texts]
+            ),
+        )
+
+
+def with_inserted(vectors: Vectors, pool: Pool, share: float, rng: np.random.Generator) -> Vectors:
+    """A text with sentences on one other subject at random places, as a share of its own."""
+    count = round(share * len(vectors))
+    foreign = pool.vectors[pool.candidates(rng, count)[:, 0]]
+    return np.asarray(np.insert(vectors, rng.integers(0, len(vectors) + 1, count), foreign, axis=0))
 
 
 def print_table(title: str, columns: Sequence[str], rows: dict[str, dict[str, list[float]]]) -> None:
@@ -543,6 +570,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--near", type=int, default=400, help="sentences that candidates of a text are drawn from")
     parser.add_argument("--decision", default="soft", choices=["soft", "hard"])
     parser.add_argument("--soft-version", type=int, default=SOFT_VERSION)
+    parser.add_argument("--run", type=int, help="sentences of a block, instead of what new keys have")
     parser.add_argument("--defences", nargs="+", default=DEFENCES, metavar="KIND:STATES")
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="sentences of each text, at most 40")
     parser.add_argument("--texts", type=int, nargs="*", default=[1, 3, 10, 30, 100, 300, 1000, 3000])
@@ -553,7 +581,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cosine", type=float, default=COSINE, help="the cosine of a sentence to its rewrites")
     parser.add_argument("--power-texts", type=int, default=50, help="texts paraphrased under each key")
     parser.add_argument("--pair-texts", type=int, default=150, help="texts of each file of paraphrases")
-    parser.add_argument("--replaced", type=float, nargs="+", default=[0.25, 0.5], help="shares of sentences")
+    parser.add_argument("--replaced", type=float, nargs="*", default=[0.25, 0.5], help="shares of sentences")
+    parser.add_argument("--deleted", type=float, nargs="*", default=[], help="shares of sentences")
+    parser.add_argument("--inserted", type=float, nargs="*", default=[], help="shares of sentences")
     parser.add_argument("--draws", type=int, default=199, help="random keys where one sequence is tried")
     parser.add_argument("--real", type=Path, nargs=2, metavar=("RECIPE", "WORKSPACE"), help="compare with its texts")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
@@ -579,7 +609,10 @@ def main() -> None:
             table[defence.label] = {}
         for number in range(args.keys):
             rng = np.random.default_rng(number)
-            key = defence.key(embedder, rng.bytes(32), args.decision, args.soft_version)
+            fields = {"decision": args.decision, "soft_version": args.soft_version} | (
+                {"run": args.run} if args.run else {}
+            )
+            key = defence.key(embedder, rng.bytes(32), **fields)
             marker = Marker(pool, key, defence, args.draws, args.sentences)
             for attack, count, p in attacks(marker, args, rng) if args.texts else ():
                 kind, column = ("removed", ANY) if attack == ANY else (attack, str(count))
@@ -596,6 +629,9 @@ def main() -> None:
         print_table("Marks removed (p > 0.01), in percent, by texts collected", [ANY, "0", *counts], tables["removed"])
     if paraphraser:
         columns = [UNMARKED, WRITTEN, *(f"paraphrased, {100 * share:.0f}% replaced" for share in args.replaced)]
+        columns += [
+            f"paraphrased, {100 * share:.0f}% {kind}" for kind in ("deleted", "inserted") for share in vars(args)[kind]
+        ]
         print_table("Marked texts found at p <= 0.01, in percent", columns, tables["power"])
 
 

@@ -1,6 +1,6 @@
 """Detection end to end, embedding included, by number of sentences; the paper's own times beside ours.
 
-    python benchmarks/detection.py --embedder all-mpnet-base-v2 --device cuda
+    python benchmarks/detection.py --embedder all-mpnet-base-v2 --device cuda --precision bfloat16
     python benchmarks/detection.py --sizes 4,8,16                     # small, on the CPU
 
 Rivals in the same run, on the same embedder: `per candidate` embeds the distinct units once, as the paper's appendix does, and
@@ -17,9 +17,11 @@ from alignment import per_candidate, timed
 from alimark import Key, load_embedder
 from alimark.detection.kernels.hard import search
 from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE
-from alimark.detection.pipeline import detect_batch, prepare
+from alimark.detection.pipeline import detect_batch
+from alimark.detection.preparing import prepare
 from alimark.detection.scoring import scoring
 from alimark.detection.settings import DetectionSettings
+from alimark.embedding.precision import precision_of
 from alimark.keys.projection import project
 from alimark.llm.base import Request, Sampling
 from alimark.testing import StandInLLM
@@ -90,15 +92,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--device", help="cuda, for a GPU")
+    parser.add_argument("--precision", default="auto", help="float32, int8 (CPU), tf32 or bfloat16 (GPU)")
     parser.add_argument("--sizes", default="4,8,16,32,64,128")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     backend: Any = "auto" if options.device is None else "torch"
-    embedder = load_embedder(options.embedder, backend=backend, device=options.device)
+    embedder = load_embedder(options.embedder, backend=backend, device=options.device, precision=options.precision)
     key = Key.generate(embedder=embedder, decision="hard")
     names = ("score alone", "score, K=1000", "per candidate", "literal", "paper's table")
     print(
-        f"{options.embedder} on {options.device or 'the CPU'} ({embedder.backend}), seconds a text, median of {options.repeats}"
+        f"{options.embedder} on {options.device or 'the CPU'} ({embedder.backend}, {precision_of(embedder)}), seconds a text, "
+        f"median of {options.repeats}"
     )
     print("   N " + " ".join(f"{name:>14}" for name in names) + "   faster than per candidate, than literal")
     for count in (int(size) for size in options.sizes.split(",")):

@@ -1,10 +1,10 @@
-"""Embedding speed: onnxruntime against sentence-transformers, warm and from a cold start, in one run.
+"""Embedding speed: alimark against sentence-transformers, warm and from a cold start, in one run.
 
     python benchmarks/embedding.py --model all-MiniLM-L6-v2 --texts 500
     python benchmarks/embedding.py --device cuda --human c4.jsonl.gz --texts 40000      # on a GPU, and what detection embeds
 
-Both run the same weights on the same texts in float32. Backends take turns, and the median turn counts, so that other work
-on the machine falls on both. On a GPU alimark's own loop over sentence-transformers' model stands beside its `encode`.
+All run the same weights on the same texts, alimark in each precision that the device has (docs/precision.md). They take turns,
+and the median turn counts, so that other work on the machine falls on all. On a GPU it is also printed where the time goes.
 With --human the texts are the units of human documents of twelve sentences: sentences, neighbours joined, halves.
 """
 
@@ -16,17 +16,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from alimark.calibration.human_text import read_texts
-from alimark.detection.pipeline import units_of
+from alimark.detection.preparing import units_of
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
+from alimark.embedding.precision import at_precision, precisions_of
 from alimark.keys.key import Key
 from alimark.text.splitting import splitter
 
@@ -86,6 +85,26 @@ def cold(model: str, backend: str) -> tuple[float, float]:
     return time.perf_counter() - start, float(done.stdout)
 
 
+def rates(embedders: Mapping[str, Callable[[list[str]], Any]], texts: list[str], turns: int) -> dict[str, float]:
+    """Texts a second of each embedder, the median of several turns."""
+    spent = [{name: speed(embed, texts) for name, embed in embedders.items()} for _ in range(turns)]
+    return {name: statistics.median(turn[name] for turn in spent) for name in embedders}
+
+
+def print_rates(
+    args: argparse.Namespace, embedders: Mapping[str, Callable[[list[str]], Any]], texts: list[str]
+) -> None:
+    """Prints the rate of each embedder, its ratio to the last one, and how far its vectors are from those of the first."""
+    what = "units" if args.human else "sentences"
+    first = next(iter(embedders.values()))(texts[:64])
+    print(f"{args.model} on {args.device or 'the CPU'}, {len(texts)} {what}, {args.turns} turns")
+    measured = rates(embedders, texts, args.turns)
+    *_, rival = measured.values()
+    for name, rate in measured.items():
+        cosine = float((embedders[name](texts[:64]) * first).sum(axis=1).mean())
+        print(f"  {name:24} {rate:9.1f} {what}/s   ratio {rate / rival:6.2f}   mean cosine with float32 {cosine:.6f}")
+
+
 def on_device(args: argparse.Namespace) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -98,15 +117,49 @@ def on_device(args: argparse.Namespace) -> None:
     def theirs(some: list[str]) -> Any:
         return rival.encode(some, batch_size=256, normalize_embeddings=True)
 
-    gap = np.abs(ours.embed(texts[:64]) - theirs(texts[:64])).max()
-    ours.embed(texts)  # graphs are recorded, kernels chosen
-    theirs(texts)
-    turns = [(speed(ours.embed, texts), speed(theirs, texts)) for _ in range(args.turns)]
-    own, other = (statistics.median(column) for column in zip(*turns, strict=True))
-    what = "units" if args.human else "sentences"
-    print(f"{args.model} on {args.device}, {len(texts)} {what}, {args.turns} turns; largest difference {gap:.1e}")
-    print(f"  alimark               {own:8.1f} {what}/s")
-    print(f"  sentence-transformers {other:8.1f} {what}/s    ratio {own / other:.2f}")
+    fast = {f"alimark, {precision}": at_precision(ours, precision) for precision in precisions_of(ours)}
+    embedders = {name: embedder.embed for name, embedder in fast.items()} | {"sentence-transformers": theirs}
+    for embed in embedders.values():
+        embed(texts)  # graphs are recorded, kernels chosen
+    print_rates(args, embedders, texts)
+    for name, embedder in fast.items():
+        print_shares(name, embedder, texts)
+
+
+def print_shares(name: str, embedder: Embedder, texts: list[str]) -> None:
+    """Prints where the time of one call goes on a GPU: tokenising, padding, launching, waiting for the GPU, copying."""
+    import torch
+
+    from alimark.embedding.cuda_graphs import plan_batches
+
+    inner: Any = embedder
+    recorded = inner._recorded
+    if recorded is None:
+        return
+    wait: Any = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    marks = [time.perf_counter()]
+
+    def lap() -> None:
+        marks.append(time.perf_counter())
+
+    with torch.inference_mode():
+        rows = [encoding.ids for encoding in inner._tokenizer.encode_batch_fast(texts)]
+        lap()
+        batches = list(plan_batches(list(map(len, rows)), recorded._longest))
+        for shape, numbers in batches:
+            recorded._padded([rows[i] for i in numbers], shape)
+        lap()
+        vectors = recorded(rows)
+        lap()
+        wait()
+        lap()
+        vectors.cpu()
+        lap()
+    spans = [1000 * (after - before) for before, after in zip(marks, marks[1:], strict=False)]
+    tokens, padded = sum(map(len, rows)), sum(shape.texts * shape.tokens for shape, _ in batches)
+    titles = ("tokenising", "padding alone", "padding and launching", "waiting for the GPU", "copying")
+    parts = ", ".join(f"{title} {span:.1f} ms" for title, span in zip(titles, spans, strict=True))
+    print(f"  {name}: {parts}; {len(batches)} batches, {tokens:,} tokens, with padding {padded:,}")
 
 
 def main() -> None:
@@ -122,15 +175,13 @@ def main() -> None:
         return
     ours, theirs = load_embedder(args.model, backend="onnx"), load_embedder(args.model, backend="torch")
     texts = units(args.human, args.texts, ours) if args.human else sentences(args.texts)
-    gap = np.abs(ours.embed(texts[:64]) - theirs.embed(texts[:64])).max()
-    turns = [(speed(ours.embed, texts), speed(theirs.embed, texts)) for _ in range(args.turns)]
-    onnx, torch = (statistics.median(column) for column in zip(*turns, strict=True))
-    print(
-        f"{args.model}, {len(texts)} {'units' if args.human else 'sentences'}, {args.turns} turns; largest difference {gap:.1e}"
-    )
-    print(f"  onnxruntime           {onnx:8.1f} sentences/s")
-    print(f"  sentence-transformers {torch:8.1f} sentences/s    ratio {onnx / torch:.2f}")
-    del ours, theirs
+    embedders = {
+        "onnxruntime, float32": ours.embed,
+        "onnxruntime, int8": at_precision(ours, "int8").embed,
+        "sentence-transformers": theirs.embed,
+    }
+    print_rates(args, embedders, texts)
+    del ours, theirs, embedders
     starts = [(cold(args.model, "onnx"), cold(args.model, "torch")) for _ in range(args.turns)]
     for name, column in zip(("onnxruntime", "sentence-transformers"), zip(*starts, strict=True), strict=True):
         whole, share = (statistics.median(values) for values in zip(*column, strict=True))

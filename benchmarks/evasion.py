@@ -10,10 +10,11 @@ Soft texts are written under version-3 keys, hard ones under keys of the paper. 
 releases did; "after" is what `detect` does now (docs/reading.md). Found means a p-value of at most 0.01. DESTROYED names
 transformations that leave no text to read.
 
-Texts are kept in the folder, so that a second run only detects. Another file of transformations is a Python module with a
-dictionary TRANSFORMATIONS from names to functions of a text. The human texts are a JSONL file with a `text` or a `natural_text`
-on each line; every pair of a human text and a transformation is tried under a key of its own, so that the false positives are
-independent of each other given the texts.
+Texts and the vectors of their units are kept in the folder, so that a second run only detects. results.json there keeps the
+figures of earlier runs where a later one does not replace them: `--after-only` spares the reading of texts as they stand.
+Another file of transformations is a Python module with a dictionary TRANSFORMATIONS from names to functions of a text. The
+human texts are a JSONL file with a `text` or a `natural_text` on each line; every pair of a human text and a transformation is
+tried under keys of its own (`--human-keys`), so that the false positives are independent of each other given the texts.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import json
 import random
 import re
 import runpy
+import sqlite3
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +43,9 @@ from alimark._util.files import write_whole
 from alimark._util.jsonl import read_jsonl
 from alimark.bench.models import secret
 from alimark.calibration.rates import binomial_interval
-from alimark.detection.pipeline import detect_signals, prepare, project_text
+from alimark.detection.batching import project_text
+from alimark.detection.preparing import PreparedText, prepare
+from alimark.detection.searching import detect_signals
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
@@ -299,23 +303,58 @@ PROMPTS = (
 )
 
 
-Vectors = dict[str, NDArray[np.float32]]
-"""The vectors of all units so far: transformations that are undone give the same units again."""
+class StoredVectors:
+    """The vectors of all units so far, in a file: transformations that are undone give the same units again."""
+
+    def __init__(self, path: Path, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self._database = sqlite3.connect(path, timeout=600)
+        self._database.execute("CREATE TABLE IF NOT EXISTS vectors (name BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+
+    def rows(self, units: Sequence[str]) -> NDArray[np.float32]:
+        """The vector of each unit; those that are new are embedded and stored."""
+        names = {unit: self._name(unit) for unit in units}
+        new = [unit for unit, name in names.items() if self._stored(name) is None]
+        if new:
+            vectors = zip(new, self.embedder.embed(new), strict=True)
+            with self._database:
+                self._database.executemany(
+                    "INSERT OR IGNORE INTO vectors VALUES (?, ?)",
+                    [(names[unit], vector.astype(np.float32).tobytes()) for unit, vector in vectors],
+                )
+        return np.stack([np.frombuffer(self._stored(names[unit]) or b"", np.float32) for unit in units])
+
+    def missing(self, text: PreparedText) -> int:
+        """How many units of a text are not stored yet."""
+        return sum(self._stored(self._name(unit)) is None for unit in set(text.unit_texts))
+
+    def _name(self, unit: str) -> bytes:
+        whole = f"{self.embedder.fingerprint}\0{unit}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(whole, digest_size=16).digest()
+
+    def _stored(self, name: bytes) -> bytes | None:
+        row = self._database.execute("SELECT vector FROM vectors WHERE name = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
 
 
-def p_value(text: str, key: Key, embedder: Embedder, vectors: Vectors, *, today: bool) -> float:
-    """The p-value of today's detection, or that of the text read as it stands; 1 where nothing can be read."""
+def is_found(text: str, key: Key, vectors: StoredVectors, *, today: bool) -> bool:
+    """Whether today's detection, or that of the text read as it stands, finds the mark; not where nothing can be read.
+
+    The p-value of a text is the smallest of its readings, times their number. The readings are therefore tried one after the
+    other, the one with the fewest new units first, until one of them suffices.
+    """
     settings = DetectionSettings(draws=499)
     try:
-        prepared = prepare(text, key, embedder, settings)
+        prepared = prepare(text, key, vectors.embedder, settings)
     except AlimarkError:
-        return 1.0
-    prepared = prepared if today else replace(prepared, further=())
-    if new := [unit for unit in dict.fromkeys(prepared.unit_texts) if unit not in vectors]:
-        vectors.update(zip(new, embedder.embed(new), strict=True))
-    rows = [np.stack([vectors[unit] for unit in version.units.texts]) for version in prepared.versions]
-    signals = project_text(prepared, rows, key, settings)
-    return detect_signals(prepared, signals, key, embedder, settings).p_value
+        return False
+    versions = prepared.versions if today else prepared.versions[:1]
+    for reading in sorted((replace(version, further=()) for version in versions), key=vectors.missing):
+        signals = project_text(reading, [vectors.rows(reading.units.texts)], key, settings)
+        p_value = detect_signals(reading, signals, key, vectors.embedder, settings).p_value
+        if p_value * len(versions) <= FPR:
+            return True
+    return False
 
 
 def human_texts(path: Path, count: int, sentences: int) -> Iterator[str]:
@@ -329,22 +368,23 @@ def human_texts(path: Path, count: int, sentences: int) -> Iterator[str]:
 
 
 def rows(
-    texts: Sequence[Marked], transformations: Mapping[str, Transformation], embedder: Embedder, *, human: bool
-) -> Iterator[tuple[str, int, int]]:
-    """For each transformation the numbers of texts found before and after."""
-    vectors: Vectors = {}
-    keys = [(text.older_key(embedder), text.key(embedder)) for text in texts]
+    texts: Sequence[Marked],
+    transformations: Mapping[str, Transformation],
+    vectors: StoredVectors,
+    times: Sequence[str],
+    human_keys: int = 0,
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """For each transformation the numbers of texts found before and after, or at one of these times."""
+    keys = [{"before": text.older_key(vectors.embedder), "after": text.key(vectors.embedder)} for text in texts]
     for name, transformation in transformations.items():
-        pairs = []
+        counts = dict.fromkeys(times, 0)
         for number, source in enumerate(texts):
             text = transformation(source.text)
-            older, key = keys[number]
-            if human:
-                fresh = hashlib.sha256(f"{name}/{number}".encode()).digest()
-                older, key = older.like(fresh), key.like(fresh)
-            before = p_value(text, older, embedder, vectors, today=False)
-            pairs.append((before, p_value(text, key, embedder, vectors, today=True)))
-        yield name, sum(before <= FPR for before, _ in pairs), sum(after <= FPR for _, after in pairs)
+            secrets = [hashlib.sha256(f"{name}/{number}/{k}".encode()).digest() for k in range(human_keys)]
+            for when, secret_bytes in itertools.product(times, secrets or [source.secret]):
+                key = keys[number][when].like(secret_bytes)
+                counts[when] += is_found(text, key, vectors, today=when == "after")
+        yield name, counts
 
 
 def transformations_of(path: Path | None) -> dict[str, Transformation]:
@@ -363,7 +403,9 @@ def main() -> None:
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--stand-in", action="store_true", help="stand-in models instead of real ones")
     parser.add_argument("--human", type=Path, help="JSONL of human texts, transformed alike, for false positives")
+    parser.add_argument("--human-keys", type=int, default=1, help="keys for each human text and transformation")
     parser.add_argument("--human-only", action="store_true", help="do not count the marked texts")
+    parser.add_argument("--after-only", action="store_true", help="do not read the texts as they stand")
     parser.add_argument("--transformations", type=Path, help="a Python file with other transformations")
     parser.add_argument("--only", nargs="+", help="some transformations")
     parser.add_argument("--records", type=Path, help="JSONL of marked texts of a bench run, instead of writing texts")
@@ -381,24 +423,44 @@ def main() -> None:
             for kind in options.kinds
         }
         kinds = humans if options.human_only else kinds | humans
-    results = {}
+    vectors = StoredVectors(options.output / "vectors.sqlite", embedder)
     for kind, texts in kinds.items():
-        print(f"\n{kind}: {len(texts)} texts, found at p <= {FPR}\n{'transformation':40} before after", flush=True)
-        for name, before, after in rows(texts, transformations, embedder, human=kind.startswith("human")):
-            results[f"{kind}/{name}"] = {"texts": len(texts), "before": before, "after": after}
-            print(f"{name:40} {before:6} {after:5}{' destroyed' if name in DESTROYED else ''}", flush=True)
-        of_kind = [result for place, result in results.items() if place.startswith(f"{kind}/")]
-        tests = len(texts) * len(of_kind)
-        low, high = binomial_interval(tests, FPR)
-        total = {when: sum(result[when] for result in of_kind) for when in ("before", "after")}
-        print(f"{'all':40} {total['before']:6} {total['after']:5} of {tests}", end="")
-        print(
-            f"; unmarked: {low * tests:.0f} to {high * tests:.0f} expected" if kind.startswith("human") else "",
-            flush=True,
-        )
-    path = options.output / "results.json"
-    earlier = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    write_whole(path, json.dumps(earlier | results, indent=1).encode())
+        count_kind(kind, texts, transformations, vectors, options)
+
+
+def store(path: Path, place: str, figures: dict[str, int]) -> None:
+    """Adds figures to the file of results at once, so that a run that is ended early has stored what it counted."""
+    results = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    results[place] = results.get(place, {}) | figures
+    write_whole(path, json.dumps(results, indent=1).encode())
+
+
+def count_kind(
+    kind: str,
+    texts: Sequence[Marked],
+    transformations: Mapping[str, Transformation],
+    vectors: StoredVectors,
+    options: argparse.Namespace,
+) -> None:
+    """Counts the texts of one kind that are found after each transformation, prints the figures and stores them."""
+    human_keys = options.human_keys if kind.startswith("human") else 0
+    times = ("after",) if options.after_only else ("before", "after")
+    tests = len(texts) * max(1, human_keys)
+    print(
+        f"\n{kind}: {len(texts)} texts, {tests} tests each, found at p <= {FPR}\n{'transformation':40} {' '.join(times)}"
+    )
+    totals = dict.fromkeys(times, 0)
+    for name, counts in rows(texts, transformations, vectors, times, human_keys):
+        store(options.output / "results.json", f"{kind}/{name}", {"texts": tests} | counts)
+        totals = {when: totals[when] + counts[when] for when in times}
+        figures = " ".join(f"{counts[when]:{len(when)}}" for when in times)
+        print(f"{name:40} {figures}{' destroyed' if name in DESTROYED else ''}", flush=True)
+    low, high = (share * tests * len(transformations) for share in binomial_interval(tests * len(transformations), FPR))
+    print(
+        f"{'all':40} {' '.join(f'{totals[when]:{len(when)}}' for when in times)} of {tests * len(transformations)}",
+        end="",
+    )
+    print(f"; unmarked: {low:.0f} to {high:.0f} expected" if human_keys else "", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,14 +31,15 @@ from alimark.bench.models import key_for, secret
 from alimark.bench.recipe import attacks, load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
+from alimark.detection.batching import signals_of
 from alimark.detection.payloads import decode
-from alimark.detection.pipeline import deduplicate as distinct
-from alimark.detection.pipeline import embed, prepare, project_text
+from alimark.detection.preparing import prepare
 from alimark.detection.scoring import Soft, SoftPayload
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import tail_estimate
 from alimark.embedding.loading import load_embedder
 from alimark.keys.payload_code import PayloadCode
+from alimark.keys.projection import project
 from share_found import wilson
 
 BITS = (8, 16, 24)
@@ -136,7 +137,9 @@ def reuse(args: argparse.Namespace) -> None:
         for number, (text, key) in enumerate(texts):
             embedder, rng = run.models.embedder(key.embedder), np.random.default_rng(number)
             prepared = prepare(text, key, embedder, settings)
-            [signals] = project_text(prepared, [embed(distinct([prepared.units.texts]), embedder)], key, settings)
+            # The text as it stands: keys of text version 0 would read it a second time, after normalisation.
+            projections = project(embedder.embed(prepared.units.texts), key)
+            signals = signals_of(prepared.units, projections, key, settings)
             plain = Soft.of(key, settings)
             length = plain.length(len(prepared.sentences))
             runs = key.derivation.run_numbers(length)

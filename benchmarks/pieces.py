@@ -6,20 +6,24 @@
 
 Every text is fetched as so many sentences (1s) or tokens (25t) a request until it has the sentences asked for; "whole" is one
 request. As one conversation, each request continues the prompt and all that was written so far. As unrelated prompts, each
-request has a prompt of its own. Each text has a key of its own. Shares found at p <= 0.01 / p <= 0.05, and the mean number of
-requests.
+request has a prompt of its own. Each text has a key of its own. Percent found at p <= 0.01 / p <= 0.05 with 95% intervals, the
+difference to one request at 0.05 (same prompts, same keys, in points), and the mean number of requests. `--save` keeps the
+p-values: a second run goes on where the first stopped, and runs with other prompts (`--skip`) join them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from alimark import AliMark, Key
 from alimark.bench.data import MANUAL, load
+from alimark.bench.metrics import Estimate, mean_interval, share
 from alimark.bench.models import secret
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
@@ -65,8 +69,8 @@ class Fetcher:
                 break
             sessions = []
             for i in left:
-                own = prompts[i] if related else prompts[(i + number + 1) % len(prompts)]
-                prompt = f"{own} {texts[i]}".strip() if related else own
+                other = prompts[(i + number + 1) % len(prompts)]
+                prompt = f"{prompts[i]} {texts[i]}".strip() if related else other
                 sessions.append((i, self._session(prompt, keys[i], piece, 1000 * i + number)))
             requests += len(sessions)
             with Scheduler(self.llm, self.embedder, batch=len(sessions)) as scheduler:
@@ -81,18 +85,73 @@ class Fetcher:
         return text[: spans[min(len(spans), self.sentences) - 1][1]] if spans else text
 
 
-def shares(texts: Sequence[str], keys: Sequence[Key], embedder: Embedder) -> str:
+def p_values(texts: Sequence[str], keys: Sequence[Key], embedder: Embedder) -> list[float]:
+    """The p-value of each text under its key."""
     marks = (AliMark(key, embedder=embedder) for key in keys)
-    p = np.array([mark.detect(text, draws=199).p_value for mark, text in zip(marks, texts, strict=True)])
-    return f"{100 * np.mean(p <= 0.01):.0f} / {100 * np.mean(p <= 0.05):.0f}"
+    return [mark.detect(text, draws=199).p_value for mark, text in zip(marks, texts, strict=True)]
 
 
-def models(name: str, device: str | None) -> tuple[LLM, Embedder]:
+def found(values: Sequence[float]) -> str:
+    """The shares found at both rates, each with its interval."""
+    estimates = (share(sum(p <= rate for p in values), len(values)) for rate in (0.01, 0.05))
+    return " / ".join(_percent(estimate) for estimate in estimates)
+
+
+def lost(whole: Sequence[float], pieces: Sequence[float]) -> str:
+    """The share found in pieces less the share found of one request, at 0.05."""
+    return _percent(mean_interval((np.array(pieces) <= 0.05) - 1.0 * (np.array(whole) <= 0.05)))
+
+
+def _percent(estimate: Estimate) -> str:
+    return f"{100 * estimate.value:.0f} ({100 * estimate.low:.0f} to {100 * estimate.high:.0f})"
+
+
+class Results:
+    """The p-values of the texts of each row, in a file where one is given."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        lines = path.read_text().splitlines() if path and path.exists() else []
+        self.rows = [json.loads(line) for line in lines]
+
+    def add(self, **row: object) -> None:
+        self.rows.append(row)
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def has(self, **fields: object) -> bool:
+        return any(all(row[name] == value for name, value in fields.items()) for row in self.rows)
+
+    def values(self, starts: str, piece: str, related: bool, skips: set[int] | None = None) -> list[float]:
+        """The p-values of a row over all runs, or over the runs with these prompts, in the order of the prompts."""
+        rows = [
+            row for row in self.rows if (row["starts"], row["piece"], row["related"]) == (starts, piece, related)
+            and (skips is None or row["skip"] in skips)
+        ]  # fmt: skip
+        return [p for row in sorted(rows, key=lambda row: row["skip"]) for p in row["p"]]
+
+    def line(self, starts: str, piece: str) -> str:
+        """One row of the table, as Markdown."""
+        rows = [row for row in self.rows if (row["starts"], row["piece"]) == (starts, piece)]
+        together = self.values(starts, piece, True)
+        apart = self.values(starts, piece, False)
+        skips = {row["skip"] for row in rows if row["related"]}
+        whole = self.values(starts, "whole", True, skips)
+        requests = np.average([row["requests"] for row in rows if row["related"]])
+        difference = lost(whole, together) if piece != "whole" and len(whole) == len(together) else ""
+        return (
+            f"| {starts} | {piece} | {len(together)} | {found(together)} | {difference} | {requests:.1f} | "
+            f"{found(apart) if apart else ''} | {sum(row['seconds'] for row in rows):.0f} |"
+        )
+
+
+def models(name: str, device: str | None, threads: int | None) -> tuple[LLM, Embedder]:
     if name == "stand-in":
         return StandInLLM(), StandInEmbedder()
     if device:
         return load_llm(name, device=device), load_embedder("all-MiniLM-L6-v2", backend="torch", device=device)
-    return load_llm(name), load_embedder("all-MiniLM-L6-v2")
+    return load_llm(name, threads=threads) if threads else load_llm(name), load_embedder("all-MiniLM-L6-v2")
 
 
 def main() -> None:
@@ -107,25 +166,27 @@ def main() -> None:
     parser.add_argument("--pieces", nargs="+", default=["whole", "1s", "2s", "3s", "4s", "25t", "50t", "100t"])
     parser.add_argument("--starts", nargs="+", default=["conversation", "text"])
     parser.add_argument("--unrelated", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--threads", type=int, help="CPU threads of a llama.cpp model")
+    parser.add_argument("--save", type=Path, help="JSONL of p-values, which is continued where it exists")
     args = parser.parse_args()
-    llm, embedder = models(args.llm, args.device)
+    llm, embedder = models(args.llm, args.device, args.threads)
     prompts = [item.prompt for item in load(args.data, 4, most=args.texts, skip=args.skip).items]
-    fetcher = Fetcher(llm, embedder, args.sentences, args.candidates)
+    fetcher, results = Fetcher(llm, embedder, args.sentences, args.candidates), Results(args.save)
     print(
-        "| keys | a request gives | as one conversation | requests | as unrelated prompts | seconds |\n"
-        + "| --- " * 6
-        + "|"
+        "| keys | a request gives | texts | as one conversation | less one request, points | requests | as unrelated prompts "
+        "| seconds |\n" + "| --- " * 8 + "|"
     )
     for starts in args.starts:
         keys = [Key.generate(secret=secret(SEED, prompt), embedder=embedder, starts=starts) for prompt in prompts]
         for piece in args.pieces:
-            started = time.perf_counter()
-            texts, requests = fetcher.fetch(prompts, keys, piece, related=True)
-            together, apart = shares(texts, keys, embedder), ""
-            if args.unrelated and piece != "whole":
-                apart = shares(fetcher.fetch(prompts, keys, piece, related=False)[0], keys, embedder)
-            took = time.perf_counter() - started
-            print(f"| {starts} | {piece} | {together} | {requests:.1f} | {apart} | {took:.0f} |", flush=True)
+            for related in (True, False) if args.unrelated and piece != "whole" else (True,):
+                row = {"starts": starts, "piece": piece, "related": related, "skip": args.skip}
+                if not results.has(**row):
+                    started = time.perf_counter()
+                    texts, requests = fetcher.fetch(prompts, keys, piece, related)
+                    p = p_values(texts, keys, embedder)
+                    results.add(**row, p=p, requests=requests, seconds=round(time.perf_counter() - started, 1))
+            print(results.line(starts, piece), flush=True)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ import pyarrow.parquet
 
 from alimark.audit.auditor import Auditor
 from alimark.calibration.human_text import read_texts
-from alimark.detection.pipeline import units_of
+from alimark.detection.preparing import units_of
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.loading import load_embedder
 from alimark.keys.key import Key
@@ -48,6 +48,8 @@ from alimark.text.splitting import splitter
 PASSAGE = 4
 EMBEDDER = "all-MiniLM-L6-v2"
 KEY = b"benchmarks/scale.py".ljust(32)
+IN_FULL = ("--first-pass", "1", "--precision", "float32")
+"""Every document gets the full test, as in earlier releases, so that figures can be compared; benchmarks/audits.py has more."""
 
 
 def passages_of(paths: Sequence[str], count: int, seed: int = 1) -> list[list[str]]:
@@ -133,7 +135,7 @@ class Memory(threading.Thread):
 def command(*words: object) -> dict[str, Any]:
     """An `alimark audit` in a process of its own; what it printed as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "alimark", "audit", *map(str, words), "--json"],
+        [sys.executable, "-m", "alimark", "audit", *map(str, words), *IN_FULL, "--json"],
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -152,7 +154,7 @@ def run(args: argparse.Namespace) -> None:
         "--engine",
         "ray",
     ]
-    words += ["--fdr", args.fdr, "--json", *args.more]
+    words += ["--fdr", args.fdr, "--json", *(args.more or IN_FULL)]
     memory = Memory()
     process = subprocess.Popen([sys.executable, "-m", "alimark", "audit", *map(str, words)], stdout=subprocess.PIPE)
     memory.pid = process.pid

@@ -38,6 +38,8 @@ from databases import postgres  # noqa: E402
 from services import free_port, set_up  # noqa: E402
 
 QUIET_SECONDS = 60.0
+TIMEOUT = 30.0
+"""Seconds that the service may take for a request; a well-behaved client waits for twice as long."""
 TEXT = "The axolotl watched the violet lighthouse. It hummed a madrigal until dawn. Nobody answered the axolotl. "
 
 
@@ -52,7 +54,7 @@ class Server:
         self.lives: list[list[tuple[int, int]]] = []
 
     def start(self) -> None:
-        words = {"candidates": 4, "rate": 0, "write_queue": 32, "database": self.database}
+        words = {"candidates": 4, "rate": 0, "write_queue": 32, "timeout": TIMEOUT, "database": self.database}
         given = [f"{name}={value if name == 'database' else json.dumps(value)}" for name, value in words.items()]
         with (self.data.parent / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -100,7 +102,7 @@ class WellBehaved:
     def run(self, over: threading.Event, seed: int) -> None:
         chance = random.Random(seed)
         work = [self._detect, self._write, self._stream, self._rewrite, self._extract]
-        with httpx.Client(base_url=self.server.url, timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=self.server.url, timeout=2 * TIMEOUT, trust_env=False) as client:
             while not over.is_set():
                 self.server.up.wait(1)
                 life, started = self.server.kills, time.monotonic()
@@ -214,7 +216,8 @@ class Hostile:
 
     def _long(self, chance: random.Random) -> None:
         text = chance.choice((TEXT * 200, "!?" * 20_000, "؟" * 20_000, " \t" * 20_000 + "a.", "a. " * 10_000))
-        body = json.dumps({"input": [text] * chance.choice((1, 4))}).encode()
+        search = chance.choice(("whole", "auto", "excerpt"))
+        body = json.dumps({"input": [text] * chance.choice((1, 4)), "search": search}).encode()
         self._post("/v1/detect", "detect", body)
         self._post("/v1/rewrite", "generate", json.dumps({"input": TEXT * 30, "candidates": 64}).encode())
 

@@ -148,15 +148,13 @@ def http(folder: Path) -> Iterator[Target]:
     from alimark.serve.settings import Settings
     from alimark.testing import StandInEmbedder, StandInLLM
 
-    settings = Settings(
-        data=folder, candidates=4, embedder="stand-in", llm="stand-in", rate=0, max_sentences=12, timeout=60
-    )
+    settings = Settings(data=folder, candidates=4, embedder="stand-in", llm="stand-in", rate=0, max_sentences=12)
     service = Service(settings, llm=lambda _: StandInLLM(), embedder=lambda _: StandInEmbedder())
     service.ring.create(StandInEmbedder())
     _, secret = service.tokens.create(["generate", "detect", "admin"], name="fuzzer")
     transport = httpx.ASGITransport(app=create_app(service), raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
-    client = httpx.AsyncClient(transport=transport, base_url="http://fuzz", headers=headers, timeout=120)
+    client = httpx.AsyncClient(transport=transport, base_url="http://fuzz", headers=headers, timeout=600)
     loop = asyncio.new_event_loop()
 
     def read(data: bytes) -> None:
@@ -307,6 +305,8 @@ def fuzz(target: str, *, seconds: float = 0.0, inputs: int = 0, seed: int = 0, s
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         read = stack.enter_context(TARGETS[target](folder))
+        for data in seeds if seconds else ():
+            attempt(read, data, Result())  # compiles and loads what the targets use, which is not the work of an input
         for data in seeds:
             attempt(read, data, result)
         until = time.monotonic() + seconds

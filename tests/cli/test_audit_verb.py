@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import alimark
-import alimark.detection.pipeline
+import alimark.detection.preparing
 import alimark.embedding.loading
 import alimark.llm
 from alimark import Key
@@ -96,14 +96,14 @@ def test_enough_draws_for_one_marked_document_among_many(
 def test_an_unexpected_fault_is_one_documents_fault(
     run: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = alimark.detection.pipeline.prepare
+    real = alimark.detection.preparing.prepare
 
     def brittle(text: str, *rest: Any) -> Any:
         if "poison" in text:
             raise ZeroDivisionError("never thought of")
         return real(text, *rest)
 
-    monkeypatch.setattr(alimark.detection.pipeline, "prepare", brittle)
+    monkeypatch.setattr(alimark.detection.preparing, "prepare", brittle)
     source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
     source.write_text('{"id": 1, "text": "Good."}\n{"id": 2, "text": "poison"}\n{"id": 3, "text": "Good too."}\n')
     assert run("audit", "-k", key_file, "--input", source, "--output", output).status == 0
@@ -187,7 +187,7 @@ def test_wrong_options(run: Run, key_file: Path, marked_file: Path, tmp_path: Pa
         (["-k", key_file, source], "-o found.jsonl"),
         (["-k", key_file, "-o", output], "-o found.jsonl"),
         (["-k", key_file, source, "-o", output, "--fdr", "1"], "false discovery rate"),
-        (["-k", key_file, source, "-o", output, "--engine", "ray"], "write a folder"),
+        (["-k", key_file, source, "-o", output, "--engine", "ray"], "ray writes a folder"),
         (["-k", key_file, source, "-o", output, "--engine", "none"], "plain or ray"),
         (["-k", key_file, tmp_path / "none.jsonl", "-o", output], "No such file"),
         (["-k", key_file, tmp_path, "-o", output], "among the documents"),

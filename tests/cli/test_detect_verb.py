@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import alimark
-import alimark.detection.pipeline
+import alimark.detection.preparing
 import alimark.embedding.loading
 import alimark.llm
 from alimark import AliMark, Key
@@ -216,7 +216,7 @@ def test_the_unexpected_is_an_error_and_not_a_verdict(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(alimark.detection.pipeline, "prepare", broken)
+    monkeypatch.setattr(alimark.detection.preparing, "prepare", broken)
     done = run("detect", "-k", key_file, marked_file)
     assert done.status == 2
     assert "unexpected ZeroDivisionError" in done.err

@@ -13,7 +13,7 @@ from commands import Run
 def test_a_payload_is_written_and_read(run: Run, tmp_path: Path) -> None:
     key = tmp_path / "key.json"
     Key.generate(embedder=StandInEmbedder(), payload_bits=8, secret=bytes(range(32))).save(key)
-    options = ["-k", key, "--sentences", 16, "--candidates", 32, "--seed", 4]
+    options = ["-k", key, "--sentences", 24, "--candidates", 32, "--seed", 4]
     record = json.loads(run("generate", *options, "-p", "A day.", "--payload", 77, "--json").out)
     assert record["payload"] == 77
     (tmp_path / "text.txt").write_text(record["text"])
@@ -31,6 +31,18 @@ def test_a_line_may_have_its_own_payload(run: Run, tmp_path: Path) -> None:
     options = ["--sentences", 1, "--candidates", 2, "--payload", 5]
     assert run("generate", "-k", key, "--input", source, "--output", output, *options).status == 0
     assert [json.loads(line)["payload"] for line in output.read_text().splitlines()] == [5, 9]
+
+
+def test_a_line_whose_payload_does_not_fit_is_passed_over(run: Run, tmp_path: Path) -> None:
+    key, source, output = (tmp_path / name for name in ("key.json", "prompts.jsonl", "texts.jsonl"))
+    Key.generate(embedder=StandInEmbedder(), payload_bits=8).save(key)
+    source.write_text('{"id": 1, "prompt": "One.", "payload": 256}\n{"id": 2, "prompt": "Two.", "payload": "x"}\n'
+                      '{"id": 3, "prompt": "Three.", "payload": 9}\n')  # fmt: skip
+    answer = run("generate", "-k", key, "--input", source, "--output", output, "--sentences", 1, "--candidates", 2)
+    assert answer.status == 0
+    assert "prompts.jsonl:1: a payload of 8 bits is a whole number from 0 to 255, not 256; passed over" in answer.err
+    assert "1 texts written, 0 were there already, 2 lines failed" in answer.err
+    assert [json.loads(line)["id"] for line in output.read_text().splitlines()] == ["3"]
 
 
 def test_keygen_makes_keys_with_payloads(run: Run, tmp_path: Path) -> None:

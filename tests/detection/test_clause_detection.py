@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Key, detect
-from alimark.detection.pipeline import prepare
+from alimark.detection.preparing import prepare
 from alimark.detection.settings import DetectionSettings
 from alimark.testing import StandInEmbedder, StandInLLM
 from alimark.text.splitting import splitter

@@ -15,6 +15,7 @@ from alimark.evidence.signing import SigningKey, check_signature
 from alimark.evidence.statement import Examined, make_evidence
 from alimark.evidence.verification import Check, check_documents, check_results, check_signer, read_evidence
 from fixed_texts import EMBEDDER, fixed_key, unmarked, written
+from rough_embedder import RoughEmbedder
 
 MARK = AliMark(fixed_key(0), embedder=EMBEDDER)
 MARKED = " ".join(written(MARK.key))
@@ -120,3 +121,16 @@ def test_a_calibration_of_another_key_is_refused() -> None:
     assert "100 human texts" in render_page(content | {"signer": {"fingerprint": "x"}})
     with pytest.raises(AlimarkError, match="not in this evidence"):
         make_evidence(examined, [MARK.key], calibration=measured | {"key_id": "ak0"})
+
+
+def test_verification_uses_the_recorded_precision(signer: SigningKey) -> None:
+    """Without it, the scores differ so much that the result is another."""
+    forged = dict(zip(unmarked(12, 3), written(MARK.key), strict=True))
+    mark = AliMark(MARK.key, embedder=RoughEmbedder(forged))
+    detection = mark.detect(OTHER, precision="int8", restructure="none")
+    signed = signer.sign(make_evidence([Examined("other.txt", OTHER.encode(), detection)], [MARK.key]))
+    evidence: JsonObject = json.loads(json.dumps(signed))
+    documents = {"other.txt": (OTHER.encode(), OTHER)}
+    assert passed(check_results(evidence, documents, [MARK.key], lambda _: mark)) == [True]
+    evidence["texts"][0]["result"]["precision"] = "float32"
+    assert passed(check_results(evidence, documents, [MARK.key], lambda _: mark)) == [False]

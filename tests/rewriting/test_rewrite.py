@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alimark import AliMark, Rewriting, Sampling
+from alimark import AliMark, Key, Rewriting, Sampling
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from alimark.keys.projection import project, to_bits
 from alimark.llm.base import Draw, Request, StopCondition
@@ -427,3 +427,13 @@ def test_few_words_and_list_signs_get_no_line_break() -> None:
         ("a b c d", "a\n  b\nc e", "A\n  b\nc d"),
     ):
         assert judge(Draw(answer, 1, "model"), original.capitalize(), splitter(), None)[0].lower() == body.lower()
+
+
+def test_a_rewritten_text_carries_a_payload() -> None:
+    mark = AliMark(Key.generate(embedder=EMBEDDER, payload_bits=4, secret=bytes(range(32))), embedder=EMBEDDER)
+    rewriting = mark.rewrite(STORY, Rewriter(), seed=1, candidates=64, closeness=0.1, mean_closeness=0.1, payload=11)
+    detection = mark.detect(rewriting.text)
+    assert detection.p_value <= 0.01
+    assert detection.payload is not None
+    assert detection.payload.value == 11
+    assert rewriting.record("x")["payload"] == rewriting.payload == 11

@@ -149,6 +149,15 @@ def test_a_ring_of_keys(tmp_path: Path, texts: list[str]) -> None:
     assert best[0]["p_value"] == pytest.approx(4 / (best[0]["draws"] + 1))
 
 
+def test_payloads_are_reported(tmp_path: Path, texts: list[str]) -> None:
+    carrying = key(5, decision="soft", payload_bits=8)
+    source = write(tmp_path / "docs.jsonl", [marked(carrying.carrying(77), sentences=16), texts[1]])
+    corpus.run([str(source)], task(source, tmp_path / "out", carrying))
+    first, second = rows(tmp_path / "out")
+    assert (first["payload"]["value"], second["payload"]) == (77, None)
+    assert first["payload"]["confidence"] > 0.9
+
+
 def test_finer_p_values_where_they_decide(tmp_path: Path, texts: list[str]) -> None:
     """One marked among 31: 20 random keys cannot tell at a rate of 5%, and only the documents at the floor are asked again."""
     coarse = type(SETTINGS)(draws=20, stop_after=10)

@@ -178,6 +178,22 @@ class TestInsertion:
 
         with pytest.raises(LLMError, match="no connection"):
             mark_of().generate("A day.", Down(), sentences=6, seed=1)
+        prompts = [Prompt(f"Day {i} began.", i) for i in range(2)]
+        answers = list(mark_of().generate_many(prompts, Down(), GenerationSettings(2, 16)))
+        assert [(number, str(error)) for number, error in answers] == [(0, "no connection"), (1, "no connection")]
+
+    def test_one_error_that_ends_a_whole_batch_does_not_end_the_run(self) -> None:
+        class DownOnce(Inserter):
+            failed = False
+
+            def draw(self, requests: Any, sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+                if requests[0].messages and not self.failed:
+                    self.failed = True
+                    raise LLMError("no connection")
+                return super().draw(requests, sampling, stop)
+
+        generations = mark_of().generate([f"Day {i} began." for i in range(4)], DownOnce(), sentences=4, seed=1)
+        assert [generation.matches[0] for generation in generations] == [g.block_size for g in generations]
 
     def test_an_answer_that_was_cut_off_is_refused(self) -> None:
         class Cut(Inserter):
@@ -252,7 +268,7 @@ class TestDetection:
 
 
 def _units(mark: PostMark, text: str) -> Any:
-    from alimark.detection.pipeline import deduplicate
+    from alimark.detection.batching import deduplicate
     from alimark.schemes.postmark import _units_of_text
 
     return deduplicate([_units_of_text(mark._split(text))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from services import Running, serving
@@ -62,3 +63,25 @@ def test_completions_may_end_unless_a_number_of_sentences_is_asked_for(running: 
     assert ended["choices"][0]["finish_reason"] == "stop"
     assert len(whole["alimark"]["matches"][0]) == 9
     assert whole["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+def test_a_stream_without_a_text_ends_with_the_error_of_a_plain_answer(tmp_path: Path, path: str) -> None:
+    asked = {"completions": {"prompt": "It was late, and nobody came."}, "responses": {"input": "Who?"}}
+    body = asked.get(path, {"messages": [{"role": "user", "content": "Who?"}]})
+    with serving(tmp_path, writer=StandInLLM(context_characters=-1)) as service, service.client("generate") as client:
+        plain = client.post(f"/v1/{path}", json=body)
+        streamed = client.post(f"/v1/{path}", json=body | {"stream": True})
+    assert (plain.status_code, plain.json()["error"]["code"]) == (422, "nothing_written")
+    assert '"nothing_written"' in streamed.text
+    assert "[DONE]" not in streamed.text
+
+
+def test_a_stream_begins_with_the_fields_that_all_its_chunks_have(running: Running) -> None:
+    with running.client("generate") as client:
+        body = {"messages": [{"role": "user", "content": "Who?"}], "seed": 3, "stream": True, "sentences": 1}
+        first = client.post("/v1/chat/completions", json=body).text.partition("\n\n")[0]
+    [choice] = json.loads(first.removeprefix("data: "))["choices"]
+    assert choice == {
+        "index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None
+    }  # fmt: skip

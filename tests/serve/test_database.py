@@ -144,7 +144,8 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (read.port, read.rate, read.cors_origins, read.host) == (10, 3.0, ("https://a.example",), "127.0.0.1")
     monkeypatch.setenv("ALIMARK_DATABASE_URL", "postgresql://somewhere")
     assert read.database_url == "postgresql://somewhere"
-    for wrong in ("prt = 9", 'port = "9"', "port = true", "port = -1", "write_queue = 0", "rate = inf", "port = ["):
+    for wrong in ("prt = 9", 'port = "9"', "port = true", "port = -1", "write_queue = 0", "rate = inf", "port = [",
+                  "least_temperature = 0", "least_top_p = 0.0"):  # fmt: skip
         file.write_text(wrong)
         with pytest.raises(AlimarkError):
             read_settings(file, {}, default_data=tmp_path)

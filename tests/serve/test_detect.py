@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import pytest
 from services import Running
 
 import alimark
+from alimark.detection.results import LIKELY, PERHAPS
 from alimark.detection.settings import DetectionSettings
 from alimark.errors import TextError
 from alimark.keys.key import Key
@@ -33,7 +35,9 @@ def test_same_answers_as_the_library(running: Running, texts: list[str]) -> None
     with running.client("detect") as client:
         answer = client.post("/v1/detect", json={"input": texts, "keys": [key.id], "evidence": True}).json()
     for got, text in zip(answer["results"], texts, strict=True):
-        assert got["evidence"] == json.loads(json.dumps(mark.detect(text).report(0.01)))
+        detection = mark.detect(text, search="auto")
+        assert got["evidence"] == json.loads(json.dumps(detection.report(0.01)))
+        assert got["sentence_chances"] == pytest.approx(detection.sentence_chances, abs=1e-3)
         assert (got["verdict"], got["keys_tried"]) == ("found", 1)
 
 
@@ -74,10 +78,11 @@ def test_a_tenant_uses_only_its_own_keys(running: Running, texts: list[str]) -> 
 def test_a_bad_text_among_good_ones(running: Running, texts: list[str]) -> None:
     with running.client("detect") as client:
         endless = "Nobody came here. " * 2001
-        answer = client.post("/v1/detect", json={"input": [texts[0], endless, texts[1]]}).json()["results"]
+        body = {"input": [texts[0], endless, texts[1]], "search": "whole"}
+        answer = client.post("/v1/detect", json=body).json()["results"]
         assert answer[1]["error"]["code"] == "too_much"
         assert [answer[0]["verdict"], answer[2]["verdict"]] == ["found", "found"]
-        assert client.post("/v1/detect", json={"input": endless}).status_code == 413
+        assert client.post("/v1/detect", json={"input": endless, "search": "whole"}).status_code == 413
         assert client.post("/v1/detect", json={"input": " \n"}).status_code == 422
 
 
@@ -91,7 +96,45 @@ def test_passages_of_a_longer_text(running: Running, texts: list[str]) -> None:
     assert any(passage["first"] <= 32 and passage["last"] >= 21 for passage in got["passages"])
 
 
-@pytest.mark.parametrize("search", ["whole", "excerpt"])
+def test_a_long_text_is_searched_for_passages_by_itself(running: Running, texts: list[str]) -> None:
+    plain = " ".join(f"Nobody spoke of item {i} on the long list of things." for i in range(160))
+    with running.client("detect") as client:
+        body = {"input": [f"{plain} {texts[0]} {plain}", texts[0]], "evidence": True}
+        long, short = client.post("/v1/detect", json=body).json()["results"]
+        whole = client.post("/v1/detect", json=body | {"search": "whole"}).json()["results"][0]
+    assert (long["verdict"], long["searched"]) == ("found", ["excerpt"])
+    assert any(passage["first"] <= 172 and passage["last"] >= 161 for passage in long["passages"])
+    assert (short["verdict"], short["searched"], short["passages"]) == ("found", ["whole"], [])
+    assert (whole["passages"], whole["searched"]) == ([], ["whole"])
+    assert whole["p_value"] > long["p_value"]
+
+
+def test_sentences_are_compared_with_random_keys(running: Running, texts: list[str]) -> None:
+    plain = " ".join(f"Nobody spoke of item {i} on the long list of things." for i in range(12))
+    with running.client("detect") as client:
+        marked, unmarked = client.post("/v1/detect", json={"input": [texts[0], plain], "evidence": True}).json()[
+            "results"
+        ]
+        bare = client.post("/v1/detect", json={"input": texts[0]}).json()["results"][0]
+    chances = [result["sentence_chances"] for result in (marked, unmarked)]
+    assert [len(numbers) for numbers in chances] == [marked["sentences"], 12]
+    assert sum(chance >= PERHAPS for chance in chances[0]) >= 5
+    assert not any(chance >= LIKELY for chance in chances[1]), "agreement by chance is not shown as a mark"
+    assert not {"evidence", "sentence_chances"} & bare.keys(), "they take time"
+    assert marked["p_text"].startswith("<= "), "no random key scored as high, so the p-value is an upper bound"
+    assert unmarked["p_text"] == f"{unmarked['p_value']:.3g}"
+
+
+def test_a_short_text_is_found_with_a_caveat(running: Running, texts: list[str]) -> None:
+    with running.client("detect") as client:
+        short = " ".join(re.split(r"(?<=[.!?]) ", texts[0])[:3])
+        results = client.post("/v1/detect", json={"input": [short, texts[0]], "fpr": 0.05}).json()["results"]
+    assert results[0]["verdict"] == "found"
+    assert results[0]["caveat"].startswith("The text is short")
+    assert "caveat" not in results[1]
+
+
+@pytest.mark.parametrize("search", ["auto", "whole", "excerpt"])
 def test_odd_texts_have_answers(running: Running, search: str) -> None:
     odd = ["x", "...", "a" * 5000, "\u200f\u05d0.", "```\ncode\n```", "😀 😀!", "\0", "1. 2. 3.", "One.\r\nTwo."]
     with running.client("detect") as client:

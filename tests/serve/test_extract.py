@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from services import Running
 
+from alimark.serve.gate import ApiError
 from small_documents import docx
 
 
@@ -35,3 +37,15 @@ def test_rewrite_and_attacks(running: Running, tmp_path: Path) -> None:
             attacked = client.post("/v1/attack", json={"name": name, "input": text, "rate": 0.7, "seed": 1})
             assert attacked.status_code == 200, attacked.text
             assert attacked.json()["text"] != text
+
+
+def test_a_rewriting_is_sent_also_where_its_detection_takes_too_long(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def too_slow(*_: object) -> None:
+        raise ApiError(504, "timeout", "The request took too long.")
+
+    monkeypatch.setattr("alimark.serve.api._detect_all", too_slow)
+    with running.client("generate") as client:
+        answer = client.post("/v1/rewrite", json={"input": "The mayor opened the old bridge near the hill."})
+    assert (answer.status_code, answer.json()["verdict"]) == (200, None)

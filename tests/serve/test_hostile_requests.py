@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,31 @@ def test_half_sent_headers_end_and_do_not_flood_the_log(tmp_path: Path) -> None:
             connection.sendall(b"GET /healthz HTTP/1.1\r\n")
             assert connection.recv(100) == b"", "also on a connection that was used before"
         assert len(process.log.read_text().splitlines()) < 60
+    finally:
+        process.running.terminate()
+        process.running.wait(30)
+
+
+def test_bodies_of_single_bytes_are_not_parsed(tmp_path: Path) -> None:
+    """The parser takes some microseconds for each chunk, in which no other request is answered."""
+    tokens = set_up(tmp_path / "data")
+    process = start_process(tmp_path / "data", tmp_path / "log")
+    try:
+        host, port = process.url.removeprefix("http://").split(":")
+        lines = ("POST /v1/detect HTTP/1.1", "Host: x", f"Authorization: Bearer {tokens['detect']}",
+                 "Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close", "", "")  # fmt: skip
+        content = json.dumps({"input": "One came. " * 2000}).encode()
+        answers = []
+        for size in (1, 500):
+            parts = [content[start : start + size] for start in range(0, len(content), size)]
+            body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+            with socket.create_connection((host, int(port)), timeout=30) as connection:
+                with suppress(OSError):  # the server does not read all of it
+                    connection.sendall("\r\n".join(lines).encode() + body)
+                with suppress(ConnectionResetError):
+                    answers.append(connection.recv(4000).partition(b"\r\n")[0])
+        assert answers[-1] == b"HTTP/1.1 200 OK"
+        assert answers[:-1] in ([], [b"HTTP/1.1 400 Bad Request"])
     finally:
         process.running.terminate()
         process.running.wait(30)

@@ -184,10 +184,15 @@ def test_responses(client: Any) -> None:
     assert events[-1].response.output_text == answer.output_text
     turns = [*ASK, *(item.model_dump() for item in answer.output), {"role": "user", "content": "Go on."}]
     assert client.responses.create(model="stand-in", input=turns, max_output_tokens=9).usage.output_tokens == 9
+    include = {"model": "stand-in", "input": "So?", "max_output_tokens": 9}
+    assert client.responses.create(**include, include=["reasoning.encrypted_content"]).usage.output_tokens == 9
+    with pytest.raises(openai.UnprocessableEntityError, match="probabilities of its tokens"):
+        client.responses.create(**include, include=["message.output_text.logprobs"])
     with pytest.raises(openai.UnprocessableEntityError, match="stores no conversations"):
         client.responses.create(model="stand-in", input="So?", previous_response_id="resp_1")
 
 
+USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
@@ -196,7 +201,7 @@ def passing(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
     message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     choices = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
     fake.answer = lambda seen: Reply(
-        {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": choices}
+        {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": USAGE}
     )
     upstream = OpenAI(fake.url, "m", dialect="openai", backoff=0.0, retries=0)
     with serving(tmp_path_factory.mktemp("serve"), writer=upstream, unmarkable="pass-on") as running:
@@ -214,9 +219,23 @@ def test_what_marked_text_cannot_have_is_passed_on_if_the_operator_wants_it(fake
     assert answer.alimark["marked"] is False
     assert answer.alimark["reason"].startswith("tools: ")
     assert fake.seen[-1].body["tools"] == tools
-    chunks = list(passing.chat.completions.create(model="m", messages=ASK, tools=tools, stream=True))
+    own = {"sentences": 3, "payload": 5}  # fields that the engine's server does not know
+    usage = {"include_usage": True}
+    chunks = list(
+        passing.chat.completions.create(
+            model="m", messages=ASK, tools=tools, stream=True, stream_options=usage, extra_body=own
+        )
+    )
     assert chunks[0].choices[0].delta.tool_calls[0].function.name == "f"
     assert chunks[0].alimark["marked"] is False
+    assert (chunks[-1].choices, chunks[-1].usage.total_tokens) == ([], 7)
+    assert not fake.seen[-1].body.keys() & own
+    asked = len(fake.seen)
+    with pytest.raises(openai.UnprocessableEntityError, match="cannot be streamed"):
+        passing.responses.create(model="m", input="So?", tools=tools, stream=True)
+    with pytest.raises(openai.NotFoundError):
+        passing.chat.completions.create(model="another", messages=ASK, tools=tools)
+    assert len(fake.seen) == asked
 
 
 def test_an_engine_that_cannot_answer_by_itself_is_named(tmp_path: Any) -> None:

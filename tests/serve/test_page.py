@@ -65,7 +65,8 @@ def test_paste_and_verdict(page: Any, marked: str, running: Running) -> None:
     page.click("#check-form button.main")
     page.wait_for_selector("#result .panel")
     assert "was found" in page.inner_text("#result .verdict")
-    assert "p-value is 0.001" in page.inner_text("#result .why")
+    assert "p-value is at most 0.001" in page.inner_text("#result .why")
+    assert page.locator("#result .text span.likely").count() >= 5
     assert page.locator("#result .text span").count() == 12
     assert page.locator("#result svg g.step path").count() >= 10
     title = page.locator("#result svg g.step.match title").first.text_content()
@@ -88,6 +89,8 @@ def test_a_cut_text_and_an_unmarked_text(page: Any, marked: str) -> None:
     page.click("#check-form button.main")
     page.wait_for_selector("#result .panel:not([data-verdict=found])")
     assert page.locator("#result img").count() == 0
+    assert page.locator("#result .text span.likely").count() == 0, "agreement by chance is not shown as a mark"
+    assert page.locator("#result details.drawing[open]").count() == 0
     assert "person wrote it" in page.inner_text("body")
 
 
@@ -143,7 +146,8 @@ def test_files(page: Any, marked: str) -> None:
     assert names.all_inner_texts() == ["a.txt", "b.docx", "c.pdf", "d.html", "e.pdf"]
     assert "cannot be read as pdf" in page.inner_text("#table tbody tr:nth-child(5)")
     page.click("#table th:nth-child(3) button")
-    numbers = [float(cell) for cell in page.locator("#table tbody tr td:nth-child(3)").all_inner_texts() if cell]
+    cells = page.locator("#table tbody tr td:nth-child(3)").all_inner_texts()
+    numbers = [float(cell.removeprefix("<= ")) for cell in cells if cell]
     assert numbers == sorted(numbers)
     page.click("#table th:nth-child(3) button")
     assert page.get_attribute("#table th:nth-child(3)", "aria-sort") == "descending"

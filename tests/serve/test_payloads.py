@@ -23,6 +23,8 @@ def test_payloads_are_set_recorded_and_read(tmp_path: Path) -> None:
             running.service.settings.payloads[token.id] = 5
             other = writer.post("/v1/completions", json={"prompt": "So.", "payload": 6})
             fixed = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1})
+            running.service.settings.payloads[token.id] = 256
+            mistake = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1})
         with running.client("detect") as reader:
             text = answer.json()["choices"][0]["text"]
             [result] = reader.post("/v1/detect", json={"input": text, "keys": [key.id]}).json()["results"]
@@ -31,6 +33,7 @@ def test_payloads_are_set_recorded_and_read(tmp_path: Path) -> None:
     assert (refused.status_code, "has no payloads" in refused.text) == (422, True)
     assert (too_large.status_code, "from 0 to 255" in too_large.text) == (422, True)
     assert (other.status_code, other.json()["error"]["code"]) == (403, "payload_is_set")
+    assert (mistake.status_code, "Ask the operator" in mistake.text) == (409, True)
     assert (answer.json()["alimark"]["payload"], fixed.json()["alimark"]["payload"]) == (77, 5)
     assert (result["payload"]["value"], result["payload"]["confidence"] > 0.5) == (77, True)
     assert [record["details"].get("payload") for record in records] == [77, 5, 77]

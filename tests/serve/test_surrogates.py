@@ -13,7 +13,7 @@ BODIES = [
     ("generate", "/v1/attack", {"name": "delete", "input": "One \ud800 came. Two went."}),
     ("generate", "/v1/completions", {"prompt": "One \ud800 came.", "sentences": 2}),
     ("generate", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Why \udfff?"}], "sentences": 2}),
-    ("generate", "/v1/responses", {"input": "Why \udfff?"}),
+    ("generate", "/v1/responses", {"input": "Why \udfff?", "instructions": "Be \ud800 kind."}),
     ("generate", "/v1/rewrite", {"input": "One \ud800 came. Two went."}),
 ]
 

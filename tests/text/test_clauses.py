@@ -23,7 +23,7 @@ def stripped(joint: str) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        stripped(", "), stripped("; "), stripped(" "), stripped("\n"), stripped(" - "), stripped(" 🙂 "),
+        stripped(", "), stripped("; "), stripped(" "), stripped("\n"), stripped(" - "), stripped(" 🙂 "), stripped(" and "),
         stripped(" ").lower(), stripped(" ").replace(",", "").lower(),
     ],
 )  # fmt: skip
@@ -52,7 +52,12 @@ def test_fillers_are_left_out() -> None:
 def test_scattered_stops_are_irregular() -> None:
     words = " ".join(SENTENCES).replace(".", "").split()
     parts = [" ".join(words[i : i + 3]) + "." for i in range(0, len(words), 3)]
-    assert clauses_of(parts) is not None
+    pieces = clauses_of(parts)
+    assert pieces is not None
+    units = {pieces.unit(first, last) for first, last, _ in pieces.runs()}
+    assert set(SENTENCES) <= units  # without the stops inside
+    in_lower_case = clauses(" ".join(SENTENCES).lower())  # these stops are where they belong
+    assert in_lower_case.text.count(".") == len(SENTENCES)
 
 
 def test_pieces_cover_the_text_and_runs_keep_their_limits() -> None:

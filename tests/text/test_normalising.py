@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from textwrap import wrap
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,18 @@ from hypothesis import strategies as st
 from alimark.text.normalising import KINDS, normalise, statements
 
 PLAIN = "The lamp went out at nine. Nobody saw the keeper, and the boats stayed in the harbour."
+
+
+def wrapped_on_pages() -> str:
+    """The text in short lines, with a page number and a running head after each."""
+    pages = (f"{line}\n\n- {number} -\nOF SUNDRY MATTERS\n" for number, line in enumerate(wrap(PLAIN, 25), 41))
+    return "\n".join(pages)
+
+
+def chat() -> str:
+    """The text as messages of one person, with answers of another."""
+    return "\n".join(f"[19:0{n}] <ann> {line}\n[19:0{n}] <bob> ok" for n, line in enumerate(wrap(PLAIN, 25)))
+
 
 HUMAN = (
     PLAIN,
@@ -23,6 +37,10 @@ HUMAN = (
     "今日は天気がいいです。明日は雨が降るでしょう。それでも出かけますか？",
     "First paragraph here.\n\nSecond one, with two blanks.  Like that.\n\n- A first item that is long enough to be prose.\n"
     "- A second item that is long enough, too.\n\n1. Then a numbered one.\n2. And the last one.",
+    '{"name": "lamp", "text": "Nobody saw it."}',
+    "Item      Price of one\nlamp      3\nkettle    12\nrope      7\nboat      1,200\ncups      4",
+    "Say it again\nand again,\nSay it again\nuntil they come.\n\nThe R2D2 droid and 3 B52 bombers, um, flew at 0400 over.",
+    "He said (like, really) that the lamp - Old Betty - was out… He was wrong about it.",
     "Great job! 🎉 We all love it 😂. The family 👨‍👩‍👧 went to 🇬🇧 and came home ❤️.",
 )
 
@@ -72,6 +90,17 @@ def test_ordinary_prose_is_left_alone(text: str) -> None:
         (PLAIN.replace("boats", "~~carts~~ boats"), "markdown"),
         (PLAIN.replace("a", "=61").replace(" the", "=\n the"), "entity"),
         (PLAIN.replace("a", "\\u0061"), "entity"),
+        (json.dumps([{"t": 0.5, "w": word} for word in PLAIN.split()]), "string"),
+        ("int main() {\n" + "".join(f'  printf("{part} ");\n' for part in wrap(PLAIN, 12)) + "}", "string"),
+        (wrapped_on_pages(), "furniture"),
+        (
+            "The lamp went …[^1] Nobody saw …[^2]\n\n[^1]: … out at nine.\n[^2]: … the keeper, and " + PLAIN[54:],
+            "footnote",
+        ),
+        (chat(), "speaker"),
+        (" ".join(f"{'um, ' * (n % 3 == 0)}{word}" for n, word in enumerate(PLAIN.split())), "filler"),
+        (" ".join(f"{word[0]}-{word}" if n % 2 else word for n, word in enumerate(PLAIN.split())), "filler"),
+        (PLAIN.replace("o", "0").replace("e", "3"), "digit"),
     ],
 )
 def test_each_disguise_is_taken_off_and_counted(text: str, kind: str) -> None:
@@ -100,6 +129,29 @@ def test_line_starts_are_read(text: str, expected: list[str]) -> None:
     assert "\n\n" not in normalised
 
 
+def test_columns_are_read_one_after_the_other() -> None:
+    lines = wrap(" ".join([PLAIN, "The wind had risen over the bay before the morning.", PLAIN]), 24)
+    half = len(lines) // 2
+    columns = "\n".join(f"{left:<30}{right}" for left, right in zip(lines[:half], lines[half:], strict=False))
+    normalised = normalise(columns)
+    assert normalised.text.split("\n") == lines[: 2 * half]
+    assert normalised.changes == {"column": 1}
+
+
+def test_an_upside_down_text_is_turned_round() -> None:
+    turned = str.maketrans("abcdefghijklmnopqrstuvwxyz.,", "ɐqɔpǝɟƃɥᴉɾʞꞁɯuodbɹsʇnʌʍxʎz˙'")
+    lines = [line.lower().translate(turned)[::-1] for line in wrap(PLAIN, 30)]
+    normalised = normalise("\n".join(reversed(lines)))
+    assert " ".join(normalised.text.split()) == PLAIN.lower()
+    assert normalised.changes == {"reversed": 1}
+
+
+def test_line_breaks_after_stops_do_not_hide_that_blanks_are_missing() -> None:
+    text = "the lamp went out.nobody saw it.\nthe wind rose.it was late.\nthe keeper slept.two boats came."
+    assert normalise(text).changes == {}  # few enough to be names of files
+    assert normalise(f"{text}\n{text}").text.count(". ") == 6
+
+
 def test_code_stays_inside_its_fence() -> None:
     text = "Here it is.\n\n```python\nfor x in range(3):\n    print(__init__, x)  # <b>\n```\n\nThat was it."
     assert normalise(text).changes == {}
@@ -114,7 +166,8 @@ def test_statements_name_what_was_done() -> None:
 _PIECES = st.sampled_from(
     [*"<>[]()*_`#&;|>-=~$\\.!?,:/'\" \n\tab1AZé", "<b>", "</p>", "```", "\n\n", "&amp;", "&#65;", "&lt;", "**", "$$",
      "> ", "| ", "- ", "1. ", "[1]", "Bob: ", "12:00 ", "-->", "а", "ο", "Ａ", "𝐚", "\u200b", "\u0301", "\u202e", "\u202c",
-     "😀", "The lamp went out. ", "word", "w o r d", "\u3164", "。", "\\u0041", "%20", "def f(x):", "\r\n"]
+     "😀", "The lamp went out. ", "word", "w o r d", "\u3164", "。", "\\u0041", "%20", "def f(x):", "\r\n",
+     "um, ", "w-w", "h0use ", "[^1]: … ", "…[^1]", "<ann> ", "\n- 41 -\n", "ǝʇɐ", '{"a": "', 'f("a b");\n']
 )  # fmt: skip
 
 
@@ -136,7 +189,8 @@ def test_any_text_is_accepted(text: str) -> None:
     "part",
     ["<", "<b", "[", "](", "*", "_", "`", "```\n", "````\n```\n", "&", "&amp;", " ", "\n", " \n", "> ", "| a | b |\n",
      "$$\n", "\\[\n", "a.A", "a,b", "ab.cd.", "12:00", "Bob: ", "a-\nb", "a\u0301", "\u200b", "аa", "\u202e", "<!--",
-     "<script>", "T h e  ", "..."],
+     "<script>", "T h e  ", "...", '["a",',
+     'f("a b', "a  b\n", "12\n", "…[^a]", "[^a]: … b\n", "<a> b\n", "um, ", "a-a", "h0u"],
 )  # fmt: skip
 def test_time_is_linear(part: str) -> None:
     def seconds(size: int) -> float:

@@ -1,10 +1,10 @@
-"""Stops work that waits for something outside the process, such as a server, when its result is no longer needed."""
+"""Stops work whose result is no longer needed: waiting for something outside the process, and long computations."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -70,3 +70,20 @@ def when_cancelled(callback: Callable[[], object]) -> None:
     cancellation = _current.get()
     if cancellation is not None:
         cancellation.add(callback)
+
+
+def stop_if_cancelled() -> None:
+    """Raises `concurrent.futures.CancelledError` if the work that this thread does was cancelled.
+
+    Example:
+        >>> with Cancellation().block() as cancellation:
+        ...     stop_if_cancelled()
+        ...     cancellation.cancel()
+        ...     stop_if_cancelled()
+        Traceback (most recent call last):
+        ...
+        concurrent.futures._base.CancelledError: nobody waits for the result any more
+    """
+    cancellation = _current.get()
+    if cancellation is not None and cancellation.cancelled:
+        raise CancelledError("nobody waits for the result any more")

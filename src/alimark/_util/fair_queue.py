@@ -1,10 +1,10 @@
-"""A queue that serves its owners in turn, and a rule for who may still enter a full one."""
+"""A queue that serves its owners in turn, a limit on the work of each, and a rule for who may still enter a full queue."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
@@ -78,6 +78,41 @@ class FairQueue(Generic[Item]):
         """Lets threads that wait in `get` ask again which items are accepted."""
         with self._changed:
             self._changed.notify_all()
+
+
+class AtMost:
+    """Counts the pieces of work of each owner that are under way, and lets an owner begin no more than a number of them.
+
+    Args:
+        each: The number.
+
+    Example:
+        >>> under_way = AtMost(1)
+        >>> under_way.enter("a"), under_way.enter("a"), under_way.enter("b")
+        (True, False, True)
+        >>> under_way.leave("a")
+        >>> under_way.enter("a")
+        True
+    """
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def enter(self, owner: str) -> bool:
+        """Counts a piece of work of an owner; False, and nothing is counted, where the owner has enough."""
+        with self._lock:
+            if self._counts[owner] >= self._each:
+                return False
+            self._counts[owner] += 1
+            return True
+
+    def leave(self, owner: str) -> None:
+        """Ends a piece of work of an owner."""
+        with self._lock:
+            self._counts[owner] -= 1
+            self._counts = +self._counts  # owners without work are forgotten
 
 
 def may_enter(taken: Mapping[str, int], owner: str, count: int, most: int) -> bool:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 FIELDS = (
     "id", "verdict", "found", "p_value", "q_value", "key_id", "scheme", "score", "z", "draws", "keys_tried", "near_flips",
-    "sentence_count", "passages", "payload", "restructured", "searched", "normalised", "group", "warnings", "failed", "error",
-    "input",
+    "precision", "sentence_count", "passages", "payload", "restructured", "searched", "normalised", "group", "warnings",
+    "failed", "error", "input",
 )  # fmt: skip
 """The fields of a record, in order; absent where empty. `verdict`, `found` and `q_value` are written when the run ends."""
 _NOT_KEPT = ("text", "prompt", "sentences")
@@ -52,7 +52,8 @@ def answer_record(
         content = {"verdict": "failed", "found": False, **key, "failed": True, "error": str(answer)}
     else:
         tried = {} if answer.keys_tried == 1 else {"keys_tried": answer.keys_tried}
-        content = {"verdict": verdict_of(answer, fpr), **answer.record(), **tried}
+        precision = {"precision": answer.precision} if answer.precision else {}
+        content = {"verdict": verdict_of(answer, fpr), **answer.record(), **tried, **precision}
     kept = {} if isinstance(record, RecordError) else _kept(record, document_id, field)
     return in_order(content | {"id": document_id, **kept})
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import numpy as np
 
 from alimark.audit.answers import tests_made
 from alimark.audit.templates import RANDOM_KEYS, Group, find_groups
 from alimark.detection.many_keys import detect_keys_batch
-from alimark.detection.pipeline import Beat, detect_batch, random_key_scores
+from alimark.detection.pipeline import detect_batch, random_key_scores
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
+from alimark.detection.timing import Beat
+from alimark.embedding.precision import Precision, precision_of, precisions_of
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.keys.key import Key
 from alimark.schemes.api import load
@@ -39,12 +41,20 @@ Load = Callable[[str], "Embedder"]
 class FirstPass:
     """A cheap test of every document; only those with a p-value of at most `level` are tested in full.
 
-    It leaves out merged and split sentences, which are most of what is embedded, and draws few random keys. A document whose
-    p-value is above `level` keeps that p-value.
+    A document whose p-value is above `level` keeps that p-value. The p-value of a document stays valid: below `level` it is
+    that of the full test, and above it is at least that of the cheap one.
+
+    Args:
+        level: The p-value up to which a document goes on to the full test.
+        draws: The number of random keys, at most.
+        sentences_alone: Leave out merged and split sentences, which are most of what is embedded.
+        precision: The precision of the embedder; "auto" is that of the full test.
     """
 
     level: float = 0.1
     draws: int = 199
+    sentences_alone: bool = True
+    precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
@@ -54,7 +64,10 @@ class FirstPass:
 
     def settings(self, full: DetectionSettings) -> DetectionSettings:
         """The settings of the first pass, made from those of the full test."""
-        return replace(full, restructure="none", draws=min(full.draws, self.draws), tail=False)
+        cheap = replace(full, draws=min(full.draws, self.draws), tail=False)
+        if self.sentences_alone:
+            cheap = replace(cheap, restructure="none")
+        return cheap if self.precision == "auto" else replace(cheap, precision=self.precision)
 
 
 class Auditor:
@@ -62,6 +75,11 @@ class Auditor:
 
     `load_embedder` returns the embedder that a key names. `beat` is called before each step that may take long, so that a
     watchdog can tell a slow document from a hanging one.
+
+    Where the settings leave the precision to the audit ("auto") and the embedder has a faster one than float32, every
+    document is first tested in the fast one, with all its units or as `first_pass` says. Documents with p-values of at most
+    `check_level`, or the level of the first pass, are then tested in full and in float32, so that no document is found by
+    fast numbers alone.
     """
 
     def __init__(
@@ -72,6 +90,7 @@ class Auditor:
         *,
         llm: LLM | None = None,
         first_pass: FirstPass | None = None,
+        check_level: float = 0.05,
         beat: Beat = lambda: None,
     ) -> None:
         if not keys:
@@ -79,7 +98,6 @@ class Auditor:
         self.keys = list(keys)
         self.settings = settings
         self.llm = llm
-        self.first_pass = first_pass
         self.times: Counter[str] = Counter()
         self.tested: Counter[str] = Counter()
         """Documents that the first pass saw ("first"), and those tested in full ("full")."""
@@ -90,8 +108,33 @@ class Auditor:
             if key.embedder and key.embedder not in self._embedders:
                 self._embedders[key.embedder] = load_embedder(key.embedder)
         self._groups = _groups(self.keys)
-        if first_pass and (len(self._groups) > 1 or not aligns(self.keys[0].scheme)):
+        if first_pass and not can_look_first(self.keys):
             raise AlimarkError("a first pass needs AliMark keys that share one embedder and one decision; leave it out")
+        self.first_pass = self._first_pass(first_pass, check_level)
+
+    def _first_pass(self, wanted: FirstPass | None, check_level: float) -> FirstPass | None:
+        """The first pass in the embedder's fastest precision, where the settings leave the precision to the audit."""
+        settings = self.settings
+        if wanted is not None:
+            wanted = replace(wanted, level=max(wanted.level, check_level))
+        if not isinstance(settings, DetectionSettings) or settings.precision != "auto" or not can_look_first(self.keys):
+            return wanted
+        if settings.learned and wanted is None:
+            return None  # the chat model would be asked twice
+        embedder = self._embedders[self.keys[0].embedder]
+        fastest = precisions_of(embedder)[-1]
+        if fastest == precision_of(embedder):
+            return wanted
+        self.settings = replace(settings, precision="float32")
+        if wanted is None:
+            wanted = FirstPass(check_level, settings.draws, sentences_alone=False)
+        return replace(wanted, precision=cast(Precision, fastest))
+
+    def in_full(self, answer: Detection) -> bool:
+        """Whether an answer is of the full test, not of the first pass."""
+        if self.first_pass is None:
+            return True
+        return answer.settings != self.first_pass.settings(DetectionSettings.of(self.settings))
 
     def answer(self, texts: Sequence[str], draws: int | None = None) -> list[Answer]:
         """Returns one answer for each document, in order. `draws` replaces the number of random keys of the settings."""
@@ -182,6 +225,11 @@ def _groups(keys: Sequence[Key]) -> list[list[Key]]:
     return list(groups.values())
 
 
+def can_look_first(keys: Sequence[Key]) -> bool:
+    """Whether a first pass can test documents under these keys: AliMark's that share embedder and decision."""
+    return len(_groups(keys)) == 1 and aligns(keys[0].scheme)
+
+
 def _corrected(answer: Answer, tried: int) -> Answer:
     return answer if isinstance(answer, AlimarkError) or tried == 1 else answer.corrected(tried)
 
@@ -197,16 +245,19 @@ Item = TypeVar("Item")
 
 
 def in_batches(
-    items: Iterable[Item], record: Callable[[Item], Record | RecordError], field: str = "text"
+    items: Iterable[Item], record: Callable[[Item], Record | RecordError], field: str = "text", scale: int = 1
 ) -> Iterator[list[Item]]:
-    """Yields items in batches, bounded by the number of documents and by the characters of their texts."""
+    """Yields items in batches, bounded by the number of documents and by the characters of their texts.
+
+    `scale` multiplies both bounds: a GPU is only busy with more texts than a CPU.
+    """
     batch: list[Item] = []
     size = 0
     for item in items:
         batch.append(item)
         content = record(item)
         size += 0 if isinstance(content, RecordError) else len(str(content.get(field, "")))
-        if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
+        if size >= scale * BATCH_CHARACTERS or len(batch) >= scale * BATCH_DOCUMENTS:
             yield batch
             batch, size = [], 0
     if batch:

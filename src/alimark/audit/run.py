@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,7 +133,13 @@ def audit_documents(
         "seconds": round(seconds, 2),
         "documents_per_second": round(answered / seconds, 2),
         "time_shares": {name: round(spent / seconds, 3) for name, spent in sorted(auditor.times.items())},
+        **first_pass_counts(auditor.tested),
     }
+
+
+def first_pass_counts(tested: Counter[str]) -> Record:
+    """For the summary: the documents of the first pass, and those that went on to the full test; empty where there was none."""
+    return {"first_pass": {"documents": tested["first"], "suspicious": tested["full"]}} if tested else {}
 
 
 def check_complete(output: Path, ids: set[str]) -> None:

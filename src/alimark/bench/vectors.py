@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.embedding.base import Embedder
+from alimark.embedding.precision import precision_of
 
 _KEY_BYTES = 16
 _FORM = 1
@@ -33,7 +34,9 @@ class KeptVectors:
         self._row = np.dtype([("key", f"V{_KEY_BYTES}"), ("vector", "<f4", (self.dimension,))])
         self._at: dict[bytes, NDArray[np.float32]] = {}
         folder.mkdir(exist_ok=True)
-        stem = f"v{_FORM}-{self.fingerprint.rpartition(':')[2][:16]}"
+        self.precision = precision_of(embedder)
+        form = "" if self.precision == "float32" else f"{self.precision}-"
+        stem = f"{form}v{_FORM}-{self.fingerprint.rpartition(':')[2][:16]}"
         for path in sorted(folder.glob(f"{stem}*.bin")):
             self._read(path)
         self._file = (folder / (f"{stem}.bin" if part == 0 else f"{stem}-{part}.bin")).open("ab")

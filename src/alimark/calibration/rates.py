@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats, Ints
-from alimark.detection.pipeline import deduplicate, embed, make_units, normalise, split
+from alimark.detection.batching import deduplicate, embed
+from alimark.detection.preparing import make_units, normalise, split
 from alimark.detection.scoring import score_table, scoring
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys

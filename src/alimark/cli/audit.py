@@ -46,7 +46,9 @@ Device = Annotated[str | None, typer.Option(help="Where workers embed, e.g. cuda
 FirstPass = Annotated[
     float | None,
     typer.Option(
-        help="Test every document cheaply first; only those with a p-value of at most this get the full test (docs/scale.md)."
+        help="Test every document cheaply first, by its sentences alone; only those with a p-value of at most this get the "
+        "full test (docs/scale.md). 1: test every document in full.",
+        show_default="0.1 for AliMark keys that share one embedder and one decision",
     ),
 ]
 TextField = Annotated[str, typer.Option(help="Field or column that holds the text of a document.")]
@@ -88,6 +90,7 @@ def audit(
     null: options.Null = "paper",
     null_file: options.NullFile = None,
     max_blocks: options.MaxBlocks = 100,
+    precision: options.Precision = "auto",
     text_field: TextField = "text",
     by: By = "",
     max_document: MaxDocument = 8,
@@ -120,14 +123,26 @@ def audit(
     from alimark.scale.audit import CorpusOptions
 
     keys = load_keys(key)
-    search = options.SearchOptions(fpr, excerpt, restructure, llm, variants, draws, tail, null, null_file, max_blocks)
+    search = options.SearchOptions(
+        fpr, excerpt, restructure, llm, variants, draws, tail, null, null_file, max_blocks, precision
+    )
     settings = search.settings(keys)
+    first_pass = _first_pass(first_pass, keys, learned=llm is not None)
     task = Audit(keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, fpr, fdr, as_json)
     how = CorpusOptions(
         options.check_engine(engine), address, workers, worker_cpus, device, first_pass, text_field, by, block_size << 10,
         max_document << 20, time_limit, cache,
     )  # fmt: skip
     run_audit(task, how, draws, llm)
+
+
+def _first_pass(level: float | None, keys: list[Key], *, learned: bool) -> float | None:
+    """The level of the first pass; None where every document is tested in full."""
+    from alimark.audit.auditor import FirstPass, can_look_first
+
+    if level is None:  # with a chat model, most of the time is the chat model's
+        return FirstPass().level if can_look_first(keys) and not learned else None
+    return None if level == 1 else level
 
 
 def run_audit(task: Audit, how: CorpusOptions, draws: int | None, llm: str | None) -> None:
@@ -138,8 +153,8 @@ def run_audit(task: Audit, how: CorpusOptions, draws: int | None, llm: str | Non
         )
     if _is_folder(task.output):
         _audit_to_folder(task, how, draws, llm)
-    elif how.engine != "plain" or how.first_pass is not None:
-        raise AlimarkError("--engine ray and --first-pass write a folder; give one as --output, e.g. -o found/")
+    elif how.engine != "plain":
+        raise AlimarkError("--engine ray writes a folder; give one as --output, e.g. -o found/")
     else:
         _audit_to_jsonl(task, how, llm)
 
@@ -173,7 +188,7 @@ def _audit_to_folder(task: Audit, how: CorpusOptions, draws: int | None, llm: st
 
 
 def _audit_to_jsonl(task: Audit, how: CorpusOptions, llm_name: str | None) -> None:
-    from alimark.audit.auditor import Auditor
+    from alimark.audit.auditor import Auditor, FirstPass
     from alimark.audit.run import audit_documents, check_rate, enough_draws
 
     check_rate(task.fdr)
@@ -184,7 +199,10 @@ def _audit_to_jsonl(task: Audit, how: CorpusOptions, llm_name: str | None) -> No
     if limited:
         show.note(f"note: {limited}")
     llm = None if llm_name is None else loading.load_llm(llm_name)
-    auditor = Auditor(task.keys, settings, loading.load_embedder, llm=llm)
+    first_pass = None if how.first_pass is None else FirstPass(how.first_pass)
+    auditor = Auditor(
+        task.keys, settings, loading.load_embedder, llm=llm, first_pass=first_pass, check_level=max(task.fpr, task.fdr)
+    )
     with show.progress() as progress:
         bar = audit_output.DocumentBar(progress, total)
         summary = audit_documents(

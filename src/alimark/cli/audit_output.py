@@ -89,6 +89,7 @@ def print_summary(summary: Record) -> None:
         *([f"{others:,} answers are of documents that are not among the inputs of this run"] if others else []),
         *_found_lines(summary),
         *_group_lines(summary),
+        *_first_pass_lines(summary),
         f"{summary['documents_now']:,} documents in {summary['seconds']} s, {summary['documents_per_second']} a second; "
         f"share of time: {_shares(summary)}",
     ]
@@ -172,13 +173,15 @@ def _shares(summary: Record) -> str:
     return ", ".join(f"{name} {100 * share:.0f}%" for name, share in summary["time_shares"].items())
 
 
+def _first_pass_lines(summary: Record) -> list[str]:
+    if "first_pass" not in summary:
+        return []
+    first = summary["first_pass"]
+    return [f"first pass: {first['suspicious']:,} of {first['documents']:,} documents went on to the full test"]
+
+
 def _rate_lines(summary: Record) -> list[str]:
-    lines = []
-    if "first_pass" in summary:
-        first = summary["first_pass"]
-        lines.append(
-            f"first pass: {first['suspicious']:,} of {first['documents']:,} documents went on to the full test"
-        )
+    lines = _first_pass_lines(summary)
     if summary["documents_now"]:
         lines.append(
             f"{summary['documents_now']:,} documents in {summary['seconds']} s, "

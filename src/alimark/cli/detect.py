@@ -58,6 +58,7 @@ def detect(
     null: options.Null = "paper",
     null_file: options.NullFile = None,
     max_blocks: options.MaxBlocks = 100,
+    precision: options.Precision = "auto",
     report: ReportFile = None,
     calibration: Calibration = None,
     alignment: Alignment = None,
@@ -86,7 +87,7 @@ def detect(
 
     keys = load_keys(key)
     settings = options.SearchOptions(
-        fpr, excerpt, restructure, llm, variants, draws, tail, null, null_file, max_blocks
+        fpr, excerpt, restructure, llm, variants, draws, tail, null, null_file, max_blocks, precision
     ).settings(keys)
     if not files:
         raise AlimarkError("name a text file, or - for standard input")
@@ -100,13 +101,12 @@ def detect(
 
 def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> Answers:
     """For each file its detections, best key first, or the error that prevented them."""
-    from alimark.detection.kernels.hard import warm_up
     from alimark.schemes.api import detect as detect_keys
     from alimark.schemes.registry import aligns
 
     if aligns(keys[0].scheme):
         # Loading the compiled kernels takes half a second; it runs while the embedder is loaded.
-        threading.Thread(target=warm_up, daemon=True).start()
+        threading.Thread(target=_warm_up, args=(keys[0], settings), daemon=True).start()
     mark = loading.load_mark(keys[0])
     llm = None if llm_name is None else loading.load_llm(llm_name)
     answers: Answers = {}
@@ -126,6 +126,13 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
         except OSError as error:
             answers[name] = RecordError(error.strerror or str(error))
     return answers
+
+
+def _warm_up(key: Key, settings: RandomKeys) -> None:
+    from alimark.detection.settings import DetectionSettings
+    from alimark.detection.warming import warm_up
+
+    warm_up(key, DetectionSettings.of(settings))
 
 
 def _print(answers: Answers, fpr: float, as_json: bool, alignment: bool | None) -> int:

@@ -52,7 +52,8 @@ TokensOption = Annotated[
 CandidatesOption = Annotated[
     int | None,
     typer.Option(
-        help="Candidates sampled for each sentence, at most, instead of --strength. More make a stronger mark and take longer.",
+        help="Candidates sampled for each sentence, instead of --strength: the mean or, for hard keys and rivals, the most. "
+        "More make a stronger mark and take longer.",
         show_default="the number of the scheme's paper",
     ),
 ]
@@ -323,9 +324,13 @@ class _Job:
     id: str
     record: Record
     seed: int | None
+    key: Key | None
+    """The key of a line that names a payload; None where the line gets the key of the whole run."""
 
 
-def _jobs(source: Path, writer: JsonlWriter, seed: int | None, counts: Counter[str]) -> tuple[list[_Job], list[str]]:
+def _jobs(
+    source: Path, writer: JsonlWriter, key: Key | None, seed: int | None, counts: Counter[str]
+) -> tuple[list[_Job], list[str]]:
     """The lines for which a text has to be written, and the ids of all lines in order."""
     from alimark._util.jsonl import read_jsonl, unique_id
 
@@ -333,19 +338,34 @@ def _jobs(source: Path, writer: JsonlWriter, seed: int | None, counts: Counter[s
     order: list[str] = []
     seen: set[str] = set()
     for number, (line, record) in enumerate(read_jsonl(source)):
-        if isinstance(record, RecordError) or not str(record.get("prompt") or "").strip():
-            why = record if isinstance(record, RecordError) else f"{source}:{line} has no prompt"
+        try:
+            line_key = _line_key(f"{source}:{line}", record, key)
+        except AlimarkError as why:
             show.note(f"warning: {why}; passed over")
             counts["failed"] += 1
             continue
+        assert isinstance(record, dict)
         job_id = unique_id(record, line, seen, field="prompt")
         order.append(job_id)
         if job_id in writer.done:
             counts["skipped"] += 1
         else:
             # The seed depends on the line and not on the turn, so that a resumed run gives the same texts.
-            jobs.append(_Job(line, job_id, record, None if seed is None else seed + number))
+            jobs.append(_Job(line, job_id, record, None if seed is None else seed + number, line_key))
     return jobs, order
+
+
+def _line_key(where: str, record: Record | RecordError, key: Key | None) -> Key | None:
+    """The key of a line that names a payload; raises AlimarkError for a line that no text can be written for."""
+    if isinstance(record, RecordError):
+        raise record
+    if not str(record.get("prompt") or "").strip():
+        raise AlimarkError(f"{where} has no prompt")
+    payload = record.get("payload")
+    try:
+        return None if payload is None or key is None else key.carrying(payload)
+    except AlimarkError as error:
+        raise AlimarkError(f"{where}: {error}") from None
 
 
 class _Bar:
@@ -387,17 +407,17 @@ def _write_many(
 
     counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
     with JsonlWriter(output, key_id=mark.key.id if mark else None) as writer:
-        jobs, order = _jobs(source, writer, seed, counts)
+        key = None if mark is None else mark.key
+        jobs, order = _jobs(source, writer, key, seed, counts)
         if jobs:
             with show.progress() as progress, loading.quiet_ray(cluster is not None):
                 bar = _Bar(progress, len(jobs))
-                key = None if mark is None else mark.key
                 if cluster:
                     write = partial(cluster.write, key=key, settings=settings, llm=llm_name, batch=batch)
                 else:
                     llm = loading.load_llm(llm_name)
                     write = partial(generate_many, mark, llm=llm, settings=settings, batch=batch, progress=bar.sentence)
-                limits = _save(_results(jobs, key, write), source, writer, bar, counts)
+                limits = _save(_results(jobs, write), source, writer, bar, counts)
             for limit in limits:
                 show.note(f"note: {limit}")
         writer.arrange(order)
@@ -433,13 +453,13 @@ def _save(
 
 
 def _results(
-    jobs: list[_Job], key: Key | None, write: Callable[[list[Prompt]], Finished]
+    jobs: list[_Job], write: Callable[[list[Prompt]], Finished]
 ) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
     """Texts as they are finished. Several errors in a row end the run: then the model is at fault."""
     from alimark.generation.api import Prompt
 
     faults: list[AlimarkError] = []
-    for i, result in write([Prompt(str(job.record["prompt"]), job.seed, _key_of(job, key)) for job in jobs]):
+    for i, result in write([Prompt(str(job.record["prompt"]), job.seed, job.key) for job in jobs]):
         if not isinstance(result, AlimarkError):
             faults.clear()
         elif not any(result is fault for fault in faults):  # one error may end several texts
@@ -447,9 +467,3 @@ def _results(
             if len(faults) == _FAULTS:
                 raise result
         yield jobs[i], result
-
-
-def _key_of(job: _Job, key: Key | None) -> Key | None:
-    """The key of a line that names a payload; None where the line gets the key of the whole run."""
-    payload = job.record.get("payload")
-    return None if payload is None or key is None else key.carrying(payload)

@@ -34,7 +34,8 @@ Decision = Annotated[
     ),
 ]
 BlockSize = Annotated[
-    int | None, typer.Option(help="Secret bits for each sentence, 1 to 64 (default 32; 8 for hard keys).")
+    int | None,
+    typer.Option(help="Secret bits for each sentence, 1 to 64 (default 64; 32 without directions, 8 for hard keys)."),
 ]
 EmbedderName = Annotated[
     str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")

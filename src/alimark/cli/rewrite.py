@@ -64,6 +64,13 @@ TemperatureOption = Annotated[
     float, typer.Option(help="Sampling temperature: at a low one all rewrites are nearly the same.")
 ]
 TopPOption = Annotated[float, typer.Option(help="Nucleus sampling: the probability mass to sample from.")]
+PayloadOption = Annotated[
+    int | None,
+    typer.Option(
+        help="The number that the mark carries, for a key made with --payload-bits.",
+        show_default="0, for a key with payloads",
+    ),
+]
 SeedOption = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")]
 
@@ -82,6 +89,7 @@ def rewrite(
     context: ContextOption = False,
     temperature: TemperatureOption = 1.0,
     top_p: TopPOption = 0.95,
+    payload: PayloadOption = None,
     seed: SeedOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -113,7 +121,7 @@ def rewrite(
     settings = RewriteSettings(count, closeness, mean_closeness, waves, context)
     settings = _with_sampling(settings, temperature, top_p)
     text = None if file is None else _read(file)
-    mark = _load_mark(key)
+    mark = _load_mark(key, payload)
     if input_file is not None and output is not None:
         _rewrite_many(mark, llm, input_file, output, settings, seed, as_json)
     else:
@@ -139,11 +147,11 @@ def _read(file: str) -> str:
     return text
 
 
-def _load_mark(path: Path) -> AliMark:
+def _load_mark(path: Path, payload: int | None) -> AliMark:
     from alimark.keys.key import Key
     from alimark.schemes.alimark import AliMark
 
-    key = Key.load(path)
+    key = Key.load(path).carrying(payload)
     return AliMark(key, embedder=loading.load_embedder(key.embedder))
 
 
@@ -241,7 +249,7 @@ def _save(
     with show.progress() as bar:
         task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
         faults = 0
-        for number, result in results:
+        for done, (number, result) in enumerate(results, 1):
             row = rows[number]
             faults = faults + 1 if isinstance(result, LLMError) else 0
             if isinstance(result, AlimarkError):
@@ -254,4 +262,4 @@ def _save(
                 writer.write(row.record | result.record(row.id) | {"detection": proof})
                 counts.update(written=1, found=proof["verdict"] == "found")
             bar.advance(task)
-            ticker.tick(f"{number + 1} of {len(rows)} texts")
+            ticker.tick(f"{done} of {len(rows)} texts")

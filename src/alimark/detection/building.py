@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Self, TypeVar
 from alimark.detection.results import Detection
 from alimark.detection.stats.p_values import NullScores, RandomKeys, Significance
 from alimark.embedding.base import Embedder
+from alimark.embedding.precision import precision_of
 from alimark.keys.key import Key
 
 Built = TypeVar("Built", bound=Detection)
@@ -24,10 +25,11 @@ class EmbedderIdentity(NamedTuple):
     name: str
     backend: str
     fingerprint: str
+    precision: str = ""
 
     @classmethod
     def of(cls, embedder: Embedder) -> Self:
-        return cls(embedder.name, embedder.backend, embedder.fingerprint)
+        return cls(embedder.name, embedder.backend, embedder.fingerprint, precision_of(embedder))
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def build_detection(
         embedder=embedder.name,
         backend=embedder.backend,
         fingerprint=embedder.fingerprint,
+        precision=embedder.precision,
         splitter=key.splitter,
         settings=settings,
         text_sha256=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),

@@ -14,29 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from alimark._util.arrays import Floats
+from alimark.detection.batching import Vectors, deduplicate, embed, parts, project_text
 from alimark.detection.excerpts import excerpt_length
-from alimark.detection.pipeline import (
-    Beat,
-    Clock,
-    PreparedText,
-    Vectors,
-    deduplicate,
-    detect_signals,
-    embed,
-    no_beat,
-    parts,
-    prepare,
-    prepare_each,
-    project_text,
-    search_in_turn,
-    with_variants,
-)
+from alimark.detection.preparing import PreparedText, prepare, prepare_each, with_variants
 from alimark.detection.results import AlignedDetection, best_first
 from alimark.detection.scoring import scoring
+from alimark.detection.searching import detect_signals, search_in_turn
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import draws_for_keys
+from alimark.detection.timing import Beat, Clock, no_beat
 from alimark.detection.units import Units
 from alimark.embedding.base import Embedder
+from alimark.embedding.precision import at_precision
 from alimark.errors import AlimarkError
 from alimark.keys.key import Key
 from alimark.keys.projection import project_many
@@ -67,6 +56,7 @@ def detect_keys(
     text.
     """
     _check_alike(keys, embedder)
+    embedder = at_precision(embedder, settings.precision)
     widest = widest_key(keys, settings)
     [prepared] = with_variants([prepare(text, widest, embedder, settings)], widest, embedder, settings, llm)
     # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
@@ -96,6 +86,7 @@ def detect_keys_batch(
         raise AlimarkError(
             "learned restructuring works on one text at a time; for many texts use restructure='single' or 'none'"
         )
+    embedder = at_precision(embedder, settings.precision)
     clock = Clock(Counter() if times is None else times)
     prepared = prepare_each(texts, widest_key(keys, settings), embedder, settings, beat)
     clock.lap("splitting")

@@ -190,6 +190,8 @@ class Detection:
     embedder: str = ""
     backend: str = ""
     fingerprint: str = ""
+    precision: str = ""
+    """The precision in which the embedder computed, e.g. "float32"; empty where there is none."""
     splitter: str
     settings: RandomKeys
     text_sha256: str

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from alimark._util.arrays import Floats, Packed
+from alimark._util.cancelling import stop_if_cancelled
 from alimark.detection.kernels.types import MATCH, SEVERAL, WHOLE, Step
 from alimark.detection.scoring import Scoring
 from alimark.detection.signals import Signals
@@ -47,12 +48,17 @@ def sentence_chances(
         part = signals.part(start, stop)
         length = rule.length(stop - start)
         nulls = np.array([
-            _agreements(part, rule.trace(part, random), random, key)
-            for random in key.null_blocks(0, _RANDOM_KEYS, length)
+            _null_agreements(part, random, key, rule) for random in key.null_blocks(0, _RANDOM_KEYS, length)
         ])  # fmt: skip
         ratios = _ratios(agreements[start:stop], nulls, _shift(key))
         chances[start:stop] = _posteriors(ratios)
     return chances
+
+
+def _null_agreements(signals: Signals, blocks: Packed, key: Key, rule: Scoring) -> Floats:
+    """The agreements under a random key, with an alignment of its own."""
+    stop_if_cancelled()
+    return _agreements(signals, rule.trace(signals, blocks), blocks, key)
 
 
 def _shift(key: Key) -> float:

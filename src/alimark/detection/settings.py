@@ -9,6 +9,7 @@ from typing import Literal, Self, TypedDict
 from alimark.detection.kernels.types import Limits, Rule
 from alimark.detection.stats.null_tables import ALPHA, BETA, paper_rule, reference_rule
 from alimark.detection.stats.p_values import RandomKeys
+from alimark.embedding.precision import Precision, check_precision
 from alimark.errors import AlimarkError
 
 MAX_SENTENCES = 2000
@@ -41,6 +42,7 @@ class DetectionOptions(RandomKeysOptions, total=False):
     search: Literal["whole", "excerpt", "auto"]
     passage_fpr: float
     max_blocks: int
+    precision: Precision
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class DetectionSettings(RandomKeys):
         passage_fpr: Passages with a p-value above this are not reported, and neither is the payload of a text.
         max_blocks: The blocks of the key in which an excerpt is looked for: the number of sentences of the longest marked
             text. The blocks that a text may begin with (a key with offsets) come on top.
+        precision: The precision of the embedder: "float32", or a faster one that it offers ("int8" on CPUs). "auto" takes the
+            embedder as it was loaded, which is float32 unless told otherwise (docs/precision.md).
         draws: The number of random keys behind the p-value.
         stop_after: Stop drawing when so many random keys have scored as high as the text's key (Besag and Clifford).
         tail: Also estimate p-values below 1 / draws from a fitted tail.
@@ -91,9 +95,11 @@ class DetectionSettings(RandomKeys):
     search: Literal["whole", "excerpt", "auto"] = "whole"
     passage_fpr: float = 0.01
     max_blocks: int = 100
+    precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_precision(self.precision)
         if min(self.max_blocks, self.variants) < 1:
             raise AlimarkError("max_blocks and variants must be at least 1")
         if self.null not in ("paper", "reference"):

@@ -15,6 +15,7 @@ from alimark._util.registry import Registry
 from alimark.embedding import onnx_graph
 from alimark.embedding.base import Embedder, ModelFiles
 from alimark.embedding.onnx import OnnxEmbedder
+from alimark.embedding.precision import Precision, at_precision, check_precision
 from alimark.embedding.prefix import PrefixedEmbedder
 from alimark.embedding.sentence_transformers import TorchEmbedder
 from alimark.errors import ModelError
@@ -34,6 +35,7 @@ def load_embedder(
     backend: Literal["auto", "onnx", "torch"] = "auto",
     device: str | None = None,
     threads: int | None = None,
+    precision: Precision = "auto",
 ) -> Embedder:
     """Loads an embedder.
 
@@ -45,18 +47,25 @@ def load_embedder(
             alimark can write the graph of the model, else "torch".
         device: A torch device such as "cuda"; the CPU by default.
         threads: Threads of onnxruntime; by default as many as the CPUs of this process.
+        precision: "float32", which is "auto" here, or a faster one: "int8" for onnxruntime on CPUs, "tf32" or "bfloat16" for
+            torch on GPUs.
 
     Returns:
         An embedder that threads may share.
 
     Raises:
-        ModelError: The model cannot be found, read or trusted, or the backend cannot run it.
+        ModelError: The model cannot be found, read or trusted, or the backend cannot run it in the precision.
         MissingExtra: The library of the backend is not installed.
 
     Example:
         >>> load_embedder("stand-in").dimension
         64
     """
+    check_precision(precision)
+    return at_precision(_load(name, backend, device, threads), precision)
+
+
+def _load(name: str, backend: Literal["auto", "onnx", "torch"], device: str | None, threads: int | None) -> Embedder:
     base, prefix = split_prefix(name)
     if _registered(base):
         registered = EMBEDDERS.make(base, lambda load: load(), attributes=("name", "dimension", "fingerprint", "embed"))

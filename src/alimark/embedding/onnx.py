@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,38 @@ from alimark.errors import ModelError
 
 
 class OnnxEmbedder(LoadedEmbedder):
-    """Runs the ONNX graph that alimark writes from the weights, on the CPU."""
+    """Runs the ONNX graph that alimark writes from the weights, on the CPU.
+
+    In int8 the inputs of a multiplication are rounded for a whole batch, so that the vector of a text depends a little on the
+    texts beside it.
+    """
 
     backend = "onnx"
+    precisions = onnx_graph.PRECISIONS
 
-    def __init__(self, model: ModelFiles, threads: int | None = None) -> None:
+    def __init__(
+        self, model: ModelFiles, threads: int | None = None, precision: onnx_graph.Precision = "float32"
+    ) -> None:
         super().__init__(model)
+        self.precision = precision
+        self._threads = threads
+        self._others: dict[str, OnnxEmbedder] = {precision: self}
+        self._loading = threading.Lock()
         recipe = onnx_graph.read_recipe(model.folder)
         self.dimension = recipe.hidden
         self._max_tokens = recipe.max_tokens
         self._padding = recipe.padding
-        self._session = _open_session(model, recipe, threads)
+        self._session = _open_session(model, recipe, threads, precision)
         self._tokenizer = _open_tokenizer(model.weights.parent, recipe.max_tokens)
+
+    def with_precision(self, precision: onnx_graph.Precision) -> OnnxEmbedder:
+        """The same model in another precision, which is loaded when it is first asked for."""
+        with self._loading:
+            if precision not in self._others:
+                other = OnnxEmbedder(self._model, self._threads, precision)
+                other._others, other._loading = self._others, self._loading
+                self._others[precision] = other
+            return self._others[precision]
 
     def _embed_window(
         self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
@@ -82,16 +103,19 @@ class OnnxEmbedder(LoadedEmbedder):
         return vectors
 
 
-def _open_session(model: ModelFiles, recipe: onnx_graph.Recipe, threads: int | None) -> Any:
+def _open_session(
+    model: ModelFiles, recipe: onnx_graph.Recipe, threads: int | None, precision: onnx_graph.Precision
+) -> Any:
     """Opens the cached graph, and writes it first where it is missing or broken."""
     prefix = model.fingerprint.removeprefix("sha256:")[:16]
-    folder = cache_folder() / "onnx" / f"{prefix}-{recipe.digest}-v{onnx_graph.VERSION}"
+    form = "" if precision == "float32" else f"-{precision}"
+    folder = cache_folder() / "onnx" / f"{prefix}-{recipe.digest}-v{onnx_graph.VERSION}{form}"
     path = folder / onnx_graph.GRAPH_FILE
     if path.exists():
         with suppress(Exception):  # onnxruntime's errors have no common base; a new graph is written whatever is wrong
             return _session(path, threads)
     try:
-        onnx_graph.write_graph(recipe, model.weights, folder)
+        onnx_graph.write_graph(recipe, model.weights, folder, precision)
     except OSError as error:
         raise ModelError(f"cannot write the graph of {model.name}: {error}; set ALIMARK_HOME elsewhere") from error
     try:

@@ -4,6 +4,9 @@ The graph is hand-written, node by node, for two architectures: BERT, and MPNet 
 an export from torch, would need torch in the core install, and exported files were seen to give other vectors than torch
 (docs/decisions/0002-detection-without-torch.md and 0005-hand-written-code.md). The graph uses the fused operators of
 onnxruntime, so that it needs no optimisation when it is loaded, and gives the same vectors with optimisation and without.
+
+The int8 form of a graph multiplies 8-bit integers: weights are rounded here, each column with its own scale, and onnxruntime
+rounds the inputs of each multiplication while it runs. Everything else is float32 as in the other form.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +29,18 @@ from alimark.errors import ModelError
 VERSION = 1
 """The version of the graph, which is part of the name of the cached file. Increase it whenever the graph changes."""
 
+Precision = Literal["float32", "int8"]
+"""The numbers that a graph multiplies."""
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
 GRAPH_FILE = "model.onnx"
 _WEIGHTS_FILE = "weights.bin"
 _PAGE = 4096  # tensors start on a page, so that onnxruntime maps them instead of copying them
 _FLOAT, _INT32 = 1, 6  # the numbers of these types in the ONNX format
-_MPNET_PADDING = 1  # fixed by the architecture, whichever padding token the configuration names
+MPNET_PADDING = 1  # fixed by the architecture, whichever padding token the configuration names
 _MPNET_POSITION_RANGE = 128
+_LARGEST = 63
+"""The largest rounded weight, of 7 bits: with 8, CPUs without VNNI instructions overflow, as they add products in 16 bits."""
 
 Floats = NDArray[np.float32]
 Json = Any
@@ -117,7 +128,7 @@ def _recipe(config: dict[str, Any], pooling: Literal["mean", "cls"], max_tokens:
         pooling=pooling,
         hidden=config["hidden_size"],
         max_tokens=max_tokens,
-        padding=_MPNET_PADDING if architecture == "mpnet" else config.get("pad_token_id") or 0,
+        padding=MPNET_PADDING if architecture == "mpnet" else config.get("pad_token_id") or 0,
     )
 
 
@@ -160,7 +171,7 @@ def _read_max_tokens(transformer: Path, config: dict[str, Any]) -> int:
     """The maximum number of tokens of a text: the number in the configuration, and at most the positions of the model."""
     positions = config.get("max_position_embeddings", 512)
     if config.get("model_type") == "mpnet":  # its positions start after that of the padding token
-        positions -= _MPNET_PADDING + 1
+        positions -= MPNET_PADDING + 1
     stated = [positions]
     for name, field in (
         ("sentence_bert_config.json", "max_seq_length"),
@@ -184,10 +195,17 @@ def position_buckets(distances: NDArray[np.int64], buckets: int) -> NDArray[np.i
     return np.where(distances > 0, half, 0) + np.where(far < exact, far, large)
 
 
-class _Weights:
+class TensorFile(Protocol):
+    """An open file of tensors, as safetensors returns it."""
+
+    def keys(self) -> list[str]: ...
+    def get_tensor(self, name: str) -> NDArray[np.generic]: ...
+
+
+class EncoderWeights:
     """The upstream tensors as float32, by their names in the encoder without prefix."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: TensorFile) -> None:
         self._file = file
         stem = "embeddings.word_embeddings.weight"
         prefixes = [name.removesuffix(stem) for name in file.keys() if name.endswith(stem)]  # noqa: SIM118
@@ -211,10 +229,11 @@ class _Weights:
 class _Graph:
     """Collects the nodes and tensors of the graph; the bytes of large tensors are written to the file of weights at once."""
 
-    def __init__(self, recipe: Recipe, weights: _Weights, sink: IO[bytes]) -> None:
+    def __init__(self, recipe: Recipe, weights: EncoderWeights, sink: IO[bytes], precision: Precision) -> None:
         from onnx import helper
 
         self.recipe = recipe
+        self.precision = precision
         self.weights = weights
         self._helper = helper
         self._sink = sink
@@ -228,6 +247,12 @@ class _Graph:
             self._helper.make_node(kind, list(inputs), [output], name=output, domain=domain, **attributes)
         )
         return output
+
+    def split(self, hidden: str, count: int) -> list[str]:
+        """Adds a node that cuts the last dimension into equal parts, and returns their names."""
+        outputs = [f"Split_{len(self.nodes)}_{part}" for part in range(count)]
+        self.nodes.append(self._helper.make_node("Split", [hidden], outputs, name=outputs[0], axis=-1))
+        return outputs
 
     def fused(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Adds a node with a fused operator of onnxruntime."""
@@ -244,14 +269,22 @@ class _Graph:
         self.tensors.append(numpy_helper.from_array(array, name))
         return name
 
-    def weight(self, array: Floats) -> str:
+    def product(self, hidden: str, weight: Floats) -> str:
+        """Adds a multiplication with a matrix of weights, input dimension first."""
+        if self.precision == "float32":
+            return self.op("MatMul", hidden, self.weight(weight))
+        rounded, scales = round_columns(weight)
+        return self.fused("DynamicQuantizeMatMul", hidden, self.weight(rounded), self.weight(scales))
+
+    def weight(self, array: Floats | NDArray[np.int8]) -> str:
         """Adds a tensor whose bytes lie in the file of weights."""
         from onnx import TensorProto
 
         self._sink.write(b"\0" * (-self._sink.tell() % _PAGE))
         place = {"location": _WEIGHTS_FILE, "offset": self._sink.tell(), "length": array.nbytes}
         name = f"weight_{len(self.tensors)}"
-        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=array.shape)
+        kind = TensorProto.INT8 if array.dtype == np.int8 else TensorProto.FLOAT
+        tensor = TensorProto(name=name, data_type=kind, dims=array.shape)
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in place.items():
             tensor.external_data.add(key=key, value=str(value))
@@ -260,28 +293,57 @@ class _Graph:
         return name
 
 
-def write_graph(recipe: Recipe, safetensors: Path, folder: Path) -> None:
+def round_columns(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Rounds a matrix to small integers, with a scale for each column.
+
+    Returns:
+        The integers and the scales; their products are near to the weights.
+
+    Example:
+        >>> rounded, scales = round_columns(np.array([[6.3, -0.1], [-3.1, 0.05]], np.float32))
+        >>> rounded.tolist(), scales.round(4).tolist()
+        ([[63, -63], [-31, 31]], [0.1, 0.0016])
+    """
+    scales = np.maximum(np.abs(weight).max(axis=0), np.float32(1e-12)) / np.float32(_LARGEST)
+    return np.rint(weight / scales).astype(np.int8), scales.astype(np.float32)
+
+
+@contextmanager
+def open_weights(safetensors: Path) -> Iterator[EncoderWeights]:
+    """Opens the tensors of an encoder.
+
+    Raises:
+        UnknownArchitecture: The tensors are not those of an encoder.
+        ModelError: The file cannot be read.
+    """
+    from safetensors import safe_open
+
+    try:
+        tensors = safe_open(safetensors, framework="numpy")
+    except Exception as error:  # the exception type of the library is not part of its documented interface
+        raise ModelError(f"{safetensors} cannot be read ({error}); fetch the model again") from error
+    with tensors as file:
+        yield EncoderWeights(file)
+
+
+def write_graph(recipe: Recipe, safetensors: Path, folder: Path, precision: Precision = "float32") -> None:
     """Writes `model.onnx` and its weights into `folder`. A file appears when it is complete.
 
     Args:
         recipe: The configuration of the model.
         safetensors: Its weights.
         folder: The folder to write to, which is created where necessary.
+        precision: The numbers that the graph multiplies.
 
     Raises:
         UnknownArchitecture: The tensors are not those of the architecture.
         ModelError: The weights cannot be read.
     """
     import onnx
-    from safetensors import safe_open
 
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        tensors = safe_open(safetensors, framework="numpy")
-    except Exception as error:  # the exception type of the library is not part of its documented interface
-        raise ModelError(f"{safetensors} cannot be read ({error}); fetch the model again") from error
-    with tensors as file, replacing(folder / _WEIGHTS_FILE) as sink:
-        model = _build(_Graph(recipe, _Weights(file), sink))
+    with open_weights(safetensors) as weights, replacing(folder / _WEIGHTS_FILE) as sink:
+        model = _build(_Graph(recipe, weights, sink, precision))
     # The graph is written last, so that its weights exist wherever it exists. Two writers write the same bytes.
     write_whole(folder / GRAPH_FILE, onnx.ModelProto.SerializeToString(model))
 
@@ -323,7 +385,7 @@ def _bert_embeddings(graph: _Graph) -> str:
 
 def _mpnet_embeddings(graph: _Graph) -> str:
     # A padding token that is written in a text ("<pad>") has no position: the other tokens are counted.
-    padding = graph.op("Cast", graph.constant(_MPNET_PADDING), to=_INT32)
+    padding = graph.op("Cast", graph.constant(MPNET_PADDING), to=_INT32)
     real = graph.op("Cast", graph.op("Not", graph.op("Equal", "ids", padding)), to=_INT32)
     rank = graph.op("Mul", graph.op("CumSum", real, graph.constant(1, scalar=True)), real)
     words = graph.op("Gather", graph.weight(graph.weights["embeddings.word_embeddings.weight"]), "ids")
@@ -352,7 +414,7 @@ def _norm(graph: _Graph, name: str, hidden: str) -> str:
     return graph.op("LayerNormalization", hidden, scale, shift, epsilon=graph.recipe.epsilon)
 
 
-class _Names(NamedTuple):
+class LayerNames(NamedTuple):
     """The upstream names of the parts of a layer's attention."""
 
     qkv: tuple[str, str, str]
@@ -360,13 +422,13 @@ class _Names(NamedTuple):
     norm: str
 
 
-_NAMES = {
-    "bert": _Names(
+LAYER_NAMES = {
+    "bert": LayerNames(
         ("attention.self.query", "attention.self.key", "attention.self.value"),
         "attention.output.dense",
         "attention.output.LayerNorm",
     ),
-    "mpnet": _Names(
+    "mpnet": LayerNames(
         ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
         "attention.attn.o",
         "attention.LayerNorm",
@@ -376,17 +438,25 @@ _NAMES = {
 
 def _layer(graph: _Graph, layer: int, hidden: str, bias: str) -> str:
     stem = f"encoder.layer.{layer}."
-    names = _NAMES[graph.recipe.architecture]
+    names = LAYER_NAMES[graph.recipe.architecture]
     qkv, qkv_bias = graph.weights.linear(*(stem + name for name in names.qkv))
-    attended = graph.fused(
-        "Attention",
-        *(hidden, graph.weight(qkv), graph.weight(qkv_bias), "mask", "", bias)[: 6 if bias else 4],
-        num_heads=graph.recipe.heads,
-    )
+    attended = _attention(graph, hidden, (qkv, qkv_bias), bias)
     hidden = _add_norm(graph, (stem + names.out, stem + names.norm), attended, hidden)
     weight, shift = graph.weights.linear(f"{stem}intermediate.dense")
-    wide = graph.fused("BiasGelu", graph.op("MatMul", hidden, graph.weight(weight)), graph.weight(shift))
+    wide = graph.fused("BiasGelu", graph.product(hidden, weight), graph.weight(shift))
     return _add_norm(graph, (f"{stem}output.dense", f"{stem}output.LayerNorm"), wide, hidden)
+
+
+def _attention(graph: _Graph, hidden: str, qkv: tuple[Floats, Floats], bias: str) -> str:
+    """Attention of all heads; `bias` is the name of MPNet's position bias, or empty."""
+    weight, shift = qkv
+    if graph.precision == "float32":
+        inputs = (hidden, graph.weight(weight), graph.weight(shift), "mask", "", bias)[: 6 if bias else 4]
+        return graph.fused("Attention", *inputs, num_heads=graph.recipe.heads)
+    # The fused operator with integers knows no position bias, so the multiplication stands alone, for both architectures.
+    parts = graph.split(graph.product(hidden, weight), 3)
+    inputs = (*parts, graph.weight(shift), "mask", bias)[: 6 if bias else 5]
+    return graph.fused("MultiHeadAttention", *inputs, num_heads=graph.recipe.heads)
 
 
 def _add_norm(graph: _Graph, names: tuple[str, str], inner: str, skip: str) -> str:
@@ -394,7 +464,7 @@ def _add_norm(graph: _Graph, names: tuple[str, str], inner: str, skip: str) -> s
     weight, shift = graph.weights.linear(names[0])
     return graph.fused(
         "SkipLayerNormalization",
-        graph.op("MatMul", inner, graph.weight(weight)),
+        graph.product(inner, weight),
         skip,
         graph.weight(graph.weights[f"{names[1]}.weight"]),
         graph.weight(graph.weights[f"{names[1]}.bias"]),

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from alimark.embedding.base import Embedder, Vectors
+from alimark.embedding.precision import at_precision, precision_of, precisions_of
 from alimark.errors import TextError
 
 
@@ -22,11 +23,16 @@ class PrefixedEmbedder:
         self._embedder, self._prefix = embedder, prefix
         self.name, self.backend = f"{embedder.name}#{prefix}", embedder.backend
         self.dimension, self.languages = embedder.dimension, embedder.languages
+        self.precision, self.precisions = precision_of(embedder), precisions_of(embedder)
         identity = f"{embedder.fingerprint}\0{prefix}".encode("utf-8", "surrogatepass")
         self.fingerprint = f"sha256:{hashlib.sha256(identity).hexdigest()}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.fingerprint[:19]}>"
+
+    def with_precision(self, precision: str) -> PrefixedEmbedder:
+        """The same model and instruction in another precision."""
+        return PrefixedEmbedder(at_precision(self._embedder, precision), self._prefix)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One row of unit length for each text, in order."""

@@ -19,11 +19,17 @@ from alimark.errors import MissingExtra, ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from alimark.embedding.torch_encoder import GpuPrecision
+
 
 class TorchEmbedder(LoadedEmbedder):
-    """Runs sentence-transformers in float32, on the CPU unless `device` names another."""
+    """Runs sentence-transformers in float32, on the CPU unless `device` names another.
+
+    On a GPU, BERT and MPNet encoders run as alimark's own `TorchEncoder`, in float32 or faster.
+    """
 
     backend = "sentence-transformers"
+    precision: GpuPrecision = "float32"
 
     def __init__(self, model: ModelFiles, device: str | None = None, prefix: str = "") -> None:
         """`prefix` is the instruction that begins every text, for models that leave its tokens out of the mean."""
@@ -61,11 +67,41 @@ class TorchEmbedder(LoadedEmbedder):
         self._batch, self._window = (32, 512) if target.type == "cpu" else (256, 4096)
         self._recorded: Any = None
         if target.type == "cuda" and not self._prefix_tokens:
-            from alimark.embedding.cuda_graphs import RecordedEncoder
-
-            longest = int(self._encoder.max_seq_length or 512)
-            self._recorded = RecordedEncoder(self._forward, target, self._padding, longest)
+            self._recorded = self._record(target)
+        self._others: dict[str, TorchEmbedder] = {self.precision: self}
         self.dimension = int(self._encode([""]).shape[1])
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions that it offers, the fastest last: more than float32 on a GPU, where the architecture is known."""
+        return ("float32", "tf32", "bfloat16") if self._recorded is not None and self._recipe() else ("float32",)
+
+    def with_precision(self, precision: GpuPrecision) -> TorchEmbedder:
+        """The same model in another precision, on the same device."""
+        with self._lock:
+            if precision not in self._others:
+                other = copy.copy(self)
+                other.precision = precision
+                other._recorded = other._record(self._encoder.device)
+                self._others[precision] = other
+            return self._others[precision]
+
+    def _recipe(self) -> onnx_graph.Recipe | None:
+        """The configuration of the encoder, or None where `TorchEncoder` does not know the architecture."""
+        try:
+            return onnx_graph.read_recipe(self._model.folder)
+        except onnx_graph.UnknownArchitecture:
+            return None
+
+    def _record(self, device: Any) -> Any:
+        """The encoder as CUDA graphs."""
+        from alimark.embedding.cuda_graphs import RecordedEncoder
+        from alimark.embedding.torch_encoder import TorchEncoder
+
+        if (recipe := self._recipe()) is None:
+            return RecordedEncoder(self._forward, device, self._padding, int(self._encoder.max_seq_length or 512))
+        encoder = TorchEncoder(recipe, self._model.weights, device, self.precision)
+        return RecordedEncoder(encoder, device, recipe.padding, recipe.max_tokens)
 
     @property
     def encoder(self) -> SentenceTransformer:
@@ -76,34 +112,45 @@ class TorchEmbedder(LoadedEmbedder):
         self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
     ) -> None:
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        for start in range(0, len(order), self._window):
-            batch = order[start : start + self._window]
-            vectors[rows[batch]] = self._encode([cut_text(texts[i], MAX_CHARACTERS) for i in batch])
-            done += len(batch)
-            if progress:
-                progress(done)
+        windows = [order[start : start + self._window] for start in range(0, len(order), self._window)]
+        # A GPU works on a window while the next one is tokenised; its vectors are fetched after that.
+        waiting: list[tuple[NDArray[np.intp], Any]] = []
+        for window in windows:
+            waiting.append((window, self._started([cut_text(texts[i], MAX_CHARACTERS) for i in window])))
+            while len(waiting) > 1 or (waiting and window is windows[-1]):
+                batch, ready = waiting.pop(0)
+                vectors[rows[batch]] = ready.cpu().numpy()
+                done += len(batch)
+                if progress:
+                    progress(done)
 
     def _encode(self, texts: list[str]) -> Vectors:
         """Embeds texts like the encoder's own `encode`, but with less work before the tokenizer."""
+        vectors: Vectors = self._started(texts).cpu().numpy()
+        return vectors
+
+    def _started(self, texts: list[str]) -> Any:
+        """The vectors on the device, which may still be computing them."""
         import torch
 
         with self._lock:
-            rows = [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
+            rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         with torch.inference_mode():
-            batches = [rows[start : start + self._batch] for start in range(0, len(rows), self._batch)]
-            vectors: Vectors = torch.cat([self._forwarded(batch) for batch in batches]).numpy()
-        return vectors
+            return self._forwarded(rows)
 
-    def _forwarded(self, batch: list[list[int]]) -> Any:
-        """Vectors of a batch of token ids: by a recorded CUDA graph where there is one."""
+    def _forwarded(self, rows: list[list[int]]) -> Any:
+        """Vectors of texts as token ids: by recorded CUDA graphs where there are any."""
+        import torch
+
         if self._recorded is not None:
             from alimark.embedding.cuda_graphs import NotRecordable
 
             try:
-                return self._recorded(batch)
-            except NotRecordable:  # MPNet computes its position buckets on the CPU; the first text shows it
+                return self._recorded(rows)
+            except NotRecordable:  # the encoder needs the CPU on the way; the first text shows it
                 self._recorded = None
-        return self._without_graph(batch)
+        batches = [rows[start : start + self._batch] for start in range(0, len(rows), self._batch)]
+        return torch.cat([self._without_graph(batch) for batch in batches])
 
     def _without_graph(self, batch: list[list[int]]) -> Any:
         import torch
@@ -113,7 +160,7 @@ class TorchEmbedder(LoadedEmbedder):
         mask = np.zeros_like(ids)
         for i, row in enumerate(batch):
             ids[i, : len(row)], mask[i, : len(row)] = row, 1
-        return self._forward(*(torch.from_numpy(part).to(self._encoder.device) for part in (ids, mask))).cpu()
+        return self._forward(*(torch.from_numpy(part).to(self._encoder.device) for part in (ids, mask)))
 
     def _leading_tokens(self, prefix: str) -> int:
         """The number of tokens of an instruction with those before it, but without those that end a text."""

@@ -131,7 +131,8 @@ def _compare(name: str, result: JsonObject, text: str, mark: Watermark, fpr: flo
     if result.get("restructured"):
         return Check(False, f"{name}: a chat model took part in the search, so that it cannot be repeated exactly.")
     try:
-        [answer] = mark.detect_batch([text], _settings(result["settings"], mark.key.scheme))
+        recorded = {**result["settings"], "precision": result.get("precision") or "auto"}
+        [answer] = mark.detect_batch([text], _settings(recorded, mark.key.scheme))
         if isinstance(answer, AlimarkError):
             raise answer
         if result["keys_tried"] > 1:

@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 
 from alimark._util.cancelling import Cancellation
 from alimark._util.fair_queue import FairQueue
+from alimark._util.timed_future import TimedFuture, working
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.generation.loop import Loop
@@ -28,7 +29,7 @@ from alimark.llm.base import LLM
 Finished = Iterator[tuple[int, Generation | AlimarkError]]
 """Each text with its number as soon as it is finished, or the error that ended it."""
 
-_Job = tuple[Session, Future[Generation]]
+_Job = tuple[Session, TimedFuture[Generation]]
 
 
 def check(key: Key | None, embedder: Embedder | None) -> None:
@@ -60,13 +61,13 @@ class Scheduler:
         self._closed = False
         self._lock = threading.Lock()
 
-    def submit(self, session: Session) -> Future[Generation]:
+    def submit(self, session: Session) -> TimedFuture[Generation]:
         """Starts a text and returns a future. Cancelling the future ends the work after the current step."""
         return self._enqueue(session, start_thread=True)
 
-    def _enqueue(self, session: Session, *, start_thread: bool) -> Future[Generation]:
+    def _enqueue(self, session: Session, *, start_thread: bool) -> TimedFuture[Generation]:
         check(session.key, self._loop.embedder)
-        future: Future[Generation] = Future()
+        future: TimedFuture[Generation] = TimedFuture()
         with self._lock:
             if self._closed:
                 raise AlimarkError("the scheduler is closed")
@@ -116,14 +117,14 @@ class Scheduler:
         cancellation = Cancellation()
         cancellation.follow([future for _, future in live])
         try:
-            with cancellation.block():
+            with cancellation.block(), working(future for _, future in live):
                 self._loop.step([session for session, _ in live])
             for session, future in live:
                 if session.ended and not future.done():
-                    _finish(future, session.generation(self._loop.llm))
+                    future.settle(session.generation(self._loop.llm))
         except Exception as error:  # the callers wait for the futures and have to get any error
             for _, future in live:
-                _fail(future, error)
+                future.settle(error)
         live[:] = [(session, future) for session, future in live if not session.ended and not future.done()]
 
     def run(self, sessions: Iterator[tuple[int, Session]]) -> Finished:
@@ -148,12 +149,12 @@ class Scheduler:
                     if not live:  # a thread that `submit` started has taken the texts
                         break
                     self._step(live)
-                i, future = finished.get()
+                i, ended = finished.get()
                 pending -= 1
-                error = future.exception()
+                error = ended.exception()
                 if error is not None and not isinstance(error, AlimarkError):
                     raise error
-                yield i, error if error is not None else future.result()
+                yield i, error if error is not None else ended.result()
 
     def close(self, wait: float = 10) -> None:
         """Cancels all texts, and waits up to `wait` seconds for the threads to end their current steps."""
@@ -184,13 +185,3 @@ def _short_switch_interval() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def _finish(future: Future[Generation], generation: Generation) -> None:
-    with suppress(InvalidStateError):  # it was cancelled in the meantime
-        future.set_result(generation)
-
-
-def _fail(future: Future[Generation], error: Exception) -> None:
-    with suppress(InvalidStateError):
-        future.set_exception(error)

@@ -71,6 +71,19 @@ class TextRule(Rule, Protocol):
         ...
 
 
+@runtime_checkable
+class AdaptiveRule(Rule, Protocol):
+    """A rule that samples more candidates for one sentence than for another, `settings.candidates` on average."""
+
+    def most(self, settings: GenerationSettings) -> int:
+        """The most candidates for one sentence."""
+        ...
+
+    def enough(self, worths: Sequence[float]) -> bool:
+        """Whether the best of these candidates is taken, so that no further wave is sampled."""
+        ...
+
+
 RuleFactory = Callable[[Key, GenerationSettings, TextOrigin], Rule]
 """Makes the rule of one text from its key, the settings, and what the text continues.
 

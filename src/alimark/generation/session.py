@@ -22,7 +22,7 @@ from alimark.generation.candidates import Candidate, Text
 from alimark.generation.ending import Ending
 from alimark.generation.origin import TextOrigin
 from alimark.generation.results import Ended, Generation, MarkedSentence, Progress
-from alimark.generation.selection import Rule, RuleFactory, TextRule, Unmarked, Weight
+from alimark.generation.selection import AdaptiveRule, Rule, RuleFactory, TextRule, Unmarked, Weight
 from alimark.generation.settings import GenerationSettings
 from alimark.keys.key import Key
 from alimark.llm.base import LLM, Draw, Message, Request
@@ -113,7 +113,7 @@ class Session:
         if self.text.in_code:
             # A draw number that no candidate has, and another for each wave of the code block.
             return Request(self.context, 1, seed, first=2**20 + self._code_waves, messages=self._turns)
-        count = min(self.rule.wave(self.settings), self.settings.candidates - len(self._drawn))
+        count = min(self.rule.wave(self.settings), self._most_candidates() - len(self._drawn))
         if self._probably_over and not self._drawn:
             count = 1  # the first draw decides whether the text goes on; the others are sampled only if it does
         return Request(self.context, count, seed, first=len(self._drawn), messages=self._turns)
@@ -220,12 +220,25 @@ class Session:
             meeting = [candidate for candidate in self._usable() if self._weights[candidate.unit].met]
             if (chosen := self._first_kept_by_splitter(meeting)) is not None:
                 return chosen
-        if len(self._drawn) < self.settings.candidates:
+        if not self._enough():
             return None
         chosen = self._best() or self._flawed()
         if chosen is None:
             self.ended = _why_none(self._drawn)
         return chosen
+
+    def _most_candidates(self) -> int:
+        """The most candidates for this sentence. Where none is usable, an adaptive rule cannot tell what more would bring."""
+        if isinstance(self.rule, AdaptiveRule) and self._usable():
+            return self.rule.most(self.settings)
+        return self.settings.candidates
+
+    def _enough(self) -> bool:
+        """Whether the best of the candidates so far is taken."""
+        if len(self._drawn) >= self._most_candidates():
+            return True
+        usable = self._usable()
+        return isinstance(self.rule, AdaptiveRule) and bool(usable) and self.rule.enough(list(map(self._worth, usable)))
 
     def _weigh(self) -> None:
         """Rates the candidates by the rule."""

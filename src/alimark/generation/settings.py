@@ -36,7 +36,7 @@ def candidates_for(strength: str | None, candidates: int | None, default: int = 
         default: The number where both are None.
 
     Returns:
-        The most candidates that are sampled for a sentence.
+        How many candidates are sampled for a sentence, as `GenerationSettings.candidates`.
 
     Raises:
         AlimarkError: The strength is unknown, or both a strength and a number are given.
@@ -77,7 +77,8 @@ class GenerationSettings:
 
     sentences: int = 12
     candidates: int = DEFAULT_CANDIDATES
-    """The most candidates that are sampled for a sentence."""
+    """How many candidates are sampled for a sentence: the most or, for soft keys of version 3 and 32 candidates or more, the
+    mean. Those keys sample half as many where the best is good already, and up to four times as many where it is not."""
     sampling: Sampling = field(default_factory=Sampling)
     wave: int | None = None
     """Candidates that are sampled together. Sampling stops at the wave in which a candidate meets the scheme's rule in full.

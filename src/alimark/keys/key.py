@@ -136,15 +136,15 @@ class Key:
             fitted: The data that the scheme learned from text, for schemes that learn.
             secret: 32 bytes, for repeatable experiments; by default a random secret is drawn.
             **parameters: Parameters of the scheme. Those of a rival that are not given have the defaults of its paper. AliMark
-                has `decision` ("soft", the default, or "hard", the scheme of the paper), `block_size` (32 for soft keys, 8 for
-                hard ones), `span` (the number of directions of the embedding space that the secret vectors are taken from;
-                soft keys take as many as fit them best, and 0 asks for the whole space), `offsets`
-                (a text starts at one of the first `offsets` blocks, and which one is secret; docs/security.md), `starts`
-                ("conversation": a text starts where its conversation has got to, so that texts asked for in pieces are
-                one sequence; the default is "text"), `centre` (a
-                corpus mean of the embedder, which is subtracted from every embedding), `payload_bits` (8, 16 or 24: texts carry
-                a number of so many bits; docs/payload.md) and `soft_version` (an older way to find soft decisions, for
-                experiments; docs/soft.md). Those of the rivals are in docs/rivals.md.
+                has `decision` ("soft", the default, or "hard", the scheme of the paper), `block_size` (64 for soft keys whose
+                embedder has a table of directions, 32 for other soft keys, 8 for hard ones), `span` (the number of
+                directions of the embedding space that the secret vectors are taken from; soft keys take as many as fit them
+                best, and 0 asks for the whole space), `offsets` (a text starts at one of the first `offsets` blocks, and
+                which one is secret; docs/security.md), `starts` ("conversation": a text starts where its conversation has
+                got to, so that texts asked for in pieces are one sequence; the default is "text"), `centre` (a corpus mean
+                of the embedder, which is subtracted from every embedding), `payload_bits` (8, 16 or 24: texts carry a number
+                of so many bits; docs/payload.md) and `soft_version` (an older way to find soft decisions, for experiments;
+                docs/soft.md). Those of the rivals are in docs/rivals.md.
 
         Returns:
             The key.
@@ -461,8 +461,8 @@ class Key:
         if not self.payload_bits:
             raise AlimarkError(f"key {self.id} has no payloads; make a key that has: alimark keygen --payload-bits 16")
         self.payload_code.check(payload)
-        key = self._of(self._content)
-        key._payload = payload
+        key = Key.__new__(Key)
+        key._content, key._derivation, key._payload = self._content, self._derivation, payload
         return key
 
     def null_blocks(self, first: int, count: int, length: int) -> Blocks:

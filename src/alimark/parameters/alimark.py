@@ -21,7 +21,7 @@ MAX_OFFSETS = 1024
 MAX_RUN = 64
 MAX_PAYLOAD_BITS = 24
 PAYLOAD_BLOCK_SIZES = (32, 64)
-"""Block sizes of which the quarter that payloads leave alone is a whole number of bytes."""
+"""Block sizes that are large enough for payloads: the bits that no payload changes are whole bytes (`PayloadCode`)."""
 SOFT_VERSION = 3
 """The newest version of soft decisions, and the default; `alimark.detection.soft_versions` defines all of them."""
 DEFAULT_DECISION: Final = "soft"
@@ -107,13 +107,11 @@ class AliMarkParameters(SchemeParameters):
         if self.directions is not None and not isinstance(self.directions, str):
             raise KeyFileError(f"directions must be the digest of a table, or null, not {self.directions!r}")
         if self.starts not in STARTS:
-            raise KeyFileError(f"starts {self.starts!r} is not known to this release; upgrade alimark")
+            raise KeyFileError(f"starts {self.starts!r} is not known to this release; known: {', '.join(STARTS)}")
         if self.starts == "conversation" and self.offsets < 2:
             raise KeyFileError('a key with starts="conversation" needs at least 2 runs; leave out offsets, or raise it')
-        for name, known_values in (("text_version", TEXT_VERSIONS),):
-            value = getattr(self, name)
-            if type(value) is not type(known_values[0]) or value not in known_values:
-                raise KeyFileError(f"{name} {value!r} is not known to this release; upgrade alimark")
+        if type(self.text_version) is not int or self.text_version not in TEXT_VERSIONS:
+            raise KeyFileError(f"text_version {self.text_version!r} is not known to this release; upgrade alimark")
         defaults = {field.name: field.default for field in fields(self)}
         if self.soft_version < 3 and any(getattr(self, name) != defaults[name] for name in VERSION_3_FIELDS):
             raise KeyFileError(

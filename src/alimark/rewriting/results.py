@@ -81,6 +81,8 @@ class Rewriting:
     """Seconds from the text's first request to its end; several texts may have shared that time."""
     limits: tuple[str, ...] = ()
     """Settings that the model could not follow, in words."""
+    payload: int | None = None
+    """The number that the mark carries; None where the key has no payloads."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -118,6 +120,7 @@ class Rewriting:
     def record(self, record_id: str) -> Record:
         """The rewriting as one record of a JSONL file, with the given `id`."""
         limits = {"limits": list(self.limits)} if self.limits else {}
+        payload = {} if self.payload is None else {"payload": self.payload}
         return {
             "id": record_id,
             "text": self.text,
@@ -125,6 +128,7 @@ class Rewriting:
             "sentences": list(self.sentences),
             "scheme": self.scheme,
             "key_id": self.key_id,
+            **payload,
             "matches": list(self.matches),
             "matches_before": [sentence.matches_before for sentence in self.rewritten],
             "cosines": [round(cosine, 4) for cosine in self.cosines],

@@ -197,6 +197,7 @@ class Session:
             surviving=sum(block.size for block in again.get_matching_blocks()),
             seconds=time.perf_counter() - self._started,
             limits=llm.limits,
+            payload=self.key.payload,
         )
 
     def _rewritten(self, number: int, options: Sequence[_Option], pick: _Option) -> RewrittenSentence:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from alimark._util.jsonl import Record, unique_id
 from alimark.audit.auditor import Document, FirstPass
+from alimark.audit.run import first_pass_counts
 from alimark.errors import RecordError
 from alimark.keys.sealed import Sealed
 from alimark.scale import corpus
@@ -80,6 +81,7 @@ def audit_corpus(
         time_limit=options.time_limit,
         cache=options.cache,
         first_pass=None if options.first_pass is None else FirstPass(options.first_pass),
+        check_level=max(fpr, fdr),
         device=options.device,
         fpr=fpr,
     )
@@ -105,9 +107,7 @@ def _rates(outcome: corpus.Outcome) -> Record:
         "workers_lost": outcome.deaths,
         "asked_again_with_more_random_keys": outcome.deepened,
     }
-    if report.tested:
-        rates["first_pass"] = {"documents": report.tested["first"], "suspicious": report.tested["full"]}
-    return rates
+    return rates | first_pass_counts(report.tested)
 
 
 class CorpusDocuments:

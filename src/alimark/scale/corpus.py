@@ -33,7 +33,7 @@ from alimark.scale.worker import Begun, Report, Task, Work, Worker, result_path
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-VERSION = 2
+VERSION = 3
 FIRST_DRAWS = 9_999
 """Random keys per document in the first round, with early stopping; more follow for documents that none of them matches."""
 STOP_AFTER = 20

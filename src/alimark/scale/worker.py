@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from alimark._util.jsonl import Record, record_id
 from alimark.audit.answers import verdict_of
 from alimark.audit.auditor import Answer, Auditor, FirstPass, answers, in_batches
-from alimark.detection.pipeline import Clock
 from alimark.detection.stats.p_values import RandomKeys
+from alimark.detection.timing import Clock
 from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.keys.sealed import Sealed
@@ -50,9 +50,16 @@ class Task:
     cache: int = 256
     """Megabytes of embeddings to keep in memory."""
     first_pass: FirstPass | None = None
+    check_level: float = 0.05
+    """The p-value up to which an answer in a fast precision is checked in float32."""
     device: str | None = None
     fpr: float = 0.01
     """The false-positive rate of the verdict, until the q-values of all documents decide it."""
+
+    @property
+    def batch_scale(self) -> int:
+        """How many times as large batches are as on a CPU."""
+        return 1 if self.device in (None, "cpu") else 16
 
 
 @dataclass(frozen=True)
@@ -120,11 +127,12 @@ def schema() -> Schema:
         ("scheme", pa.string()), ("score", pa.float64()), ("z", pa.float64()), ("p_value", pa.float64()), ("draws", pa.int64()),
         ("keys_tried", pa.int32()), ("readings", pa.int32()), ("searches", pa.int32()),
         ("near_flips", pa.int32()), ("sentence_count", pa.int32()),
-        ("full", pa.bool_()),
+        ("full", pa.bool_()), ("precision", pa.string()),
         ("passages", pa.list_(pa.struct([
             ("first", pa.int32()), ("last", pa.int32()), ("first_block", pa.int32()), ("last_block", pa.int32()),
             ("score", pa.float64()), ("p_value", pa.float64()),
         ]))),
+        ("payload", pa.struct([("value", pa.int64()), ("confidence", pa.float64())])),
         ("warnings", pa.list_(pa.string())), ("failed", pa.bool_()), ("error", pa.string()),
         ("verdict", pa.string()), ("found", pa.bool_()), ("q_value", pa.float64()),
     ])  # fmt: skip
@@ -144,12 +152,13 @@ class Worker:
 
         def load(name: str) -> RememberingEmbedder:
             embedder = load_embedder(name, device=task.device, threads=threads)
-            self._embedders.append(RememberingEmbedder(embedder, task.cache, self._heartbeat))
+            self._embedders.append(RememberingEmbedder(embedder, task.cache, self._heartbeat, task.batch_scale))
             return self._embedders[-1]
 
         self._auditor = Auditor(
-            [key.open() for key in task.keys], task.settings, load, first_pass=task.first_pass, beat=self._heartbeat
-        )
+            [key.open() for key in task.keys], task.settings, load, first_pass=task.first_pass, check_level=task.check_level,
+            beat=self._heartbeat,
+        )  # fmt: skip
 
     def _heartbeat(self) -> None:
         """Start the time limit of the next step. `faulthandler` ends the process even if C code hangs."""
@@ -193,7 +202,7 @@ class Worker:
         documents = read(self._input, work.block, columns, task.max_document)
         if work.deepen:
             documents = (document for document in documents if (document.file, document.place) in work.only)
-        return in_batches(documents, lambda document: document.record, task.text_field)
+        return in_batches(documents, lambda document: document.record, task.text_field, task.batch_scale)
 
     def _rows(self, batch: Sequence[Document], work: Work, *, poison: bool) -> list[Record]:
         """One row of results for each document."""
@@ -217,16 +226,12 @@ class Worker:
         }  # fmt: skip
         if isinstance(answer, AlimarkError):
             return row | {"error": _storable(str(answer)), "verdict": "failed", "found": False}
-        tests = {"keys_tried": answer.keys_tried, "readings": answer.readings, "searches": answer.searches}
-        fields = (
-            answer.record() | tests | {"full": self._in_full(answer), "verdict": verdict_of(answer, self._task.fpr)}
-        )
+        fields = answer.record() | {
+            "keys_tried": answer.keys_tried, "readings": answer.readings, "searches": answer.searches,
+            "full": self._auditor.in_full(answer), "precision": answer.precision,
+            "verdict": verdict_of(answer, self._task.fpr),
+        }  # fmt: skip
         return row | {name: fields[name] for name in schema().names if name in fields}
-
-    def _in_full(self, answer: Answer) -> bool:
-        """Whether the answer is of the full test, not of the first pass."""
-        first = self._task.first_pass
-        return first is None or getattr(answer, "settings", None) != first.settings(self._task.settings)  # type: ignore[arg-type]
 
     def _written(self, path: str) -> list[Record]:
         with self._output.open_input_file(path) as file:

@@ -125,13 +125,16 @@ def insert_words(llm: LLM, insertions: Sequence[Insertion], *, max_tokens: int =
     # The public code samples at temperature 0, with which a second try would be the first one again.
     sampling = Sampling(0.5, 0.95, 1.0, max_tokens, may_end=True)
     errors_in_a_row = 0
+    last_error: LLMError | None = None
     while waiting := [insertion for insertion in insertions if not insertion.done]:
         requests = (insertion.request() for insertion in waiting)
         for number, _, answer in draw_all(llm, requests, sampling, never, single_draws=True):
-            unreachable = isinstance(answer, LLMError) and not isinstance(answer, ContextFull)
-            errors_in_a_row = errors_in_a_row + 1 if unreachable else 0
-            if errors_in_a_row == _MAX_ERRORS_IN_A_ROW and isinstance(answer, LLMError):
-                raise answer
+            if not isinstance(answer, LLMError) or isinstance(answer, ContextFull):
+                errors_in_a_row = 0
+            elif answer is not last_error:  # one error may be the answer to all requests of a batch
+                errors_in_a_row, last_error = errors_in_a_row + 1, answer
+                if errors_in_a_row == _MAX_ERRORS_IN_A_ROW:
+                    raise answer
             waiting[number].read(answer)
 
 

@@ -68,12 +68,12 @@ _VECTORS: dict[tuple[str, str, tuple[str, ...]], Floats] = {}
 def _word_vectors(embedder: Embedder, words: tuple[str, ...]) -> Floats:
     """The unit vectors of a list of words. Those of the last list are kept, since the keys of a run share theirs."""
     name = embedder.fingerprint, embedder.backend, words
-    if name not in _VECTORS:
+    vectors = _VECTORS.get(name)  # another thread may clear the table after this line
+    if vectors is None:
         vectors = unit_rows(embedder.embed(list(words)))
         _VECTORS.clear()
         _VECTORS[name] = vectors
-        return vectors
-    return _VECTORS[name]
+    return vectors
 
 
 class WordTable:

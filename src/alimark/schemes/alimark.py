@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
-from alimark._util.arrays import Floats
-from alimark.detection.pipeline import detect_batch, units_of
+from alimark.detection.pipeline import detect_batch
+from alimark.detection.preparing import units_of
 from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
 from alimark.embedding.learning import simulated_statistics, table_of
 from alimark.errors import AlimarkError
-from alimark.generation.selection import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
-from alimark.keys.projection import carried, project, targets
 from alimark.parameters import SchemeParameters
 from alimark.parameters.alimark import AliMarkParameters
+from alimark.schemes._block_rules import AdaptiveBlockRule, BlockRule
 from alimark.schemes._fit import sentences_of
 from alimark.schemes.base import SentenceWatermark, check_names, in_order
 
@@ -36,47 +31,6 @@ if TYPE_CHECKING:
 
 _FIT_RIDGE = 1.0
 """How much unknown noise is added when directions are learned from few texts, as a share of the noise that was measured."""
-
-
-class BlockRule:
-    """AliMark's selection rule: takes the sentence whose projections agree best with its block.
-
-    Hard keys: the first candidate that matches all bits is taken, or else a random one of those that match the most. Since
-    draws are independent, the first full match is distributed like a random one of all full matches. Soft keys: all
-    candidates are sampled, and the one with the largest projection on the block's direction is taken.
-    """
-
-    embeds, strict = True, False
-
-    def __init__(self, key: Key, sentences: int, origin: TextOrigin) -> None:
-        """`origin` decides which block the first sentence gets."""
-        self.key, self.scheme, self.size, self.stops = key, key.scheme, key.block_size, not key.soft
-        self._sentences, self._origin = sentences, origin
-        self._done = 0
-
-    @cached_property
-    def _targets(self) -> Floats:
-        # The prompt may have to be split, so the threads that write do it when the first sentence is chosen.
-        origin = self._origin
-        follows = self.key.follows_conversation
-        start = self.key.start(origin.first_message, origin.written) if follows else self.key.start(origin.id)
-        return targets(self.key, self._sentences, start)
-
-    def wave(self, settings: GenerationSettings) -> int:
-        if self.key.soft:
-            return settings.wave or settings.candidates
-        # One draw in 2**M is a full match by chance. With waves of a quarter of that, sampling can stop early.
-        return settings.wave or max(16, min(64, 2 ** min(self.size, 10) // 4))
-
-    def see(self, vectors: NDArray[np.float32]) -> Floats:
-        return project(vectors, self.key)
-
-    def weigh(self, seen: Floats) -> Sequence[Weight]:
-        carries = carried(seen, self._targets[self._done], self.key)
-        return [Weight(carry.bits, carry.worth, carry.bits == self.size) for carry in carries]
-
-    def chose(self, seen: Floats) -> None:
-        self._done += 1
 
 
 class AliMark(SentenceWatermark[AlignedDetection]):
@@ -134,7 +88,8 @@ class AliMark(SentenceWatermark[AlignedDetection]):
 
     @classmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> BlockRule:
-        return BlockRule(key, settings.sentences, origin)
+        rule = AdaptiveBlockRule if AdaptiveBlockRule.pays(key, settings) else BlockRule
+        return rule(key, settings, origin)
 
     @overload
     def rewrite(
@@ -144,6 +99,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         *,
         seed: int | None = ...,
         strength: Strength | None = ...,
+        payload: int | None = ...,
         **options: Unpack[RewriteOptions],
     ) -> Rewriting: ...
 
@@ -155,6 +111,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         *,
         seed: int | None = ...,
         strength: Strength | None = ...,
+        payload: int | None = ...,
         **options: Unpack[RewriteOptions],
     ) -> list[Rewriting]: ...
 
@@ -165,6 +122,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         *,
         seed: int | None = None,
         strength: Strength | None = None,
+        payload: int | None = None,
         **options: Unpack[RewriteOptions],
     ) -> Rewriting | list[Rewriting]:
         """Marks an existing text, or each of several: a chat model rewrites its sentences, and the key chooses the rewrites.
@@ -174,6 +132,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
             llm: A chat model.
             seed: Makes the result repeatable. The i-th of several texts gets the seed `seed + i`.
             strength: `light`, `standard` or `strong`: a name for a number of rewrites, instead of `candidates`.
+            payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
             **options: The fields of `RewriteSettings`, such as `candidates=32`.
 
         Returns:
@@ -205,7 +164,8 @@ class AliMark(SentenceWatermark[AlignedDetection]):
             options["candidates"] = candidates_for(strength, options.get("candidates"))
         texts = [text] if isinstance(text, str) else text
         originals = [Original(original, None if seed is None else seed + i) for i, original in enumerate(texts)]
-        rewritings = in_order(rewrite_many(originals, self.key, self.embedder, llm, RewriteSettings(**options)))
+        key = self.key.carrying(payload)
+        rewritings = in_order(rewrite_many(originals, key, self.embedder, llm, RewriteSettings(**options)))
         return rewritings[0] if isinstance(text, str) else rewritings
 
     def detect_batch(

@@ -219,7 +219,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
             llm: The language model, as `alimark.load_llm` returns it.
             sentences: How many sentences to write; the most, where the model may end its text.
-            candidates: The most candidates that are sampled for a sentence; by default `candidates` of the scheme.
+            candidates: How many candidates are sampled for a sentence (`GenerationSettings`); by default that of the scheme.
             strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
             seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
             sampling: Temperature, top-p and the like, and whether the model may end its text (`may_end`). By default it may
@@ -306,7 +306,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             prompt: What to continue or to answer.
             llm: The language model.
             sentences: How many sentences to write; the most, where the model may end its text.
-            candidates: The most candidates that are sampled for a sentence; by default `candidates` of the scheme.
+            candidates: How many candidates are sampled for a sentence (`GenerationSettings`); by default that of the scheme.
             strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
             seed: Makes the text repeatable.
             sampling: Temperature, top-p and the like.

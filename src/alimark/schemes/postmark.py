@@ -19,20 +19,14 @@ from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 import numpy as np
 
 from alimark._util.arrays import Floats
+from alimark.detection.batching import UniqueUnits, deduplicate
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
-from alimark.detection.pipeline import (
-    Clock,
-    SplitText,
-    UniqueUnits,
-    check_length,
-    deduplicate,
-    language_warnings,
-    split,
-)
+from alimark.detection.preparing import SplitText, check_length, language_warnings, split
 from alimark.detection.results import Detection
 from alimark.detection.settings import MAX_SENTENCES
 from alimark.detection.stats.p_values import RandomKeys, significance_of
-from alimark.errors import AlimarkError, KeyMismatch
+from alimark.detection.timing import Clock
+from alimark.errors import AlimarkError, KeyMismatch, LLMError
 from alimark.generation.results import Generation, MarkedSentence
 from alimark.generation.settings import GenerationSettings, Prompt
 from alimark.keys.fitted import Fitted
@@ -141,7 +135,10 @@ class PostMark(KeyedWatermark[Detection]):
         from alimark.llm.base import Sampling
 
         settings = GenerationSettings(
-            sentences, candidates or self.candidates, sampling or Sampling(), prompt_style=prompt_style
+            sentences,
+            self.candidates if candidates is None else candidates,
+            sampling or Sampling(),
+            prompt_style=prompt_style,
         )
         return generate_in_order(self, prompt, llm, settings, seed=seed, batch=batch, progress=progress)
 
@@ -186,7 +183,11 @@ class PostMark(KeyedWatermark[Detection]):
             Insertion(draft.text, mark.words(draft.text) if draft.sentences else (), f"alimark/postmark/{draft.seed}")
             for _, draft, mark in drafts
         ]
-        insert_words(inserter, insertions)
+        try:
+            insert_words(inserter, insertions)
+        except LLMError as error:
+            yield from ((number, error) for number, _, _ in drafts)
+            return
         elapsed = time.perf_counter() - started
         for (number, draft, mark), insertion in zip(drafts, insertions, strict=True):
             generation = mark._marked(draft, insertion, inserter.name, elapsed / len(drafts), elapsed)

@@ -17,19 +17,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from alimark._util.arrays import Floats
+from alimark.detection.batching import deduplicate, embed_and_project
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
-from alimark.detection.pipeline import (
-    Clock,
-    SplitText,
-    check_length,
-    deduplicate,
-    embed_and_project,
-    language_warnings,
-    split,
-)
+from alimark.detection.preparing import SplitText, check_length, language_warnings, split
 from alimark.detection.results import Detection
 from alimark.detection.settings import MAX_SENTENCES
 from alimark.detection.stats.p_values import RandomKeys, significance_of
+from alimark.detection.timing import Clock
 from alimark.errors import AlimarkError
 from alimark.generation.selection import Rule
 from alimark.keys.key import Key

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Unpack, overload
 import numpy as np
 
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
-from alimark.detection.pipeline import Clock
 from alimark.detection.results import Detection
 from alimark.detection.stats.p_values import RandomKeys, significance_of
+from alimark.detection.timing import Clock
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.generation.results import Generation, MarkedSentence
 from alimark.generation.settings import GenerationSettings

@@ -50,7 +50,7 @@ class Watermark(Protocol):
     """Whether detection aligns sentences with the blocks of the key, as AliMark's does. Such a scheme has AliMark's key
     parameters, takes DetectionSettings, returns AlignedDetection and can search many keys at once."""
     candidates: ClassVar[int]
-    """The default of the most candidates that are sampled for a sentence."""
+    """How many candidates are sampled for a sentence by default."""
     settings: ClassVar[type[RandomKeys]]
     """The class of its detection settings."""
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Annotated, Literal
 
@@ -70,7 +71,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
             continue
         records.append(of_detection(answer[0], text, token))
         # The verdict may need a simulation of some seconds (many keys at a rate that is not tabled).
-        report = service.reports.submit(_result, answer[0], body, records[-1])
+        report = service.reports.submit(token.id, partial(_result, answer[0], body, records[-1]))
         results.append(await service.result(report))
         service.metrics.detections.labels(results[-1]["verdict"]).inc()
     await service.save(records)
@@ -85,8 +86,9 @@ async def _detect_all(
     for key in keys:
         groups.setdefault(key.fingerprint, []).append(key)
     checks = [Check(text, tuple(group), settings, len(keys), owner) for text in texts for group in groups.values()]
-    futures = [asyncio.wrap_future(future) for future in service.checker.submit(checks)]
-    outcomes = await service.in_time(asyncio.gather(*futures, return_exceptions=True))
+    futures = service.checker.submit(checks)
+    waits = [asyncio.wrap_future(future) for future in futures]
+    outcomes = await service.in_time(asyncio.gather(*waits, return_exceptions=True), futures)
     starts = range(0, len(outcomes), len(groups))
     return [_merge(outcomes[start : start + len(groups)]) for start in starts]
 
@@ -125,14 +127,19 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
         "verdict": str(verdict), "p_value": detection.p_value, "score": detection.score, "statistic": detection.raw,
         "key_id": detection.key_id, "keys_tried": detection.keys_tried, "sentences": len(detection.sentences),
         "text_sha256": detection.text_sha256, "passages": [asdict(passage) for passage in detection.passages],
-        "warnings": list(detection.warnings), "record_id": record.id,
+        "warnings": list(detection.warnings), "record_id": record.id, "p_text": detection.p_text,
+        "searched": list(detection.searched or (detection.settings.search,)),
     }  # fmt: skip
+    content |= {"caveat": caveat} if (caveat := detection.caveat(body.fpr)) else {}
     content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
     content |= {} if detection.z is None else {"z": detection.z}
     if detection.payload:
         content["payload"] = {"value": detection.payload.value, "confidence": detection.payload.confidence}
     content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
-    return content | ({"evidence": detection.report(body.fpr)} if body.evidence else {})
+    if body.evidence:
+        content["evidence"] = detection.report(body.fpr)
+        content["sentence_chances"] = [round(chance, 3) for chance in detection.sentence_chances]
+    return content
 
 
 _FILE = {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
@@ -170,7 +177,7 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     rewriting = await service.result(service.writers.rewrite(body.input, key, body.seed, settings, token.id))
     record = of_text(
         "rewrite", rewriting.text, rewriting.key_id, rewriting.matches, rewriting.block_size, token,
-        payload=key.payload, llm=rewriting.llm,
+        payload=rewriting.payload, llm=rewriting.llm,
     )  # fmt: skip
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
@@ -183,15 +190,15 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
 
 
 async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -> JsonObject:
-    """Detects the mark in a text before and after its rewriting; without a result where too many texts wait."""
+    """Detects the mark in a text before and after its rewriting; without a result where the detector is too busy."""
     try:
         answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)), owner)
-    except QueueFull:
+    except (QueueFull, ApiError):  # too many texts wait, or the time is over; the text is rewritten all the same
         return {}
     before, after = (None if isinstance(answer, AlimarkError) else answer[0] for answer in answers)
     if before is None or after is None:
         return {}
-    verdict = await service.result(service.reports.submit(after.verdict, PROOF_FPR))
+    verdict = await service.result(service.reports.submit(owner, lambda: after.verdict(PROOF_FPR)))
     return {"verdict": str(verdict), "p_value": after.p_value, "p_value_before": before.p_value}
 
 

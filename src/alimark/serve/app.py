@@ -24,7 +24,7 @@ import alimark
 from alimark.serve import api, openai, responses, schemas
 from alimark.serve.docs_page import docs_page
 from alimark.serve.gate import ApiError, Gate, JsonLines
-from alimark.serve.protocol import timed_protocol
+from alimark.serve.protocol import limited_protocol
 from alimark.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
@@ -211,7 +211,7 @@ def run(service: Service) -> None:
     service.warm_up()
     config = uvicorn.Config(
         create_app(service), host=settings.host, port=settings.port, log_config=None, access_log=False,
-        http=timed_protocol(settings.header_timeout),
+        http=limited_protocol(settings.header_timeout),
         server_header=False, proxy_headers=False, timeout_keep_alive=30, h11_max_incomplete_event_size=64 * 1024,
         timeout_graceful_shutdown=int(settings.shutdown) or 1,
     )  # fmt: skip

@@ -1,7 +1,9 @@
-"""Detections for many requests at a time, with the stages of the detection pipeline in two threads.
+"""Detections for many requests at a time, with the stages of the detection pipeline in threads of their own.
 
-The embedding thread takes all texts that wait, cuts them into units and embeds these in one batch; the alignment thread scores
-what was embedded and answers. No thread waits for a batch to fill: while one batch is being embedded, the next one gathers.
+The embedding thread takes all texts that wait, cuts them into units and embeds these in one batch; the alignment threads score
+what was embedded and answer. No thread waits for a batch to fill: while one batch is being embedded, the next one gathers.
+While it embeds a text longer than a batch, a second thread embeds the short texts of others. A token uses one alignment thread
+at a time. So nobody waits for the whole of somebody else's long text.
 """
 
 from __future__ import annotations
@@ -10,24 +12,18 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from alimark._util.fair_queue import FairQueue, may_enter
+from alimark._util.cancelling import Cancellation
+from alimark._util.fair_queue import AtMost, FairQueue, may_enter
+from alimark._util.timed_future import TimedFuture, working
+from alimark.detection.batching import UniqueUnits, Vectors, deduplicate, embed, project_text
 from alimark.detection.many_keys import best_keys, widest_key
-from alimark.detection.pipeline import (
-    PreparedText,
-    UniqueUnits,
-    Vectors,
-    deduplicate,
-    detect_signals,
-    embed,
-    prepare,
-    project_text,
-)
+from alimark.detection.preparing import PreparedText, prepare
 from alimark.detection.results import AlignedDetection, best_first
+from alimark.detection.searching import detect_signals
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import draws_for_keys
 from alimark.embedding.base import Embedder
@@ -40,7 +36,9 @@ BATCH_CHARACTERS = 50_000
 BEST_KEYS = 3
 """The number of keys that an answer names."""
 MAX_CELLS = 2e10
-"""The most work on one text: sentences times blocks times random keys; some tens of seconds on a small machine."""
+"""The most work on one text: sentences times blocks times random keys; some minutes on a small machine."""
+_ALIGNERS = 3
+"""Alignment threads. Each uses all cores: there are several so that tokens share them."""
 
 
 class QueueFull(AlimarkError):
@@ -63,11 +61,11 @@ class Check:
 Answer = list[AlignedDetection]
 """Best first: a single detection where one key was asked for, the best few for many."""
 
-Asked = tuple[Check, Future[Answer]]
+Asked = tuple[Check, TimedFuture[Answer]]
 
 
 class Checker:
-    """Answers checks from any thread: one worker thread splits and embeds, another aligns, so that both are kept busy."""
+    """Answers checks from any thread. A future can be cancelled at any time: what is under way stops soon."""
 
     def __init__(
         self,
@@ -86,21 +84,19 @@ class Checker:
             lambda embedded: embedded[0].check.owner if embedded else ""
         )
         self._last_batch = 0
-        self._threads = [
-            threading.Thread(target=work, name=f"alimark-{name}", daemon=True)
-            for name, work in (("embedding", self._embed_all), ("aligning", self._align_all))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._embedding_long = self._embedding_over = False
+        self._aligning = AtMost(1)
+        self._embedders = [_thread("embedding", self._embed_all), _thread("embedding-short", self._embed_short)]
+        self._aligners = [_thread(f"aligning-{number}", self._align_all) for number in range(_ALIGNERS)]
 
     @property
     def waiting(self) -> int:
         """The number of texts that wait."""
         return len(self._waiting)
 
-    def submit(self, checks: Sequence[Check]) -> list[Future[Answer]]:
+    def submit(self, checks: Sequence[Check]) -> list[TimedFuture[Answer]]:
         """Queues all checks, or none of them and raises QueueFull."""
-        futures: list[Future[Answer]] = [Future() for _ in checks]
+        futures: list[TimedFuture[Answer]] = [TimedFuture() for _ in checks]
         with self._wake:
             if self._closed:
                 raise QueueFull("the service is shutting down")
@@ -110,51 +106,71 @@ class Checker:
             self._places[owner] += len(checks)
             for asked in zip(checks, futures, strict=True):
                 self._waiting.put(asked)
-            self._wake.notify()
+            self._wake.notify_all()
         return futures
 
     def close(self) -> None:
         """Answers all texts that wait and ends the threads."""
         with self._wake:
             self._closed = True
-            self._wake.notify()
-        for thread in self._threads:
+            self._wake.notify_all()
+        for thread in self._embedders:
+            thread.join()
+        self._embedded.put(None)
+        for thread in self._aligners:
             thread.join()
 
     def _embed_all(self) -> None:
         while asked := self._take():
-            # Cancelled requests are dropped here; after this call a request can no longer be cancelled.
-            running = [check for check in asked if check[1].set_running_or_notify_cancel()]
-            for group in _by_embedder(running):
-                if batch := self._embed(group):
-                    self._last_batch = len(batch.checks)
-                    for check in batch.checks:
-                        self._embedded.put((check, batch))
-        self._embedded.put(None)
+            self._embed_batch(asked)
+            with self._wake:
+                self._embedding_long = False
+        with self._wake:
+            self._embedding_over = True
+            self._wake.notify_all()
+
+    def _embed_short(self) -> None:
+        """Embeds texts that fit into a batch while the other thread is busy with one that does not."""
+        while asked := self._take_short():
+            self._embed_batch(asked)
+
+    def _embed_batch(self, asked: Sequence[Asked]) -> None:
+        wanted = [check for check in asked if not check[1].cancelled()]
+        for group in _by_embedder(wanted):
+            with working(future for _, future in group):
+                batch = self._embed(group)
+            if batch:
+                self._last_batch = len(batch.checks)
+                for check in batch.checks:
+                    self._embedded.put((check, batch))
 
     def _align_all(self) -> None:
         """Answers each text at once, so that its client can send the next one early; long texts of a token hold up no other."""
-        while True:
-            embedded = self._embedded.get()
+        while embedded := self._embedded.get(accepts=self._may_align):
             with self._wake:
-                self._wake.notify()  # the next batch may be embedded
-            if embedded is None:
-                if self._embedded.empty():
-                    return
-                self._embedded.put(
-                    None
-                )  # the sentinel has its turn like everything else, so other texts may still wait
-                continue
+                self._wake.notify_all()  # the next batch may be embedded
             check, batch = embedded
+            cancellation = Cancellation()
+            cancellation.follow([check.future])
             try:
-                check.future.set_result(_answer(check, batch))
+                if not check.future.cancelled():
+                    with cancellation.block(), check.future.working():
+                        check.future.settle(_answer(check, batch))
             except Exception as error:  # any error must reach the request that waits
-                check.future.set_exception(error)
+                check.future.settle(error)
+            self._aligning.leave(check.check.owner)
+            self._embedded.wake()
+        self._embedded.put(None)  # the other threads have to see it, too
+
+    def _may_align(self, embedded: _Embedded | None) -> bool:
+        if embedded is None:  # the sentinel comes last
+            return len(self._embedded) == 1
+        return self._aligning.enter(embedded[0].check.owner)
 
     def _may_embed(self) -> bool:
         """Whether the next batch is due.
 
-        The texts that wait make larger batches, so at most one batch is ahead of the alignment thread, unless a token waits
+        The texts that wait make larger batches, so at most one batch is ahead of the alignment threads, unless a token waits
         that has no text in it.
         """
         if not len(self._waiting):
@@ -165,17 +181,35 @@ class Checker:
         """The next texts of the queue, waiting for the first; empty when the checker is closed."""
         with self._wake:
             self._wake.wait_for(self._may_embed)
-            batch: list[Asked] = []
-            room = BATCH_CHARACTERS
-            with suppress(queue.Empty):
-                while len(batch) < BATCH_TEXTS and room > 0:
-                    fits = partial(_fits, room=room if batch else None)
-                    asked = self._waiting.get(block=False, accepts=fits)
-                    room -= len(asked[0].text)
-                    self._places[asked[0].owner] -= 1
-                    batch.append(asked)
-            self._places = +self._places  # owners without a text are forgotten
+            batch = self._next_batch(None)
+            self._embedding_long = any(len(check.text) > BATCH_CHARACTERS for check, _ in batch)
+            if self._embedding_long:
+                self._wake.notify_all()
             return batch
+
+    def _take_short(self) -> list[Asked]:
+        """The next short texts, waiting until the other thread embeds a long one; empty when the checker is closed."""
+        with self._wake:
+            while True:
+                if self._embedding_over:
+                    return []
+                if self._embedding_long and self._may_embed() and (batch := self._next_batch(BATCH_CHARACTERS)):
+                    return batch
+                self._wake.wait()
+
+    def _next_batch(self, longest: int | None) -> list[Asked]:
+        """Takes texts from the queue as long as they fit into a batch; the first may be longer unless `longest` is given."""
+        batch: list[Asked] = []
+        room = BATCH_CHARACTERS
+        with suppress(queue.Empty):
+            while len(batch) < BATCH_TEXTS and room > 0:
+                fits = partial(_fits, room=room if batch else longest)
+                asked = self._waiting.get(block=False, accepts=fits)
+                room -= len(asked[0].text)
+                self._places[asked[0].owner] -= 1
+                batch.append(asked)
+        self._places = +self._places  # owners without a text are forgotten
+        return batch
 
     def _embed(self, group: Sequence[Asked]) -> _Batch | None:
         """Splits the texts of a group and embeds all their units. A text that cannot be searched gets its error."""
@@ -186,15 +220,20 @@ class Checker:
                 try:
                     checks.append(_prepared_check(check, future, embedder))
                 except AlimarkError as error:
-                    future.set_exception(error)
+                    future.settle(error)
             units = deduplicate(kind.text.unit_texts for check in checks for kind in check.kinds)
             self._on_batch(len(group), len(units.row))
             return _Batch(checks, embedder, units, embed(units, embedder))
         except Exception as error:  # any error must reach the requests that wait
             for _, future in group:
-                if not future.done():
-                    future.set_exception(error)
+                future.settle(error)
             return None
+
+
+def _thread(name: str, work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name=f"alimark-{name}", daemon=True)
+    thread.start()
+    return thread
 
 
 @dataclass(frozen=True)
@@ -208,7 +247,7 @@ class _KeysOfAKind:
 @dataclass(frozen=True)
 class _PreparedCheck:
     check: Check
-    future: Future[Answer]
+    future: TimedFuture[Answer]
     kinds: list[_KeysOfAKind]
 
 
@@ -242,7 +281,7 @@ def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
     return list(groups.values())
 
 
-def _prepared_check(check: Check, future: Future[Answer], embedder: Embedder) -> _PreparedCheck:
+def _prepared_check(check: Check, future: TimedFuture[Answer], embedder: Embedder) -> _PreparedCheck:
     groups: dict[tuple[str, int, bool], list[Key]] = {}
     for key in check.keys:
         groups.setdefault((key.splitter, key.text_version, key.soft), []).append(key)
@@ -257,10 +296,10 @@ def _prepared_text(check: Check, key: Key, embedder: Embedder) -> PreparedText:
     """The text cut into units; raises LimitError where aligning it would take too long."""
     text = prepare(check.text, key, embedder, check.settings)
     count = len(text.sentences)
-    blocks = check.settings.max_blocks if check.settings.search == "excerpt" else 1.5 * count
-    starts = (
-        1 if key.soft else key.offsets
-    )  # a soft key is searched once for all its starts, a hard one for each of them
+    searches = check.settings.searches(count)
+    blocks = 1.5 * count * ("whole" in searches) + check.settings.max_blocks * ("excerpt" in searches)
+    # A soft key is searched once for all its starts, a hard one for each of them.
+    starts = 1 if key.soft else key.offsets
     if starts * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
         raise LimitError(
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "

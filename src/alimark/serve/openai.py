@@ -33,9 +33,7 @@ async def models(service: ServiceOf, token: GenerateToken) -> JsonObject:
 
 @router.get("/v1/models/{name:path}", summary="Show the model of this service")
 async def model(name: str, service: ServiceOf, token: GenerateToken) -> JsonObject:
-    if name != service.llm.name:
-        message = f"The only model of this service is {service.llm.name}. Use this name."
-        raise ApiError(404, "model_not_found", message, param="model")
+    service.check_model(name)
     return _model(service)
 
 
@@ -45,6 +43,7 @@ def _model(service: Service) -> JsonObject:
 
 @router.post("/v1/completions", summary="Continue a prompt; the text is watermarked")
 async def completions(body: Completion, service: ServiceOf, token: GenerateToken) -> Response:
+    service.check_model(body.model)
     if (passed := await unmarked_answer(body, "completions", service, token.id)) is not None:
         return passed
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
@@ -56,6 +55,7 @@ async def completions(body: Completion, service: ServiceOf, token: GenerateToken
 
 @router.post("/v1/chat/completions", summary="Answer a chat; the text is watermarked")
 async def chat_completions(body: ChatCompletion, service: ServiceOf, token: GenerateToken) -> Response:
+    service.check_model(body.model)
     if (passed := await unmarked_answer(body, "chat/completions", service, token.id)) is not None:
         return passed
     turns = tuple(message.turn for message in body.messages)
@@ -68,8 +68,8 @@ async def chat_completions(body: ChatCompletion, service: ServiceOf, token: Gene
 async def _respond(body: Completion | ChatCompletion, texts: Texts) -> Response:
     await texts.start()
     if body.stream:
-        usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        return StreamingResponse(_stream(texts, usage), media_type="text/event-stream", headers=texts.headers())
+        events = _stream(texts, body.wants_usage)
+        return StreamingResponse(events, media_type="text/event-stream", headers=texts.headers())
     generations, mark = await texts.finished()
     choices = [_choice(texts, place, generation) for place, generation in enumerate(generations)]
     usage_of_texts = await asyncio.to_thread(_usage, texts)
@@ -104,8 +104,8 @@ async def _stream(texts: Texts, include_usage: bool) -> AsyncIterator[bytes]:
 
     try:
         if chat:
-            begin = {"role": "assistant", "content": ""}
-            yield event([{"index": place, "delta": begin} for place in range(texts.wanted.count)])
+            begin = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+            yield event([{"index": place, **begin} for place in range(texts.wanted.count)])
         async for piece in texts.pieces():
             content = {"delta": {"content": piece.text}} if chat else {"text": piece.text}
             finish = None if piece.generation is None else FINISH[piece.generation.ended]
@@ -113,7 +113,7 @@ async def _stream(texts: Texts, include_usage: bool) -> AsyncIterator[bytes]:
         if include_usage:
             yield event([], usage=await asyncio.to_thread(_usage, texts))
         yield b"data: [DONE]\n\n"
-    except (AlimarkError, TimeoutError) as error:
+    except (AlimarkError, ApiError, TimeoutError) as error:
         yield b"data: " + json.dumps({"error": texts.failure(error)}).encode() + b"\n\n"
     finally:
         texts.close()

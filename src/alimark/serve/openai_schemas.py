@@ -21,6 +21,9 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Metadata = dict[str, Annotated[str, Field(max_length=512)]]
 
 _NO_TOOLS = ("none", "auto")
+_LOGPROBS = "message.output_text.logprobs"
+"""The value of `include` that asks for log-probabilities. The other values ask for details of tools or of reasoning, which a
+marked text does not have."""
 
 WHY = {
     "tools": "calls of tools are not prose, and a mark needs a choice among several sentences",
@@ -77,6 +80,11 @@ class ToWrite(WithoutNulls):
     service_tier: str | None = Field(None, description="Accepted and ignored.")
     safety_identifier: str | None = Field(None, description="Accepted and ignored.")
     prompt_cache_key: str | None = Field(None, description="Accepted and ignored.")
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def most_tokens(self) -> int | None:
@@ -306,7 +314,7 @@ class CreateResponse(ToWrite):
             ("tool_choice", "tools", self.tool_choice not in (None, *_NO_TOOLS)),
             ("text", "response_format", form != "text"),
             ("top_logprobs", "logprobs", bool(self.top_logprobs)),
-            ("include", "logprobs", bool(self.include)),
+            ("include", "logprobs", _LOGPROBS in (self.include or [])),
             ("previous_response_id", "state", self.previous_response_id is not None),
             ("conversation", "state", self.conversation is not None),
             ("prompt", "state", self.prompt is not None),

@@ -17,7 +17,7 @@ from alimark.serve.gate import ApiError
 from alimark.serve.openai_schemas import Mark, ToWrite
 from alimark.serve.service import Service
 
-_OWN_FIELDS = {"sentences"}
+_OWN_FIELDS = {"sentences", "payload"}
 """Fields that only this service knows."""
 
 
@@ -34,6 +34,9 @@ async def unmarked_answer(body: ToWrite, path: str, service: Service, owner: str
     if service.settings.unmarkable == "refuse":
         message = f"Marked text cannot have what the field {name} asks for: {reason}. Leave the field out."
         raise ApiError(422, "unmarkable", message, param=name)
+    if body.stream and path == "responses":
+        message = "A response that is passed on unmarked cannot be streamed. Leave out the field stream."
+        raise ApiError(422, "unmarkable", message, param="stream")
     sent = body.model_dump(exclude_unset=True, exclude=_OWN_FIELDS | {"stream", "stream_options"})
     llm = service.llm
     assert isinstance(llm, ForwardsRequests), "checked when the service was made"
@@ -42,10 +45,8 @@ async def unmarked_answer(body: ToWrite, path: str, service: Service, owner: str
     mark = Mark(marked=False, reason=f"{name}: {reason}", key_id="").model_dump()
     headers = {"x-alimark-marked": "false"}
     if body.stream:
-        if path == "responses":
-            message = "A response that is passed on unmarked cannot be streamed. Leave out the field stream."
-            raise ApiError(422, "unmarkable", message, param="stream")
-        return StreamingResponse(_events(answer, mark), media_type="text/event-stream", headers=headers)
+        events = _events(answer, mark, include_usage=body.wants_usage)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
     return JSONResponse(answer | {"alimark": mark}, headers=headers)
 
 
@@ -60,8 +61,8 @@ def _too_predictable(body: ToWrite, service: Service) -> tuple[str, str] | None:
     return None
 
 
-def _events(answer: JsonObject, mark: JsonObject) -> Iterator[bytes]:
-    """Yields a whole answer as a stream of one event for each choice."""
+def _events(answer: JsonObject, mark: JsonObject, *, include_usage: bool) -> Iterator[bytes]:
+    """Yields a whole answer as a stream of one event for each choice and, where it is asked for, one for the usage."""
     head = {name: answer.get(name) for name in ("id", "created", "model")} | {"alimark": mark}
     chat = answer.get("object") == "chat.completion"
     head["object"] = "chat.completion.chunk" if chat else "text_completion"
@@ -74,4 +75,6 @@ def _events(answer: JsonObject, mark: JsonObject) -> Iterator[bytes]:
                 message["tool_calls"] = [call | {"index": number} for number, call in enumerate(calls)]
             content["delta"] = message
         yield b"data: " + json.dumps(head | {"choices": [content]}).encode() + b"\n\n"
+    if include_usage and answer.get("usage"):
+        yield b"data: " + json.dumps(head | {"choices": [], "usage": answer["usage"]}).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"

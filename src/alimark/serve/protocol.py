@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with a time limit for the headers of a request, which uvicorn itself does not have."""
+"""uvicorn's HTTP protocol with two limits that uvicorn does not have: the time of headers, and the smallness of chunks."""
 
 from __future__ import annotations
 
@@ -7,20 +7,48 @@ import asyncio
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+MAX_FRAMING = 2048
+"""The most bytes of a chunked body that are not content: the parser spends time on each chunk, and a chunk may be one byte."""
+_SLICE = 1024
+"""Bytes that are parsed before the chunks are looked at."""
 
-def timed_protocol(seconds: float) -> type[H11Protocol]:
-    """Returns a protocol class that closes connections whose headers do not arrive within `seconds`."""
 
-    class TimedProtocol(H11Protocol):
+def limited_protocol(seconds: float) -> type[H11Protocol]:
+    """Returns a protocol class that closes connections whose headers take more than `seconds`, or whose chunks are tiny."""
+
+    class LimitedProtocol(H11Protocol):
         _headers_due: asyncio.TimerHandle | None = None
+        _framing = 0
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._wait_for_headers()
 
         def data_received(self, data: bytes) -> None:
-            super().data_received(data)
+            while data and not self.transport.is_closing():
+                if self.conn.their_state is h11.SEND_BODY and not self._chunked():
+                    super().data_received(data)
+                    break
+                self._receive_slice(data[:_SLICE])
+                data = data[_SLICE:]
             self._wait_for_headers()
+
+        def _receive_slice(self, data: bytes) -> None:
+            """Parses a few bytes, and ends the connection where most of a body so far was not content."""
+            inside = self.conn.their_state is h11.SEND_BODY
+            before = len(self.cycle.body) if inside else 0
+            super().data_received(data)
+            if self.conn.their_state is not h11.SEND_BODY or not self._chunked():
+                self._framing = 0
+            elif inside:
+                self._framing += len(data) - (len(self.cycle.body) - before)
+                if self._framing > MAX_FRAMING:
+                    self.send_400_response(
+                        "The chunks of the body are too small. Send it with the header Content-Length."
+                    )
+
+        def _chunked(self) -> bool:
+            return any(name == b"transfer-encoding" for name, _ in self.headers)
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
@@ -43,4 +71,4 @@ def timed_protocol(seconds: float) -> type[H11Protocol]:
             if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
                 self.transport.close()
 
-    return TimedProtocol
+    return LimitedProtocol

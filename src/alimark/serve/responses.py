@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 from itertools import count
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from alimark._util.json_types import JsonObject
 from alimark.errors import AlimarkError
 from alimark.generation.api import Generation
+from alimark.serve.gate import AnyTextResponse, ApiError
 from alimark.serve.openai_schemas import CreateResponse
 from alimark.serve.passing_on import unmarked_answer
 from alimark.serve.service import GenerateToken, ServiceOf
@@ -25,6 +26,7 @@ router = APIRouter(tags=["writing"])
     "/v1/responses", summary="Answer a conversation in the format of the Responses API; the text is watermarked"
 )
 async def responses(body: CreateResponse, service: ServiceOf, token: GenerateToken) -> Response:
+    service.check_model(body.model)
     if (passed := await unmarked_answer(body, "responses", service, token.id)) is not None:
         return passed
     turns = body.turns
@@ -37,7 +39,7 @@ async def responses(body: CreateResponse, service: ServiceOf, token: GenerateTok
         return StreamingResponse(_stream(texts, body), media_type="text/event-stream", headers=texts.headers())
     [generation], mark = await texts.finished()
     content = await _finished(texts, body, generation, mark)
-    return JSONResponse(content, headers=texts.headers(mark))
+    return AnyTextResponse(content, headers=texts.headers(mark))  # it repeats the instructions
 
 
 def _response(texts: Texts, body: CreateResponse, status: str, output: list[JsonObject]) -> JsonObject:
@@ -101,7 +103,7 @@ async def _stream(texts: Texts, body: CreateResponse) -> AsyncIterator[bytes]:
                 yield event("response.content_part.done", part=_part(text), **place)
                 yield event("response.output_item.done", output_index=0, item=response["output"][0])
                 yield event(f"response.{response['status']}", response=response)
-    except (AlimarkError, TimeoutError) as error:
+    except (AlimarkError, ApiError, TimeoutError) as error:
         failure = texts.failure(error)
         yield event("error", code=failure["code"], message=failure["message"], param=None)
     finally:

@@ -72,11 +72,15 @@ class Detect(Strict):
         None, min_length=1, max_length=1000, description="Key ids; if left out, all active keys are tried."
     )
     fpr: Fpr = 0.01
-    search: Literal["whole", "excerpt"] = Field(
-        "whole", description="whole: the whole text is tested; excerpt: marked passages in a longer text are searched."
+    search: Literal["auto", "whole", "excerpt"] = Field(
+        "auto",
+        description="whole: the whole text is tested; excerpt: marked passages in a longer text are searched; auto: texts "
+        "of more than 60 sentences that show no mark as a whole are searched for passages, and the p-value pays for both.",
     )
     evidence: bool = Field(
-        False, description="Adds everything that is needed to check the result, including the alignment."
+        False,
+        description="Adds everything that is needed to check the result, including the alignment, and the probability of "
+        "each sentence to carry the mark.",
     )
     model_config = ConfigDict(
         json_schema_extra={
@@ -90,6 +94,7 @@ class Found(BaseModel):
 
     verdict: Literal["found", "not found", "too short to tell"] | None = None
     p_value: float | None = Field(None, description="The p-value, corrected for the number of keys tried.")
+    p_text: str | None = Field(None, description="The p-value for people: with `<=` where it is only an upper bound.")
     score: float | None = None
     z: float | None = None
     statistic: float | None = None
@@ -99,6 +104,12 @@ class Found(BaseModel):
     sentences_needed: int | None = None
     text_sha256: str | None = None
     passages: list[JsonObject] = []
+    searched: list[str] = Field([], description="The searches that the p-value pays for: whole, excerpt or both.")
+    caveat: str | None = Field(None, description="What has to be said beside `found` about a text that is short.")
+    sentence_chances: list[float] | None = Field(
+        None,
+        description="The probability of each sentence to carry the mark, measured against random keys; with `evidence`.",
+    )
     payload: JsonObject | None = Field(
         None, description="`value` and `confidence` of the number that the mark carries; only where the mark is found."
     )

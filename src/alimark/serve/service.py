@@ -6,11 +6,11 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
+from alimark._util.timed_future import TimedFuture
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder
 from alimark.errors import AlimarkError
@@ -26,9 +26,10 @@ from alimark.serve.metrics import Metrics
 from alimark.serve.records import Record, RecordLog
 from alimark.serve.ring import Ring
 from alimark.serve.settings import Settings
-from alimark.serve.writing import Writers
+from alimark.serve.writing import FairPool, Writers
 
 Result = TypeVar("Result")
+Part = TypeVar("Part")
 
 log = logging.getLogger("alimark.serve")
 
@@ -75,7 +76,7 @@ class Service:
             )
         self.checker = Checker(self.embedder_of, max_waiting=settings.detect_queue, on_batch=self.metrics.seen_batch)
         self.readiness = Readiness(self.store, self.records, self.ring, self.checker)
-        self.reports = ThreadPoolExecutor(1, "alimark-report")
+        self.reports = FairPool(2, "alimark-report", 1)
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)
@@ -103,6 +104,7 @@ class Service:
 
         Raises:
             ApiError: The settings fix another payload for this token, or the payload does not fit the key.
+            NoKey: No key marks texts of this token.
         """
         key = self.ring.marking(token.tenant, self.llm.name)
         labels = (token.id, token.tenant, self.llm.name)
@@ -115,6 +117,10 @@ class Service:
         try:
             return key.carrying(payload)
         except AlimarkError as error:
+            if fixed is not None:
+                message = "The payload that the operator set for this token does not fit the key. Ask the operator."
+                log.warning("a payload of the settings cannot be used", extra={"token": token.id, "reason": str(error)})
+                raise ApiError(409, "payload", message) from None
             raise ApiError(422, "payload", f"The payload cannot be used: {error}.", param="payload") from None
 
     def _rewriter(self) -> LLM:
@@ -160,26 +166,41 @@ class Service:
         """Writes records and returns after the commit; a response is sent only then."""
         await asyncio.shield(asyncio.wrap_future(self.store.submit(self.records.writing(records))))
 
-    async def result(self, future: Future[Result]) -> Result:
+    async def result(self, future: TimedFuture[Result]) -> Result:
         """Waits for a future, at most as long as a request may take."""
-        return await self.in_time(asyncio.wrap_future(future))
+        return await self.in_time(asyncio.wrap_future(future), [future])
 
-    async def in_time(self, work: Awaitable[Result]) -> Result:
-        """Waits for `work`, at most as long as a request may take."""
+    async def in_time(self, work: Awaitable[Result], futures: Sequence[TimedFuture[Part]]) -> Result:
+        """Waits for `work`, at most as long as a request may take; `futures` are what it waits for."""
         try:
             async with asyncio.timeout(self.settings.timeout):
                 return await work
         except TimeoutError:
-            raise self.timed_out() from None
+            raise self.timed_out(futures) from None
 
-    def timed_out(self) -> ApiError:
-        """Returns the error for a request that took too long."""
-        message = f"The request took longer than {self.settings.timeout:g} s and was stopped. Ask for less per request."
-        return ApiError(504, "timeout", message, retry_after=10)
+    def timed_out(self, futures: Sequence[TimedFuture[Part]]) -> ApiError:
+        """Returns the error for a request that took too long: because it asks for much, or because others were served."""
+        most = self.settings.timeout
+        if all(future.worked > most / 2 for future in futures if future.cancelled() or not future.done()):
+            message = f"The request took longer than {most:g} s and was stopped. Ask for less per request."
+            return ApiError(504, "timeout", message, retry_after=10)
+        self.metrics.refused.labels("busy").inc()
+        message = f"The service is busy: the request waited for most of {most:g} s and was stopped. Try again later."
+        return ApiError(503, "busy", message, retry_after=10)
 
     async def query(self, job: Callable[[Connection], Result]) -> Result:
         """Runs a database job and returns its result."""
-        return await self.result(self.store.submit(job))
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await asyncio.wrap_future(self.store.submit(job))
+        except TimeoutError:
+            raise ApiError(503, "database", "The database does not answer. Try again later.", retry_after=10) from None
+
+    def check_model(self, name: str) -> None:
+        """Raises an ApiError if a request names another model than the one of this service; it may leave the name out."""
+        if name not in ("", self.llm.name):
+            message = f"The only model of this service is {self.llm.name}. Use this name, or leave out `model`."
+            raise ApiError(404, "model_not_found", message, param="model")
 
     def check_text(self, text: str, what: str = "text") -> None:
         """Raises an ApiError if a text is empty or too long; `what` names it in the message."""
@@ -195,7 +216,7 @@ class Service:
         """Stops the queues and closes the database."""
         self.checker.close()
         self.writers.close()
-        self.reports.shutdown(wait=False, cancel_futures=True)
+        self.reports.close()
         self.store.close()
 
 

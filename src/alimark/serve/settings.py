@@ -97,8 +97,9 @@ class Settings:
                 raise AlimarkError(f"the setting {setting.name} must be a finite number and not negative")
         if self.unmarkable not in ("refuse", "pass-on"):
             raise AlimarkError("the setting unmarkable must be refuse or pass-on")
-        for name in ("sentences", "candidates", "max_body", "max_text", "max_texts", "max_sentences", "burst",
-                     "concurrency", "detect_queue", "write_queue", "timeout", "body_timeout", "header_timeout"):  # fmt: skip
+        for name in ("sentences", "candidates", "least_temperature", "least_top_p", "max_body", "max_text", "max_texts",
+                     "max_sentences", "burst", "concurrency", "detect_queue", "write_queue", "timeout",
+                     "body_timeout", "header_timeout"):  # fmt: skip
             if not getattr(self, name):
                 raise AlimarkError(f"the setting {name} must be greater than 0")
 

@@ -6,11 +6,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 
 from alimark._util.json_types import JsonObject
+from alimark._util.timed_future import TimedFuture
 from alimark.detection.stats.power import SentencesNeeded
 from alimark.errors import AlimarkError
 from alimark.generation.api import Ending, Generation, GenerationSettings, MarkedSentence, Session
@@ -59,9 +59,6 @@ class Texts:
 
     def __init__(self, body: ToWrite, service: Service, token: Token, wanted: Prompts, *, prefix: str) -> None:
         self.body, self.service, self.token, self.wanted = body, service, token, wanted
-        if body.model not in ("", service.llm.name):
-            message = f"The only model of this service is {service.llm.name}. Use this name, or leave out `model`."
-            raise ApiError(404, "model_not_found", message, param="model")
         count, most = len(wanted.prompts) * wanted.count, service.settings.max_texts
         if count > most:
             message = f"The request asks for {count} texts, but the limit is {most}. Send several requests."
@@ -75,7 +72,7 @@ class Texts:
         self._matches: list[list[int]] = [[] for _ in range(count)]
         self._sent = [""] * count
         self._open = set(range(count))
-        self._futures: list[Future[Generation]] = []
+        self._futures: list[TimedFuture[Generation]] = []
         self._sessions = self._make_sessions()
 
     def _make_sessions(self) -> list[Session]:
@@ -167,14 +164,12 @@ class Texts:
         """Waits for all texts; returns them with the field `alimark` after their records are committed."""
         waits = [asyncio.wrap_future(future) for future in self._futures]
         try:
-            generations = await self.service.in_time(asyncio.gather(*waits))
+            generations = await self.service.in_time(asyncio.gather(*waits), self._futures)
         finally:
             for future in self._futures:
                 future.cancel()
         for generation in generations:
-            if not generation.text and generation.ended in ("context full", "model repeats itself"):
-                message = f"The model wrote no text ({generation.ended}). Change the prompt or the seed."
-                raise ApiError(422, "nothing_written", message)
+            _check_written(generation)
         records = [self._record(generation) for generation in generations]
         await self.service.save(records)
         return generations, await self._mark(generations, records)
@@ -190,15 +185,18 @@ class Texts:
                     yield Piece(place, piece, {"key_id": self.key.id, "sentence": sentence})
             elif place in self._open and self._futures[place].done():
                 generation = self._futures[place].result()
+                _check_written(generation)
                 record = self._record(generation)
                 await self.service.save([record])
                 self._open.discard(place)
                 mark = await self._mark([generation], [record])
                 yield Piece(place, self._unsent(place, generation.text), mark, generation)
 
-    def failure(self, error: AlimarkError | TimeoutError) -> JsonObject:
+    def failure(self, error: AlimarkError | ApiError | TimeoutError) -> JsonObject:
         """Returns the error of a stream that breaks off."""
-        response = to_api_error(error) if isinstance(error, AlimarkError) else self.service.timed_out()
+        if isinstance(error, ApiError):
+            return error.error
+        response = to_api_error(error) if isinstance(error, AlimarkError) else self.service.timed_out(self._futures)
         return response.error
 
     def close(self) -> None:
@@ -261,3 +259,10 @@ class Texts:
         headers = {"x-alimark-key": self.key.id, "x-alimark-marked": "true"}
         # The headers of a stream are sent before it is known how long its texts are.
         return headers if mark is None else headers | {"x-alimark-too-short": str(any(mark["too_short"])).lower()}
+
+
+def _check_written(generation: Generation) -> None:
+    """Raises an ApiError where the model wrote nothing although it did not end its text."""
+    if not generation.text and generation.ended in ("context full", "model repeats itself"):
+        message = f"The model wrote no text ({generation.ended}). Change the prompt or the seed."
+        raise ApiError(422, "nothing_written", message)

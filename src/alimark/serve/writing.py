@@ -6,13 +6,14 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from alimark._util.cancelling import Cancellation
-from alimark._util.fair_queue import FairQueue, may_enter
+from alimark._util.fair_queue import AtMost, FairQueue, may_enter
+from alimark._util.timed_future import TimedFuture
 from alimark.embedding.base import Embedder
 from alimark.generation.api import Generation, Scheduler, Session
 from alimark.keys.key import Key
@@ -21,9 +22,10 @@ from alimark.rewriting.api import Original, RewriteSettings, Rewriting, rewrite_
 from alimark.serve.checking import QueueFull
 
 Result = TypeVar("Result")
+AnyFuture = TypeVar("AnyFuture", bound=Future[Any])
 
-_AT_A_TIME = 2
-"""Rewriting runs at a time."""
+_AT_A_TIME = 3
+"""Rewriting runs at a time. No token begins all of them."""
 _WORKERS = 3
 """Threads for other work, such as reading a file, which then need not wait for a rewriting. No token uses all of them."""
 
@@ -42,7 +44,7 @@ class Places:
         """The number of places that are taken."""
         return self._taken.total()
 
-    def start(self, owner: str, count: int, begin: Callable[[], list[Future[Result]]]) -> list[Future[Result]]:
+    def start(self, owner: str, count: int, begin: Callable[[], list[AnyFuture]]) -> list[AnyFuture]:
         """Starts `count` pieces of work, or none and raises QueueFull. Each gives its place back when it ends."""
         with self._lock:
             if self.closed:
@@ -70,7 +72,7 @@ class Places:
 class _Job(Generic[Result]):
     owner: str
     work: Callable[[], Result]
-    future: Future[Result]
+    future: TimedFuture[Result]
 
 
 class FairPool:
@@ -80,15 +82,14 @@ class FairPool:
     """
 
     def __init__(self, threads: int, name: str, each: int) -> None:
-        self._each = each
         self._waiting: FairQueue[_Job[Any] | None] = FairQueue(lambda job: job.owner if job else "")
-        self._running: Counter[str] = Counter()
+        self._count = AtMost(each)
         for number in range(threads):
             threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True).start()
 
-    def submit(self, owner: str, work: Callable[[], Result]) -> Future[Result]:
+    def submit(self, owner: str, work: Callable[[], Result]) -> TimedFuture[Result]:
         """Queues a piece of work and returns its future."""
-        job = _Job(owner, work, Future())
+        job = _Job(owner, work, TimedFuture[Result]())
         self._waiting.put(job)
         return job.future
 
@@ -100,11 +101,7 @@ class FairPool:
         self._waiting.put(None)
 
     def _accepts(self, job: _Job[Any] | None) -> bool:
-        # Called with the lock of the queue held, so the number is counted up before the next thread asks.
-        if job is None or self._running[job.owner] >= self._each:
-            return job is None
-        self._running[job.owner] += 1
-        return True
+        return job is None or self._count.enter(job.owner)
 
     def _serve(self) -> None:
         while job := self._waiting.get(accepts=self._accepts):
@@ -112,14 +109,11 @@ class FairPool:
             cancellation.follow([job.future])
             try:
                 if not job.future.cancelled():
-                    with cancellation.block():
-                        result = job.work()
-                    with suppress(InvalidStateError):  # it was cancelled in the meantime
-                        job.future.set_result(result)
+                    with cancellation.block(), job.future.working():
+                        job.future.settle(job.work())
             except BaseException as error:  # the caller waits for the future and has to get any error
-                with suppress(InvalidStateError):
-                    job.future.set_exception(error)
-            self._running[job.owner] -= 1
+                job.future.settle(error)
+            self._count.leave(job.owner)
             self._waiting.wake()
         self._waiting.put(None)  # the other threads have to see it, too
 
@@ -132,7 +126,7 @@ class _Rewrite:
     original: Original
     key: Key
     settings: RewriteSettings
-    future: Future[Rewriting]
+    future: TimedFuture[Rewriting]
 
     def joins(self, other: _Rewrite) -> bool:
         """Whether both can be rewritten in the same run: same settings, embedder, splitter and text version."""
@@ -147,8 +141,9 @@ class Rewriters:
         self._llm, self._embedder_of = llm, embedder_of
         self._waiting: FairQueue[_Rewrite] = FairQueue(lambda job: job.owner)
         self._pool = ThreadPoolExecutor(_AT_A_TIME, "alimark-rewriter")
+        self._begun = AtMost(max(1, _AT_A_TIME - 1))  # the runs under way, by the owner of their first text
 
-    def submit(self, job: _Rewrite) -> Future[Rewriting]:
+    def submit(self, job: _Rewrite) -> TimedFuture[Rewriting]:
         """Queues a text and returns its future."""
         self._waiting.put(job)
         self._pool.submit(self._run)
@@ -161,18 +156,33 @@ class Rewriters:
             job.future.cancel()
 
     def _next(self, like: _Rewrite | None = None) -> _Rewrite | None:
-        """The first waiting text that may join the run of `like`; cancelled ones are dropped."""
+        """The first waiting text that may begin a run, or join the run of `like`; cancelled ones are dropped."""
+
+        def accepts(job: _Rewrite) -> bool:
+            return job.joins(like) if like else self._begun.enter(job.owner)
+
         with suppress(queue.Empty):
             while True:
-                job = self._waiting.get(block=False, accepts=lambda job: like is None or job.joins(like))
+                job = self._waiting.get(block=False, accepts=accepts)
                 if not job.future.cancelled():
                     return job
+                if like is None:
+                    self._begun.leave(job.owner)
         return None
 
     def _run(self) -> None:
         first = self._next()
         if first is None:
-            return  # another run took it along
+            return  # another run took it along, or its owner has runs enough
+        try:
+            self._rewrite(first)
+        finally:
+            self._begun.leave(first.owner)
+            with suppress(RuntimeError):  # the pool was closed
+                self._pool.submit(self._run)  # for a text that could not begin while this run was under way
+
+    def _rewrite(self, first: _Rewrite) -> None:
+        """Rewrites a text and those that join it."""
         taken: list[_Rewrite] = []
         cancellation = Cancellation()
 
@@ -180,31 +190,25 @@ class Rewriters:
             if all(job.future.done() for job in taken):
                 cancellation.cancel()
 
-        def originals() -> Iterator[Original]:
-            job: _Rewrite | None = first
-            while job is not None:  # texts that arrive while the run has room for more join it
-                taken.append(job)
-                job.future.add_done_callback(stop_if_unwanted)
-                yield job.original
-                job = None if cancellation.cancelled else self._next(first)
+        with ExitStack() as stack:
 
-        try:
-            embedder = self._embedder_of(first.key)
-            with cancellation.block():
-                for place, result in rewrite_many(originals(), first.key, embedder, self._llm(), first.settings):
-                    _settle(taken[place].future, result)
-        except Exception as error:  # the callers wait for the futures and have to get any error
-            for job in {first, *taken}:
-                _settle(job.future, error)
+            def originals() -> Iterator[Original]:
+                job: _Rewrite | None = first
+                while job is not None:  # texts that arrive while the run has room for more join it
+                    taken.append(job)
+                    stack.enter_context(job.future.working())
+                    job.future.add_done_callback(stop_if_unwanted)
+                    yield job.original
+                    job = None if cancellation.cancelled else self._next(first)
 
-
-def _settle(future: Future[Result], result: Result | Exception) -> None:
-    """Gives a future its result or its error, unless it was cancelled or has one."""
-    with suppress(InvalidStateError):
-        if isinstance(result, Exception):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+            try:
+                embedder = self._embedder_of(first.key)
+                with cancellation.block():
+                    for place, result in rewrite_many(originals(), first.key, embedder, self._llm(), first.settings):
+                        taken[place].future.settle(result)
+            except Exception as error:  # the callers wait for the futures and have to get any error
+                for job in {first, *taken}:
+                    job.future.settle(error)
 
 
 class Writers:
@@ -227,7 +231,7 @@ class Writers:
         """Texts in progress or waiting."""
         return self._texts.taken
 
-    def write(self, sessions: list[Session]) -> list[Future[Generation]]:
+    def write(self, sessions: list[Session]) -> list[TimedFuture[Generation]]:
         """Starts texts under one key: all of them or, where there is no room, none."""
         key = sessions[0].key
         assert key is not None, "everything that is served is marked"
@@ -238,17 +242,17 @@ class Writers:
 
     def rewrite(
         self, text: str, key: Key, seed: int | None, settings: RewriteSettings, owner: str = ""
-    ) -> Future[Rewriting]:
+    ) -> TimedFuture[Rewriting]:
         """Starts the rewriting of a text for an owner, the id of a token. Cancelling the future stops it."""
-        future: Future[Rewriting] = Future()
+        future: TimedFuture[Rewriting] = TimedFuture()
         job = _Rewrite(owner, Original(text, seed, key=key, unwanted=future.cancelled), key, settings, future)
         return self._texts.start(owner, 1, lambda: [self._rewriters.submit(job)])[0]
 
-    def run(self, work: Callable[[], Result], owner: str = "") -> Future[Result]:
+    def run(self, work: Callable[[], Result], owner: str = "") -> TimedFuture[Result]:
         """Starts other work that takes time, such as reading a file or attacking a text."""
         return self._others.start(owner, 1, lambda: [self._others_pool.submit(owner, work)])[0]
 
-    def forward(self, work: Callable[[], Result], owner: str = "") -> Future[Result]:
+    def forward(self, work: Callable[[], Result], owner: str = "") -> TimedFuture[Result]:
         """Starts a request that the engine answers by itself; it takes the place of a text."""
         return self._texts.start(owner, 1, lambda: [self._forwarding_pool.submit(owner, work)])[0]
 

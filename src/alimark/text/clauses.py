@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ _MOST_WORDS = 2000
 """Of a longer text only the beginning is read, since its units are many."""
 
 _TOKEN = re.compile(r"\S+")
+_STOP_AND_BLANK = re.compile(rf"([{re.escape(MARKS)}]\s+)")
+_DASH_BEFORE_CAPITAL = re.compile(r"\w[\"'”’)]? [-–—|/]{1,2} [\"'“‘(]?[A-Z]")
+_JOINTS = ("and", "but", "then")
+_JOINT = re.compile(rf"\A(?:{'|'.join(_JOINTS)}) (?=[A-Z])| (?:{'|'.join(_JOINTS)}|or)\Z")
+_STOP = re.compile(rf"[{re.escape(MARKS)}]\s+(\S)")
 _OFTEN_FIRST = frozenset(
     "however it it's i i'm i've we he she they these this there if when while but though although then another after during "
     "he's she's they're we're that's there's".split()
@@ -62,8 +68,8 @@ class Clauses(NamedTuple):
     ends: list[float]
 
     def unit(self, first: int, last: int) -> str:
-        """The unit of a run of pieces, without the signs of a clause at its end."""
-        return clean(_trimmed(self.text[self.spans[first][0] : self.spans[last][1]]))
+        """The unit of a run of pieces, without the signs of a clause at its end and words that only join sentences."""
+        return clean(_JOINT.sub("", _trimmed(self.text[self.spans[first][0] : self.spans[last][1]])))
 
     @property
     def pieces(self) -> list[str]:
@@ -102,7 +108,7 @@ def clauses_of(sentences: Sequence[str]) -> Clauses | None:
 
 
 def _is_irregular(sentences: Sequence[str]) -> bool:
-    """Whether most words stand outside of sentences of usual length that end with a mark."""
+    """Whether most words stand outside of sentences of usual length that end with a mark, or dashes look like stops."""
     regular = irregular = 0
     for sentence in sentences:
         words = len(sentence.split())
@@ -110,7 +116,8 @@ def _is_irregular(sentences: Sequence[str]) -> bool:
             regular += words
         else:
             irregular += words
-    return irregular > regular and irregular >= _LEAST_WORDS
+    dashed = sum(_DASH_BEFORE_CAPITAL.search(sentence) is not None for sentence in sentences)
+    return (irregular > regular or 2 * dashed > len(sentences)) and regular + irregular >= _LEAST_WORDS
 
 
 def clauses(text: str) -> Clauses:
@@ -120,12 +127,46 @@ def clauses(text: str) -> Clauses:
         >>> clauses("The lamp went out, Nobody saw it, Then the wind rose over the bay").pieces
         ['The lamp went out', 'Nobody saw it', 'Then the wind rose over the bay']
     """
+    text = _without_scattered_stops(text)
     tokens = _tokens(text)[:_MOST_WORDS]
     probabilities = [*_probabilities(_logits(text, tokens), len(tokens)), 1.0]
     cuts = [*_cuts(probabilities[:-1]), len(tokens) - 1]
     firsts = [0, *(cut + 1 for cut in cuts[:-1])]
     spans = [(tokens[first][0], tokens[cut][1]) for first, cut in zip(firsts, cuts, strict=True)]
     return Clauses(text, spans, [probabilities[cut] for cut in cuts])
+
+
+def _without_scattered_stops(text: str) -> str:
+    """The text without its stops, where most of them stand before small letters: they say nothing about the sentences."""
+    following = [match[1] for match in _STOP.finditer(text)]
+    if 2 * sum(map(str.islower, following)) > len(following) and _is_cased(text.split()):
+        return _STOP.sub(r" \1", text)
+    return _without_regular_stops(text)
+
+
+def _without_regular_stops(text: str) -> str:
+    """The text without its stops, where nearly all of them stand after the same small number of words.
+
+    A stop after fewer words stays: where stops are counted anew in each sentence, it is the sentence's own.
+    """
+    parts = _STOP_AND_BLANK.split(text)
+    lengths = [len(part.split()) for part in parts[::2]]
+    usual, times = Counter(lengths).most_common(1)[0]
+    if usual > 5 or 2 * times < len(lengths) or len(lengths) < 8:
+        return text
+    kept: list[str] = []
+    for number, length in enumerate(lengths):
+        part = parts[2 * number]
+        if number and lengths[number - 1] == usual and not part.startswith(("I ", "I'")):
+            part = part[:1].lower() + part[1:]
+        stop = parts[2 * number + 1] if 2 * number + 1 < len(parts) else ""
+        kept += [part, " " if length == usual and stop else stop]
+    return "".join(kept)
+
+
+def _is_cased(words: Sequence[str]) -> bool:
+    """Whether some words begin with a capital letter, as they do in all texts but those in lower or upper case."""
+    return 40 * sum(word[0].isupper() and word[1:2].islower() for word in words) > len(words)
 
 
 def _tokens(text: str) -> list[tuple[int, int]]:
@@ -142,8 +183,7 @@ def _tokens(text: str) -> list[tuple[int, int]]:
 def _logits(text: str, tokens: Sequence[tuple[int, int]]) -> list[float]:
     """For each gap between two words, how much speaks for the end of a sentence there."""
     words = [text[start:end] for start, end in tokens]
-    capitals = sum(word[0].isupper() and word[1:2].islower() for word in words)
-    cased = capitals * 40 > len(words)
+    cased = _is_cased(words)
     logits = []
     for number in range(len(words) - 1):
         before, after = words[number], words[number + 1].lstrip("\"'“‘([*_")
@@ -160,7 +200,8 @@ def _logits(text: str, tokens: Sequence[tuple[int, int]]) -> list[float]:
             logit -= 0.5
         if cased and following.partition("'")[0] != "i":
             logit += (1.0 if before[:1].isupper() else 2.5) if after[:1].isupper() else -3.0
-        if mark.isalnum() and before.strip("\"'“‘(").lower() in _SELDOM_LAST:
+        joins = cased and before in _JOINTS and after[:1].isupper()
+        if mark.isalnum() and not joins and before.strip("\"'“‘(").lower() in _SELDOM_LAST:
             logit -= 3.0
         logits.append(logit)
     return logits

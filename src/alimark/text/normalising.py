@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from alimark.text.prose import code_spans
 
 KINDS: dict[str, str] = {
+    "string": "{} strings of JSON or of a program were read as text",
+    "column": "{} texts in two columns were read one column after the other",
+    "furniture": "{} page numbers and running heads were removed",
+    "footnote": "{} ends of sentences were brought back from footnotes",
     "entity": "{} HTML entities and escapes were decoded",
     "tag": "{} HTML tags were removed",
     "blank": "{} characters were read as blanks",
@@ -20,6 +24,8 @@ KINDS: dict[str, str] = {
     "compatibility": "{} fullwidth, mathematical or similar letters were read as plain ones",
     "confusable": "{} confusable letters were read as Latin",
     "mark": "{} combining marks were removed",
+    "digit": "{} words with digits in the place of letters were read as plain ones",
+    "filler": "{} fillers and specks between words were removed",
     "stop": "{} other signs were read as full stops",
     "spaced letters": "{} words with letters apart were joined",
     "quotation mark": "{} quotation marks at line starts were removed",
@@ -90,8 +96,11 @@ def _outside_code(text: str, counts: Counter[str]) -> str:
 
 def _one_pass(text: str, counts: Counter[str]) -> str:
     # Imported on first use: compiling their patterns would slow down programs that only load a key.
-    from alimark.text import characters, markup, spacing
+    from alimark.text import characters, layout, markup, spacing
 
+    text = layout.read_strings(layout.read_turned(text, counts), counts)
+    text = layout.drop_furniture(layout.read_columns(text, counts), counts)
+    text = layout.drop_answers(layout.read_footnotes(text, counts), counts)
     text = spacing.tidy_lines(text)
     text = markup.drop_tags(markup.read_entities(text, counts), counts)
     text = characters.drop_invisible(characters.read_blanks(text, counts), counts)
@@ -101,6 +110,7 @@ def _one_pass(text: str, counts: Counter[str]) -> str:
     text = markup.drop_quote_marks(spacing.collapse_blanks(text), counts)
     text = markup.drop_markdown(markup.drop_fences(text, counts), counts)
     text = markup.drop_citations(markup.read_line_starts(text, counts), counts)
+    text = layout.read_digits(layout.drop_fillers(text, counts), counts)
     text = spacing.add_blanks(spacing.read_stops(text, counts), counts)
     return spacing.tidy_lines(spacing.join_lines(text, counts))
 

@@ -35,7 +35,7 @@ _EMOJI = "\u203c\u2049\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001f1
 _EMOJI_STOP = re.compile(
     f"(?<=[a-z0-9'’\"”)%])([ \t]?)[{_EMOJI}][{_EMOJI}\ufe0f\u200d\u20e3]*(?=[ \t]*(?:\n|\\Z)|[ \t]?[\"'“‘(]?[A-Z])[ \t]?"
 )
-_EMOJI_BETWEEN = re.compile(f"(?<=[\\w,;]) [{_EMOJI}]\ufe0f? (?=\\w)")
+_EMOJI_BETWEEN = re.compile(f"(?<=\\S) [{_EMOJI}]\ufe0f? (?=\\S)")
 _TELEGRAM_STOP = re.compile(r"\s+STOP\b")
 _PIPE_STOP = re.compile(
     r"(?<=[a-z0-9'’\"”)])[ \t]*(?:[|/\\•·¦‖※†‡◦●■]|//|\|\||--|—)[ \t]+(?=[\"'“‘]?[A-Z][a-z]* [a-z])"
@@ -138,7 +138,7 @@ def add_blanks(text: str, counts: Counter[str]) -> str:
         return match[1] + " "
 
     text = _STOP_THEN_CAPITAL.sub(_WithQuotes(text, parted), text)
-    if len(_STOP_THEN_LETTER.findall(text)) > 3 + 2 * len(re.findall(r"[.!?]\s", text)):
+    if len(_STOP_THEN_LETTER.findall(text)) > 3 + 2 * len(re.findall(r"[.!?][ \t]", text)):
         inside = _Inside(_addresses(text))
         text = _STOP_THEN_LETTER.sub(_WithQuotes(text, parted), text)
     inside = _Inside(_addresses(text))

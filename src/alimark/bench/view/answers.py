@@ -13,6 +13,7 @@ from alimark.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.bench.results import load as load_results
 from alimark.bench.view.entries import FIELDS, Entry, Index
 from alimark.bench.view.words import word_diff
+from alimark.detection.results import AlignedDetection
 from alimark.errors import AlimarkError
 from alimark.schemes.api import load
 from alimark.schemes.registry import aligns
@@ -149,7 +150,8 @@ def _align(entry: Entry, text: str, fpr: float) -> JsonObject:
     [answer] = mark.detect_batch([text], settings_for(watermark, entry.detection))
     if isinstance(answer, AlimarkError):
         raise answer
-    return answer.report(fpr)
+    assert isinstance(answer, AlignedDetection)  # other schemes were refused
+    return answer.report(fpr) | {"sentence_chances": [round(chance, 3) for chance in answer.sentence_chances]}
 
 
 _FOUND = "Texts found"

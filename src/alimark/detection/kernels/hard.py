@@ -18,7 +18,7 @@ from numba import prange
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats, Ints, Packed
-from alimark._util.compiling import kernel, one_at_a_time
+from alimark._util.compiling import kernel, launch
 from alimark.detection.kernels.types import (
     LEFT,
     MATCH,
@@ -246,8 +246,9 @@ def _edit_distances(left: Any, right: Any, m: Any, out: Any) -> None:
 def edit_distances(left: Packed, right: Packed, m: int) -> NDArray[np.int32]:
     """The block edit distance of each row of `left` to the same row of `right`."""
     out = np.empty(len(left), np.int32)
-    with one_at_a_time:
-        _edit_distances(left, right, m, out)
+    launch(
+        len(left), left.shape[1] * right.shape[1], lambda part: _edit_distances(left[part], right[part], m, out[part])
+    )
     return out
 
 
@@ -278,8 +279,15 @@ def search(
         a, b = starts[texts[0]], starts[texts[0] + 1]
         _score_offsets(units[a:b], valid[a:b], blocks[keys[0]], m, tuple(limits), tuple(rule), offsets, out[0])
     else:
-        with one_at_a_time:
-            _score_jobs(units, valid, starts, texts, keys, blocks, m, tuple(limits), tuple(rule), offsets, out)
+        rules = tuple(limits), tuple(rule)
+        cells = float(np.diff(starts)[texts].mean()) * blocks.shape[1] * offsets if len(texts) else 0.0
+        launch(
+            len(texts),
+            cells,
+            lambda part: _score_jobs(
+                units, valid, starts, texts[part], keys[part], blocks, m, *rules, offsets, out[part]
+            ),
+        )
     whole = out[:, 1:].astype(np.int64)
     return Best(out[:, 0].copy(), whole[:, 0], whole[:, 1], whole[:, 2], whole[:, 3])
 
@@ -289,8 +297,8 @@ def search_local(
 ) -> tuple[Floats, Ints, Ints]:
     """For each key the best local sum, and the sentence and the block where it ends."""
     out = np.empty((len(blocks), 3))
-    with one_at_a_time:
-        _local_jobs(units, valid, blocks, m, tuple(costs), out)
+    cells = len(units) * blocks.shape[1]
+    launch(len(blocks), cells, lambda part: _local_jobs(units, valid, blocks[part], m, tuple(costs), out[part]))
     return out[:, 0].copy(), out[:, 1].astype(np.int64), out[:, 2].astype(np.int64)
 
 

@@ -24,8 +24,8 @@ from numba import prange
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats, Ints, Packed
-from alimark._util.compiling import kernel, one_at_a_time
-from alimark.detection.kernels.soft import _forward
+from alimark._util.compiling import kernel, launch
+from alimark.detection.kernels.soft import _forward, mean_cells
 from alimark.detection.kernels.types import SoftRule
 
 _FREE_IN_SCORES, _FREE = 12, 16
@@ -352,11 +352,15 @@ def search_payloads(
     `units` holds the projections of the sentences of all texts, and `blocks` those of each key without a payload.
     """
     out = np.empty(len(texts))
-    with one_at_a_time:
+    arrays = _arrays(rules, weights)
+
+    def run(part: slice) -> None:
         _payload_jobs(
-            tables, units, starts, texts, keys, blocks, lengths, search.runs, search.rows, search.columns, search.share,
-            search.bits, *_arrays(rules, weights), first_blocks, out,
+            tables, units, starts, texts[part], keys[part], blocks, lengths, search.runs, search.rows, search.columns,
+            search.share, search.bits, *arrays, first_blocks, out[part],
         )  # fmt: skip
+
+    launch(len(texts), len(rules) * mean_cells(starts, lengths, texts), run)
     return out
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from numba import prange
 
 from alimark._util.arrays import Floats, Ints, Packed
-from alimark._util.compiling import kernel, one_at_a_time
+from alimark._util.compiling import kernel, launch
+from alimark.detection.kernels.soft import mean_cells
 from alimark.detection.kernels.types import MATCH, SKIP_BLOCK, SKIP_SENTENCE, WHOLE, Step
 
 
@@ -95,8 +96,13 @@ def search_runs(
 ) -> Floats:  # fmt: skip
     """The log-likelihood ratio of many pairs of a text and a key, in parallel, with jobs as in `hard.search`."""
     out = np.empty(len(texts))
-    with one_at_a_time:
-        _run_jobs(tables, chances, starts, texts, keys, blocks, lengths, tuple(rule), first_blocks, out)
+
+    def run(part: slice) -> None:
+        _run_jobs(
+            tables, chances, starts, texts[part], keys[part], blocks, lengths, tuple(rule), first_blocks, out[part]
+        )
+
+    launch(len(texts), tables.shape[1] * mean_cells(starts, lengths, texts), run)
     return out
 
 

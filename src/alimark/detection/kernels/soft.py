@@ -19,7 +19,7 @@ from numba import prange
 from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats, Ints, Packed
-from alimark._util.compiling import kernel, one_at_a_time
+from alimark._util.compiling import kernel, launch
 from alimark.detection.kernels.types import (
     MATCH,
     SEVERAL,
@@ -172,11 +172,30 @@ def search_soft(
     out = np.empty(len(texts))
     # The kernel takes the mean over the rules, so a weight of one over their number leaves a rule as it is.
     log_weights = np.zeros(len(rules)) if weights is None else np.log(np.array(weights) * len(rules))
-    with one_at_a_time:
+    table = np.array(rules)
+
+    def run(part: slice) -> None:
         _soft_jobs(
-            tables, joinable, starts, texts, keys, blocks, lengths, np.array(rules), log_weights, first_blocks, out
+            tables,
+            joinable,
+            starts,
+            texts[part],
+            keys[part],
+            blocks,
+            lengths,
+            table,
+            log_weights,
+            first_blocks,
+            out[part],
         )
+
+    launch(len(texts), len(rules) * mean_cells(starts, lengths, texts), run)
     return out
+
+
+def mean_cells(starts: Ints, lengths: Ints, texts: Ints) -> float:
+    """The cells of the alignment table of a job, on average: sentences times blocks."""
+    return float((np.diff(starts) * lengths)[texts].mean()) if len(texts) else 0.0
 
 
 _FOREIGN, _REPLACED, _CARRIES, _HOLDS, _JOINED = range(5)
@@ -321,8 +340,8 @@ def _local_soft_jobs(tables: Any, joinable: Any, blocks: Any, costs: Any, out: A
 def search_local_soft(tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, costs: LocalCosts) -> Floats:
     """For each key the best local sum."""
     out = np.empty(len(blocks))
-    with one_at_a_time:
-        _local_soft_jobs(tables, joinable, blocks, tuple(costs), out)
+    cells = len(tables) * blocks.shape[1]
+    launch(len(blocks), cells, lambda part: _local_soft_jobs(tables, joinable, blocks[part], tuple(costs), out[part]))
     return out
 
 

@@ -1,6 +1,6 @@
 // The first tab: detects the watermark in a pasted text or in files.
 
-import { element, number, result } from "/page/show.js";
+import { element, result } from "/page/show.js";
 import { extract, post } from "/page/server.js";
 
 const at = (id) => document.getElementById(id);
@@ -10,7 +10,7 @@ let rows = [], checked = "", checking = false, order = { column: "file", down: f
 function options() {
   const key = at("key").value.trim();
   return {
-    fpr: Number(at("fpr").value), search: at("excerpt").checked ? "excerpt" : "whole", evidence: true,
+    fpr: Number(at("fpr").value), search: at("excerpt").checked ? "excerpt" : "auto", evidence: true,
     ...(key ? { keys: [key] } : {}),
   };
 }
@@ -74,7 +74,7 @@ function draw() {
   const body = rows.map((row) => element("tr", {},
     element("td", {}, row.error ? row.file : element("button", { type: "button", onclick: () => show(row, row.file) }, row.file)),
     element("td", {}, row.error ? `error: ${row.error}` : row.verdict),
-    element("td", { class: "number" }, row.error ? "" : number(row.p_value)),
+    element("td", { class: "number" }, row.error ? "" : row.p_text),
     element("td", { class: "number" }, row.error ? "" : row.score.toFixed(2)),
     element("td", { class: "number" }, row.error ? "" : String(row.sentences)), element("td", {}, row.key_id ?? "")));
   at("table").replaceChildren(element("div", { class: "scroll" }, element("table", { "aria-label": "Files" },

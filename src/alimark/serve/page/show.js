@@ -1,7 +1,9 @@
-// Shows a detection: the verdict in words, the text coloured by agreement, and the alignment. Texts are never inserted as HTML.
+// Shows a detection: the verdict in words, the text coloured by how likely each sentence carries the mark, and the alignment.
+// Texts are never inserted as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const ROWS = 400; // the drawing shows at most this many steps
+const LIKELY = 0.8, PERHAPS = 0.5; // as on the command line
 
 export function element(name, attributes = {}, ...children) {
   const node = document.createElement(name);
@@ -20,24 +22,33 @@ function shape(name, attributes = {}, ...children) {
   return node;
 }
 
+const percent = (chance) => `${Math.round(100 * chance)}%`;
 export const number = (value) => (value < 0.0001 ? value.toExponential(1) : value.toPrecision(2));
 
-// Half of the bits agree by chance: fewer are red, more are green.
+const p = (value) => (value.startsWith("<=") ? `p ${value}` : `p = ${value}`);
+
+// Half of the bits of a new sentence agree by chance: fewer are red, more are green.
 export function shade(agreed, bits) {
   if (agreed === null || agreed === undefined) return "none";
   return `a${Math.min(5, Math.max(0, Math.round((agreed / bits - 0.25) / 0.75 * 5)))}`;
+}
+
+// The probability that a sentence carries the mark is measured against random keys, whose bits often agree, too.
+function likely(chance) {
+  if (chance === null || chance === undefined) return "none";
+  return chance >= LIKELY ? "likely" : chance >= PERHAPS ? "perhaps" : "unlikely";
 }
 
 const carries = (payload) => payload
   ? ` It carries the payload ${payload.value}, which is right with probability ${payload.confidence.toPrecision(4)}.` : "";
 
 export function inWords(detection, fpr) {
-  const chance = `p = ${number(detection.p_value)}`;
+  const chance = p(detection.p_text);
   const keys = detection.keys_tried > 1 ? `, corrected for the ${detection.keys_tried} keys that were tried` : "";
   const needed = detection.sentences_needed ? `about ${detection.sentences_needed}` : "more than 40";
   if (detection.verdict === "found")
     return [`The watermark of key ${detection.key_id} was found.`,
-      `The p-value is ${number(detection.p_value)}${keys}: a text without this watermark scores this high with at most this probability.${carries(detection.payload)}`];
+      `The p-value is ${detection.p_text.replace("<=", "at most")}${keys}: a text without this watermark scores this high with at most this probability.${carries(detection.payload)}`];
   if (detection.verdict === "too short to tell")
     return ["The text is too short for a verdict.",
       `It has ${detection.sentences} sentences; ${needed} are needed (${chance}${keys}).`];
@@ -45,10 +56,13 @@ export function inWords(detection, fpr) {
 }
 
 export function result(detection, fpr, name) {
-  const evidence = detection.evidence;
+  const { evidence, sentence_chances: chances } = detection;
   const [verdict, why] = inWords(detection, fpr);
   const panel = element("div", { class: "panel", "data-verdict": detection.verdict });
   panel.append(element("p", { class: "verdict" }, verdict), element("p", { class: "why" }, why));
+  if (detection.caveat) panel.append(element("p", { class: "note" }, detection.caveat));
+  if (detection.searched.length > 1)
+    panel.append(element("p", { class: "note" }, "The text was searched as a whole and for marked passages; the p-value pays for both."));
   for (const warning of detection.warnings ?? []) panel.append(element("p", { class: "note" }, warning));
   for (const change of detection.normalised ?? []) panel.append(element("p", { class: "note" }, `${change}.`));
   for (const passage of detection.passages ?? [])
@@ -57,8 +71,9 @@ export function result(detection, fpr, name) {
   panel.append(
     element("p", { class: "note" }, `Score ${detection.score.toFixed(2)}, ${detection.sentences} sentences, record ${detection.record_id}.`),
     download(evidence, name),
-    element("h2", {}, "The text, sentence by sentence"), legend(evidence.block_size), text(evidence),
-    element("h2", {}, "The alignment"), element("div", { class: "scroll" }, alignment(evidence)), steps(evidence),
+    element("h2", {}, "The text, sentence by sentence"), legend(), text(evidence, chances),
+    element("details", { open: detection.verdict === "found", class: "drawing" }, element("summary", {}, "The alignment"),
+      element("div", { class: "scroll" }, alignment(evidence, chances)), steps(evidence, chances)),
   );
   return panel;
 }
@@ -70,40 +85,46 @@ function download(evidence, name) {
   return link;
 }
 
-export function legend(bits) {
-  const paragraph = element("p", { class: "legend" }, "Bits of the key that agree with a sentence:");
-  for (const [share, label] of [[0.25, "few"], [0.5, "half (by chance)"], [0.75, "many"], [1, `all ${bits}`]])
-    paragraph.append(element("span", { class: shade(share * bits, bits) }, label));
+export function legend() {
+  const paragraph = element("p", { class: "legend" }, "Carries the mark, compared with random keys:");
+  for (const [chance, label] of [[LIKELY, "likely (80% or more)"], [PERHAPS, "perhaps (50% or more)"], [0, "not shown"]])
+    paragraph.append(element("span", { class: likely(chance) }, label));
   paragraph.append(element("span", { class: "none" }, "no block"));
   return paragraph;
 }
 
+// The probability of a step's sentences; null where nothing was compared.
+function chanceOf(step, chances) {
+  return step.agreed === null ? null : Math.max(0, ...step.sentences.map((sentence) => chances[sentence - 1] ?? 0));
+}
+
 // Describes a step of the alignment.
-function describe(step, bits) {
+function describe(step, bits, chances) {
   const which = step.sentences.length > 1 ? `sentences ${step.sentences.join(" and ")} as one` : `sentence ${step.sentences[0]}`;
   const part = step.part ? ` (${step.part} half)` : "";
   if (step.kind === "skip-block") return `block ${step.block}: no sentence carries it`;
   if (step.kind === "skip-sentence") return `${which}${part}: no block`;
-  return `${which}${part}, block ${step.block}: ${step.agreed} of ${bits} bits`;
+  const chance = chances.length ? `, marked with probability ${percent(chanceOf(step, chances))}` : "";
+  return `${which}${part}, block ${step.block}: ${step.agreed} of ${bits} bits${chance}`;
 }
 
-export function text(evidence) {
+export function text(evidence, chances) {
   const bits = evidence.block_size;
   const paragraph = element("p", { class: "text" });
   evidence.sentences.forEach((sentence, i) => {
     const steps = evidence.alignment.filter((step) => step.sentences.includes(i + 1));
-    const best = Math.max(...steps.map((step) => step.agreed ?? -1));
+    const compared = steps.some((step) => step.agreed !== null);
     const passage = evidence.passages.some((range) => range.first <= i + 1 && i + 1 <= range.last) ? " passage" : "";
     paragraph.append(element("span", {
-      class: shade(best < 0 ? null : best, bits) + passage, "data-sentence": i + 1,
-      title: steps.map((step) => describe(step, bits)).join("; ") || `sentence ${i + 1}: outside the alignment`,
+      class: likely(compared ? chances[i] ?? 0 : null) + passage, "data-sentence": i + 1,
+      title: steps.map((step) => describe(step, bits, chances)).join("; ") || `sentence ${i + 1}: outside the alignment`,
     }, sentence), " ");
   });
   return paragraph;
 }
 
 // Draws the sentences on the left and the blocks of the key on the right, each in order, with a line for every match.
-export function alignment(evidence) {
+export function alignment(evidence, chances = []) {
   const bits = evidence.block_size, rows = evidence.alignment.slice(0, ROWS);
   const left = new Map(), right = new Map();
   rows.forEach((step) => {
@@ -123,15 +144,14 @@ export function alignment(evidence) {
   });
   picture.append(shape("text", { x: 20, y: 14 }, "sentences"), shape("text", { x: boxes.right, y: 14 }, "blocks of the key"));
   for (const [sentence] of left) {
-    const steps = rows.filter((step) => step.sentences.includes(sentence));
-    const best = Math.max(...steps.map((step) => step.agreed ?? -1));
-    picture.append(box(20, y(left, sentence), 110, `${sentence}`, best < 0 ? "none gone" : shade(best, bits)));
+    const compared = rows.some((step) => step.agreed !== null && step.sentences.includes(sentence));
+    picture.append(box(20, y(left, sentence), 110, `${sentence}`, compared ? likely(chances[sentence - 1] ?? 0) : "none gone"));
   }
   for (const [block] of right) {
-    const { agreed } = rows.find((step) => step.block === block);
-    picture.append(box(boxes.right, y(right, block), 110, `${block}`, agreed === null ? "none gone" : shade(agreed, bits)));
+    const chance = chanceOf(rows.find((step) => step.block === block), chances);
+    picture.append(box(boxes.right, y(right, block), 110, `${block}`, chance === null ? "none gone" : likely(chance)));
   }
-  for (const step of rows) picture.append(line(step, bits, boxes, (sentence) => y(left, sentence), (block) => y(right, block)));
+  for (const step of rows) picture.append(line(step, bits, chances, boxes, (sentence) => y(left, sentence), (block) => y(right, block)));
   return picture;
 }
 
@@ -142,8 +162,8 @@ function box(x, y, width, label, kind) {
     shape("text", { x: x + 8, y: y + 4 }, gone && x > 200 ? `${label} (missing)` : gone ? `${label} (no block)` : label));
 }
 
-function line(step, bits, boxes, leftY, rightY) {
-  const group = shape("g", { class: `step ${step.kind}`, tabindex: step.agreed === null ? -1 : 0 }, shape("title", {}, describe(step, bits)));
+function line(step, bits, chances, boxes, leftY, rightY) {
+  const group = shape("g", { class: `step ${step.kind}`, tabindex: step.agreed === null ? -1 : 0 }, shape("title", {}, describe(step, bits, chances)));
   if (step.agreed === null) return group;
   const ends = step.sentences.map(leftY), to = rightY(step.block);
   const half = step.part === "left" ? -5 : step.part === "right" ? 5 : 0;
@@ -159,12 +179,13 @@ function line(step, bits, boxes, leftY, rightY) {
   return group;
 }
 
-export function steps(evidence) {
+export function steps(evidence, chances) {
   const rows = evidence.alignment.map((step) => element("tr", {},
     element("td", {}, step.kind + (step.part ? ` (${step.part})` : "")), element("td", {}, step.sentences.join("+")),
     element("td", {}, step.block === null ? "" : String(step.block)),
-    element("td", {}, step.agreed === null ? "" : `${step.agreed} of ${evidence.block_size}`)));
+    element("td", {}, step.agreed === null ? "" : `${step.agreed} of ${evidence.block_size}`),
+    element("td", {}, step.agreed === null || !chances.length ? "" : percent(chanceOf(step, chances)))));
   return element("details", {}, element("summary", {}, "The alignment as a table"), element("table", {},
-    element("thead", {}, element("tr", {}, ...["step", "sentence", "block", "bits that agree"].map((title) => element("th", { scope: "col" }, title)))),
+    element("thead", {}, element("tr", {}, ...["step", "sentence", "block", "bits that agree", "marked"].map((title) => element("th", { scope: "col" }, title)))),
     element("tbody", {}, ...rows)));
 }

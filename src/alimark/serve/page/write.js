@@ -1,7 +1,7 @@
 // The second tab: shows marked text while it is written, and attacks it step by step.
 
 import { detect } from "/page/check.js";
-import { element, number, result, shade } from "/page/show.js";
+import { element, result, shade } from "/page/show.js";
 import { get, post, stream } from "/page/server.js";
 
 const at = (id) => document.getElementById(id);
@@ -52,7 +52,7 @@ async function test(text, move) {
 
 function draw() {
   const rows = history.map(({ move, detection }, i) => element("tr", {}, element("td", {}, String(i)), element("td", {}, move),
-    element("td", {}, detection.verdict), element("td", { class: "number" }, number(detection.p_value)),
+    element("td", {}, detection.verdict), element("td", { class: "number" }, detection.p_text),
     element("td", { class: "number" }, detection.score.toFixed(2)), element("td", { class: "number" }, String(detection.sentences))));
   at("moves").replaceChildren(element("div", { class: "scroll" }, element("table", { "aria-label": "Result after each attack" },
     element("thead", {}, element("tr", {}, ...["", "Attack", "Verdict", "p-value", "Score", "Sentences"].map((title) => element("th", { scope: "col" }, title)))),

@@ -95,7 +95,9 @@ async function showAlignment(entry, place, which) {
   place.replaceChildren(element("p", { class: "note", role: "status" }, "Computing the alignment; the first one loads the embedder."));
   try {
     const evidence = await ask("alignment", { number: entry.number, which });
-    place.replaceChildren(legend(evidence.block_size), coloured(evidence), element("div", { class: "scroll" }, alignment(evidence)), steps(evidence));
+    const chances = evidence.sentence_chances;
+    place.replaceChildren(legend(), coloured(evidence, chances),
+      element("div", { class: "scroll" }, alignment(evidence, chances)), steps(evidence, chances));
   } catch (error) {
     place.replaceChildren(element("p", { class: "note" }, `No alignment: ${error.message}.`));
   }

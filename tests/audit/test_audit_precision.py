@@ -1,0 +1,63 @@
+"""Audits look with the embedder's fastest precision and check what they find in float32."""
+
+from __future__ import annotations
+
+from alimark import AliMark
+from alimark.audit.auditor import Auditor, FirstPass
+from alimark.detection.results import Detection
+from alimark.detection.settings import DetectionSettings
+from fixed_texts import fixed_key, unmarked, written
+from rough_embedder import RoughEmbedder
+
+KEY = fixed_key(0)
+MARKED = written(KEY)
+OTHERS = [unmarked(12, seed) for seed in range(3, 11)]
+SETTINGS = DetectionSettings(draws=199, stop_after=20)
+
+
+def answers(embedder: RoughEmbedder, settings: DetectionSettings, first: FirstPass | None = None) -> list[Detection]:
+    auditor = Auditor([KEY], settings, lambda _: embedder, first_pass=first)
+    results = auditor.answer([" ".join(text) for text in (MARKED, *OTHERS)])
+    detections = [result for result in results if isinstance(result, Detection)]
+    assert len(detections) == len(results)
+    if auditor.first_pass is not None:
+        assert [auditor.in_full(detection) for detection in detections].count(True) == auditor.tested["full"]
+    return detections
+
+
+def test_every_hit_is_checked_in_float32() -> None:
+    detections = answers(RoughEmbedder(), SETTINGS)
+    exact = answers(RoughEmbedder(), DetectionSettings(draws=199, stop_after=20, precision="float32"))
+    for detection, other in zip(detections, exact, strict=True):
+        assert other.precision == "float32"
+        assert detection.p_value > 0.05 or detection.p_value == other.p_value
+    assert detections[0].p_value == exact[0].p_value == 1 / 200
+    assert sum(detection.precision == "int8" for detection in detections) > 4
+
+
+def test_a_hit_that_float32_does_not_confirm_is_not_found() -> None:
+    forged = dict(zip(OTHERS[0], MARKED, strict=True))  # to int8, an unmarked document looks marked
+    embedder = RoughEmbedder(forged)
+    text = " ".join(OTHERS[0])
+    rough = AliMark(KEY, embedder=embedder).detect(text, precision="int8", restructure="none")
+    assert rough.verdict().found
+    [answer] = Auditor([KEY], DetectionSettings(restructure="none"), lambda _: embedder).answer([text])
+    assert isinstance(answer, Detection)
+    assert (answer.precision, answer.verdict().found) == ("float32", False)
+
+
+def test_a_first_pass_looks_with_the_fast_precision_and_at_sentences_alone() -> None:
+    detections = answers(RoughEmbedder(), SETTINGS, FirstPass(0.1))
+    exact = answers(RoughEmbedder(), DetectionSettings(draws=199, stop_after=20, precision="float32"))
+    assert (detections[0].precision, detections[0].p_value) == ("float32", exact[0].p_value)
+    for detection in detections[1:]:
+        assert detection.precision == ("float32" if detection.settings.restructure == "single" else "int8")  # type: ignore[attr-defined]
+
+
+def test_the_user_chooses_the_precision() -> None:
+    assert {detection.precision for detection in answers(RoughEmbedder(), SETTINGS)} == {"int8", "float32"}
+    for precision in ("int8", "float32"):
+        settings = DetectionSettings(draws=199, stop_after=20, precision=precision)
+        assert {detection.precision for detection in answers(RoughEmbedder(), settings)} == {precision}
+        first = answers(RoughEmbedder(), settings, FirstPass(0.1))
+        assert {detection.precision for detection in first} == {precision}

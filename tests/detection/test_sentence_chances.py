@@ -36,11 +36,12 @@ def test_chances_of_a_passage_and_after_a_journey() -> None:
 
 
 @pytest.mark.parametrize("decision", ["hard", "soft"])
-def test_chances_of_a_text_that_is_read_by_clauses(decision: str) -> None:
+def test_chances_of_a_text_that_is_read_by_clauses_are_not_known(decision: str) -> None:
     text = "An owl sat down. " * 3 + "It was late. <img src=x onerror=alert(1)> Nobody came. " * 6
     key = Key.generate(embedder=EMBEDDER, decision=decision, secret=b"a key of the tests, 32 bytes long"[:32])
     without_stops = re.sub('[.,!?"]', "", " ".join(unmarked(12, 3))).lower()
-    for text_read, most in ((text, 1.0), (without_stops, 0.5)):
+    for text_read in (text, without_stops):
         detection = AliMark(key, embedder=EMBEDDER).detect(text_read)
-        assert len(detection.sentence_chances) == len(detection.sentences)
-        assert all(0 <= chance <= most for chance in detection.sentence_chances)
+        known = detection.reading != "by clauses"
+        assert len(detection.sentence_chances) == known * len(detection.sentences)
+        assert all(detection.step_chance(step) < 0.5 for step in detection.alignment)

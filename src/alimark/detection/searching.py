@@ -131,8 +131,7 @@ def describe(
     ranges = [(passage.first - 1, passage.last) for passage in marked] if excerpt else [(0, len(aligned.packed))]
 
     def chances() -> list[float]:
-        rule = scoring(key, settings, by_clauses=aligned.chances is not None)
-        return list(sentence_chances(aligned, steps, ranges, marked_key, rule))
+        return list(sentence_chances(aligned, steps, ranges, marked_key, scoring(key, settings)))
 
     make = partial(
         AlignedDetection,
@@ -148,7 +147,8 @@ def describe(
         readings=readings,
         restructured=text.restructured and replace(text.restructured, best=restructuring),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
-        compute_chances=None if text.variants else chances,
+        # Pieces of a text that is read by clauses share runs, so that their agreements are not one of each sentence.
+        compute_chances=None if text.variants or aligned.chances is not None else chances,
     )
     z = None if excerpt or key.soft or aligned.chances is not None else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)

@@ -49,6 +49,4 @@ class Signals:
         """The signals of a range of sentences; its first sentence cannot be merged with the one before the range."""
         valid = self.valid[start:stop].copy()
         valid[0, 1:] = False
-        soft = None if self.soft is None else self.soft[start:stop]
-        chances = None if self.chances is None else self.chances[start:stop]
-        return Signals(self.packed[start:stop], valid, soft=soft, chances=chances)
+        return Signals(self.packed[start:stop], valid, soft=None if self.soft is None else self.soft[start:stop])

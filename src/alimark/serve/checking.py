@@ -35,8 +35,8 @@ BATCH_CHARACTERS = 50_000
 """The most characters of one batch: a long text gets a batch nearly to itself, so that few short ones wait for it."""
 BEST_KEYS = 3
 """The number of keys that an answer names."""
-MAX_CELLS = 2e10
-"""The most work on one text: sentences times blocks times random keys; some minutes on a small machine."""
+MAX_CELLS = 6.5e9
+"""The most work on one text: sentences times blocks times random keys; about a minute on two idle cores."""
 _ALIGNERS = 3
 """Alignment threads. Each uses all cores: there are several so that tokens share them."""
 
@@ -298,7 +298,9 @@ def _prepared_text(check: Check, key: Key, embedder: Embedder) -> PreparedText:
     # A soft key is searched once for all its starts, a hard one for each of them.
     starts = 1 if key.soft else key.offsets
     cells = sum(_cells(version, check.settings) for version in text.versions)
-    if starts * cells * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
+    # With many keys there are more random keys, and the best few of the keys are compared with them.
+    draws = draws_for_keys(check.settings.draws, check.tried) * min(check.tried, BEST_KEYS)
+    if starts * cells * draws > MAX_CELLS:
         count = max(len(version.sentences) for version in text.versions)
         raise LimitError(
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "

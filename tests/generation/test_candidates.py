@@ -108,3 +108,8 @@ def test_long_sentences_are_judged_by_their_runs_of_words() -> None:
     assert not degenerate(plain)
     assert degenerate("The cat sat on the mat and the cat sat on the mat and the cat sat on the mat and the cat sat.")
     assert not broken_markup("A [link] and 2 * 3 and 5 < 6.")
+
+
+def test_a_sentence_of_a_script_with_vowel_signs_is_not_degenerate() -> None:
+    assert not degenerate("दुकानदार ने कहा कि वह किताब पुरानी है।")
+    assert degenerate("ने ने ने ने ने ने ने।")

@@ -202,3 +202,10 @@ def test_time_is_linear(part: str) -> None:
     least = min(seconds(4_000) for _ in range(2))
     # Four times the size may take eight times as long on a busy machine; a quadratic pattern would take sixteen times.
     assert min(seconds(16_000) for _ in range(3)) < 10 * max(least, 0.004)
+
+
+def test_vowel_signs_are_no_signs_between_letters() -> None:
+    """In Hindi every second character of many words is a vowel sign, which is not spacing."""
+    text = "गीत गाया। गीत गाया।"
+    assert normalise(text).text == text
+    assert normalise("l-a-m-p w-e-n-t a-g-a-i-n d-a-r-k").text == "lamp went again dark"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from alimark._util.json_types import JsonObject
 from alimark.attacks import attack_class, seed_for
 from alimark.attacks.base import recorded_settings
 from alimark.bench.data import DataSet, Item
@@ -52,7 +53,7 @@ class Cell:
         return self.data.items[: self.recipe.data.texts]
 
     @cached_property
-    def generation_parameters(self) -> dict[str, Any]:
+    def generation_parameters(self) -> JsonObject:
         """The key's parameters that a written text depends on; kept, because every job of the cell names them."""
         return _generation_parameters(self.watermark)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
+from unicodedata import category
 
 from alimark.llm.base import Draw
 from alimark.text.splitting import BUILT_IN, Splitter
@@ -223,12 +224,20 @@ def _written(sentence: str, rest: str) -> str:
 
 def _words(unit: str) -> str:
     """The words of a sentence without case and punctuation: two sentences with the same words count as a repeat."""
-    return " ".join(_WORD.findall(unit.lower())) or unit
+    return " ".join(_word_list(unit)) or unit
+
+
+def _word_list(unit: str) -> list[str]:
+    """The words of a sentence in small letters. Vowel signs, as Hindi has them, belong to a word, but are no letters."""
+    if unit.isascii():
+        return _WORD.findall(unit.lower())
+    letters = (c if c.isalnum() or c == "_" or category(c).startswith("M") else " " for c in unit.lower())
+    return "".join(letters).split()
 
 
 def degenerate(unit: str) -> bool:
     """Whether a sentence repeats one word or one group of words, or consists of single letters."""
-    words = _WORD.findall(unit.lower())
+    words = _word_list(unit)
     if len(words) >= 6 and sum(len(word) == 1 and word.isalpha() for word in words) > 0.6 * len(words):
         return True
     if len(words) < 6:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from unicodedata import category
 
 _TRAILING = re.compile(r"(?<![ \t])[ \t]+(?=\n|\Z)")
 _BLANK_LINES = re.compile(r"\n{3,}")
@@ -63,7 +64,7 @@ def join_letters(text: str, counts: Counter[str]) -> str:
 
 def _joined_line(line: str, counts: Counter[str]) -> str:
     words = line.split()
-    single = sum(1 for word in words if len(word) == 1 or (len(word) == 2 and not word[1].isalnum()))
+    single = sum(1 for word in words if len(word) == 1 or (len(word) == 2 and _is_sign(word[1])))
     if len(words) >= 6 and single >= 0.7 * len(words) and "  " in line.strip():
         counts["spaced letters"] += single
         return " ".join(part.replace(" ", "") for part in re.split(r"[ \t]{2,}", line.strip()))
@@ -77,7 +78,12 @@ def _joined_line(line: str, counts: Counter[str]) -> str:
 def _is_apart(word: str) -> bool:
     """Whether every second character of a word is the same sign, as in "l-a-m-p"."""
     signs = word[1::2]
-    return len(word) >= 3 and len(word) % 2 == 1 and not signs[0].isalnum() and len(set(signs)) == 1
+    return len(word) >= 3 and len(word) % 2 == 1 and _is_sign(signs[0]) and len(set(signs)) == 1
+
+
+def _is_sign(character: str) -> bool:
+    """Whether a character is neither a letter or digit nor a part of one, such as the vowel signs of Hindi."""
+    return not character.isalnum() and not category(character).startswith("M")
 
 
 def _with_blanks(line: str, counts: Counter[str]) -> str:

@@ -13,8 +13,9 @@ from services import Running
 import alimark
 from alimark.detection.results import LIKELY, PERHAPS
 from alimark.detection.settings import DetectionSettings
-from alimark.errors import TextError
+from alimark.errors import LimitError, TextError
 from alimark.keys.key import Key
+from alimark.serve import checking
 from alimark.serve.checking import Check, Checker, QueueFull
 from alimark.testing import StandInEmbedder, StandInLLM
 
@@ -209,3 +210,13 @@ def test_many_clients_at_once(running: Running, texts: list[str]) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert set(pool.map(verdict, range(64))) == {"found"}
+
+
+def test_the_work_on_a_text_is_bounded_however_it_is_read() -> None:
+    """Without full stops a text is one sentence, but it is searched by clauses."""
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(32))
+    text = "the keeper came and the visitor went but nobody saw what they did there " * 400
+    settings = DetectionSettings(search="auto")
+    checking._prepared_text(Check(text, (key,), settings), key, EMBEDDER)
+    with pytest.raises(LimitError, match="too much work"):
+        checking._prepared_text(Check(text, (key,), settings, tried=500), key, EMBEDDER)

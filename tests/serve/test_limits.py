@@ -83,7 +83,7 @@ def test_ten_times_the_queue(tmp_path: Path) -> None:
 
 
 def test_a_text_that_takes_too_long(tmp_path: Path) -> None:
-    with serving(tmp_path, timeout=0.3, pause=0.2) as running, running.client("generate") as client:
+    with serving(tmp_path, timeout=1.0, pause=0.3) as running, running.client("generate") as client:
         late = client.post("/v1/completions", json={"prompt": "So.", "sentences": 50})
         assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
         streamed = client.post("/v1/completions", json={"prompt": "So.", "sentences": 50, "stream": True})

@@ -423,7 +423,8 @@ class AlignedDetection(Detection):
     def sentence_chances(self) -> tuple[float, ...]:
         """The probability of each sentence to carry the mark, measured against what random keys give; it is computed on demand.
 
-        Empty where it is not known: after learned restructuring, and for a result that was sent to another process.
+        Empty where it is not known: after learned restructuring, for a text that was read by clauses, and for a result that
+        was sent to another process.
         """
         return () if self.compute_chances is None else tuple(map(float, self.compute_chances()))
 

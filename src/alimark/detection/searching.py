@@ -147,7 +147,8 @@ def describe(
         readings=readings,
         restructured=text.restructured and replace(text.restructured, best=restructuring),
         sentences_needed=SentencesNeeded.of(key, excerpt=excerpt),
-        compute_chances=None if text.variants else chances,
+        # Pieces of a text that is read by clauses share runs, so that their agreements are not one of each sentence.
+        compute_chances=None if text.variants or aligned.chances is not None else chances,
     )
     z = None if excerpt or key.soft or aligned.chances is not None else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)

@@ -295,17 +295,26 @@ def _prepared_check(check: Check, future: TimedFuture[Answer], embedder: Embedde
 def _prepared_text(check: Check, key: Key, embedder: Embedder) -> PreparedText:
     """The text cut into units; raises LimitError where aligning it would take too long."""
     text = prepare(check.text, key, embedder, check.settings)
-    count = len(text.sentences)
-    searches = check.settings.searches(count)
-    blocks = 1.5 * count * ("whole" in searches) + check.settings.max_blocks * ("excerpt" in searches)
     # A soft key is searched once for all its starts, a hard one for each of them.
     starts = 1 if key.soft else key.offsets
-    if starts * count * blocks * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
+    cells = sum(_cells(version, check.settings) for version in text.versions)
+    if starts * cells * check.settings.draws * max(1.0, check.tried / 5) > MAX_CELLS:
+        count = max(len(version.sentences) for version in text.versions)
         raise LimitError(
             f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "
             "at a time; cut the text into parts, name the key, or take a larger rate"
         )
     return text
+
+
+def _cells(text: PreparedText, settings: DetectionSettings) -> float:
+    """The cells of the alignment tables of one version of a text under one key."""
+    count = len(text.sentences)
+    searches = settings.searches(count)
+    blocks = 1.5 * count * ("whole" in searches) + settings.max_blocks * ("excerpt" in searches)
+    # A text that is read by clauses is aligned by runs of its pieces.
+    runs = 1 if text.units.chances is None else text.units.chances.shape[1]
+    return runs * count * blocks
 
 
 def _answer(prepared: _PreparedCheck, batch: _Batch) -> Answer:

@@ -66,10 +66,11 @@ def units(path: Path, count: int, embedder: Embedder) -> list[str]:
     return list(found)[:count]
 
 
-def speed(embed: Callable[[list[str]], Any], texts: list[str]) -> float:
-    start = time.perf_counter()
+def speed(embed: Callable[[list[str]], Any], texts: list[str]) -> tuple[float, float]:
+    """Texts a second, and a CPU second of all threads, which other programs on the machine disturb less."""
+    start, cpu = time.perf_counter(), time.process_time()
     embed(texts)
-    return len(texts) / (time.perf_counter() - start)
+    return len(texts) / (time.perf_counter() - start), len(texts) / (time.process_time() - cpu)
 
 
 def cold(model: str, backend: str) -> tuple[float, float]:
@@ -85,10 +86,15 @@ def cold(model: str, backend: str) -> tuple[float, float]:
     return time.perf_counter() - start, float(done.stdout)
 
 
-def rates(embedders: Mapping[str, Callable[[list[str]], Any]], texts: list[str], turns: int) -> dict[str, float]:
-    """Texts a second of each embedder, the median of several turns."""
+def rates(
+    embedders: Mapping[str, Callable[[list[str]], Any]], texts: list[str], turns: int
+) -> dict[str, tuple[float, float]]:
+    """Texts a second and a CPU second of each embedder, the medians of several turns."""
     spent = [{name: speed(embed, texts) for name, embed in embedders.items()} for _ in range(turns)]
-    return {name: statistics.median(turn[name] for turn in spent) for name in embedders}
+    return {
+        name: (statistics.median(turn[name][0] for turn in spent), statistics.median(turn[name][1] for turn in spent))
+        for name in embedders
+    }
 
 
 def print_rates(
@@ -100,9 +106,13 @@ def print_rates(
     print(f"{args.model} on {args.device or 'the CPU'}, {len(texts)} {what}, {args.turns} turns")
     measured = rates(embedders, texts, args.turns)
     *_, rival = measured.values()
-    for name, rate in measured.items():
+    for name, (rate, cpu) in measured.items():
         cosine = float((embedders[name](texts[:64]) * first).sum(axis=1).mean())
-        print(f"  {name:24} {rate:9.1f} {what}/s   ratio {rate / rival:6.2f}   mean cosine with float32 {cosine:.6f}")
+        print(
+            f"  {name:24} {rate:9.1f} {what}/s, ratio {rate / rival[0]:5.2f}; {cpu:8.1f} a CPU second, ratio "
+            f"{cpu / rival[1]:5.2f}; mean cosine with float32 {cosine:.6f}",
+            flush=True,
+        )
 
 
 def on_device(args: argparse.Namespace) -> None:

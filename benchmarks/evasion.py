@@ -4,6 +4,7 @@
     python benchmarks/evasion.py --output evasion --human texts.jsonl.gz   # also human texts, transformed alike
     python benchmarks/evasion.py --output evasion --transformations other.py     # the transformations of another file
     python benchmarks/evasion.py --output evasion --records generate.jsonl --seed 3    # marked texts of a bench run
+    python benchmarks/evasion.py --output evasion --count-sentences        # without models: which sentences are read again
     python benchmarks/evasion.py --output evasion --stand-in               # stand-in models without weights, within a minute
 
 Soft texts are written under version-3 keys, hard ones under keys of the paper. "before" reads a text as it stands, as earlier
@@ -50,6 +51,8 @@ from alimark.detection.settings import DetectionSettings
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.text.clauses import clauses_of
+from alimark.text.normalising import normalise
 from alimark.text.splitting import splitter
 
 FPR = 0.01
@@ -387,6 +390,33 @@ def rows(
         yield name, counts
 
 
+def count_sentences(texts: Sequence[Marked], transformations: Mapping[str, Transformation]) -> None:
+    """Prints for each transformation how many sentences of the texts are read again, letter by letter.
+
+    "read" counts those among the sentences of the normalised text; "or by clauses" also those that are among the units of
+    the reading by clauses. No model is needed, so that this takes seconds; a mark survives without some of its sentences.
+    """
+    total = sum(len(sentences_of(text.text)) for text in texts)
+    print(f"{len(texts)} texts with {total} sentences\n{'transformation':40} read or by clauses")
+    for name, transformation in transformations.items():
+        read = with_clauses = 0
+        for text in texts:
+            sentences = splitter("nupunkt", 1).sentences(normalise(transformation(text.text)).text)
+            units = {letters_of(sentence) for sentence in sentences}
+            clauses = clauses_of(sentences)
+            runs = clauses.runs() if clauses else []
+            further = {letters_of(clauses.unit(first, last)) for first, last, _ in runs} if clauses else set()
+            written = [letters_of(sentence) for sentence in sentences_of(text.text)]
+            read += sum(sentence in units for sentence in written)
+            with_clauses += sum(sentence in units or sentence in further for sentence in written)
+        print(f"{name:40} {read:4} {with_clauses:4}", flush=True)
+
+
+def letters_of(sentence: str) -> str:
+    """The letters and digits of a sentence in lower case."""
+    return "".join(filter(str.isalnum, sentence.lower()))
+
+
 def transformations_of(path: Path | None) -> dict[str, Transformation]:
     """This module's transformations, or those of another file."""
     return TRANSFORMATIONS if path is None else dict(runpy.run_path(str(path))["TRANSFORMATIONS"])
@@ -406,6 +436,9 @@ def main() -> None:
     parser.add_argument("--human-keys", type=int, default=1, help="keys for each human text and transformation")
     parser.add_argument("--human-only", action="store_true", help="do not count the marked texts")
     parser.add_argument("--after-only", action="store_true", help="do not read the texts as they stand")
+    parser.add_argument(
+        "--count-sentences", action="store_true", help="count sentences that are read again; no detection"
+    )
     parser.add_argument("--transformations", type=Path, help="a Python file with other transformations")
     parser.add_argument("--only", nargs="+", help="some transformations")
     parser.add_argument("--records", type=Path, help="JSONL of marked texts of a bench run, instead of writing texts")
@@ -423,6 +456,9 @@ def main() -> None:
             for kind in options.kinds
         }
         kinds = humans if options.human_only else kinds | humans
+    if options.count_sentences:
+        count_sentences([text for texts in kinds.values() for text in texts], transformations)
+        return
     vectors = StoredVectors(options.output / "vectors.sqlite", embedder)
     for kind, texts in kinds.items():
         count_kind(kind, texts, transformations, vectors, options)

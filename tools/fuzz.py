@@ -129,6 +129,10 @@ def texts(folder: Path) -> Iterator[Target]:
         for parameters in ({}, {"decision": "hard"}, {"starts": "conversation"})
     ]
     attacks = [load_attack(name, rate=0.5) for name in ("delete", "merge", "split", "reorder")]
+    for mark in marks:  # compiles the kernels, which is not the work of an input
+        for text in ("One came. Two went. ", "one came and two went but nobody saw what they did there "):
+            mark.detect(text * 9, draws=19)
+            mark.detect(text * 9, draws=19, search="excerpt")
 
     def read(data: bytes) -> None:
         text = data.decode("utf-8", "surrogateescape" if len(data) % 2 else "replace")[:5000]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from alimark import AliMark
 from alimark.audit.auditor import Auditor, FirstPass
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
+from alimark.testing import StandInEmbedder
 from fixed_texts import fixed_key, unmarked, written
 from rough_embedder import RoughEmbedder
 
@@ -61,3 +64,23 @@ def test_the_user_chooses_the_precision() -> None:
         assert {detection.precision for detection in answers(RoughEmbedder(), settings)} == {precision}
         first = answers(RoughEmbedder(), settings, FirstPass(0.1))
         assert {detection.precision for detection in first} == {precision}
+
+
+@pytest.mark.parametrize("embedder", [RoughEmbedder(), StandInEmbedder()])
+def test_a_first_pass_sees_passages_and_texts_without_full_stops(embedder: StandInEmbedder) -> None:
+    """A look at sentences alone would miss both."""
+    mark = AliMark(KEY, embedder=embedder)
+    passage = " ".join([*unmarked(40, 21), *written(KEY, 24), *unmarked(40, 22)])
+    run_together = " ".join(sentence.rstrip(".") for sentence in written(KEY, 24))
+    settings = DetectionSettings(search="auto", draws=499)
+    auditor = Auditor([KEY], settings, lambda _: embedder, first_pass=FirstPass(0.1))
+    texts = [passage, run_together, " ".join(OTHERS[0])]
+    answers = auditor.answer(texts)
+    for text, answer in zip(texts[:2], answers, strict=False):
+        full = mark.detect(text, search="auto", draws=499)
+        assert full.verdict().found
+        assert isinstance(answer, Detection)
+        assert (answer.p_value, answer.precision) == (full.p_value, "float32")
+        assert auditor.in_full(answer)
+    plain = DetectionSettings(restructure="none")
+    assert not any(mark.detect(text, settings=plain).verdict().found for text in texts[:2])

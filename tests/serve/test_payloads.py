@@ -23,17 +23,21 @@ def test_payloads_are_set_recorded_and_read(tmp_path: Path) -> None:
             running.service.settings.payloads[token.id] = 5
             other = writer.post("/v1/completions", json={"prompt": "So.", "payload": 6})
             fixed = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1})
+            rewritten = writer.post("/v1/rewrite", json={"input": "The mayor opened the old bridge near the hill."})
             running.service.settings.payloads[token.id] = 256
             mistake = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1})
         with running.client("detect") as reader:
             text = answer.json()["choices"][0]["text"]
             [result] = reader.post("/v1/detect", json={"input": text, "keys": [key.id]}).json()["results"]
         with running.client("admin") as admin:
+            hard = admin.post("/v1/keys", json={"decision": "hard", "payload_bits": 8})
             records = [json.loads(line) for line in admin.get("/v1/records").text.splitlines()]
     assert (refused.status_code, "has no payloads" in refused.text) == (422, True)
     assert (too_large.status_code, "from 0 to 255" in too_large.text) == (422, True)
     assert (other.status_code, other.json()["error"]["code"]) == (403, "payload_is_set")
+    assert (hard.status_code, "hard keys have no payloads" in hard.text) == (422, True)
+    assert rewritten.json()["payload"] == 5
     assert (mistake.status_code, "Ask the operator" in mistake.text) == (409, True)
     assert (answer.json()["alimark"]["payload"], fixed.json()["alimark"]["payload"]) == (77, 5)
     assert (result["payload"]["value"], result["payload"]["confidence"] > 0.5) == (77, True)
-    assert [record["details"].get("payload") for record in records] == [77, 5, 77]
+    assert [record["details"].get("payload") for record in records] == [77, 5, 5, 77]

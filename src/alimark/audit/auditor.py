@@ -13,6 +13,7 @@ from alimark.audit.answers import tests_made
 from alimark.audit.templates import RANDOM_KEYS, Group, find_groups
 from alimark.detection.many_keys import detect_keys_batch
 from alimark.detection.pipeline import detect_batch, random_key_scores
+from alimark.detection.preparing import sentences_suffice
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
@@ -47,7 +48,8 @@ class FirstPass:
     Args:
         level: The p-value up to which a document goes on to the full test.
         draws: The number of random keys, at most.
-        sentences_alone: Leave out merged and split sentences, which are most of what is embedded.
+        sentences_alone: Leave out merged and split sentences, which are most of what is embedded. Texts with missing full
+            stops and long texts, which are searched for passages, keep all their units.
         precision: The precision of the embedder; "auto" is that of the full test.
     """
 
@@ -134,7 +136,9 @@ class Auditor:
         """Whether an answer is of the full test, not of the first pass."""
         if self.first_pass is None:
             return True
-        return answer.settings != self.first_pass.settings(DetectionSettings.of(self.settings))
+        full = DetectionSettings.of(self.settings)
+        looks = [replace(self.first_pass, sentences_alone=alone).settings(full) for alone in (True, False)]
+        return answer.settings not in looks or answer.settings == full
 
     def answer(self, texts: Sequence[str], draws: int | None = None) -> list[Answer]:
         """Returns one answer for each document, in order. `draws` replaces the number of random keys of the settings."""
@@ -142,13 +146,35 @@ class Auditor:
         if self.first_pass is None or draws is not None:
             return self._answer_safely(texts, settings)
         assert isinstance(settings, DetectionSettings)
-        answers = self._answer_safely(texts, self.first_pass.settings(settings))
+        answers = self._look(texts, self.first_pass, settings)
         level = self.first_pass.level
         passed = [i for i, answer in enumerate(answers) if isinstance(answer, Detection) and answer.p_value <= level]
         for i, answer in zip(passed, self._answer_safely([texts[i] for i in passed], settings), strict=True):
             answers[i] = answer
         self.tested.update(first=len(texts), full=len(passed))
         return answers
+
+    def _look(self, texts: Sequence[str], first_pass: FirstPass, full: DetectionSettings) -> list[Answer]:
+        """The answers of the first pass."""
+        if not first_pass.sentences_alone:
+            return self._answer_safely(texts, first_pass.settings(full))
+        simple = [self._is_simple(text, full) for text in texts]
+        answers: dict[int, Answer] = {}
+        for alone in (True, False):
+            numbers = [number for number, suffices in enumerate(simple) if suffices == alone]
+            settings = replace(first_pass, sentences_alone=alone).settings(full)
+            some = self._answer_safely([texts[number] for number in numbers], settings)
+            answers |= zip(numbers, some, strict=True)
+        return [answers[number] for number in range(len(texts))]
+
+    def _is_simple(self, text: str, full: DetectionSettings) -> bool:
+        """Whether the first pass may look at the sentences of a document alone."""
+        self._beat()
+        key = self.keys[0]
+        try:
+            return sentences_suffice(text, key, self._embedders[key.embedder], full)
+        except Exception:  # the test of the document will fail in the same way, and is answered with its error
+            return True
 
     def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float) -> list[Group] | None:
         """The groups of documents with shared text, of which several were found under a key.

@@ -236,6 +236,21 @@ def _replaced(text: PreparedText) -> PreparedText:
     return replace(text, warnings=(*text.warnings, warning))
 
 
+def sentences_suffice(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> bool:
+    """Whether a test of the sentences alone, without merged and split ones, sees the marks that the full test can see.
+
+    It does not where full stops are missing, so that the text is also read by clauses, and where passages are looked for. The
+    answer depends on the text and not on the key.
+    """
+    try:
+        prepared = prepare(text, key, embedder, settings)
+    except AlimarkError:
+        return True  # neither test can search it
+    longest = max(len(version.sentences) for version in prepared.versions)
+    by_clauses = any(version.reading == "by clauses" for version in prepared.versions)
+    return settings.searches(longest) == ("whole",) and not by_clauses
+
+
 def units_of(texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Iterator[str]:
     """The units that detecting the texts will embed, without those of texts that cannot be searched."""
     for text in texts:

@@ -185,7 +185,8 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     return proof | {
         "text": rewriting.text, "key_id": rewriting.key_id, "record_id": record.id, "matches": rewriting.matches,
         "cosines": rewriting.cosines, "outcomes": [sentence.outcome for sentence in rewriting.rewritten],
-        "block_size": rewriting.block_size, "moved_most": [asdict(sentence) for sentence in rewriting.moved_most()],
+        "block_size": rewriting.block_size, "payload": rewriting.payload,
+        "moved_most": [asdict(sentence) for sentence in rewriting.moved_most()],
     }  # fmt: skip
 
 

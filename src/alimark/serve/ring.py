@@ -183,8 +183,7 @@ class Ring:
         offsets: int | None = None, payload_bits: int = 0, starts: float | None = None, ends: float | None = None,
     ) -> Label:  # fmt: skip
         """Generates a key and adds it; `offsets` as in `new_key`."""
-        key = new_key(embedder, decision=decision, offsets=offsets)
-        key = key.like(payload_bits=payload_bits) if payload_bits else key
+        key = new_key(embedder, decision=decision, offsets=offsets, payload_bits=payload_bits)
         return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
@@ -217,8 +216,8 @@ class Ring:
             embedder: The embedder of the successor.
             ends: The time at which detection with the old key ends, if it is to end.
             upgrade: Whether the successor has the newest soft decisions and default parameters, and from the old key only its
-                splitter and the number of its secret starts. Otherwise it has the parameters of the old key, or default
-                parameters if the file of the old key is missing.
+                splitter, its payload bits and the number of its secret starts. Otherwise it has the parameters of the old
+                key, or default parameters if the file of the old key is missing.
 
         Returns:
             The label of the successor.
@@ -320,17 +319,20 @@ def new_key(
     decision: str = DEFAULT_DECISION,
     offsets: int | None = None,
     splitter: str = DEFAULT_SPLITTER,
+    payload_bits: int = 0,
 ) -> Key:
     """Makes a key for a service, whose clients may ask for a text in pieces.
 
     The texts of a soft key follow their conversation, so that the pieces are one sequence and asking for few tokens at a time
     does not lose the mark (docs/security.md). `offsets` is the number of its runs; with 1, every text begins with the first
-    block instead. Hard keys cannot follow a conversation.
+    block instead. Hard keys cannot follow a conversation, and have no payloads.
     """
-    if decision == "soft" and offsets != 1:
-        runs = CONVERSATION_RUNS if offsets is None else offsets
-        return Key.generate(embedder=embedder, splitter=splitter, decision="soft", starts="conversation", offsets=runs)
-    return Key.generate(embedder=embedder, splitter=splitter, decision=decision, offsets=offsets or 1)
+    follows = decision == "soft" and offsets != 1
+    runs = CONVERSATION_RUNS if follows else 1
+    return Key.generate(
+        embedder=embedder, splitter=splitter, decision=decision, starts="conversation" if follows else "text",
+        offsets=runs if offsets is None else offsets, payload_bits=payload_bits,
+    )  # fmt: skip
 
 
 def _successor(key: Key, embedder: str | Embedder) -> Key:
@@ -368,9 +370,11 @@ def is_newest(key: Key) -> bool:
 def _upgraded(key: Key, embedder: str | Embedder) -> Key:
     """Makes a key with soft decisions of the newest version and default parameters.
 
-    The splitter is kept. So is a number of secret starts, because an operator chose it against people who collect texts.
+    The splitter and the payloads are kept. So is a number of secret starts, because an operator chose it against people who
+    collect texts.
     """
-    return new_key(embedder, splitter=key.splitter, offsets=None if key.offsets == 1 else key.offsets)
+    offsets = None if key.offsets == 1 else key.offsets
+    return new_key(embedder, splitter=key.splitter, offsets=offsets, payload_bits=key.payload_bits)
 
 
 def _check_end(ends: float | None, starts: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from alimark._util.json_types import JsonObject
 from alimark.keys.key import MAX_OFFSETS
@@ -159,6 +159,7 @@ class Rewritten(BaseModel):
     cosines: list[float]
     outcomes: list[str]
     block_size: int
+    payload: int | None = Field(None, description="The number that the mark carries, if the key has payloads.")
     verdict: Literal["found", "not found", "too short to tell"] | None = Field(
         None,
         description="Whether the mark is found at a false-positive rate of 0.01; null if the detector was too busy.",
@@ -233,6 +234,12 @@ class NewKey(Strict):
     starts: Time | None = None
     ends: Time | None = None
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "soft"}]})
+
+    @model_validator(mode="after")
+    def _check_payloads(self) -> NewKey:
+        if self.payload_bits and self.decision == "hard":
+            raise ValueError("hard keys have no payloads; leave out payload_bits, or make a soft key")
+        return self
 
 
 class EndOfKey(Strict):

@@ -45,7 +45,7 @@ LOWEST ?= .venv-lowest
 lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(PYTHON) tools/lowest_versions.py > $(LOWEST)/constraints.txt
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/constraints.txt -e . pytest hypothesis
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/constraints.txt -e . pytest hypothesis scipy
 	# Older libraries warn about newer ones that are not our dependencies.
 	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not weights and not slow" tests/keys tests/text tests/detection tests/golden tests/_util
 

@@ -39,6 +39,8 @@ default_role = "code"  # docstrings write code in single backticks
 # Looks. Nothing is loaded from other hosts, so that the site can be read and searched offline.
 html_theme = "pydata_sphinx_theme"
 html_title = "alimark"
+html_favicon = "../src/alimark/serve/page/icon.svg"
+html_context = {"default_mode": "auto"}  # as the system; without it the theme reports an error on a first visit
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False

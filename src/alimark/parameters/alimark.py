@@ -107,7 +107,9 @@ class AliMarkParameters(SchemeParameters):
         if self.directions is not None and not isinstance(self.directions, str):
             raise KeyFileError(f"directions must be the digest of a table, or null, not {self.directions!r}")
         if self.starts not in STARTS:
-            raise KeyFileError(f"starts {self.starts!r} is not known to this release; known: {', '.join(STARTS)}")
+            raise KeyFileError(
+                f"starts {self.starts!r} is not known to this release; upgrade alimark, or take one of: {', '.join(STARTS)}"
+            )
         if self.starts == "conversation" and self.offsets < 2:
             raise KeyFileError('a key with starts="conversation" needs at least 2 runs; leave out offsets, or raise it')
         if type(self.text_version) is not int or self.text_version not in TEXT_VERSIONS:

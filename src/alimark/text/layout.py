@@ -63,7 +63,11 @@ def read_strings(text: str, counts: Counter[str]) -> str:
         return _json_text(text, counts)
     literals = [match[1] for match in _STRING_LINE.finditer(text)] if '"' in text else []
     lines = sum(1 for line in text.split("\n") if line.strip()) if len(literals) >= _LEAST_LINES else 0
-    if len(literals) < _LEAST_LINES or 2 * len(literals) < lines or mean(len(one.split()) for one in literals) < 2:
+    if (
+        len(literals) < _LEAST_LINES
+        or 2 * len(literals) < lines
+        or mean(len(literal.split()) for literal in literals) < 2
+    ):
         return text
     counts["string"] += len(literals)
     return "".join(_ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], literal) for literal in literals)

@@ -58,7 +58,9 @@ def cut_at_random(units: list[str], number: int) -> str:
     chance = np.random.default_rng([number, len(units[0])])
     words = [word.rstrip(".!?,") for unit in units for word in unit.split()]
     ends = chance.random(len(words)) < len(units) / len(words)
-    return " ".join(f"{word}." if end else word for word, end in zip(words, ends, strict=True))
+    # Stops before small letters would be read as scattered, and the text by clauses.
+    firsts = [word[:1].upper() + word[1:] if new else word for word, new in zip(words, [True, *ends[:-1]], strict=True)]
+    return " ".join(f"{word}." if end else word for word, end in zip(firsts, ends, strict=True))
 
 
 def test_undoes_more_than_one_step(mark: AliMark, sentences: list[str]) -> None:

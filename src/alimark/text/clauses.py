@@ -117,7 +117,9 @@ def _is_irregular(sentences: Sequence[str]) -> bool:
         else:
             irregular += words
     dashed = sum(_DASH_BEFORE_CAPITAL.search(sentence) is not None for sentence in sentences)
-    return (irregular > regular or 2 * dashed > len(sentences)) and regular + irregular >= _LEAST_WORDS
+    if 2 * dashed > len(sentences):
+        return regular + irregular >= _LEAST_WORDS
+    return irregular > regular and irregular >= _LEAST_WORDS
 
 
 def clauses(text: str) -> Clauses:

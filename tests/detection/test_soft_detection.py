@@ -43,8 +43,9 @@ def test_the_furthest_candidate_is_chosen(mark: AliMark) -> None:
 
     llm.draw = recorded  # type: ignore[method-assign, assignment]
     generation = generate("A long story.", mark.key, EMBEDDER, llm, GenerationSettings(1, 64), seed=3)
-    assert (generation.waves, generation.candidates) == (1, 64)
-    drawn = list(dict.fromkeys(candidate.text.strip() for candidate in seen[0][0]))
+    waves = [answers for [answers] in seen]
+    assert (len(waves), sum(map(len, waves))) == (generation.waves, generation.candidates)
+    drawn = list(dict.fromkeys(candidate.text.strip() for wave in waves for candidate in wave))
     worths = project(EMBEDDER.embed(drawn), mark.key) @ targets(mark.key, 1)[0]
     order = [drawn[i] for i in np.argsort(-worths)]
     assert order[0].startswith(generation.sentences[0])

@@ -300,9 +300,9 @@ def round_columns(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
         The integers and the scales; their products are near to the weights.
 
     Example:
-        >>> rounded, scales = round_columns(np.array([[6.3, -0.1], [-3.1, 0.05]], np.float32))
-        >>> rounded.tolist(), scales.round(4).tolist()
-        ([[63, -63], [-31, 31]], [0.1, 0.0016])
+        >>> rounded, scales = round_columns(np.array([[63.0, -0.5], [-31.0, 0.3]], np.float32))
+        >>> rounded.tolist(), [round(float(scale), 4) for scale in scales]
+        ([[63, -63], [-31, 38]], [1.0, 0.0079])
     """
     scales = np.maximum(np.abs(weight).max(axis=0), np.float32(1e-12)) / np.float32(_LARGEST)
     return np.rint(weight / scales).astype(np.int8), scales.astype(np.float32)

@@ -155,6 +155,20 @@ def test_the_alignment_fits_the_terminal(key_file: Path, marked_file: Path, widt
     assert all(re.search(r"\d+/8 +\d+% +\S", line) for line in lines[1:13])
 
 
+def test_a_weak_mark_of_the_whole_text_is_not_shown_as_0_percent(
+    key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.console import Console
+
+    detection = AliMark(Key.load(key_file), embedder=EMBEDDER).detect(marked_file.read_text())
+    monkeypatch.setattr(type(detection), "sentence_chances", property(lambda _: (0.0,) * 12))
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(alignment_table(detection, 120))
+    shown = console.export_text()
+    assert "0%" not in shown
+    assert "No sentence shows the mark by itself; the text as a whole does." in shown
+
+
 def test_excerpt(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     mixed = human_file(tmp_path, HUMAN + " " + marked_file.read_text() + " " + HUMAN)
     done = run("detect", "-k", key_file, mixed, "--excerpt")

@@ -101,6 +101,8 @@ def _bits(count: int) -> str:
 _NARROW = 110
 """Terminals with fewer columns get a table with shorter bars."""
 _LONGEST_TEXT = 90
+_SMALL_P = 0.01
+"""With a p-value up to this a text carries the mark, even where the probability of each sentence is estimated as 0."""
 
 
 def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
@@ -111,9 +113,15 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from alimark.detection.results import PERHAPS
+
     size = detection.block_size
     cells = min(size, 8 if width < _NARROW else 16)
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
+    chances = detection.sentence_chances
+    weak = bool(chances) and detection.p_value <= _SMALL_P and max(chances) < PERHAPS
+    if weak:
+        table.caption = "No sentence shows the mark by itself; the text as a whole does."
     widths = {"block": 5, "sentence": 8, "move": 14, "bits agreed": cells + 6, "marked": 6}
     for name, least in widths.items():
         left = name in ("move", "bits agreed")
@@ -131,7 +139,7 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
         move = step.kind + (f" ({step.part})" if step.part else "")
         block = "" if step.block is None else str(step.block)
         sentences = "+".join(str(i) for i in step.sentences)
-        marked = f"{100 * chance:.0f}%" if agreed and detection.sentence_chances else ""
+        marked = f"{100 * chance:.0f}%" if agreed and chances and not weak else ""
         row_style = "" if agreed else style
         table.add_row(block, sentences, move, Text(agreed, style=style), marked, Text(step.text), style=row_style)
     return table

@@ -191,7 +191,7 @@ class Detection:
     backend: str = ""
     fingerprint: str = ""
     precision: str = ""
-    """The precision in which the embedder computed, e.g. "float32"; empty where there is none."""
+    """The precision in which the embedder computed, such as "float32"; empty for schemes that embed nothing."""
     splitter: str
     settings: RandomKeys
     text_sha256: str

@@ -67,5 +67,5 @@ def at_precision(embedder: Embedder, precision: str) -> Embedder:
             f"the embedder {embedder.name} computes in {' or '.join(offered)} here, not in {precision}; use precision auto or "
             f"{offered[0]}"
         )
-    other: Embedder = embedder.with_precision(precision)  # type: ignore[attr-defined]  # whoever offers several has it
+    other: Embedder = embedder.with_precision(precision)  # type: ignore[attr-defined]  # embedders with several precisions have this method
     return other

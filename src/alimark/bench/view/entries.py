@@ -90,7 +90,7 @@ class Records:
         return record_id in self._places
 
     def record(self, record_id: str) -> Record:
-        """The record with this id; empty if there is none."""
+        """Returns the record with this id, or an empty dictionary if no record has it."""
         if record_id not in self._places:
             return {}
         path, offset = self._places[record_id]

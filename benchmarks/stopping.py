@@ -26,12 +26,10 @@ from alimark.keys.projection import carried, project, targets
 from alimark.llm import DEFAULT_LLM, load_llm
 from alimark.schemes._block_rules import AdaptiveBlockRule, BlockRule, expected_gain
 
-SENTENCES, TEXTS = 12, 300
+SENTENCES, TEXTS = 12, 600
 
 
-def simulated(
-    mean: int, wave: int, most: int, threshold: float, spreads: Floats, seed: int
-) -> tuple[float, float, float]:
+def simulated(wave: int, most: int, threshold: float, spreads: Floats, seed: int) -> tuple[float, float, float]:
     """The mean number of candidates, of waves, and the mean of the best worths."""
     draws = np.random.default_rng(seed)
     counts, bests, waves = [], [], []
@@ -39,7 +37,7 @@ def simulated(
         before: list[float] = []
         for spread in text:
             worths = spread * draws.standard_normal(most)
-            count = max(mean // 2, 2)
+            count = wave
             while True:
                 estimate = float(worths[:count].std())
                 gain = expected_gain(float(worths[:count].max() - worths[:count].mean()), estimate)
@@ -48,28 +46,29 @@ def simulated(
                 count = min(most, count + wave)
             before.append(estimate)
             counts.append(count)
-            waves.append(1 + -(-(count - mean // 2) // wave))
+            waves.append(-(-count // wave))
             bests.append(worths[:count].max())
     return float(np.mean(counts)), float(np.mean(waves)), float(np.mean(bests))
 
 
 def simulate(args: argparse.Namespace) -> None:
-    print(
-        "| spreads | candidates | first wave, others, most | gain | waves | threshold x candidates |\n"
-        + "| --- " * 6
-        + "|"
-    )
+    print("| spreads | candidates | wave, most | gain | waves | threshold x candidates |\n" + "| --- " * 6 + "|")
     for difference in (0.0, 0.25):
         spreads = np.exp(difference * np.random.default_rng(0).standard_normal((TEXTS, SENTENCES)))
         for mean in args.candidates:
             fixed = np.random.default_rng(1).standard_normal((TEXTS, SENTENCES, mean)).max(axis=2) * spreads
-            for wave, most in ((mean // 4, 4 * mean), (mean // 2, 4 * mean), (mean // 2, 3 * mean), (mean, 3 * mean)):
+            for wave, most in (
+                (mean // 4, 4 * mean),
+                (mean // 2, 4 * mean),
+                (mean * 3 // 4, 4 * mean),
+                (mean * 3 // 4, 3 * mean),
+            ):
                 low, high = 1e-2 / mean, 4.0 / mean
                 for _ in range(8):
                     threshold = (low * high) ** 0.5
-                    count, waves, best = simulated(mean, wave, most, threshold, spreads, seed=2)
+                    count, waves, best = simulated(wave, most, threshold, spreads, seed=2)
                     low, high = (threshold, high) if count > mean else (low, threshold)
-                ways = f"{mean // 2}, {wave}, {most}"
+                ways = f"{wave}, {most}"
                 gain = f"{best / fixed.mean() - 1:+.1%} | {waves:.1f} | {threshold * mean:.2f}"
                 print(f"| {'differ' if difference else 'equal'} | {mean} | {ways} | {gain} |", flush=True)
 

@@ -108,11 +108,11 @@ def test_a_text_is_found_under_its_key_alone(run: object) -> None:
 
 @pytest.mark.parametrize("run", [4, (1, 2, 4)])
 def test_a_text_that_starts_at_a_later_run_is_found(run: object) -> None:
-    key = key_of(run=run, offsets=8)
+    key = key_of(run=run, offsets=16)
     start = int(key.starts[-1])
     text = " ".join(written(key, seed=seed_with_start(key, start)))
     detection = mark_of(key).detect(text)
-    assert (detection.verdict(), detection.offsets) == ("found", 8)
+    assert (detection.verdict(), detection.offsets) == ("found", 16)
     runs = key.derivation.run_numbers(start + 60)
     assert sum(runs[block - 1] == runs[start + sentence - 1] for sentence, block in matches_of(detection)) >= 10
     # The same secret without offsets looks at the first runs alone.

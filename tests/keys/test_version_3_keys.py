@@ -213,12 +213,12 @@ def test_every_start_is_taken_by_some_text() -> None:
 
 def test_a_key_that_follows_conversations_repeats_its_runs_and_starts_anywhere() -> None:
     key, plain = key_of(starts="conversation"), key_of()
-    assert (key.offsets, key.follows_conversation, key.starts.tolist()) == (4, True, list(range(16)))
-    assert key.blocks(40).tolist() == np.resize(plain.blocks(16), 40).tolist()
-    assert key.null_blocks(1020, 9, 40).tolist() == np.tile(plain.null_blocks(1020, 9, 16), (1, 3))[:, :40].tolist()
-    assert {key.start(f"question {number}") for number in range(60)} == {0, 4, 8, 12}
+    assert (key.offsets, key.follows_conversation, key.starts.tolist()) == (4, True, list(range(24)))
+    assert key.blocks(40).tolist() == np.resize(plain.blocks(24), 40).tolist()
+    assert key.null_blocks(1020, 9, 40).tolist() == np.tile(plain.null_blocks(1020, 9, 24), (1, 2))[:, :40].tolist()
+    assert {key.start(f"question {number}") for number in range(60)} == {0, 6, 12, 18}
     first = key.start("a question")
-    assert [key.start("a question", written) for written in range(40)] == [(first + n) % 16 for n in range(40)]
+    assert [key.start("a question", written) for written in range(40)] == [(first + n) % 24 for n in range(40)]
     assert Key._of(key._content).public()["starts"] == "conversation"
     uneven = key_of(starts="conversation", run=[1, 2], offsets=3)
     assert uneven.starts.tolist() == [0, 1, 2, 3, 4]

@@ -29,7 +29,7 @@ SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 WIDE_BLOCK_SIZE = 64
 """The block size of version-3 keys whose embedder has a table of directions: more of them still say something."""
 HARD_BLOCK_SIZE = 8
-DEFAULT_RUN = (4,)
+DEFAULT_RUN = (6,)
 """The sentences of each block of a version-3 key."""
 DEFAULT_TEXT_VERSION = 1
 """How new version-3 keys read a text. Keys made by `Key.like` or read from a file keep theirs."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # With this threshold sentences get the mean number of candidates that was asked for, whatever the number: see
 # benchmarks/stopping.py, which also shows what the rule gains and what other waves would gain.
-_GAIN_THRESHOLD = 0.38
-_MOST = 4  # times the mean number of candidates
+_GAIN_THRESHOLD = 0.52
+_MOST = 3  # times the mean number of candidates
 _LEAST_MEAN = 32
 
 
@@ -71,16 +71,16 @@ class BlockRule:
 class AdaptiveBlockRule(BlockRule):
     """The rule of soft keys of version 3 and many candidates: samples until another candidate promises too little.
 
-    Candidates are sampled in waves of half the mean number. After a wave the worths of the candidates so far, taken to be
-    normal, give the expected gain of one more candidate over the best. Sampling ends where this gain is below a threshold,
-    which is the same for all sentences of a text, so that candidates go where they raise the mark most. The threshold is
-    proportional to the mean spread of the candidates' worths in this text: how far apart they lie depends on the model.
+    Candidates are sampled in waves of three quarters of the mean number. After a wave the worths of the candidates so far,
+    taken to be normal, give the expected gain of one more candidate over the best. Sampling ends where this gain is below a
+    threshold, which is the same for all sentences of a text, so that candidates go where they raise the mark most. The
+    threshold is proportional to the mean spread of the candidates' worths in this text, which depends on the model.
     """
 
     def __init__(self, key: Key, settings: GenerationSettings, origin: TextOrigin) -> None:
         super().__init__(key, settings, origin)
         self._threshold = _GAIN_THRESHOLD / settings.candidates
-        self._least = settings.candidates // 4  # half a wave: from fewer worths their spread is not known well
+        self._least = settings.candidates // 4  # a third of a wave: from fewer worths their spread is not known well
         self._spreads: list[float] = []  # of the candidates' worths, for each sentence so far
         self._spread = 0.0
 
@@ -90,7 +90,7 @@ class AdaptiveBlockRule(BlockRule):
         return key.soft_version >= 3 and settings.candidates >= _LEAST_MEAN
 
     def wave(self, settings: GenerationSettings) -> int:
-        return settings.wave or settings.candidates // 2
+        return settings.wave or settings.candidates * 3 // 4
 
     def most(self, settings: GenerationSettings) -> int:
         return _MOST * settings.candidates

@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark.audit.auditor import FirstPass
 from alimark.bench.models import key_for, secret
-from alimark.bench.recipe import Watermark, attacks, load
+from alimark.bench.recipe import Watermark
+from alimark.bench.recipe_files import load
+from alimark.bench.recipe_points import attacks
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.calibration.human_text import read_texts

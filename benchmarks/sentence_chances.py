@@ -86,9 +86,9 @@ def show(name: str, by_kind: dict[str, list[tuple[float, bool]]]) -> None:
     """Prints the reliability over all texts, and the probabilities of each kind of text."""
     values = np.array([pair for pairs_of_kind in by_kind.values() for pair in pairs_of_kind])
     chances, carries = values[:, 0], values[:, 1] == 1
-    error = ((chances - carries) ** 2).mean()
+    area, error = auroc(chances[carries], chances[~carries]), ((chances - carries) ** 2).mean()
     print(
-        f"\n{name}: area under the ROC curve {auroc(chances[carries], chances[~carries]):.3f}, Brier score {error:.3f}\n"
+        f"\n{name}: area under the ROC curve {area:.3f}, Brier score {error:.3f}; {carries.mean():.0%} of the sentences are marked\n"
     )
     print("| stated | sentences | mean stated | share that carries the mark |\n| --- | --- | --- | --- |")
     for low, high in zip(BINS[:-1], BINS[1:], strict=True):

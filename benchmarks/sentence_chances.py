@@ -88,7 +88,7 @@ def show(name: str, by_kind: dict[str, list[tuple[float, bool]]]) -> None:
     chances, carries = values[:, 0], values[:, 1] == 1
     area, error = auroc(chances[carries], chances[~carries]), ((chances - carries) ** 2).mean()
     print(
-        f"\n{name}: area under the ROC curve {area:.3f}, Brier score {error:.3f}; {carries.mean():.0%} of the sentences are marked\n"
+        f"\n{name}: area under the ROC curve {area:.3f}, Brier score {error:.3f}; {carries.mean():.0%} of sentences marked\n"
     )
     print("| stated | sentences | mean stated | share that carries the mark |\n| --- | --- | --- | --- |")
     for low, high in zip(BINS[:-1], BINS[1:], strict=True):

@@ -76,7 +76,7 @@ class AlignedDetection(Detection):
 
     @cached_property
     def sentence_chances(self) -> tuple[float, ...]:
-        """The probability of each sentence to carry the mark, measured against what random keys give; it is computed on demand.
+        """The probability of each sentence to carry the mark (docs/evidence.md); it is computed on demand.
 
         Empty where it is not known: after learned restructuring, for a text that was read by clauses, and for a result that
         was sent to another process.

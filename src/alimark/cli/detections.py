@@ -111,7 +111,7 @@ _SMALL_P = 0.01
 def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
     """A table of the sentences: the blocks they were aligned with, the bits agreed, and the probability of carrying the mark.
 
-    Colours follow the probability, which is measured against random keys; agreement alone is high by chance, too.
+    Colours follow the probability; agreement alone is high by chance, too.
     """
     from rich.table import Table
     from rich.text import Text

@@ -31,7 +31,14 @@ from alimark.text.splitting import Splitter, splitter
 SEED = 3
 STEP = 20
 """Sentences between the beginnings of two long human texts. They overlap, so that less is embedded; each has its key."""
-KINDS: dict[str, dict[str, Any]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3, "text_version": 0}}
+KINDS: dict[str, dict[str, Any]] = {
+    "hard": {"decision": "hard"},
+    "soft 3": {
+        "soft_version": 3,
+        "text_version": 0,
+        "run": 4,
+    },  # as when the records were made, whatever the defaults are
+}
 
 
 def marked(records: Path, mark_of: dict[str, AliMark]) -> Iterator[tuple[str, AliMark, dict[str, Any]]]:

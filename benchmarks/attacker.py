@@ -530,7 +530,7 @@ def told(texts: Sequence[Vectors], keys: Sequence[Key], pool: Pool) -> str:
 
 def beside_real(pool: Pool, args: argparse.Namespace) -> None:
     from alimark.bench.models import key_for, secret
-    from alimark.bench.recipe import load
+    from alimark.bench.recipe_files import load
     from alimark.bench.run import Run
     from alimark.bench.workspace import Workspace
 

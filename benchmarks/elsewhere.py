@@ -52,7 +52,7 @@ _EMBEDDED_TOGETHER = 2000  # texts: a GPU wants full batches
 
 def jobs(args: argparse.Namespace) -> None:
     from alimark.bench.models import LEARNED
-    from alimark.bench.recipe import load
+    from alimark.bench.recipe_files import load
     from alimark.bench.run import Run
     from alimark.bench.workspace import Workspace
 

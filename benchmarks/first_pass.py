@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 from tokenizers import Tokenizer
 
-from alimark.bench.recipe import load
+from alimark.bench.recipe_files import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.calibration.human_text import read_texts

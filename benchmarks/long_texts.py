@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +26,53 @@ from alimark.bench.models import secret
 from alimark.calibration.human_text import read_texts
 from alimark.calibration.rates import LEVELS, binomial_interval
 from alimark.scale.cache import RememberingEmbedder
-from alimark.text.splitting import splitter
+from alimark.text.splitting import Splitter, splitter
 
 SEED = 3
 STEP = 20
 """Sentences between the beginnings of two long human texts. They overlap, so that less is embedded; each has its key."""
-KINDS: dict[str, dict[str, Any]] = {"hard": {"decision": "hard"}, "soft 3": {"soft_version": 3, "text_version": 0}}
+KINDS: dict[str, dict[str, Any]] = {
+    "hard": {"decision": "hard"},
+    "soft 3": {
+        "soft_version": 3,
+        "text_version": 0,
+        "run": 4,
+    },  # as when the records were made, whatever the defaults are
+}
 
 
-def marked(records: Path, mark_of: dict[str, AliMark], count: int) -> Iterator[tuple[str, AliMark, list[str]]]:
-    """The first texts of 12 sentences of each kind of key, with the watermark that marked them."""
-    counts = dict.fromkeys(KINDS, 0)
+def marked(records: Path, mark_of: dict[str, AliMark]) -> Iterator[tuple[str, AliMark, dict[str, Any]]]:
+    """The texts of 12 sentences of some kinds of keys: the kind, the watermark that marked the text, and its record."""
     embedder = next(iter(mark_of.values())).embedder
     for _, record in read_jsonl(records):
         if not isinstance(record, dict) or record.get("scheme") != "alimark" or len(record["sentences"]) != 12:
             continue
-        wanted = [kind for kind in mark_of if counts[kind] < count]
-        if not wanted:
-            return
-        for kind in wanted:
+        for kind in mark_of:
             key = Key.generate(secret=secret(SEED, record["prompt"]), embedder=embedder, **KINDS[kind])
             if key.id == record["key_id"]:
-                counts[kind] += 1
-                yield kind, AliMark(key, embedder=embedder), record["sentences"]
+                yield kind, AliMark(key, embedder=embedder), record
+
+
+def first_of_each(records: Path, mark_of: dict[str, AliMark], count: int) -> Iterator[tuple[str, AliMark, list[str]]]:
+    """The sentences of the first `count` texts of each kind of key, in the order of the records."""
+    left = dict.fromkeys(mark_of, count)
+    for kind, mark, record in marked(records, mark_of):
+        if left[kind]:
+            left[kind] -= 1
+            yield kind, mark, record["sentences"]
+        if not any(left.values()):
+            return
+
+
+def human_sentences(files: list[Path], cutter: Splitter, count: int) -> list[str]:
+    """The first `count` sentences of human texts, a text from each file in turn; more sentences begin with the same ones."""
+    texts = (text for together in zip(*map(read_texts, files), strict=False) for text in together)
+    sentences = list(islice((sentence for text in texts for sentence in cutter.units(text)), count))
+    if len(sentences) < count:
+        raise SystemExit(
+            f"the human texts have {len(sentences)} sentences, and {count} are needed; give more with --human"
+        )
+    return sentences
 
 
 def main() -> None:
@@ -63,16 +88,14 @@ def main() -> None:
     embedder = RememberingEmbedder(load_embedder("all-MiniLM-L6-v2"), 512)
     marks = {kind: AliMark(Key.generate(embedder=embedder, **KINDS[kind]), embedder=embedder) for kind in args.kinds}
     cutter = splitter(next(iter(marks.values())).key.splitter)
-    texts = [text for together in zip(*map(read_texts, args.human), strict=False) for text in together]
-    sentences: list[str] = []
-    while len(sentences) < args.texts * STEP + args.sentences:
-        sentences += cutter.units(texts.pop(0))
+    # Passages are put into the first sentences and human texts begin with them, whatever is asked of the other.
+    sentences = human_sentences(args.human, cutter, max(args.long, (args.texts - 1) * STEP + args.sentences))
     _passages(args, marks, sentences)
     _human(args, marks, sentences)
 
 
 def _passages(args: argparse.Namespace, marks: dict[str, AliMark], sentences: list[str]) -> None:
-    for number, (kind, mark, passage) in enumerate(marked(args.records, marks, args.passages)):
+    for number, (kind, mark, passage) in enumerate(first_of_each(args.records, marks, args.passages)):
         start = 37 + 211 * number % (args.long - 100)
         around = sentences[: args.long]
         text = " ".join([*around[:start], *passage, *around[start:]])

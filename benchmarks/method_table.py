@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from alimark.bench.jobs import Cell
 from alimark.bench.metrics import Estimate, auroc_interval, share, tpr_at
-from alimark.bench.recipe import OneAttack, attacks, load
+from alimark.bench.recipe_files import load
+from alimark.bench.recipe_points import OneAttack, attacks
 from alimark.bench.run import Run
 from alimark.bench.statistic import TITLES, Statistic, ranked_by
 from alimark.bench.workspace import Workspace

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from alimark.bench.recipe import load
+from alimark.bench.recipe_files import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.embedding.base import Embedder

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from alimark._util.arrays import Floats
-from alimark.bench.recipe import load
+from alimark.bench.recipe_files import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.detection.kernels.types import Limits

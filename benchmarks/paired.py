@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from alimark.bench.data import Item
 from alimark.bench.jobs import Cell, Job
-from alimark.bench.recipe import OneAttack, attacks, load
+from alimark.bench.recipe_files import load
+from alimark.bench.recipe_points import OneAttack, attacks
 from alimark.bench.run import Run
 from alimark.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace

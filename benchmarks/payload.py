@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from alimark import AliMark, Key, detect
 from alimark.attacks import load_attack
 from alimark.bench.models import key_for, secret
-from alimark.bench.recipe import attacks, load
+from alimark.bench.recipe_files import load
+from alimark.bench.recipe_points import attacks
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.detection.batching import signals_of

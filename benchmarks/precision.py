@@ -24,12 +24,14 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats
 from alimark.audit.auditor import FirstPass
 from alimark.bench.models import key_for, secret
-from alimark.bench.recipe import Watermark, attacks, load
+from alimark.bench.recipe import Watermark
+from alimark.bench.recipe_files import load
+from alimark.bench.recipe_points import attacks
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.calibration.human_text import read_texts
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.pipeline import detect_batch
-from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.base import Embedder
 from alimark.embedding.loading import load_embedder

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from alimark.bench.data import Item
 from alimark.bench.jobs import Cell, Job, TextToRead
 from alimark.bench.quality import distinct, diversity, repetition, self_overlap
-from alimark.bench.recipe import load
+from alimark.bench.recipe_files import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.bench.jobs import Cell
-from alimark.bench.recipe import attacks, load
+from alimark.bench.recipe_files import load
+from alimark.bench.recipe_points import attacks
 from alimark.bench.run import Run
 from alimark.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace

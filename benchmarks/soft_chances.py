@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from alimark._util.arrays import Floats
-from alimark.bench.recipe import load
+from alimark.bench.recipe_files import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.detection.kernels.soft import search_soft

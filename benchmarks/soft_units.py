@@ -22,7 +22,9 @@ import numpy as np
 from alimark._util.arrays import Floats
 from alimark._util.compiling import kernel
 from alimark.bench.models import key_for, secret
-from alimark.bench.recipe import Watermark, attacks, load
+from alimark.bench.recipe import Watermark
+from alimark.bench.recipe_files import load
+from alimark.bench.recipe_points import attacks
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.detection.kernels.soft import _worths, worth_tables

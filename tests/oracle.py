@@ -185,6 +185,11 @@ def soft_likelihood(
     return best([*within, *(chances["outside"] * ahead(0, start, True) / len(starts) for start in starts)])
 
 
+def sentence_likelihood(worths: Sequence[Sequence[float]], chances: Mapping[str, float]) -> float:
+    """The same for sentences that are taken as they are: none is joined to another."""
+    return soft_likelihood(worths, [None] * len(worths), chances)
+
+
 def runs_likelihood(
     ratios: Mapping[tuple[int, int], Sequence[float]],
     chances: Mapping[tuple[int, int], float],

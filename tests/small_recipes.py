@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from alimark.bench.recipe import Recipe, parse
+from alimark.bench.recipe import Recipe
+from alimark.bench.recipe_files import parse
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 

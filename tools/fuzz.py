@@ -91,7 +91,7 @@ def jsonl(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def recipes(folder: Path) -> Iterator[Target]:
-    from alimark.bench.recipe import load
+    from alimark.bench.recipe_files import load
 
     path = folder / "recipe.toml"
 

@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alimark.detection.results import AlignedDetection as AlignedDetection
-    from alimark.detection.results import AlignedStep as AlignedStep
+    from alimark.detection.aligned_results import AlignedDetection as AlignedDetection
+    from alimark.detection.result_parts import AlignedStep as AlignedStep
+    from alimark.detection.result_parts import Passage as Passage
     from alimark.detection.results import Detection as Detection
-    from alimark.detection.results import Passage as Passage
-    from alimark.detection.results import Verdict as Verdict
     from alimark.detection.settings import DetectionSettings as DetectionSettings
+    from alimark.detection.verdicts import Verdict as Verdict
     from alimark.documents.reading import Document as Document
     from alimark.documents.reading import read_document as read_document
     from alimark.embedding.base import Embedder as Embedder
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AliMark": "schemes.alimark",
-    "AlignedDetection": "detection.results",
-    "AlignedStep": "detection.results",
+    "AlignedDetection": "detection.aligned_results",
+    "AlignedStep": "detection.result_parts",
     "AlimarkError": "errors",
     "Detection": "detection.results",
     "DetectionSettings": "detection.settings",
@@ -48,12 +48,12 @@ _HOME = {
     "Key": "keys.key",
     "LLM": "llm.base",
     "MarkedSentence": "generation.results",
-    "Passage": "detection.results",
+    "Passage": "detection.result_parts",
     "RewriteSettings": "rewriting.settings",
     "RewrittenSentence": "rewriting.results",
     "Rewriting": "rewriting.results",
     "Sampling": "llm.base",
-    "Verdict": "detection.results",
+    "Verdict": "detection.verdicts",
     "Watermark": "schemes.watermark",
     "detect": "schemes.api",
     "load": "schemes.api",

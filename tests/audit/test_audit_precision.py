@@ -84,3 +84,17 @@ def test_a_first_pass_sees_passages_and_texts_without_full_stops(embedder: Stand
         assert auditor.in_full(answer)
     plain = DetectionSettings(restructure="none")
     assert not any(mark.detect(text, settings=plain).verdict().found for text in texts[:2])
+
+
+def test_the_first_pass_of_a_long_text_is_not_the_full_test() -> None:
+    settings = DetectionSettings(draws=499)
+    auditor = Auditor([KEY], settings, lambda _: StandInEmbedder(), first_pass=FirstPass(0.1))
+    text = " ".join(unmarked(310, 1))
+    [look] = auditor.answer([text])
+    [more] = auditor.answer([text], draws=999)
+    assert isinstance(look, Detection)
+    assert isinstance(more, Detection)
+    assert look.p_value > 0.1
+    assert auditor.tested["full"] == 0
+    assert not auditor.in_full(look)
+    assert auditor.in_full(more)

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from alimark.attacks import attack_class
-from alimark.bench.recipe import Recipe, _toml, attacks, load, parse, put, to_toml, variants
+from alimark.bench.recipe import Recipe
+from alimark.bench.recipe_changes import put
+from alimark.bench.recipe_files import load, parse
+from alimark.bench.recipe_points import attacks, variants
+from alimark.bench.recipe_toml import _toml, to_toml
 from alimark.errors import AlimarkError
 from alimark.parameters import parameters_class
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from alimark.bench import requirements
-from alimark.bench.recipe import load
+from alimark.bench.recipe_files import load
 from alimark.bench.requirements import missing, store_models
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace

@@ -17,7 +17,9 @@ from alimark.bench.data import DataSet, Item
 from alimark.bench.evaluate import _rejected, all_results, evaluate
 from alimark.bench.jobs import Cell
 from alimark.bench.models import Models
-from alimark.bench.recipe import attacks, parse, to_toml, variants
+from alimark.bench.recipe_files import parse
+from alimark.bench.recipe_points import attacks, variants
+from alimark.bench.recipe_toml import to_toml
 from alimark.bench.report import write
 from alimark.bench.results import save
 from alimark.bench.run import Run

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from alimark.bench import export, rates
 from alimark.bench.cells import Cell, Column, Line, Table
 from alimark.bench.evaluate import evaluate
-from alimark.bench.recipe import to_toml
+from alimark.bench.recipe_toml import to_toml
 from alimark.bench.results import save
 from alimark.bench.view.answers import Answers
 from alimark.bench.view.entries import Index, Records

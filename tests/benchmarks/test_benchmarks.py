@@ -12,7 +12,8 @@ import pytest
 import elsewhere
 import paired
 import quality
-from alimark.bench.recipe import attacks, load
+from alimark.bench.recipe_files import load
+from alimark.bench.recipe_points import attacks
 from alimark.bench.run import Run
 from alimark.bench.workspace import Stage, Workspace
 from rewriters import Rewriter

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import elsewhere
-from alimark.bench.recipe import load
+from alimark.bench.recipe_files import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.calibration.human_text import language_reference

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Key, detect
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.batching import project_text
 from alimark.detection.many_keys import detect_keys_batch
 from alimark.detection.preparing import prepare
-from alimark.detection.results import AlignedDetection
 from alimark.detection.searching import detect_signals
 from alimark.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError

@@ -12,9 +12,9 @@ from scipy import stats
 from alimark import AliMark, DetectionSettings, Key, detect
 from alimark.audit.auditor import Auditor
 from alimark.calibration import rates
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.excerpts import excerpt_length
 from alimark.detection.many_keys import widest_key
-from alimark.detection.results import AlignedDetection
 from alimark.detection.scoring import Soft, scoring
 from alimark.detection.soft_versions import SOFT_VERSIONS
 from alimark.detection.units import restructure

@@ -1,4 +1,4 @@
-"""The probability of each sentence to carry the mark: high in marked text, low in unmarked text, under hard and soft keys."""
+"""The probability of each sentence to carry the mark: high in marked text, low in unmarked text, and right on average."""
 
 from __future__ import annotations
 
@@ -22,6 +22,52 @@ def test_chances_are_measured_against_random_keys(mark: object) -> None:
     human = np.concatenate([watermark.detect(" ".join(unmarked(12, seed))).sentence_chances for seed in range(5)])
     assert (human >= 0.5).mean() < 0.1
     assert human.mean() < 0.15
+
+
+def test_a_few_marked_sentences_stand_out_from_the_text_around_them() -> None:
+    inside: list[float] = []
+    outside: list[float] = []
+    for number in range(5):
+        key, around = soft_key(number), unmarked(24, 50 + number)
+        pasted = written(key)[3:9]
+        detection = AliMark(key, embedder=EMBEDDER).detect(" ".join([*around[:9], *pasted, *around[9:]]), draws=20)
+        for sentence, chance in zip(detection.sentences, detection.sentence_chances, strict=True):
+            (inside if sentence in pasted else outside).append(chance)
+    assert np.mean(inside) > 0.65
+    assert np.mean(outside) < 0.2
+
+
+def test_stated_probabilities_of_version_3_are_the_shares_of_marked_sentences() -> None:
+    stated: list[float] = []
+    marked: list[bool] = []
+    for number in range(10, 18):
+        key, around = soft_key(number), unmarked(24, number)
+        text, place = written(key, seed=number), 7 * number % 24
+        for passage, rest in (([], around), (text, around), (text[3:9], around), (text, [])):
+            detection = AliMark(key, embedder=EMBEDDER).detect(
+                " ".join([*rest[:place], *passage, *rest[place:]]), draws=20
+            )
+            stated += detection.sentence_chances
+            marked += [sentence in passage for sentence in detection.sentences]
+    for low, high in ((0, 0.2), (0.2, 0.8), (0.8, 1.01)):
+        chosen = (np.array(stated) >= low) & (np.array(stated) < high)
+        assert chosen.sum() > 30
+        assert np.mean(np.array(stated)[chosen]) == pytest.approx(np.mean(np.array(marked)[chosen]), abs=0.15)
+
+
+def test_a_repeated_sentence_counts_once() -> None:
+    text = " ".join(f"{name} sat on the mat in the hall all day." for name in ("Ann", "Ben", "Cat", "Dan") * 3)
+    highest = [max(AliMark(soft_key(n), embedder=EMBEDDER).detect(text, draws=20).sentence_chances) for n in range(20)]
+    assert np.mean(np.array(highest) >= 0.8) <= 0.1
+
+
+def test_a_passage_of_a_long_text_under_version_3() -> None:
+    mark = AliMark(soft_key(0), embedder=EMBEDDER)
+    other = unmarked(80, 3)
+    detection = mark.detect(" ".join([*other[:40], *written(mark.key), *other[40:]]), search="excerpt")
+    chances = np.array(detection.sentence_chances)
+    assert chances[41:51].mean() > 0.8
+    assert chances[:36].max() == chances[56:].max() == 0
 
 
 def test_chances_of_a_passage_and_after_a_journey() -> None:

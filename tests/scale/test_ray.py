@@ -18,7 +18,7 @@ import pytest
 from corpora import EMBEDDER, key, marked, plain_texts, rows, task, write
 
 import alimark
-from alimark.bench.recipe import parse
+from alimark.bench.recipe_files import parse
 from alimark.bench.run import Run as BenchRun
 from alimark.bench.workspace import Workspace
 from alimark.errors import AlimarkError, ModelError

@@ -15,7 +15,7 @@ import alimark.embedding.loading
 import alimark.llm
 from alimark import AliMark, Key, load
 from alimark.bench.evaluate import evaluate
-from alimark.bench.recipe import parse
+from alimark.bench.recipe_files import parse
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace
 from alimark.detection.stats.p_values import RandomKeys

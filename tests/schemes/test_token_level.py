@@ -13,7 +13,7 @@ from scipy import stats
 
 import alimark
 from alimark.bench.evaluate import evaluate
-from alimark.bench.recipe import parse
+from alimark.bench.recipe_files import parse
 from alimark.bench.requirements import missing
 from alimark.bench.run import Run
 from alimark.bench.workspace import Workspace

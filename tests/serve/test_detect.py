@@ -11,7 +11,7 @@ import pytest
 from services import Running
 
 import alimark
-from alimark.detection.results import LIKELY, PERHAPS
+from alimark.detection.aligned_results import LIKELY, PERHAPS
 from alimark.detection.settings import DetectionSettings
 from alimark.errors import LimitError, TextError
 from alimark.keys.key import Key

@@ -53,7 +53,7 @@ def test_the_wheel_is_complete(wheel: Path, tmp_path: Path) -> None:
     assert {f"alimark/bench/recipes/{name}" for name in recipes} <= names
     assert not any(name.startswith(("tests/", "examples/")) for name in names)
     code = (
-        "from pathlib import Path; from alimark.bench.recipe import load; import alimark; "
+        "from pathlib import Path; from alimark.bench.recipe_files import load; import alimark; "
         "print(alimark.__file__, load(Path('paper/main-opt'), (), ('local',)).llm.name)"
     )
     done = subprocess.run(

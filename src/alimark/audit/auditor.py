@@ -136,9 +136,9 @@ class Auditor:
         """Whether an answer is of the full test, not of the first pass."""
         if self.first_pass is None:
             return True
-        full = DetectionSettings.of(self.settings)
-        looks = [replace(self.first_pass, sentences_alone=alone).settings(full) for alone in (True, False)]
-        return answer.settings not in looks or answer.settings == full
+        full, used = DetectionSettings.of(self.settings), DetectionSettings.of(answer.settings)
+        # Long texts stop drawing early whatever the settings say, and a hit may be tested again with more random keys.
+        return used.draws >= full.draws and replace(used, draws=full.draws, stop_after=full.stop_after) == full
 
     def answer(self, texts: Sequence[str], draws: int | None = None) -> list[Answer]:
         """Returns one answer for each document, in order. `draws` replaces the number of random keys of the settings."""

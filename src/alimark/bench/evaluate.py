@@ -16,8 +16,10 @@ from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
 from alimark.bench.jobs import HUMAN, Cell
 from alimark.bench.models import embedder_for, key_for, secret, settings_for
-from alimark.bench.recipe import Detection, OneAttack, attacks, to_toml
-from alimark.bench.recipe import load as load_recipe
+from alimark.bench.recipe import Detection
+from alimark.bench.recipe_files import load as load_recipe
+from alimark.bench.recipe_points import OneAttack, attacks
+from alimark.bench.recipe_toml import to_toml
 from alimark.bench.results import (
     Cost,
     Estimate,

@@ -17,7 +17,8 @@ from alimark.attacks.base import recorded_settings
 from alimark.bench.data import DataSet, Item
 from alimark.bench.data import load as load_data
 from alimark.bench.models import LEARNED, Lesson, embedder_name, learns
-from alimark.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
+from alimark.bench.recipe import Detection, Recipe, Watermark
+from alimark.bench.recipe_points import OneAttack, Variant, attacks, variants
 from alimark.bench.workspace import digest
 from alimark.generation.api import GenerationSettings
 from alimark.keys.fitted import Fitted

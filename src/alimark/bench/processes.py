@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alimark._util.files import write_whole
-from alimark.bench.recipe import to_toml
+from alimark.bench.recipe_toml import to_toml
 from alimark.bench.run import Run
 from alimark.bench.workspace import STAGES, Workspace
 from alimark.errors import AlimarkError

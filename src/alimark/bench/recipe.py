@@ -34,39 +34,16 @@
 
 A setting that is left out has the default that stands below, or for keys, sampling, detection and attacks the default of the
 library. Not all of them are the paper's: the recipes of the paper state its values.
-
-A profile is a TOML file that changes recipes for another machine, such as `recipes/paper/profiles/local.toml`:
-
-    [names]                             # values that are replaced wherever they stand
-    "facebook/opt-1.3b" = "smollm2-135m"
-
-    [attack]                            # attacks that are replaced, by name
-    pegasus = { name = "translate", via = "pt" }
-
-    [watermark.PMark]                   # settings for the row of that label, where a recipe has one
-    "key.samples" = 8
-
-    [set]                               # settings for every recipe, as with --set
-    "data.sets" = ["manual"]
 """
 
 from __future__ import annotations
 
-import itertools
-import tomllib
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, fields
-from datetime import date
-from datetime import time as clock_time
-from pathlib import Path
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from alimark._util.files import read_text
 from alimark.bench.statistic import Statistic
-from alimark.errors import AlimarkError
 from alimark.parameters import SchemeParameters, known_schemes, parameters_class
 from alimark.parameters.alimark import AliMarkParameters
 from alimark.parameters.base import DEFAULT_TOKENIZER
@@ -227,7 +204,8 @@ class RuntimeSettings(_Part):
     repeats: Positive = 3
 
 
-_OPTIONAL = ("attack", "meaning", "quality", "runtime")
+OPTIONAL = ("attack", "meaning", "quality", "runtime")
+"""The parts that a recipe may leave out, or take back with "none"."""
 
 
 class Recipe(_Part):
@@ -264,7 +242,7 @@ class Recipe(_Part):
         """Reads `quality = "none"` as a recipe without that part; the same for runtime, attack and meaning."""
         if not isinstance(content, dict):
             return content
-        return {name: value for name, value in content.items() if name not in _OPTIONAL or value != "none"}
+        return {name: value for name, value in content.items() if name not in OPTIONAL or value != "none"}
 
     @field_validator("grid")
     @classmethod
@@ -284,332 +262,6 @@ class Recipe(_Part):
         return self
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A recipe at one point of its grid."""
-
-    grid: dict[str, Any]
-    recipe: Recipe
-
-
-_FOLDERS = (Path(__file__).parent / "recipes", Path(__file__).parents[3] / "recipes")
-"""Where named recipes are: in an installed package, and in the repository."""
-
-
-def find_recipe(name: Path) -> Path:
-    """The file of a recipe.
-
-    Args:
-        name: The path of a TOML file, or the name of a recipe that comes with alimark, such as `paper/main-opt`.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        AlimarkError: There is neither such a file nor a recipe of that name.
-    """
-    if name.suffix == ".toml" or name.is_file():
-        return name
-    folder = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
-    known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
-    known = {name: path for name, path in known.items() if path.parent.name != "profiles"}
-    if name.as_posix() not in known:
-        raise AlimarkError(
-            f"{name} is neither a file nor the name of a recipe; known: {', '.join(known)}. The path of a recipe of your own "
-            "ends in .toml."
-        )
-    return known[name.as_posix()]
-
-
-def load(path: Path, overrides: Sequence[str] = (), profiles: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe file.
-
-    Args:
-        path: The recipe: a file, or a name as for `find_recipe`.
-        overrides: `path=value`; a value that is not TOML is taken as a string.
-        profiles: Profiles, applied in order before the overrides: the name of a file in the folder `profiles` beside the
-            recipe, without `.toml`, or the path of a file.
-
-    Raises:
-        AlimarkError: A file cannot be read, or the recipe cannot be used.
-    """
-    path = find_recipe(path)
-    content = _read(path)
-    for profile in profiles:
-        content = _profiled(content, _read(_profile_path(path, profile)), profile)
-    for override in overrides:
-        where, equals, value = override.partition("=")
-        if not equals:
-            raise AlimarkError(f"--set takes PATH=VALUE, such as llm=smollm2-135m, not {override!r}")
-        content = put(content, where.strip(), _value(value.strip()))
-    return parse(content, str(path))
-
-
-def _read(path: Path) -> JsonObject:
-    try:
-        return tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise AlimarkError(f"{path} is not TOML: {error}") from None
-
-
-def _profile_path(recipe: Path, profile: str) -> Path:
-    if profile.endswith(".toml"):
-        return Path(profile)
-    folder = recipe.parent / "profiles"
-    if not (folder / f"{profile}.toml").is_file():
-        known = ", ".join(sorted(path.stem for path in folder.glob("*.toml"))) or "none"
-        raise AlimarkError(
-            f"{folder} has no profile {profile!r} (it has: {known}); give one of these, or the path of a TOML file"
-        )
-    return folder / f"{profile}.toml"
-
-
-_PROFILE_TABLES = ("names", "attack", "watermark", "set")
-
-
-def _profiled(content: JsonObject, profile: JsonObject, where: str) -> JsonObject:
-    """The content of a recipe as a profile changes it."""
-    if unknown := sorted(set(profile) - set(_PROFILE_TABLES)):
-        raise AlimarkError(
-            f"the profile {where} has the unknown tables {', '.join(unknown)}; known: {', '.join(_PROFILE_TABLES)}"
-        )
-    changed: JsonObject = _renamed(content, profile.get("names", {}))
-    if "attack" in changed:
-        changed["attack"] = [_replaced(attack, profile.get("attack", {})) for attack in changed["attack"]]
-    for watermark in changed.get("watermark", ()):
-        for path, value in profile.get("watermark", {}).get(watermark.get("label"), {}).items():
-            _put(watermark, path.split("."), value, path)
-    # Two values of the recipe may have become one.
-    changed["grid"] = {path: _without_repeats(values) for path, values in changed.get("grid", {}).items()}
-    for path, value in profile.get("set", {}).items():
-        if (table := path.split(".")[0]) in changed or table not in _OPTIONAL:  # what a recipe leaves out stays out
-            changed = put(changed, path, value)
-    return changed
-
-
-def _renamed(value: Any, names: dict[str, Any]) -> Any:
-    """A copy in which every text that is a key of `names` is replaced by its value."""
-    if isinstance(value, dict):
-        return {name: _renamed(item, names) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_renamed(item, names) for item in value]
-    return names.get(value, value) if isinstance(value, str) else value
-
-
-def _replaced(attack: JsonObject, others: dict[str, JsonObject]) -> JsonObject:
-    """The attack that a profile puts in the place of this one; the further steps of a chain are left out with it."""
-    return deepcopy(others.get(attack.get("name", ""), attack))
-
-
-def _without_repeats(values: list[Any]) -> list[Any]:
-    return [value for place, value in enumerate(values) if value not in values[:place]]
-
-
-def parse(content: JsonObject, where: str = "the recipe") -> Recipe:
-    """Check a recipe at every point of its grid, before anything runs."""
-    try:
-        recipe = Recipe.model_validate(content)
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'recipe'}: {fault['msg']}" for fault in error.errors()
-        )
-        raise AlimarkError(f"{where} cannot be used: {faults}") from None
-    for variant in variants(recipe):
-        _check(variant.recipe, where)
-    return recipe
-
-
-def _check(recipe: Recipe, where: str) -> None:
-    """Check the settings that other packages define, by building the objects that they set."""
-    from alimark.attacks import load_attack
-    from alimark.detection.settings import DetectionSettings
-    from alimark.llm.base import Sampling
-
-    try:
-        Sampling(**recipe.llm.sampling)
-        for detection in recipe.detection:
-            DetectionSettings(**detection_options(detection))
-        for watermark in recipe.watermark:
-            if watermark.scheme in known_schemes():  # an unknown scheme is an error of the run only
-                watermark.parameters()
-        for attack in attacks(recipe):
-            for step in attack.steps:
-                load_attack(step.name, **step.settings)
-    except (TypeError, ValueError, AlimarkError) as error:
-        raise AlimarkError(f"{where} cannot be used: {error}") from None
-
-
 def detection_options(detection: Detection) -> JsonObject:
     """The options of a detection, with tuples instead of TOML's lists: restructure = [1, 1] is (1, 1)."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in detection.options.items()}
-
-
-@dataclass(frozen=True)
-class OneAttack:
-    """An attack with one value for each of its settings."""
-
-    name: str
-    label: str
-    settings: dict[str, Any]
-    earlier: OneAttack | None = None
-    """The attack whose result this one attacks; None where it attacks the text as it was written."""
-
-    @property
-    def steps(self) -> list[OneAttack]:
-        """The attacks of a chain, this one last."""
-        return [*(self.earlier.steps if self.earlier else ()), self]
-
-    @property
-    def full_name(self) -> str:
-        """The names of all steps."""
-        return ", ".join(step.name for step in self.steps)
-
-    @property
-    def rate(self) -> float | None:
-        """The rate, for curves that begin at the text without an attack; a chain has no such curve."""
-        rate = self.settings.get("rate")
-        return None if rate is None or self.earlier else float(rate)
-
-
-def attacks(recipe: Recipe) -> list[OneAttack]:
-    """All attacks of a recipe, and of a chain its last step; `OneAttack.steps` has the others.
-
-    A label contains the attack's name, its rate and the settings that are varied, and for a chain the labels of all steps.
-    """
-    result = [expanded for attack in recipe.attack for expanded in _expanded(attack, None)]
-    if len({attack.label for attack in result}) < len(result):
-        raise AlimarkError(
-            "two attacks of the recipe have the same name and rate; give a list of values to one instead"
-        )
-    return result
-
-
-_ALWAYS_SHOWN = ("rate", "via", "prompt", "rounds", "preset")
-
-
-def _expanded(attack: Attack, earlier: OneAttack | None) -> Iterator[OneAttack]:
-    """The attack with each combination of values, followed by its further steps."""
-    several = {name: value for name, value in attack.settings.items() if isinstance(value, list)}
-    shown = [name for name in attack.settings if name in several or name in _ALWAYS_SHOWN]
-    for values in itertools.product(*several.values()):
-        settings = attack.settings | dict(zip(several, values, strict=True))
-        label = " ".join(filter(None, [attack.name, *(_shown(name, settings[name]) for name in shown)]))
-        step = OneAttack(attack.name, f"{earlier.label}, {label}" if earlier else label, settings, earlier)
-        if attack.then is None:
-            yield step
-        else:
-            yield from _expanded(attack.then, step)
-
-
-def _shown(name: str, value: object) -> str:
-    """A setting's value in a label."""
-    if name == "preset":
-        return f"(preset {value})" if value else ""
-    if name == "rounds":
-        return f"{value} round" if value == 1 else f"{value} rounds"
-    if name == "prompt" and " " in str(value):
-        return f'"{" ".join(str(value).replace("{text}", "").split())}"'
-    return f"{value}"
-
-
-def variants(recipe: Recipe) -> Iterator[Variant]:
-    """The recipe at every point of its grid."""
-    content = recipe.model_dump(exclude={"grid"})
-    for values in itertools.product(*recipe.grid.values()):
-        changed = content
-        for path, value in zip(recipe.grid, values, strict=True):
-            changed = put(changed, path, value)
-        try:
-            changed_recipe = Recipe.model_validate(changed)
-        except ValidationError as error:
-            raise AlimarkError(f"the grid leads to a recipe that cannot be used: {error.errors()[0]['msg']}") from None
-        grid = {path.rpartition(".")[2]: value for path, value in zip(recipe.grid, values, strict=True)}
-        watermarks = [watermark.of(changed_recipe) for watermark in changed_recipe.watermark]
-        yield Variant(grid, changed_recipe.model_copy(update={"watermark": watermarks}))
-
-
-_SHORT = {"llm": "llm.name"}
-
-
-def put(content: JsonObject, path: str, value: object) -> JsonObject:
-    """A copy with `value` at `path`. In a list of tables, a number or a label selects one; otherwise all are changed."""
-    changed = deepcopy(content)
-    _put(changed, _SHORT.get(path, path).split("."), value, path)
-    return changed
-
-
-def _put(here: Any, parts: Sequence[str], value: Any, path: str) -> None:
-    first, rest = parts[0], parts[1:]
-    if isinstance(here, list):
-        if labelled := [table for table in here if rest and table.get("label") == first]:
-            _put(labelled[0], rest, value, path)
-            return
-        if not first.isdigit():
-            for table in here:
-                _put(table, parts, value, path)
-            return
-        if int(first) >= len(here):
-            raise AlimarkError(f"{path}: the list has only {len(here)} tables, counted from 0")
-        if rest:
-            _put(here[int(first)], rest, value, path)
-        else:
-            here[int(first)] = value
-    elif not isinstance(here, dict):
-        raise AlimarkError(f"{path}: {first} cannot be set, since what it belongs to has no settings")
-    elif rest:
-        # A recipe may leave out [[watermark]] or [[detection]]; then there is one, with the defaults.
-        _put(here.setdefault(first, [{}] if first in ("watermark", "detection") else {}), rest, value, path)
-    else:
-        here[first] = value
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
-
-
-def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML with every setting, so that a report says how to repeat the run."""
-    content = recipe.model_dump(exclude_none=True)
-    tables = {name: value for name, value in content.items() if isinstance(value, dict)}
-    lists = {name: value for name, value in content.items() if _is_tables(value)}
-    lines = [f"{name} = {_toml(value)}" for name, value in content.items() if name not in tables and name not in lists]
-    for name, table in tables.items():
-        if table:
-            lines += ["", f"[{name}]", *(f"{_name(key)} = {_toml(value)}" for key, value in table.items())]
-    for name, list_of_tables in lists.items():
-        for table in list_of_tables:
-            lines += ["", f"[[{name}]]", *(f"{_name(key)} = {_toml(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else _escape(c) for c in escaped) + '"'
-    if isinstance(value, dict):
-        inside = ", ".join(f"{_name(key)} = {_toml(item)}" for key, item in value.items())
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, date | clock_time):  # a date with a time is a date, too
-        return value.isoformat()
-    return repr(value)
-
-
-def _escape(character: str) -> str:
-    """A character that is not printable, as TOML writes it. TOML has no half of a surrogate pair."""
-    code = ord(character)
-    return "\\ufffd" if 0xD800 <= code < 0xE000 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _name(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _toml(key)

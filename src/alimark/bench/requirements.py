@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from alimark.attacks import Attack, load_attack
 from alimark.bench.jobs import Plan
 from alimark.bench.models import embedder_name, learns
-from alimark.bench.recipe import OneAttack, Recipe, Watermark, attacks, token_level, variants
+from alimark.bench.recipe import Recipe, Watermark, token_level
+from alimark.bench.recipe_points import OneAttack, attacks, variants
 from alimark.bench.workspace import STAGES
 from alimark.embedding.loading import check_embedder, split_prefix
 from alimark.errors import AlimarkError, LLMError, MissingExtra

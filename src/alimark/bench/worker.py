@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from alimark.bench.recipe import load
+from alimark.bench.recipe_files import load
 from alimark.bench.run import Run
 from alimark.bench.workspace import Stage, Workspace
 from alimark.errors import AlimarkError

@@ -81,9 +81,9 @@ def run(
         alimark bench run paper/main-opt --profile local --set data.texts=20 -o work
         alimark bench report work
     """  # fmt: skip
-    from alimark.bench import recipe as recipes
+    from alimark.bench.recipe_files import load
 
-    loaded = recipes.load(recipe, overrides or (), profile or ())
+    loaded = load(recipe, overrides or (), profile or ())
     if dry_run:
         _print_plan(loaded)
         _check(loaded)
@@ -167,7 +167,7 @@ def view(
 
 def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replicas | None) -> None:
     from alimark.bench.evaluate import evaluate
-    from alimark.bench.recipe import to_toml
+    from alimark.bench.recipe_toml import to_toml
     from alimark.bench.results import save
     from alimark.bench.run import Run
     from alimark.bench.workspace import Workspace
@@ -209,7 +209,7 @@ def _check(recipe: Recipe, output: Path | None = None) -> None:
 
 
 def _print_plan(recipe: Recipe) -> None:
-    from alimark.bench.recipe import attacks, variants
+    from alimark.bench.recipe_points import attacks, variants
 
     points = [point.recipe for point in variants(recipe)]
     cells = [len(point.data.sets) * len(point.watermark) for point in points]

@@ -13,7 +13,7 @@ from alimark.errors import AttackError, MissingExtra
 
 if TYPE_CHECKING:
     from alimark.attacks import Attack
-    from alimark.detection.results import AlignedDetection
+    from alimark.detection.aligned_results import AlignedDetection
     from alimark.embedding.base import Embedder
     from alimark.generation.api import Generation
     from alimark.llm.base import LLM

@@ -10,7 +10,10 @@ from alimark.cli import show
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from alimark.detection.results import AlignedDetection, AlignedStep, Detection, Verdict
+    from alimark.detection.aligned_results import AlignedDetection
+    from alimark.detection.result_parts import AlignedStep
+    from alimark.detection.results import Detection
+    from alimark.detection.verdicts import Verdict
 
 _COLOURS = {"found": "bold green", "not found": "bold", "too short to tell": "bold yellow"}
 
@@ -23,7 +26,7 @@ def print_detections(detections: Mapping[str, list[Detection]], fpr: float, alig
     """
     from rich.markup import escape
 
-    from alimark.detection.results import AlignedDetection
+    from alimark.detection.aligned_results import AlignedDetection
 
     console = show.stdout()
     for name, ranked in detections.items():
@@ -41,7 +44,7 @@ def print_detections(detections: Mapping[str, list[Detection]], fpr: float, alig
 
 def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str]:
     """The lines below the verdict."""
-    from alimark.detection.results import AlignedDetection
+    from alimark.detection.aligned_results import AlignedDetection
 
     best = ranked[0]
     z = "" if best.z is None else f", z {best.z:.2f}"
@@ -108,12 +111,12 @@ _SMALL_P = 0.01
 def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
     """A table of the sentences: the blocks they were aligned with, the bits agreed, and the probability of carrying the mark.
 
-    Colours follow the probability, which is measured against random keys; agreement alone is high by chance, too.
+    Colours follow the probability; agreement alone is high by chance, too.
     """
     from rich.table import Table
     from rich.text import Text
 
-    from alimark.detection.results import PERHAPS
+    from alimark.detection.aligned_results import PERHAPS
 
     size = detection.block_size
     cells = min(size, 8 if width < _NARROW else 16)
@@ -146,7 +149,7 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
 
 
 def _style(step: AlignedStep, chance: float) -> str:
-    from alimark.detection.results import LIKELY, PERHAPS
+    from alimark.detection.aligned_results import LIKELY, PERHAPS
 
     if step.agreed is None:
         return "dim"

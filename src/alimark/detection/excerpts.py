@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from alimark._util.arrays import Floats, Packed
 from alimark.detection.kernels.types import Step
-from alimark.detection.results import Passage
+from alimark.detection.result_parts import Passage
 from alimark.detection.scoring import Score, Scoring, scoring
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.signals import Signals

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from alimark._util.arrays import Floats
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.batching import Vectors, deduplicate, embed, parts, project_text
 from alimark.detection.excerpts import excerpt_length
 from alimark.detection.preparing import PreparedText, prepare, prepare_each, with_variants
-from alimark.detection.results import AlignedDetection, best_first
+from alimark.detection.results import best_first
 from alimark.detection.scoring import scoring
 from alimark.detection.searching import detect_signals, search_in_turn
 from alimark.detection.settings import DetectionSettings

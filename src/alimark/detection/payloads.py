@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from alimark._util.arrays import Floats, Packed
-from alimark.detection.results import Payload
+from alimark.detection.result_parts import Payload
 from alimark.detection.scoring import SoftPayload
 from alimark.detection.signals import Signals
 

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from alimark._util.arrays import Floats
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.batching import deduplicate, embed_and_project, signals_of
 from alimark.detection.preparing import PreparedText, prepare, prepare_each, with_variants
-from alimark.detection.results import AlignedDetection
 from alimark.detection.scoring import scoring
 from alimark.detection.searching import detect_signals, score
 from alimark.detection.settings import DetectionSettings

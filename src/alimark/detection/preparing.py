@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from alimark.detection.aligned_results import Reading
 from alimark.detection.clauses import clause_units
-from alimark.detection.results import Reading
 from alimark.detection.scoring import scoring
 from alimark.detection.settings import (
     MAX_EXCERPT_SENTENCES,

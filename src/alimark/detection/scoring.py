@@ -17,7 +17,7 @@ from alimark._util.arrays import Floats, Ints, Packed
 from alimark.detection.clauses import ByClauses
 from alimark.detection.kernels import hard, payload, soft
 from alimark.detection.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
-from alimark.detection.results import Payload
+from alimark.detection.result_parts import Payload
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.signals import Signals
 from alimark.detection.soft_versions import SOFT_VERSIONS, SoftVersion

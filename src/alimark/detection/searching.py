@@ -12,11 +12,12 @@ from functools import partial
 import numpy as np
 
 from alimark._util.arrays import Floats
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.detection.excerpts import passages, score_excerpt
 from alimark.detection.payloads import decode
 from alimark.detection.preparing import PreparedText
-from alimark.detection.results import AlignedDetection, aligned_steps
+from alimark.detection.result_parts import aligned_steps
 from alimark.detection.scoring import Score, SoftPayload, score_table, scoring
 from alimark.detection.sentence_chances import sentence_chances
 from alimark.detection.settings import LONG_TEXT, DetectionSettings

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from html import escape
 
 from alimark._util.json_types import JsonObject
-from alimark.detection.results import LIKELY, PERHAPS
+from alimark.detection.aligned_results import LIKELY, PERHAPS
 
 _START = '<script type="application/json" id="evidence">'
 _END = "</script>"

@@ -11,7 +11,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from alimark._util.json_types import JsonObject
-from alimark.detection.results import AlignedDetection, Detection
+from alimark.detection.aligned_results import AlignedDetection
+from alimark.detection.results import Detection
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:

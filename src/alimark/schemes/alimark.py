@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.pipeline import detect_batch
 from alimark.detection.preparing import units_of
-from alimark.detection.results import AlignedDetection
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder

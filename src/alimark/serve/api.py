@@ -15,7 +15,8 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark._util.json_types import JsonObject
-from alimark.detection.results import AlignedDetection, best_first
+from alimark.detection.aligned_results import AlignedDetection
+from alimark.detection.results import best_first
 from alimark.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.detection.stats.p_values import draws_for
 from alimark.documents.kinds import KINDS

@@ -19,10 +19,11 @@ from functools import partial
 from alimark._util.cancelling import Cancellation
 from alimark._util.fair_queue import AtMost, FairQueue, may_enter
 from alimark._util.timed_future import TimedFuture, working
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.batching import UniqueUnits, Vectors, deduplicate, embed, project_text
 from alimark.detection.many_keys import best_keys, widest_key
 from alimark.detection.preparing import PreparedText, prepare
-from alimark.detection.results import AlignedDetection, best_first
+from alimark.detection.results import best_first
 from alimark.detection.searching import detect_signals
 from alimark.detection.settings import DetectionSettings
 from alimark.detection.stats.p_values import draws_for_keys

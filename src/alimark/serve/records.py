@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from alimark._util.json_types import JsonObject
-from alimark.detection.results import AlignedDetection
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
 from alimark.serve.database import Connection, Job, Row, Store

@@ -108,7 +108,7 @@ class Found(BaseModel):
     caveat: str | None = Field(None, description="What has to be said beside `found` about a text that is short.")
     sentence_chances: list[float] | None = Field(
         None,
-        description="The probability of each sentence to carry the mark, measured against random keys; with `evidence`.",
+        description="The probability of each sentence to carry the mark; with `evidence`.",
     )
     payload: JsonObject | None = Field(
         None, description="`value` and `confidence` of the number that the mark carries; only where the mark is found."

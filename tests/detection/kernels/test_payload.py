@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from alimark._util.arrays import Floats
 from alimark.detection.kernels import payload as kernels
-from alimark.detection.kernels.types import SoftRule
 from alimark.detection.payloads import decode
 from alimark.detection.scoring import SoftPayload
 from alimark.detection.signals import Signals
@@ -21,26 +19,6 @@ from alimark.keys.payload_code import PayloadCode
 
 RULES = SOFT_VERSIONS[3].rules
 FIRST = np.zeros(1, np.int64)
-
-
-def log_likelihood(worths: Floats, rule: SoftRule) -> float:
-    """The oracle's log-likelihood ratio of sentences that are taken as they are."""
-    joined = [None] * len(worths)
-    return math.log(oracle.soft_likelihood(worths.tolist(), joined, rule._asdict()))
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_the_probability_of_carrying_a_block_is_a_derivative_of_the_likelihood(rule: SoftRule) -> None:
-    worths = np.random.default_rng(1).normal(size=(4, 5)) + 1.5 * np.eye(4, 5)
-    ratios = np.exp(rule.worth * worths - rule.worth**2 / 2)
-    carried = kernels._carried(ratios, np.array(rule), FIRST)
-    step = 1e-5
-    for i in range(4):
-        for j in range(5):
-            moved = np.zeros((4, 5))
-            moved[i, j] = step
-            slope = (log_likelihood(worths + moved, rule) - log_likelihood(worths - moved, rule)) / (2 * step)
-            assert carried[i, j] == pytest.approx(slope / rule.worth, abs=1e-6)
 
 
 @given(seed=st.integers(0, 10_000), bits=st.integers(1, 9), free=st.integers(1, 9), wrong=st.integers(0, 3))
@@ -96,7 +74,10 @@ def test_the_score_is_the_mean_of_the_constant_part_and_the_best_payload() -> No
         scaled = worths / math.sqrt(share)  # worths with standard deviation 1, shifted by gain * sqrt(share)
         rules = [r._replace(worth=gain * math.sqrt(share)) for r in rule._rules]
         return math.log(
-            sum(w * math.exp(log_likelihood(scaled, r)) for w, r in zip(version.weights or (), rules, strict=True))
+            sum(
+                w * oracle.sentence_likelihood(scaled.tolist(), r._asdict())
+                for w, r in zip(version.weights or (), rules, strict=True)
+            )
         )
 
     best = max(range(8), key=lambda payload: likelihood(blocks ^ code.flips(payload, 3)[np.arange(10) // 4], 32))

@@ -13,7 +13,7 @@ from alimark.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.bench.results import load as load_results
 from alimark.bench.view.entries import FIELDS, Entry, Index
 from alimark.bench.view.words import word_diff
-from alimark.detection.results import AlignedDetection
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.errors import AlimarkError
 from alimark.schemes.api import load
 from alimark.schemes.registry import aligns

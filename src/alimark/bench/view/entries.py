@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple, get_args
 from alimark._util.jsonl import Record, parse_record
 from alimark.bench.data import Item
 from alimark.bench.jobs import HUMAN, Cell
-from alimark.bench.recipe import Detection, OneAttack, attacks
-from alimark.bench.recipe import load as load_recipe
+from alimark.bench.recipe import Detection
+from alimark.bench.recipe_files import load as load_recipe
+from alimark.bench.recipe_points import OneAttack, attacks
 from alimark.bench.run import Run
 from alimark.bench.shape import attack_label, shown
 from alimark.bench.workspace import Stage, Workspace

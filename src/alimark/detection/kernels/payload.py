@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats, Ints, Packed
 from alimark._util.compiling import kernel, launch
+from alimark.detection.kernels.carrying import carried_blocks
 from alimark.detection.kernels.soft import _forward, mean_cells
 from alimark.detection.kernels.types import SoftRule
 
@@ -73,89 +74,6 @@ def _all_rules(ratios: Any, rules: Any, log_weights: Any, first_blocks: Any) -> 
         values[k] = _forward(unused, joinable, rules[k], ratios, first_blocks) + log_weights[k]
     most = values.max()
     return most + np.log(np.exp(values - most).mean()), np.argmax(values)
-
-
-@kernel()
-def _states(ratios: Any, rule: Any, first_blocks: Any) -> Any:
-    """The scaled states of the forward pass before each sentence: inside the mark, and in a passage without blocks."""
-    foreign, replaced, moved, repeated, skipped, further = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
-    jump, outside, leaving, staying, resumed = rule[10], rule[11], rule[12], rule[13], rule[14]
-    count, size = ratios.shape
-    usual = 1 - foreign - replaced - repeated - skipped - jump - leaving
-    inside, out = np.zeros((count + 1, size + 1)), np.zeros((count + 1, size + 1))
-    starts = 0
-    for j in first_blocks:
-        starts += j < size
-    for j in first_blocks[:starts]:
-        inside[0, j], out[0, j] = (1 - outside) / starts, outside / starts
-    for i in range(count):
-        unmarked = 1 - moved + moved * ratios[i].mean()
-        anywhere = (inside[i].sum() * jump + out[i].sum() * (1 - staying) * (1 - resumed)) / size
-        gap = whole = 0.0
-        for j in range(size + 1):
-            value = inside[i, j] * foreign * unmarked
-            if j > 1:
-                gap = further * gap + (1 - further) * inside[i, j - 2]
-            if j > 0:
-                carries = inside[i, j - 1] * usual + inside[i, j] * repeated + gap * skipped + anywhere
-                carries += out[i, j - 1] * (1 - staying) * resumed
-                value += inside[i, j - 1] * replaced * unmarked + carries * ratios[i, j - 1]
-            inside[i + 1, j] = value
-            out[i + 1, j] = out[i, j] * staying + inside[i, j] * leaving
-            whole += value + out[i + 1, j]
-        inside[i + 1] /= whole
-        out[i + 1] /= whole
-    return inside, out
-
-
-@kernel()
-def _carried(ratios: Any, rule: Any, first_blocks: Any) -> Any:
-    """The probability that each sentence carries each block, given the whole text (forward and backward pass)."""
-    foreign, replaced, moved, repeated, skipped, further = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
-    jump, leaving, staying, resumed = rule[10], rule[12], rule[13], rule[14]
-    count, size = ratios.shape
-    usual = 1 - foreign - replaced - repeated - skipped - jump - leaving
-    inside, out = _states(ratios, rule, first_blocks)
-    carried = np.empty((count, size))
-    later, later_out = np.ones(size + 1), np.ones(size + 1)  # likelihood of what follows, up to a factor
-    through_gap, now, now_out = np.zeros(size + 3), np.empty(size + 1), np.empty(size + 1)
-    for i in range(count - 1, -1, -1):
-        a, o, ratio = inside[i], out[i], ratios[i]
-        unmarked = 1 - moved + moved * ratio.mean()
-        anywhere = (a.sum() * jump + o.sum() * (1 - staying) * (1 - resumed)) / size
-        gap = whole = elsewhere = to_any = 0.0
-        for j in range(size + 1):
-            free = a[j] * foreign * later[j]
-            if j > 1:
-                gap = further * gap + (1 - further) * a[j - 2]
-            if j > 0:
-                free += a[j - 1] * replaced * later[j]
-                carries = a[j - 1] * usual + a[j] * repeated + gap * skipped + anywhere
-                carries += o[j - 1] * (1 - staying) * resumed
-                carried[i, j - 1] = carries * ratio[j - 1] * later[j]
-                whole += carried[i, j - 1]
-                to_any += ratio[j - 1] * later[j] / size
-            elsewhere += free
-            whole += free * unmarked + (o[j] * staying + a[j] * leaving) * later_out[j]
-        for j in range(size):
-            carried[i, j] = (carried[i, j] + elsewhere * moved * ratio[j] / size) / whole
-        for j in range(size, 1, -1):
-            through_gap[j] = ratio[j - 1] * later[j] + further * through_gap[j + 1]
-        scale = 0.0
-        for j in range(size + 1):
-            now[j] = foreign * unmarked * later[j] + leaving * later_out[j] + jump * to_any
-            now_out[j] = staying * later_out[j] + (1 - staying) * (1 - resumed) * to_any
-            if j > 0:
-                now[j] += repeated * ratio[j - 1] * later[j]
-            if j < size:
-                now[j] += (replaced * unmarked + usual * ratio[j]) * later[j + 1]
-                now_out[j] += (1 - staying) * resumed * ratio[j] * later[j + 1]
-            if j + 2 <= size:
-                now[j] += skipped * (1 - further) * through_gap[j + 2]
-            scale += now[j]
-        for j in range(size + 1):
-            later[j], later_out[j] = now[j] / scale, now_out[j] / scale
-    return carried
 
 
 @kernel()
@@ -295,7 +213,7 @@ def _score_one(tables: Any, units: Any, blocks: Any, runs: Any, rows: Any, colum
     gain, width = rules[0, 0], columns.shape[1]
     ratios = _run_ratios(tables, blocks, width // 8, runs, gain, share)
     constant, rule = _all_rules(ratios, rules, log_weights, first_blocks)
-    carried = _carried(ratios, rules[rule], first_blocks)
+    carried = carried_blocks(ratios, rules[rule], first_blocks)
     evidence = _evidence(units, blocks, runs, carried, width)
     equations, sums = _fixed_bits(evidence, columns, bits, _FREE_IN_SCORES, 0)
     values = _payload_evidence(evidence, columns, equations, sums)
@@ -383,7 +301,7 @@ def likely_payloads(
     first_byte, share = (width // 8, search.share) if payload is None else (0, 1.0)
     ratios = _run_ratios(tables, of_runs ^ flips, first_byte, search.runs, arrays[0][0, 0], share)
     _, rule = _all_rules(ratios, *arrays, first_blocks)
-    carried = _carried(ratios, arrays[0][rule], first_blocks)
+    carried = carried_blocks(ratios, arrays[0][rule], first_blocks)
     evidence = _evidence(units, of_runs, search.runs, carried, width)
     scale = arrays[0][0, 0] / np.sqrt(units.shape[1])
     payloads: list[int] = []

@@ -33,7 +33,7 @@ export function shade(agreed, bits) {
   return `a${Math.min(5, Math.max(0, Math.round((agreed / bits - 0.25) / 0.75 * 5)))}`;
 }
 
-// The probability that a sentence carries the mark is measured against random keys, whose bits often agree, too.
+// Colours show the probability that a sentence carries the mark: the bits of sentences without a mark often agree, too.
 function likely(chance) {
   if (chance === null || chance === undefined) return "none";
   return chance >= LIKELY ? "likely" : chance >= PERHAPS ? "perhaps" : "unlikely";

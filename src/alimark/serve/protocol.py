@@ -19,26 +19,31 @@ that is refused by its headers costs one small read. asyncio would read up to 25
 for."""
 
 
+class _SmallReads(H11Protocol, asyncio.BufferedProtocol):
+    """Reads few bytes at a time until the headers of a request are complete."""
+
+    _buffer = bytearray()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        size = BODY_BYTES if self.conn.their_state is h11.SEND_BODY else HEADER_BYTES
+        if len(self._buffer) != size:
+            self._buffer = bytearray(size)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(memoryview(self._buffer)[:nbytes]))
+
+
 def limited_protocol(seconds: float) -> type[H11Protocol]:
     """Returns a protocol class that closes connections whose headers take more than `seconds`, or whose chunks are tiny."""
 
-    class LimitedProtocol(H11Protocol, asyncio.BufferedProtocol):
+    class LimitedProtocol(_SmallReads):
         _headers_due: asyncio.TimerHandle | None = None
         _framing = 0
-        _buffer = bytearray()
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._wait_for_headers()
-
-        def get_buffer(self, sizehint: int) -> bytearray:
-            size = BODY_BYTES if self.conn.their_state is h11.SEND_BODY else HEADER_BYTES
-            if len(self._buffer) != size:
-                self._buffer = bytearray(size)
-            return self._buffer
-
-        def buffer_updated(self, nbytes: int) -> None:
-            self.data_received(bytes(memoryview(self._buffer)[:nbytes]))
 
         def data_received(self, data: bytes) -> None:
             while data and not self.transport.is_closing():

@@ -152,7 +152,9 @@ def http(folder: Path) -> Iterator[Target]:
     from alimark.serve.settings import Settings
     from alimark.testing import StandInEmbedder, StandInLLM
 
-    settings = Settings(data=folder, candidates=4, embedder="stand-in", llm="stand-in", rate=0, max_sentences=12)
+    settings = Settings(
+        data=folder, candidates=4, embedder="stand-in", llm="stand-in", rate=0, max_sentences=12, max_work=4
+    )
     service = Service(settings, llm=lambda _: StandInLLM(), embedder=lambda _: StandInEmbedder())
     service.ring.create(StandInEmbedder())
     _, secret = service.tokens.create(["generate", "detect", "admin"], name="fuzzer")

@@ -45,6 +45,19 @@ def test_a_line_whose_payload_does_not_fit_is_passed_over(run: Run, tmp_path: Pa
     assert [json.loads(line)["id"] for line in output.read_text().splitlines()] == ["3"]
 
 
+def test_a_line_to_rewrite_may_have_its_own_payload(run: Run, tmp_path: Path) -> None:
+    key, source, output = (tmp_path / name for name in ("key.json", "texts.jsonl", "rewritten.jsonl"))
+    Key.generate(embedder=StandInEmbedder(), payload_bits=8).save(key)
+    lines = [{"id": "1"}, {"id": "2", "payload": 9}, {"id": "3", "payload": 256}]
+    source.write_text("".join(json.dumps(line | {"text": "The boat came. The crew left."}) + "\n" for line in lines))
+    options = ["--input", source, "--output", output, "--candidates", 2, "--payload", 5]
+    answer = run("rewrite", "-k", key, *options)
+    assert (answer.status, "whole number from 0 to 255, not 256; passed over" in answer.err) == (0, True)
+    assert "0 were there already, 1 lines failed" in answer.err
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert {record["id"]: record["payload"] for record in records} == {"1": 5, "2": 9}
+
+
 def test_keygen_makes_keys_with_payloads(run: Run, tmp_path: Path) -> None:
     made_key = run("keygen", "-o", tmp_path / "key.json", "--payload-bits", 16)
     assert (made_key.status, Key.load(tmp_path / "key.json").payload_bits) == (0, 16)

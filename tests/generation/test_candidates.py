@@ -113,3 +113,9 @@ def test_long_sentences_are_judged_by_their_runs_of_words() -> None:
 def test_a_sentence_of_a_script_with_vowel_signs_is_not_degenerate() -> None:
     assert not degenerate("दुकानदार ने कहा कि वह किताब पुरानी है।")
     assert degenerate("ने ने ने ने ने ने ने।")
+
+
+def test_a_text_cut_off_before_the_first_word_of_a_sentence_has_no_empty_sentence() -> None:
+    text = text_of("One came.", ' "Two went," she wrote.')
+    text.shorten(str(text).index("Two"))
+    assert (str(text), text.units) == ('One came. "', ["One came."])

@@ -109,14 +109,25 @@ class Faulty(StandInLLM):
         return super().draw(requests, sampling, over)
 
 
-def test_an_error_ends_the_texts_of_its_call_and_no_others() -> None:
-    answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(max_concurrency=3), SETTINGS, rule=rule_for, batch=3))
-    assert [i for i, answer in answers.items() if isinstance(answer, AlimarkError)] == [3]
-    answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, Faulty(), SETTINGS, rule=rule_for, batch=2))
-    failed = {i for i, answer in answers.items() if isinstance(answer, AlimarkError)}
-    assert 3 in failed
-    assert len(failed) <= 2
+@pytest.mark.parametrize(("callers", "batch"), [(3, 3), (1, 2), (1, 9)])
+def test_an_error_ends_its_own_text_alone(callers: int, batch: int) -> None:
+    llm = Faulty(max_concurrency=callers)
+    answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=batch))
     assert len(answers) == 9
+    assert [i for i, answer in answers.items() if isinstance(answer, AlimarkError)] == [3]
+
+
+def test_a_dead_engine_is_not_asked_for_every_text() -> None:
+    class Dead(StandInLLM):
+        calls = 0
+
+        def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
+            Dead.calls += 1
+            raise LLMError("the model is gone")
+
+    answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, Dead(), SETTINGS, rule=rule_for, batch=9))
+    assert all(isinstance(answer, LLMError) for answer in answers.values())
+    assert Dead.calls == 4  # once for all, and for three texts by themselves
 
 
 def test_a_full_context_ends_its_own_text_alone() -> None:

@@ -16,8 +16,10 @@ from scipy import stats
 from alimark import Key, load
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.errors import KeyFileError, KeyMismatch
-from alimark.generation.api import GenerationSettings, Prompt
+from alimark.generation.api import GenerationSettings, Prompt, Session
 from alimark.generation.origin import TextOrigin
+from alimark.generation.selection import Weight
+from alimark.llm.base import Draw
 from alimark.schemes.registry import rule_for
 from alimark.schemes.samark import AnchorRule, SAMark
 from alimark.testing import StandInLLM
@@ -231,3 +233,16 @@ def test_a_text_by_real_models_is_found() -> None:
         "The lighthouse had been dark for years.", load_llm(), sentences=8, candidates=16, seed=1
     )
     assert mark.detect(generation.text).p_value < 0.05
+
+
+def test_a_sentence_that_was_drawn_twice_has_two_chances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each draw has noise of its own; a sentence gets the better of its two, whichever came first."""
+    session = Session("A day.", key_of(), GenerationSettings(sentences=1, candidates=3), seed=1, rule=rule_for)
+    draws = [Draw(text, 1, "sentence") for text in (" One came.", " Two went.", " One came.")]
+    units = session.parse(draws, None)
+    for worths in ((3.0, 2.0, 1.0), (1.0, 2.0, 3.0)):
+        weights = [Weight(0, worth, True) for worth in worths]
+        monkeypatch.setattr(session.rule, "weigh_texts", lambda seen, units, weights=weights: weights)
+        session._seen = dict(zip(units, session.rule.see(EMBEDDER.embed(units)), strict=True))
+        session._weigh()
+        assert session._weights["One came."].worth == 3.0

@@ -25,6 +25,7 @@ from stand_ins import stand_in_service
 
 from alimark.keys.key import Key
 from alimark.serve.app import create_app
+from alimark.serve.protocol import limited_protocol
 from alimark.serve.service import Service
 from alimark.testing import StandInEmbedder
 
@@ -66,7 +67,10 @@ def serving_again(data: Path, tokens: dict[str, str], **settings: Any) -> Iterat
     """Runs a service that was set up before in a thread of this process."""
     service = stand_in_service(data, **settings)
     port = free_port()
-    server = uvicorn.Server(uvicorn.Config(create_app(service), port=port, log_config=None, access_log=False))
+    http = limited_protocol(service.settings.header_timeout)
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(service), port=port, log_config=None, access_log=False, http=http)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_for(f"http://127.0.0.1:{port}")

@@ -11,7 +11,10 @@ import pytest
 from services import Running
 
 import alimark
+from alimark._util.arrays import Packed
+from alimark._util.timed_future import TimedFuture
 from alimark.detection.aligned_results import LIKELY, PERHAPS
+from alimark.detection.batching import deduplicate, embed
 from alimark.detection.settings import DetectionSettings
 from alimark.errors import LimitError, TextError
 from alimark.keys.key import Key
@@ -212,11 +215,44 @@ def test_many_clients_at_once(running: Running, texts: list[str]) -> None:
         assert set(pool.map(verdict, range(64))) == {"found"}
 
 
+def _prepared(text: str, keys: int, search: str = "auto", max_work: float = 120.0) -> checking._PreparedCheck:
+    """A check with some keys, as the embedding thread prepares it."""
+    ring = tuple(Key.generate(embedder=EMBEDDER, secret=bytes([number]) * 32) for number in range(keys))
+    check = Check(text, ring, DetectionSettings(search=search), tried=keys)  # type: ignore[arg-type]
+    return checking._prepared_check(check, TimedFuture(), EMBEDDER, max_work)
+
+
 def test_the_work_on_a_text_is_bounded_however_it_is_read() -> None:
     """Without full stops a text is one sentence, but it is searched by clauses."""
-    key = Key.generate(embedder=EMBEDDER, secret=bytes(32))
     text = "the keeper came and the visitor went but nobody saw what they did there " * 400
-    settings = DetectionSettings(search="auto")
-    checking._prepared_text(Check(text, (key,), settings), key, EMBEDDER)
+    _prepared(text, 1)
     with pytest.raises(LimitError, match="too much work"):
-        checking._prepared_text(Check(text, (key,), settings, tried=500), key, EMBEDDER)
+        _prepared(text, 100)
+
+
+@pytest.mark.parametrize("text", ["Two we. " * 51, "two wen " * 300])
+def test_the_work_on_a_text_is_bounded_by_a_setting(text: str) -> None:
+    """Short texts are expensive under many keys, as fuzzing showed."""
+    _prepared(text, 1, max_work=10.0)
+    message = r"200 keys .* about \d+ s of CPU time, and the limit is 5 s; cut the text into parts, name the key"
+    with pytest.raises(LimitError, match=message):
+        _prepared(text, 200, max_work=5.0)
+
+
+def test_few_random_keys_are_drawn_for_an_expensive_text_without_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of tiny sentences under many keys cost half a minute of CPU time for a p-value near 1."""
+    drawn = 0
+
+    def null_blocks(key: Key, first: int, count: int, length: int) -> Packed:
+        nonlocal drawn
+        drawn += count
+        return original(key, first, count, length)
+
+    original = Key.null_blocks
+    monkeypatch.setattr(Key, "null_blocks", null_blocks)
+    prepared = _prepared("Two we. " * 51, 24, "whole")
+    units = deduplicate(kind.text.unit_texts for kind in prepared.kinds)
+    [best, *_] = checking._answer(prepared, checking._Batch([prepared], EMBEDDER, units, embed(units, EMBEDDER)))
+    assert prepared.settings.draws == 4800
+    assert best.p_value >= 0.1
+    assert drawn < 1.5 * prepared.settings.draws  # three times as many without the stop

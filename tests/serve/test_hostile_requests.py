@@ -15,6 +15,8 @@ from services import Running, set_up, start_process
 
 pytest.importorskip("fastapi")
 
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from alimark.serve.app import LimitRepeats
 
 
@@ -70,6 +72,26 @@ def test_bodies_without_a_token_are_not_read(running: Running, path: str) -> Non
     answer = _exchange(running, f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\nxx".encode())
     assert answer.startswith(b"HTTP/1.1 40")
     assert b"connection: close" in answer.lower()
+
+
+def test_a_body_without_a_token_costs_one_small_read(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client has its answer although it sent the whole body at once, and the server has read next to nothing of that."""
+    sizes: list[int] = []
+    original = H11Protocol.data_received
+
+    def data_received(protocol: H11Protocol, data: bytes) -> None:
+        sizes.append(len(data))
+        original(protocol, data)
+
+    monkeypatch.setattr(H11Protocol, "data_received", data_received)
+    host, port = running.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with suppress(OSError):  # the server closes the connection while the client sends
+            connection.sendall(b"POST /v1/detect HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n" + b"a" * 2**22)
+        answer = connection.recv(4000)
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"connection: close" in answer.lower()
+    assert sum(sizes) <= 4096
 
 
 def test_bodies_without_a_length_are_small(running: Running) -> None:

@@ -16,6 +16,7 @@ from alimark.errors import AlimarkError, LLMError
 if TYPE_CHECKING:
     from alimark._util.jsonl import JsonlWriter, Record
     from alimark.cli.texts import Row
+    from alimark.keys.key import Key
     from alimark.rewriting.api import RewriteSettings, Rewriting
     from alimark.schemes.alimark import AliMark
 
@@ -67,7 +68,8 @@ TopPOption = Annotated[float, typer.Option(help="Nucleus sampling: the probabili
 PayloadOption = Annotated[
     int | None,
     typer.Option(
-        help="The number that the mark carries, for a key made with --payload-bits.",
+        help="The number that the mark carries, for a key made with --payload-bits. With --input, a line's own `payload` "
+        "comes first.",
         show_default="0, for a key with payloads",
     ),
 ]
@@ -223,10 +225,15 @@ def _rewrite_many(
     texts = TextFile(source)
     with JsonlWriter(output, key_id=mark.key.id) as writer:
         rows = [row for row in texts.rows() if row.id not in writer.done]
-        counts["skipped"], counts["failed"] = len(texts.order) - len(rows), texts.bad
+        counts["skipped"] = len(texts.order) - len(rows)
+        keys = _keys_of_rows(mark.key, rows, source)
+        rows = [row for row in rows if row.id in keys]
+        counts["failed"] = texts.bad + len(texts.order) - counts["skipped"] - len(rows)
         if rows:
             llm = loading.load_llm(llm_name)
-            originals = [Original(row.record["text"], None if seed is None else seed + row.number) for row in rows]
+            originals = [
+                Original(row.record["text"], None if seed is None else seed + row.number, keys[row.id]) for row in rows
+            ]
             results = rewrite_many(originals, mark.key, mark.embedder, llm, settings)
             _save(mark, rows, results, source, writer, counts)
     if as_json:
@@ -235,6 +242,17 @@ def _rewrite_many(
         f"{counts['written']} texts written, the mark is found in {counts['found']} of them at p <= {_FPR:g}; "
         f"{counts['skipped']} were there already, {counts['failed']} lines failed"
     )
+
+
+def _keys_of_rows(key: Key, rows: list[Row], source: Path) -> dict[str, Key]:
+    """The key of each row, with the payload that the row names; rows whose payload does not fit the key are left out."""
+    keys: dict[str, Key] = {}
+    for row in rows:
+        try:
+            keys[row.id] = key.carrying(row.record.get("payload"))
+        except AlimarkError as error:
+            show.note(f"warning: {source}: {row.id}: {error}; passed over")
+    return keys
 
 
 def _save(

@@ -27,7 +27,8 @@ from alimark.detection.stats.power import SentencesNeeded
 from alimark.embedding.base import Embedder
 from alimark.keys.key import Key
 
-_EARLY_STOP = 50
+EARLY_STOP = 50
+"""Random keys that score as high after which the drawing for a long text stops."""
 
 
 def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
@@ -73,7 +74,7 @@ def detect_signals(
 
         return search_in_turn(max(len(version.sentences) for version in text.versions), settings, search)[0]
     if settings.stop_after is None and max(len(version.sentences) for version in text.versions) > LONG_TEXT:
-        settings = replace(settings, stop_after=_EARLY_STOP)
+        settings = replace(settings, stop_after=EARLY_STOP)
     answers: list[tuple[Score, Significance]] = []
     for versions in text.readings:
         scored = score(signals[versions], key, settings)

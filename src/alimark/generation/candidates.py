@@ -200,6 +200,8 @@ class Text:
         del self._unit_pieces[kept:], self.units[kept:]
         if kept and self._unit_pieces[-1] == len(self.pieces) - 1:
             self.units[-1] = self.cutter.unit(self.pieces[-1])
+            if not _word_list(self.units[-1]):  # a list marker or a quotation mark is left of it, which is no sentence
+                del self._unit_pieces[-1], self.units[-1]
 
     def code_over(self, continuation: str) -> bool:
         """Whether the open code block ends within this continuation."""

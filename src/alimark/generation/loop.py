@@ -11,14 +11,19 @@ from itertools import islice
 
 from alimark._util.arrays import Floats
 from alimark.embedding.base import Embedder
-from alimark.errors import AlimarkError, ContextFull
+from alimark.errors import AlimarkError, ContextFull, LLMError
 from alimark.generation.candidates import FirstSentence
 from alimark.generation.session import Session
 from alimark.llm.base import LLM, Draw, Request, StopCondition
 
-Drawn = list[Draw] | ContextFull
+Drawn = list[Draw] | LLMError
+"""The draws of a text, or why the model gave none."""
 Parsed = tuple[Session, list[str]]
 """A session, and the units that it needs embedded."""
+
+
+_FAULTS = 3
+"""After so many texts in a row for which the model fails, it is not asked for the others: it is probably dead."""
 
 
 class Loop:
@@ -42,7 +47,10 @@ class Loop:
             session.seconds += seconds / len(sessions)
 
     def sample(self, group: Sequence[Session]) -> list[Drawn]:
-        """Draws a wave for every text of a group in one call of the model; ContextFull for a text without room."""
+        """Draws a wave for every text of a group in one call of the model; an error for a text that has none.
+
+        Where the call fails, the texts are asked for one by one, so that the error of one does not end the others.
+        """
         text = group[0].text
         over = text.code_over if text.in_code else FirstSentence(text.cutter)
         return self._draw(group, [session.request() for session in group], over)
@@ -55,6 +63,8 @@ class Loop:
                 return [full]
             half = len(requests) // 2  # bisect: which of the texts has no room left
             return [*self._draw(group[:half], requests[:half], over), *self._draw(group[half:], requests[half:], over)]
+        except LLMError as error:
+            return [error] if len(requests) == 1 else self._draw_singly(group, requests, over)
         for request, answer in zip(requests, draws, strict=True):
             if len(answer) != request.count:
                 raise AlimarkError(
@@ -62,16 +72,27 @@ class Loop:
                 )
         return list(draws)
 
+    def _draw_singly(self, group: Sequence[Session], requests: Sequence[Request], over: StopCondition) -> list[Drawn]:
+        """Asks for the texts of a group one by one; once several in a row have failed, the others get the last error."""
+        drawn: list[Drawn] = []
+        for session, request in zip(group, requests, strict=True):
+            faults = [answer for answer in drawn[-_FAULTS:] if isinstance(answer, LLMError)]
+            dead = len(faults) == _FAULTS and not any(isinstance(fault, ContextFull) for fault in faults)
+            drawn += [faults[-1]] if dead else self._draw([session], [request], over)
+        return drawn
+
     def parse(self, group: Sequence[Session], drawn: Sequence[Drawn]) -> list[Parsed]:
-        """Cuts the first sentences out of a group's draws; a text whose context is full ends here."""
+        """Cuts the first sentences out of a group's draws; a text without draws ends or fails here."""
         firsts = None
         if not group[0].text.in_code:
-            texts = [draw.text for draws in drawn if not isinstance(draws, ContextFull) for draw in draws]
+            texts = [draw.text for draws in drawn if not isinstance(draws, LLMError) for draw in draws]
             firsts = iter(FirstSentence(group[0].text.cutter).spans(texts))
         parsed: list[Parsed] = []
         for session, draws in zip(group, drawn, strict=True):
             if isinstance(draws, ContextFull):
                 session.ended = "context full"
+            elif isinstance(draws, LLMError):
+                session.error = draws
             else:
                 spans = None if firsts is None else list(islice(firsts, len(draws)))
                 parsed.append((session, session.parse(draws, spans)))

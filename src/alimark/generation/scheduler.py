@@ -120,7 +120,9 @@ class Scheduler:
             with cancellation.block(), working(future for _, future in live):
                 self._loop.step([session for session, _ in live])
             for session, future in live:
-                if session.ended and not future.done():
+                if session.error is not None:
+                    future.settle(session.error)
+                elif session.ended and not future.done():
                     future.settle(session.generation(self._loop.llm))
         except Exception as error:  # the callers wait for the futures and have to get any error
             for _, future in live:

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from alimark._util.arrays import Floats
-from alimark.errors import AlimarkError
+from alimark.errors import AlimarkError, LLMError
 from alimark.generation.candidates import Candidate, Text
 from alimark.generation.ending import Ending
 from alimark.generation.origin import TextOrigin
@@ -61,6 +61,8 @@ class Session:
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text = Text(splitter(key.splitter, key.text_version) if key else splitter(DEFAULT_SPLITTER))
         self.ended: Ended | None = None
+        self.error: LLMError | None = None
+        """Why the model cannot continue this text; it is not asked again."""
         self.seconds = 0.0
         self._progress = progress
         self._ending = ending or Ending()
@@ -251,7 +253,9 @@ class Session:
             rows = np.stack([self._seen[unit] for unit in units]) if self.rule.embeds else np.empty((len(units), 0))
             rule = self.rule
             weights = rule.weigh_texts(rows, units) if isinstance(rule, TextRule) else rule.weigh(rows)
-            self._weights = dict(zip(units, weights, strict=True))
+            # A rule may add noise to each draw. A sentence that was drawn twice has two chances, so its better weight counts.
+            by_worth = sorted(zip(units, weights, strict=True), key=lambda rated: rated[1].worth)
+            self._weights = dict(by_worth)
 
     def _worth(self, candidate: Candidate) -> float:
         return self._weights[candidate.unit].worth

@@ -8,6 +8,7 @@ at a time. So nobody waits for the whole of somebody else's long text.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections import Counter
@@ -30,14 +31,15 @@ from alimark.detection.stats.p_values import draws_for_keys
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, LimitError
 from alimark.keys.key import Key
+from alimark.serve.work import detection_seconds, stop_after
 
 BATCH_TEXTS = 64
 BATCH_CHARACTERS = 50_000
 """The most characters of one batch: a long text gets a batch nearly to itself, so that few short ones wait for it."""
 BEST_KEYS = 3
 """The number of keys that an answer names."""
-MAX_CELLS = 6.5e9
-"""The most work on one text: sentences times blocks times random keys; about a minute on two idle cores."""
+LONG_WORK = 1.0
+"""CPU seconds above which a text costs so much that the drawing of random keys stops where it shows no mark."""
 _ALIGNERS = 3
 """Alignment threads. Each uses all cores: there are several so that tokens share them."""
 
@@ -73,10 +75,15 @@ class Checker:
         embedder_of: Callable[[Key], Embedder],
         *,
         max_waiting: int,
+        max_work: float = math.inf,
         on_batch: Callable[[int, int], None] = lambda texts, units: None,
     ) -> None:
-        """`on_batch` is called with the numbers of texts and units of each batch."""
+        """`on_batch` is called with the numbers of texts and units of each batch.
+
+        A text whose alignments are estimated to take more than `max_work` seconds of CPU time is refused.
+        """
         self._embedder_of, self._max_waiting, self._on_batch = embedder_of, max_waiting, on_batch
+        self._max_work = max_work
         self._waiting: FairQueue[Asked] = FairQueue(lambda asked: asked[0].owner)
         self._places: Counter[str] = Counter()  # the texts that wait, by owner
         self._wake = threading.Condition()
@@ -219,7 +226,7 @@ class Checker:
             embedder = self._embedder_of(group[0][0].keys[0])
             for check, future in group:
                 try:
-                    checks.append(_prepared_check(check, future, embedder))
+                    checks.append(_prepared_check(check, future, embedder, self._max_work))
                 except AlimarkError as error:
                     future.settle(error)
             units = deduplicate(kind.text.unit_texts for check in checks for kind in check.kinds)
@@ -250,6 +257,8 @@ class _PreparedCheck:
     check: Check
     future: TimedFuture[Answer]
     kinds: list[_KeysOfAKind]
+    settings: DetectionSettings
+    """The settings of the check with the random keys that are drawn for it."""
 
 
 @dataclass(frozen=True)
@@ -282,54 +291,45 @@ def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
     return list(groups.values())
 
 
-def _prepared_check(check: Check, future: TimedFuture[Answer], embedder: Embedder) -> _PreparedCheck:
+def _prepared_check(check: Check, future: TimedFuture[Answer], embedder: Embedder, max_work: float) -> _PreparedCheck:
+    """The check with its text cut into units; raises LimitError where aligning it would take too long."""
     groups: dict[tuple[str, int, bool], list[Key]] = {}
     for key in check.keys:
         groups.setdefault((key.splitter, key.text_version, key.soft), []).append(key)
+    settings = check.settings
     kinds = [
-        _KeysOfAKind(keys, _prepared_text(check, widest_key(keys, check.settings), embedder))
+        _KeysOfAKind(keys, prepare(check.text, widest_key(keys, settings), embedder, settings))
         for keys in groups.values()
     ]
-    return _PreparedCheck(check, future, kinds)
+    if check.tried > 1:
+        settings = replace(settings, draws=draws_for_keys(settings.draws, check.tried))
+    seconds = sum(detection_seconds(kind.text, kind.keys, settings, check.tried) for kind in kinds)
+    if seconds > max_work:
+        raise _too_much_work(check, kinds, seconds, max_work)
+    if seconds > LONG_WORK and settings.stop_after is None:
+        settings = replace(settings, stop_after=stop_after(settings, check.tried))
+    return _PreparedCheck(check, future, kinds, settings)
 
 
-def _prepared_text(check: Check, key: Key, embedder: Embedder) -> PreparedText:
-    """The text cut into units; raises LimitError where aligning it would take too long."""
-    text = prepare(check.text, key, embedder, check.settings)
-    # A soft key is searched once for all its starts, a hard one for each of them.
-    starts = 1 if key.soft else key.offsets
-    cells = sum(_cells(version, check.settings) for version in text.versions)
-    # With many keys there are more random keys, and the best few of the keys are compared with them.
-    draws = draws_for_keys(check.settings.draws, check.tried) * min(check.tried, BEST_KEYS)
-    if starts * cells * draws > MAX_CELLS:
-        count = max(len(version.sentences) for version in text.versions)
-        raise LimitError(
-            f"a text of {count:,} sentences, {check.tried} keys and that false-positive rate are too much work "
-            "at a time; cut the text into parts, name the key, or take a larger rate"
-        )
-    return text
-
-
-def _cells(text: PreparedText, settings: DetectionSettings) -> float:
-    """The cells of the alignment tables of one version of a text under one key."""
-    count = len(text.sentences)
-    searches = settings.searches(count)
-    blocks = 1.5 * count * ("whole" in searches) + settings.max_blocks * ("excerpt" in searches)
-    # A text that is read by clauses is aligned by runs of its pieces.
-    runs = 1 if text.units.chances is None else text.units.chances.shape[1]
-    return runs * count * blocks
+def _too_much_work(check: Check, kinds: Sequence[_KeysOfAKind], seconds: float, most: float) -> LimitError:
+    sentences = max(len(version.sentences) for kind in kinds for version in kind.text.versions)
+    keys = f"{check.tried} keys" if check.tried > 1 else "one key"
+    remedy = "cut the text into parts, name the key" if check.tried > 1 else "cut the text into parts"
+    return LimitError(
+        f"a text of {sentences:,} sentences or clauses, {keys} and that false-positive rate are too much work at a time: about "
+        f"{seconds:.0f} s of CPU time, and the limit is {most:g} s; {remedy}, or take a larger rate"
+    )
 
 
 def _answer(prepared: _PreparedCheck, batch: _Batch) -> Answer:
     """Searches each kind of keys by itself; p-values are corrected for the keys of all kinds."""
-    check = prepared.check
-    if check.tried == 1:
+    tried, settings = prepared.check.tried, prepared.settings
+    if tried == 1:
         [kind], [key] = prepared.kinds, prepared.kinds[0].keys
-        signals = project_text(kind.text, batch.vectors_of(kind.text), key, check.settings)
-        return [detect_signals(kind.text, signals, key, batch.embedder, check.settings)]
-    settings = replace(check.settings, draws=draws_for_keys(check.settings.draws, check.tried))
+        signals = project_text(kind.text, batch.vectors_of(kind.text), key, settings)
+        return [detect_signals(kind.text, signals, key, batch.embedder, settings)]
     detections: list[AlignedDetection] = []
     for kind in prepared.kinds:
         vectors = batch.vectors_of(kind.text)
-        detections += best_keys(kind.text, vectors, kind.keys, batch.embedder, settings, BEST_KEYS, check.tried)
+        detections += best_keys(kind.text, vectors, kind.keys, batch.embedder, settings, BEST_KEYS, tried)
     return best_first(detections)[:BEST_KEYS]

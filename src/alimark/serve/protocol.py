@@ -1,4 +1,6 @@
-"""uvicorn's HTTP protocol with two limits that uvicorn does not have: the time of headers, and the smallness of chunks."""
+"""uvicorn's HTTP protocol with limits that uvicorn does not have: the time of headers, the smallness of chunks, and the bytes
+that are read before a request is accepted.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,31 @@ MAX_FRAMING = 2048
 """The most bytes of a chunked body that are not content: the parser spends time on each chunk, and a chunk may be one byte."""
 _SLICE = 1024
 """Bytes that are parsed before the chunks are looked at."""
+HEADER_BYTES, BODY_BYTES = 4096, 65536
+"""Bytes that are read from a connection at a time: before the headers of a request are complete, and of its body. A request
+that is refused by its headers costs one small read. asyncio would read up to 256 KiB of a body that nobody asked
+for."""
+
+
+class _SmallReads(H11Protocol, asyncio.BufferedProtocol):
+    """Reads few bytes at a time until the headers of a request are complete."""
+
+    _buffer = bytearray()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        size = BODY_BYTES if self.conn.their_state is h11.SEND_BODY else HEADER_BYTES
+        if len(self._buffer) != size:
+            self._buffer = bytearray(size)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(memoryview(self._buffer)[:nbytes]))
 
 
 def limited_protocol(seconds: float) -> type[H11Protocol]:
     """Returns a protocol class that closes connections whose headers take more than `seconds`, or whose chunks are tiny."""
 
-    class LimitedProtocol(H11Protocol):
+    class LimitedProtocol(_SmallReads):
         _headers_due: asyncio.TimerHandle | None = None
         _framing = 0
 

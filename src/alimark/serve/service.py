@@ -74,7 +74,10 @@ class Service:
                 f"the engine of {self.llm.name} cannot answer requests by itself; set unmarkable to refuse, or use an engine "
                 "with an OpenAI-compatible server (llama.cpp, or an address openai:http://...)"
             )
-        self.checker = Checker(self.embedder_of, max_waiting=settings.detect_queue, on_batch=self.metrics.seen_batch)
+        self.checker = Checker(
+            self.embedder_of, max_waiting=settings.detect_queue, max_work=settings.max_work,
+            on_batch=self.metrics.seen_batch,
+        )  # fmt: skip
         self.readiness = Readiness(self.store, self.records, self.ring, self.checker)
         self.reports = FairPool(2, "alimark-report", 1)
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)

@@ -61,6 +61,9 @@ class Settings:
     """Largest number of texts in a request."""
     max_sentences: int = 100
     """Largest number of sentences of a generated text."""
+    max_work: float = 120.0
+    """Largest CPU time of the detection of a text, in seconds, as it is estimated from the numbers of its sentences and of keys
+    and from the false-positive rate."""
     rate: float = 50.0
     """Average number of requests per second for each token; 0 for no limit."""
     burst: int = 200
@@ -98,7 +101,7 @@ class Settings:
         if self.unmarkable not in ("refuse", "pass-on"):
             raise AlimarkError("the setting unmarkable must be refuse or pass-on")
         for name in ("sentences", "candidates", "least_temperature", "least_top_p", "max_body", "max_text", "max_texts",
-                     "max_sentences", "burst", "concurrency", "detect_queue", "write_queue", "timeout",
+                     "max_sentences", "max_work", "burst", "concurrency", "detect_queue", "write_queue", "timeout",
                      "body_timeout", "header_timeout"):  # fmt: skip
             if not getattr(self, name):
                 raise AlimarkError(f"the setting {name} must be greater than 0")

@@ -44,7 +44,7 @@ _VERSION_1 = SoftVersion(
     local=LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2),
 )
 _REWRITTEN_3 = SoftRule(
-    worth=2.2, foreign=0.05, replaced=0.006, moved=0.07, repeated=0.04, skipped=0.036, further=0.53,
+    worth=1.6, foreign=0.05, replaced=0.006, moved=0.07, repeated=0.04, skipped=0.036, further=0.53,
     two=0.0, three=0.0, joined=0.0, jump=0.007,
 )  # fmt: skip
 _INSERTED_3 = _REWRITTEN_3._replace(foreign=0.31, replaced=0.003, moved=0.02, skipped=0.002, further=0.46, jump=0.001)

@@ -120,7 +120,7 @@ def test_the_confidence_says_how_often_payloads_are_right() -> None:
     right, confidence = [], []
     for seed in range(60):
         sent = seed * 61 % code.count
-        signals, blocks = text_of(code, sent, 6, seed, SOFT_VERSIONS[3].rules[0].worth)
+        signals, blocks = text_of(code, sent, 12, seed, SOFT_VERSIONS[3].rules[0].worth)
         payload = decode(rule, signals, blocks)
         right.append(payload.value == sent)
         confidence.append(payload.confidence)

@@ -44,7 +44,8 @@ def test_the_mean_number_of_candidates_is_what_was_asked_for(candidates: int, sc
             spread = scale * float(np.exp(0.25 * draws.standard_normal()))
             worths: list[float] = []
             while len(worths) < text_rule.most(settings):
-                worths += (5 + spread * draws.standard_normal(text_rule.wave(settings))).tolist()
+                count = min(text_rule.wave(settings), text_rule.most(settings) - len(worths))
+                worths += (5 + spread * draws.standard_normal(count)).tolist()
                 if text_rule.enough(worths):
                     break
             text_rule.chose(np.zeros(1))
@@ -52,6 +53,24 @@ def test_the_mean_number_of_candidates_is_what_was_asked_for(candidates: int, sc
     assert np.mean(counts) == pytest.approx(candidates, rel=0.1)
     assert min(counts) == candidates * 3 // 4
     assert max(counts) >= 1.5 * candidates
+
+
+@pytest.mark.parametrize("candidates", [64, 256])
+def test_a_text_costs_little_more_than_asked_for_where_worths_have_short_tails(candidates: int) -> None:
+    draws = np.random.default_rng(candidates)
+    for _ in range(10):
+        text_rule, settings = rule(candidates), GenerationSettings(candidates=candidates)
+        total = 0
+        for _ in range(12):
+            worths: list[float] = []
+            while len(worths) < text_rule.most(settings):
+                count = min(text_rule.wave(settings), text_rule.most(settings) - len(worths))
+                worths += draws.uniform(size=count).tolist()
+                if text_rule.enough(worths):
+                    break
+            text_rule.chose(np.zeros(1))
+            total += len(worths)
+        assert total <= 13 * candidates
 
 
 def test_a_model_that_always_writes_the_same_is_asked_once() -> None:

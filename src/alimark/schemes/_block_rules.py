@@ -74,7 +74,8 @@ class AdaptiveBlockRule(BlockRule):
     Candidates are sampled in waves of three quarters of the mean number. After a wave the worths of the candidates so far,
     taken to be normal, give the expected gain of one more candidate over the best. Sampling ends where this gain is below a
     threshold, which is the same for all sentences of a text, so that candidates go where they raise the mark most. The
-    threshold is proportional to the mean spread of the candidates' worths in this text, which depends on the model.
+    threshold is proportional to the mean spread of the candidates' worths in this text, which depends on the model. What a
+    sentence may take beyond the mean number is what earlier sentences of the text have left, and once that number more.
     """
 
     def __init__(self, key: Key, settings: GenerationSettings, origin: TextOrigin) -> None:
@@ -83,6 +84,7 @@ class AdaptiveBlockRule(BlockRule):
         self._least = settings.candidates // 4  # a third of a wave: from fewer worths their spread is not known well
         self._spreads: list[float] = []  # of the candidates' worths, for each sentence so far
         self._spread = 0.0
+        self._count, self._spent = 0, 0  # candidates of this sentence, and of those before it
 
     @staticmethod
     def pays(key: Key, settings: GenerationSettings) -> bool:
@@ -93,18 +95,21 @@ class AdaptiveBlockRule(BlockRule):
         return settings.wave or settings.candidates * 3 // 4
 
     def most(self, settings: GenerationSettings) -> int:
-        return _MOST * settings.candidates
+        mean = settings.candidates
+        # Where worths have shorter tails than a normal distribution, the gain is overestimated: each sentence took the most.
+        return min(_MOST * mean, max(mean, mean * (self._done + 2) - self._spent))
 
     def enough(self, worths: Sequence[float]) -> bool:
         if len(worths) < self._least:
             return False
-        self._spread = float(np.std(worths))
+        self._count, self._spread = len(worths), float(np.std(worths))
         above = max(worths) - float(np.mean(worths))
         return expected_gain(above, self._spread) <= self._threshold * float(np.mean([*self._spreads, self._spread]))
 
     def chose(self, seen: Floats) -> None:
         super().chose(seen)
         self._spreads.append(self._spread)
+        self._spent += self._count
 
 
 def expected_gain(above: float, spread: float) -> float:

@@ -11,7 +11,7 @@ from alimark.keys.key import Key
 from alimark.testing import StandInEmbedder
 from attacker import Defence, learn, nothing_learned, tail
 
-RUN = 4
+RUN = 6
 
 
 def test_each_defence_gives_the_detector_its_sequences() -> None:

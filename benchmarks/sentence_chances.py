@@ -101,10 +101,10 @@ def show(name: str, by_kind: dict[str, list[tuple[float, bool]]]) -> None:
     for kind, pairs_of_kind in by_kind.items():
         values = np.array(pairs_of_kind)
         inside, outside = values[values[:, 1] == 1, 0], values[values[:, 1] == 0, 0]
-        area = f"{auroc(inside, outside):.3f}" if len(inside) and len(outside) else "-"
+        kind_area = f"{auroc(inside, outside):.3f}" if len(inside) and len(outside) else "-"
         means = [f"{part.mean():.2f}" if len(part) else "-" for part in (inside, outside)]
         shares = [f"{100 * (part >= 0.5).mean():.0f}%" if len(part) else "-" for part in (inside, outside)]
-        print(f"| {kind} | {area} | {' | '.join(means)} | {' | '.join(shares)} |")
+        print(f"| {kind} | {kind_area} | {' | '.join(means)} | {' | '.join(shares)} |")
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def test_a_line_whose_payload_does_not_fit_is_passed_over(run: Run, tmp_path: Pa
 def test_a_line_to_rewrite_may_have_its_own_payload(run: Run, tmp_path: Path) -> None:
     key, source, output = (tmp_path / name for name in ("key.json", "texts.jsonl", "rewritten.jsonl"))
     Key.generate(embedder=StandInEmbedder(), payload_bits=8).save(key)
-    lines = [{"id": "1"}, {"id": "2", "payload": 9}, {"id": "3", "payload": 256}]
+    lines: list[dict[str, object]] = [{"id": "1"}, {"id": "2", "payload": 9}, {"id": "3", "payload": 256}]
     source.write_text("".join(json.dumps(line | {"text": "The boat came. The crew left."}) + "\n" for line in lines))
     options = ["--input", source, "--output", output, "--candidates", 2, "--payload", 5]
     answer = run("rewrite", "-k", key, *options)

@@ -39,17 +39,18 @@ def test_the_mean_number_of_candidates_is_what_was_asked_for(candidates: int, sc
     draws = np.random.default_rng(candidates)
     counts = []
     for _ in range(40):
-        text_rule, settings = rule(candidates), GenerationSettings(candidates=candidates)
+        text_rule, settings, total = rule(candidates), GenerationSettings(candidates=candidates), 0
         for _ in range(12):
             spread = scale * float(np.exp(0.25 * draws.standard_normal()))
             worths: list[float] = []
-            while len(worths) < text_rule.most(settings):
-                count = min(text_rule.wave(settings), text_rule.most(settings) - len(worths))
+            while len(worths) < text_rule.most(settings, total):
+                count = min(text_rule.wave(settings), text_rule.most(settings, total) - len(worths))
                 worths += (5 + spread * draws.standard_normal(count)).tolist()
                 if text_rule.enough(worths):
                     break
             text_rule.chose(np.zeros(1))
             counts.append(len(worths))
+            total += len(worths)
     assert np.mean(counts) == pytest.approx(candidates, rel=0.1)
     assert min(counts) == candidates * 3 // 4
     assert max(counts) >= 1.5 * candidates
@@ -63,8 +64,8 @@ def test_a_text_costs_little_more_than_asked_for_where_worths_have_short_tails(c
         total = 0
         for _ in range(12):
             worths: list[float] = []
-            while len(worths) < text_rule.most(settings):
-                count = min(text_rule.wave(settings), text_rule.most(settings) - len(worths))
+            while len(worths) < text_rule.most(settings, total):
+                count = min(text_rule.wave(settings), text_rule.most(settings, total) - len(worths))
                 worths += draws.uniform(size=count).tolist()
                 if text_rule.enough(worths):
                     break

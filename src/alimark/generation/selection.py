@@ -75,8 +75,8 @@ class TextRule(Rule, Protocol):
 class AdaptiveRule(Rule, Protocol):
     """A rule that samples more candidates for one sentence than for another, `settings.candidates` on average."""
 
-    def most(self, settings: GenerationSettings) -> int:
-        """The most candidates for one sentence."""
+    def most(self, settings: GenerationSettings, spent: int) -> int:
+        """The most candidates for this sentence, after so many were spent on the text's sentences before it."""
         ...
 
     def enough(self, worths: Sequence[float]) -> bool:

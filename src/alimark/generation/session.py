@@ -232,7 +232,7 @@ class Session:
     def _most_candidates(self) -> int:
         """The most candidates for this sentence. Where none is usable, an adaptive rule cannot tell what more would bring."""
         if isinstance(self.rule, AdaptiveRule) and self._usable():
-            return self.rule.most(self.settings)
+            return self.rule.most(self.settings, self._cost["candidates"] - len(self._drawn))
         return self.settings.candidates
 
     def _enough(self) -> bool:

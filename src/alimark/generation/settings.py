@@ -78,7 +78,7 @@ class GenerationSettings:
     sentences: int = 12
     candidates: int = DEFAULT_CANDIDATES
     """How many candidates are sampled for a sentence: the most or, for soft keys of version 3 and 32 candidates or more, the
-    mean. Those keys sample half as many where the best is good already, and up to four times as many where it is not."""
+    mean. Those keys sample three quarters as many where the best is good already, and up to three times as many elsewhere."""
     sampling: Sampling = field(default_factory=Sampling)
     wave: int | None = None
     """Candidates that are sampled together. Sampling stops at the wave in which a candidate meets the scheme's rule in full.

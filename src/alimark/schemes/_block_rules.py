@@ -84,7 +84,6 @@ class AdaptiveBlockRule(BlockRule):
         self._least = settings.candidates // 4  # a third of a wave: from fewer worths their spread is not known well
         self._spreads: list[float] = []  # of the candidates' worths, for each sentence so far
         self._spread = 0.0
-        self._count, self._spent = 0, 0  # candidates of this sentence, and of those before it
 
     @staticmethod
     def pays(key: Key, settings: GenerationSettings) -> bool:
@@ -94,22 +93,21 @@ class AdaptiveBlockRule(BlockRule):
     def wave(self, settings: GenerationSettings) -> int:
         return settings.wave or settings.candidates * 3 // 4
 
-    def most(self, settings: GenerationSettings) -> int:
+    def most(self, settings: GenerationSettings, spent: int) -> int:
         mean = settings.candidates
         # Where worths have shorter tails than a normal distribution, the gain is overestimated: each sentence took the most.
-        return min(_MOST * mean, max(mean, mean * (self._done + 2) - self._spent))
+        return min(_MOST * mean, max(mean, mean * (self._done + 2) - spent))
 
     def enough(self, worths: Sequence[float]) -> bool:
         if len(worths) < self._least:
             return False
-        self._count, self._spread = len(worths), float(np.std(worths))
+        self._spread = float(np.std(worths))
         above = max(worths) - float(np.mean(worths))
         return expected_gain(above, self._spread) <= self._threshold * float(np.mean([*self._spreads, self._spread]))
 
     def chose(self, seen: Floats) -> None:
         super().chose(seen)
         self._spreads.append(self._spread)
-        self._spent += self._count
 
 
 def expected_gain(above: float, spread: float) -> float:

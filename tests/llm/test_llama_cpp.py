@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ import pytest
 from stop_conditions import never_over, sentence_over
 
 from alimark.errors import LLMError
+from alimark.llm import DEFAULT_LLM
 from alimark.llm import llama_cpp as adapter
 from alimark.llm.base import Request, Sampling
 
@@ -47,6 +50,12 @@ def test_busy_cores_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.weights
 class TestLlamaCpp:
+    def test_a_model_that_was_loaded_and_not_used_ends(self) -> None:
+        """Its server's thread was not listening yet; dropping it then waited for ever."""
+        program = f"from alimark.llm import load_llm; llm = load_llm({DEFAULT_LLM!r}); del llm; print('ended')"
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        assert ended.stdout == "ended\n"
+
     def test_the_penalty_spans_the_prompt_in_every_draw(self, llama_cpp: Any) -> None:
         context = "one two three four five one two three four five one two three four five one two"
         free, held = (

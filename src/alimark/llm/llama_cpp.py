@@ -330,6 +330,18 @@ class _Server:
             raise LLMError(f"llama.cpp cannot load {path}: {error}") from error
         address = urlsplit(self._server.listening_address)
         self._host, self._port = address.hostname or "127.0.0.1", address.port
+        self._wait_until_it_listens()
+
+    def _wait_until_it_listens(self) -> None:
+        """A server that is dropped before its thread listens would never end: its destructor waits for that thread."""
+        connection = http.client.HTTPConnection(self._host, self._port)
+        try:
+            connection.request("GET", "/health")
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException) as error:
+            raise LLMError(f"llama.cpp does not answer: {error!r}; load the model again") from error
+        finally:
+            connection.close()
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}

@@ -445,6 +445,16 @@ FIRST_IDS = ("b7eef3cf7ea40ca204d17b0a", "a2f5b1d613a5ebbbcefffabc")
 SECOND_IDS = ("b7eef3cf7ea40ca204d17b0a", "589c64f59449d7aa4bc0a5c2")
 
 
+def test_detections_record_the_payloads_of_texts_that_are_found(tmp_path: Path) -> None:
+    watermark = {"key": {"embedder": "stand-in", "payload_bits": 4}, "generate": {"candidates": 32}}
+    bench = run(tmp_path, recipe(watermark=[watermark], attack=[]))
+    [cell], [detection] = bench.cells, bench.recipe.detection
+    of_texts = [bench.detect_job(cell, detection, bench.generate_job(cell, item).id, item.prompt).id for item in cell.items]
+    found = {record["id"]: record.get("payload") for record in records(tmp_path)["detect"] if record["p_value"] <= 0.01}
+    assert set(of_texts) & set(found)
+    assert all(payload and 0 < payload["confidence"] <= 1 for payload in found.values())
+
+
 def test_texts_of_version_3_depend_on_every_parameter_of_the_key(tmp_path: Path) -> None:
     """On the defaults, too, so that a text is written again where another default would choose other sentences."""
     keys: list[dict[str, object]] = [

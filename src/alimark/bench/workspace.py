@@ -23,6 +23,7 @@ from typing import Literal, get_args
 from alimark._util.files import write_whole
 from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.bench.vectors import KeptVectors
+from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.results import Detection
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, RecordError
@@ -42,8 +43,11 @@ def scored(answer: Detection | AlimarkError) -> Record:
     """The fields of a detection that are recorded."""
     if isinstance(answer, AlimarkError):
         return {"failed": True, "error": str(answer)}
-    return {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
-            "sentences": len(answer.sentences)}  # fmt: skip
+    record: Record = {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
+                      "sentences": len(answer.sentences)}  # fmt: skip
+    if isinstance(answer, AlignedDetection) and answer.payload:
+        record["payload"] = {"value": answer.payload.value, "confidence": answer.payload.confidence}
+    return record
 
 
 class Workspace:

@@ -2,6 +2,7 @@
 
     python benchmarks/payload.py table recipes/local/payload.toml work --set ...    # texts with payloads, from a workspace
     python benchmarks/payload.py reuse recipes/local/version3.toml work --set ...   # texts without payloads, see below
+    python benchmarks/payload.py curve recipes/local/version3.toml work --set ... --figure payload.png
     python benchmarks/payload.py time                                               # seconds of a detection, in one run
 
 `table` prints, for every watermark and attack of a recipe whose records exist, the share of texts found at p <= 0.01, the share
@@ -13,6 +14,9 @@ payloads of any number of bits would fare. For each text a random payload is tak
 keys as payloads: the share of texts whose p-value under their key without a payload is at most 0.01 over the number of keys.
 So small p-values are estimated: by the inverse of the likelihood ratio or by a fitted tail, whichever is smaller. `delete` and
 `reorder` are applied to the texts here; --attacks recipe takes those of the workspace.
+
+`curve` cuts the same texts to their first 6, 12, ... sentences, attacks them, and prints and draws the share of payloads that
+are wrong, by the number of bits.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark import AliMark, Key, detect
+from alimark._util.arrays import Packed
 from alimark.attacks import load_attack
 from alimark.bench.models import key_for, secret
 from alimark.bench.recipe_files import load
@@ -37,10 +42,12 @@ from alimark.detection.payloads import decode
 from alimark.detection.preparing import prepare
 from alimark.detection.scoring import Soft, SoftPayload
 from alimark.detection.settings import DetectionSettings
+from alimark.detection.signals import Signals
 from alimark.detection.stats.p_values import tail_estimate
 from alimark.embedding.loading import load_embedder
 from alimark.keys.payload_code import PayloadCode
 from alimark.keys.projection import project
+from alimark.text.splitting import splitter
 from share_found import wilson
 
 BITS = (8, 16, 24)
@@ -103,13 +110,17 @@ def table(args: argparse.Namespace) -> None:
     reliability(outcomes)
 
 
-def texts_to_reuse(run: Run, args: argparse.Namespace) -> Iterator[tuple[str, list[tuple[str, Key]]]]:
-    """For each attack the attacked texts with their keys."""
+def texts_to_reuse(
+    run: Run, args: argparse.Namespace, cut: int | None = None
+) -> Iterator[tuple[str, list[tuple[str, Key]]]]:
+    """For each attack the attacked texts with their keys; `cut` texts have only so many sentences before they are attacked."""
     cells = [cell for cell in run.cells if cell.watermark.label == args.label]
     items = [(cell, item) for cell in cells for item in cell.items][: args.texts]
     keys = [key_for(cell.watermark, secret(cell.recipe.seed, item.prompt), run.models) for cell, item in items]
     written = run.texts([run.generate_job(cell, item).id for cell, item in items])
     plain = [written.get(run.generate_job(cell, item).id, "") for cell, item in items]
+    if cut:
+        plain = [" ".join(splitter(key.splitter).sentences(text)[:cut]) for text, key in zip(plain, keys, strict=True)]
     for name in args.attacks:
         if name == "none":
             texts = plain
@@ -126,6 +137,28 @@ def texts_to_reuse(run: Run, args: argparse.Namespace) -> Iterator[tuple[str, li
         yield name, [(text, key) for text, key in zip(texts, keys, strict=True) if text]
 
 
+def evidence(text: str, key: Key, run: Run, settings: DetectionSettings) -> tuple[Soft, Signals, int]:
+    """The rule without a payload, a text's signals under it, and the number of blocks.
+
+    The text is read as it stands: keys of text version 0 would read it a second time, after normalisation.
+    """
+    embedder = run.models.embedder(key.embedder)
+    prepared = prepare(text, key, embedder, settings)
+    signals = signals_of(prepared.units, project(embedder.embed(prepared.units.texts), key), key, settings)
+    plain = Soft.of(key, settings)
+    return plain, signals, plain.length(len(prepared.sentences))
+
+
+def as_with_payload(
+    plain: Soft, key: Key, length: int, bits: int, rng: np.random.Generator
+) -> tuple[int, Packed, SoftPayload]:
+    """A random payload, the blocks under which the text carries it, and the rule that reads it."""
+    code = PayloadCode(bits, key.block_size)
+    sent, runs = int(rng.integers(code.count)), key.derivation.run_numbers(length)
+    blocks = key.blocks(length) ^ code.flips(sent, int(runs[-1]) + 1)[runs]
+    return sent, blocks, SoftPayload(plain.version, plain.restructure, plain.first_blocks, code, key.run)
+
+
 def reuse(args: argparse.Namespace) -> None:
     run, settings = run_of(args), DetectionSettings()
     outcomes: list[Outcome] = []
@@ -136,14 +169,8 @@ def reuse(args: argparse.Namespace) -> None:
         right: dict[int, list[bool]] = {bits: [] for bits in BITS}
         many: dict[int, list[bool]] = {bits: [] for bits in BITS}
         for number, (text, key) in enumerate(texts):
-            embedder, rng = run.models.embedder(key.embedder), np.random.default_rng(number)
-            prepared = prepare(text, key, embedder, settings)
-            # The text as it stands: keys of text version 0 would read it a second time, after normalisation.
-            projections = project(embedder.embed(prepared.units.texts), key)
-            signals = signals_of(prepared.units, projections, key, settings)
-            plain = Soft.of(key, settings)
-            length = plain.length(len(prepared.sentences))
-            runs = key.derivation.run_numbers(length)
+            rng = np.random.default_rng(number)
+            plain, signals, length = evidence(text, key, run, settings)
             nulls = key.null_blocks(0, args.draws, length)
 
             def p_values(rule: Soft, blocks: NDArray[np.uint64]) -> tuple[float, float]:
@@ -156,18 +183,58 @@ def reuse(args: argparse.Namespace) -> None:
             p_value, estimate = p_values(plain, key.blocks(length))
             found[0].append(p_value <= 0.01)
             for bits in BITS:
-                code = PayloadCode(bits, key.block_size)
-                sent = int(rng.integers(code.count))
-                blocks = key.blocks(length) ^ code.flips(sent, int(runs[-1]) + 1)[runs]
-                rule = SoftPayload(plain.version, plain.restructure, plain.first_blocks, code, key.run)
+                sent, blocks, rule = as_with_payload(plain, key, length, bits, rng)
                 hit, payload = p_values(rule, blocks)[0] <= 0.01, decode(rule, signals, blocks)
                 found[bits].append(hit)
                 right[bits].append(hit and payload.value == sent)
-                many[bits].append(estimate <= 0.01 / code.count)
+                many[bits].append(estimate <= 0.01 / rule.code.count)
                 outcomes.append((hit, payload.value == sent, payload.confidence))
         cells = " | ".join(f"{share(found[bits])}; {share(right[bits])} | {share(many[bits])}" for bits in BITS)
         print(f"| {name} | {len(texts)} | {share(found[0])} | {cells} |", flush=True)
     reliability(outcomes)
+
+
+def curve(args: argparse.Namespace) -> None:
+    run, settings = run_of(args), DetectionSettings()
+    errors: dict[tuple[str, int], list[list[bool]]] = {(name, bits): [] for name in args.attacks for bits in BITS}
+    for length in args.lengths:
+        for name, texts in texts_to_reuse(run, args, length):
+            for bits in BITS:
+                errors[name, bits].append([])
+            for number, (text, key) in enumerate(texts):
+                rng = np.random.default_rng(number)
+                plain, signals, blocks_in_all = evidence(text, key, run, settings)
+                for bits in BITS:
+                    sent, blocks, rule = as_with_payload(plain, key, blocks_in_all, bits, rng)
+                    errors[name, bits][-1].append(decode(rule, signals, blocks).value != sent)
+    print(f"| attack | bits | {' | '.join(f'{length} sentences' for length in args.lengths)} |")
+    print("| --- " * (2 + len(args.lengths)) + "|")
+    for (name, bits), columns in errors.items():
+        print(f"| {name} | {bits} | {' | '.join(share(column) for column in columns)} |")
+    if args.figure:
+        wrong = {case: [100 * float(np.mean(column)) for column in columns] for case, columns in errors.items()}
+        draw(args.figure, args.lengths, wrong)
+
+
+def draw(path: Path, lengths: list[int], wrong: dict[tuple[str, int], list[float]]) -> None:
+    """A panel for each attack, a line for each number of bits."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = list(dict.fromkeys(name for name, _ in wrong))
+    figure, panels = plt.subplots(1, len(names), figsize=(3.2 * len(names), 2.8), sharey=True, layout="constrained")
+    for axes, name in zip(np.atleast_1d(panels), names, strict=True):
+        for bits, colour in zip(BITS, ("#0b6e4f", "#8a94a6", "#c0562f"), strict=True):
+            axes.plot(lengths, wrong[name, bits], color=colour, marker="o", markersize=4, label=f"{bits} bits")
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel("sentences")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#eceef2", zorder=0)
+    np.atleast_1d(panels)[0].set_ylabel("payloads that are wrong (%)")
+    np.atleast_1d(panels)[-1].legend(frameon=False)
+    figure.savefig(path, dpi=110)
 
 
 def timing(args: argparse.Namespace) -> None:
@@ -204,17 +271,21 @@ def timing(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
-    for name, work in (("table", table), ("reuse", reuse)):
+    for name, work in (("table", table), ("reuse", reuse), ("curve", curve)):
         part = parts.add_parser(name)
         part.add_argument("recipe", type=Path)
         part.add_argument("workspace", type=Path)
         part.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
         part.set_defaults(work=work)
-        if name == "reuse":
+        if name != "table":
             part.add_argument("--label", default="version 3", help="the recipe's watermark without payloads")
             part.add_argument("--attacks", nargs="+", default=["none", "delete=0.3", "reorder=0.3"])
             part.add_argument("--texts", type=int, default=100)
+        if name == "reuse":
             part.add_argument("--draws", type=int, default=299)
+        if name == "curve":
+            part.add_argument("--lengths", type=int, nargs="+", default=[6, 12, 18, 24, 36, 48])
+            part.add_argument("--figure", type=Path, help="PNG to draw")
     part = parts.add_parser("time")
     part.add_argument("--sentences", type=int, default=24)
     part.add_argument("--repeat", type=int, default=9)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alimark.text.normalising import KINDS, normalise, statements
+from alimark.text.normalising import KINDS, Normalised, is_plain, normalise, read_in_passes, statements
 
 PLAIN = "The lamp went out at nine. Nobody saw the keeper, and the boats stayed in the harbour."
 
@@ -209,3 +209,39 @@ def test_vowel_signs_are_no_signs_between_letters() -> None:
     text = "गीत गाया। गीत गाया।"
     assert normalise(text).text == text
     assert normalise("l-a-m-p w-e-n-t a-g-a-i-n d-a-r-k").text == "lamp went again dark"
+
+
+_WORDS = st.one_of(
+    st.from_regex(r"[A-Za-z]{1,8}", fullmatch=True),
+    st.from_regex(r"[A-Za-z]{1,3}['-][A-Za-z]{1,3}", fullmatch=True),
+    st.from_regex(r"[0-9]{1,4}", fullmatch=True),
+    st.sampled_from(["um", "uh", "like", "STOP", "I", "a", "Step", "No", "IV", "x", "www", "Yes", "o"]),
+)
+
+
+@given(
+    st.lists(st.tuples(_WORDS, st.sampled_from(["", "", "", ",", ";"])), min_size=1, max_size=30),
+    st.sampled_from(".!?"),
+)
+def test_the_rules_leave_plain_sentences_alone(words: list[tuple[str, str]], stop: str) -> None:
+    """Plain sentences skip the rules, so the rules must not change any of them."""
+    text = " ".join(word + sign for word, sign in words)[: -len(words[-1][1]) or None] + stop
+    if is_plain(text):
+        assert read_in_passes(text) == Normalised(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("The lamp, it seems, went out at 9 and wasn't lit again.", True),
+        ("THE LAMP WENT OUT STOP NOBODY SAW IT STOP THE RAIN BEGAN STOP IT FELL.", False),
+        ("um, uh, er, like, um, it went out.", False),
+        ("l-a-m-p l-a-m-p l-a-m-p l-a-m-p.", False),
+        ("The lamp  went out.", False),
+        ("The lаmp went out.", False),
+        ("It went out. Nobody saw it.", False),
+        ("It went out", False),
+    ],
+)
+def test_plain_sentences(text: str, plain: bool) -> None:
+    assert is_plain(text) == plain

@@ -79,6 +79,8 @@ def drop_invisible(text: str, counts: Counter[str]) -> str:
     if "\u202e" in text:
         text, turned = _REVERSED.subn(lambda match: match[1][::-1], text)
         counts["reversed"] += turned
+    if text.isascii() and text.isprintable():
+        return text
     for pattern in (_INVISIBLE, _JOINERS) if not text.isascii() else (_INVISIBLE,):
         text, dropped = pattern.subn("", text)
         counts["invisible"] += dropped

@@ -171,8 +171,9 @@ def drop_answers(text: str, counts: Counter[str]) -> str:
 def drop_fillers(text: str, counts: Counter[str]) -> str:
     """Removes what a transcript of hesitant speech or a bad scan is strewn with: "um,", "w-went", specks between words."""
     words = text.count(" ") + 1
-    for pattern, kept in ((_FILLER, ""), (_STAMMER, r"\1"), (_SPECK, " ")):
-        if len(pattern.findall(text)) > max(4, words // 20):
+    least = max(4, words // 20) + 1
+    for pattern, sign, kept in ((_FILLER, ",", ""), (_STAMMER, "-", r"\1"), (_SPECK, "'", " ")):
+        if text.count(sign) >= least and len(pattern.findall(text)) >= least:
             text, changes = pattern.subn(kept, text)
             counts["filler"] += changes
     return text

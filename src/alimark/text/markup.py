@@ -37,6 +37,8 @@ _HIDDEN = ("script", "style", "template", "noscript")
 
 # Markdown and LaTeX
 
+_MARKDOWN_SIGNS = (*"*_~=|`[\\#", "'''", "--", "- -", "-\t-")
+"""Each pattern below needs one of these."""
 _IMAGE = re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)")
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\s]*(?:[ \t]+\"[^\"\n]*\")?\)")
 _EMPHASIS = tuple(
@@ -108,7 +110,7 @@ _AUTHOR_YEAR = re.compile(rf"[ \t]?\((?:see |cf\. |e\.g\.,? )?{_AUTHOR}(?:; ?{_A
 
 def read_entities(text: str, counts: Counter[str]) -> str:
     """Decodes HTML entities, Unicode escapes, quoted-printable, and percent signs as in an address."""
-    if len(_QUOTED_PRINTABLE.findall(text)) >= 3:
+    if text.count("=") >= 3 and len(_QUOTED_PRINTABLE.findall(text)) >= 3:
         text, codes = _QUOTED_PRINTABLE.subn(_printable, text.replace("=\n", ""))
         counts["entity"] += codes
     if "&" in text:
@@ -214,7 +216,7 @@ def _unframed(part: str, counts: Counter[str]) -> str:
 
 def drop_markdown(text: str, counts: Counter[str]) -> str:
     """Removes emphasis, links, images, rules and escapes of Markdown, and the same of LaTeX."""
-    if any(sign in text for sign in "*_~=|`[\\#-'"):
+    if any(sign in text for sign in _MARKDOWN_SIGNS):
         for pattern in (_IMAGE, _RULE, _HEADING_END):
             text, changes = pattern.subn("", text)
             counts["markdown"] += changes
@@ -278,7 +280,10 @@ def _without_speakers(text: str, counts: Counter[str]) -> str:
 
 def drop_citations(text: str, counts: Counter[str]) -> str:
     """Removes references such as [3], (Smith et al., 2020), raised numbers and LaTeX's \\cite."""
-    for pattern in (_CITATION, _AUTHOR_YEAR):
-        text, citations = pattern.subn("", text)
+    if any(sign in text for sign in "[\\{") or not text.isascii():
+        text, citations = _CITATION.subn("", text)
+        counts["citation"] += citations
+    if "(" in text:
+        text, citations = _AUTHOR_YEAR.subn("", text)
         counts["citation"] += citations
     return text

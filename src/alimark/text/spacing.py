@@ -23,6 +23,8 @@ _STOP_THEN_CAPITAL = re.compile(
     r"(?<=[a-z0-9)\"'”’%])([.!?…]+[\"'”’)\]]{0,2})(?=[\"'“‘(]?(?:[A-Z][a-z]|[AI][ '’]|[A-Z]{2}))"
 )
 _STOP_THEN_LETTER = re.compile(r"(?<=[a-z0-9][a-z0-9)\"'”’%])([.!?]+[\"'”’)\]]{0,2})(?=[\"'“‘(]?[a-z])")
+_SIGN_THEN_LETTER = re.compile(r"[.!?…,;][^ \t\n]")
+"""What all patterns for missing blanks have in common; a text without it has none of them."""
 _ADDRESS = re.compile(r"://|www\.|@|\.(?:com|org|net|edu|gov|io|html?|py|js|txt|pdf)\b", re.IGNORECASE)
 _COMMA = re.compile(r"(?<=[a-z])([,;])(?=[A-Za-z])")
 _BLANK_BEFORE_STOP = re.compile(r"(?<=[\w\"'”’)])[ \t]+(?=[.,](?:\s|\Z))")
@@ -44,8 +46,9 @@ _PIPE_STOP = re.compile(
 
 def tidy_lines(text: str) -> str:
     """Removes blanks at line ends and repeated blank lines. White space is not counted as a change."""
-    text = _BLANK_LINES.sub("\n\n", _TRAILING.sub("", text))
-    return _MANY_BLANKS.sub("    ", text)
+    if "\n" in text or text.endswith((" ", "\t")):
+        text = _BLANK_LINES.sub("\n\n", _TRAILING.sub("", text))
+    return _MANY_BLANKS.sub("    ", text) if "     " in text or "\t" in text else text
 
 
 def collapse_blanks(text: str) -> str:
@@ -109,14 +112,17 @@ def _parted(word: str, counts: Counter[str]) -> str:
 
 def read_stops(text: str, counts: Counter[str]) -> str:
     """Reads emoji and signs that stand in the place of full stops as full stops."""
-    text, pilcrows = _PILCROW.subn("\n", text)
-    if len(between := _EMOJI_BETWEEN.findall(text)) > max(5, text.count(" ") // 4):
-        text = _EMOJI_BETWEEN.sub(" ", text)
-        counts["spaced letters"] += len(between)
+    pilcrows = emoji = 0
+    if not text.isascii():
+        text, pilcrows = _PILCROW.subn("\n", text)
+        if len(between := _EMOJI_BETWEEN.findall(text)) > max(5, text.count(" ") // 4):
+            text = _EMOJI_BETWEEN.sub(" ", text)
+            counts["spaced letters"] += len(between)
     if text.count(" STOP") >= 3 and text.isupper():
         text, telegraphed = _TELEGRAM_STOP.subn(".", text)
         counts["stop"] += telegraphed
-    text, emoji = _EMOJI_STOP.subn(". ", text)
+    if not text.isascii():
+        text, emoji = _EMOJI_STOP.subn(". ", text)
     text, signs = _PIPE_STOP.subn(". ", text) if _lacks_stops(text) else (text, 0)
     counts["stop"] += pilcrows + emoji + signs
     return text
@@ -129,6 +135,16 @@ def _lacks_stops(text: str) -> bool:
 
 def add_blanks(text: str, counts: Counter[str]) -> str:
     """Adds the blanks that are missing after stops and commas, and removes those before them."""
+    if _SIGN_THEN_LETTER.search(text):
+        text = _parted_at_stops(text, counts)
+    if " ." in text or " ," in text or "\t" in text:
+        text, blanks = _BLANK_BEFORE_STOP.subn("", text)
+        counts["missing blank"] += blanks
+    return text
+
+
+def _parted_at_stops(text: str, counts: Counter[str]) -> str:
+    """Adds the blanks after stops and commas that are missing."""
     inside = _Inside(_addresses(text))
 
     def parted(match: re.Match[str]) -> str:
@@ -142,10 +158,7 @@ def add_blanks(text: str, counts: Counter[str]) -> str:
         inside = _Inside(_addresses(text))
         text = _STOP_THEN_LETTER.sub(_WithQuotes(text, parted), text)
     inside = _Inside(_addresses(text))
-    text = _COMMA.sub(parted, text)
-    text, blanks = _BLANK_BEFORE_STOP.subn("", text)
-    counts["missing blank"] += blanks
-    return text
+    return _COMMA.sub(parted, text)
 
 
 class _WithQuotes:
@@ -187,6 +200,8 @@ class _Inside:
 
 def join_lines(text: str, counts: Counter[str]) -> str:
     """Joins words that a hyphen divides at a line end, and lines that a blank line divides inside a sentence."""
+    if "\n" not in text:
+        return text
     text, hyphens = _HYPHEN.subn("", text)
     often = 3 * len(_BROKEN.findall(text)) > max(6, text.count("\n\n"))
     text, broken = (_BROKEN_BEFORE_CAPITAL if often else _BROKEN).subn(" ", text)

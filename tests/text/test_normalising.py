@@ -215,12 +215,14 @@ _WORDS = st.one_of(
     st.from_regex(r"[A-Za-z]{1,8}", fullmatch=True),
     st.from_regex(r"[A-Za-z]{1,3}['-][A-Za-z]{1,3}", fullmatch=True),
     st.from_regex(r"[0-9]{1,4}", fullmatch=True),
+    st.from_regex(r"\"?[A-Za-z]{1,5}\"?", fullmatch=True),
+    st.from_regex(r"\([A-Za-z]{1,5}(?: [A-Za-z]{1,5}){0,3}\)", fullmatch=True),
     st.sampled_from(["um", "uh", "like", "STOP", "I", "a", "Step", "No", "IV", "x", "www", "Yes", "o"]),
 )
 
 
 @given(
-    st.lists(st.tuples(_WORDS, st.sampled_from(["", "", "", ",", ";"])), min_size=1, max_size=30),
+    st.lists(st.tuples(_WORDS, st.sampled_from(["", "", "", ",", ";", ":"])), min_size=1, max_size=30),
     st.sampled_from(".!?"),
 )
 def test_the_rules_leave_plain_sentences_alone(words: list[tuple[str, str]], stop: str) -> None:
@@ -238,9 +240,14 @@ def test_the_rules_leave_plain_sentences_alone(words: list[tuple[str, str]], sto
         ("um, uh, er, like, um, it went out.", False),
         ("l-a-m-p l-a-m-p l-a-m-p l-a-m-p.", False),
         ("The lamp  went out.", False),
+        ("A A-A A-A A-a (A A).", False),
         ("The lаmp went out.", False),
         ("It went out. Nobody saw it.", False),
-        ("It went out", False),
+        ("It went out", True),
+        ('"It went out," he said: "we (the keepers) saw it."', True),
+        ("(a) It went out.", False),
+        ("It went out (Smith 2020).", False),
+        ("10:15 It went out.", False),
     ],
 )
 def test_plain_sentences(text: str, plain: bool) -> None:

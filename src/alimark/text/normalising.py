@@ -51,10 +51,15 @@ _PASSES = 6
 """The most passes. One pass can uncover what the next one changes, such as a tag that was written with entities."""
 
 
-_PLAIN_WORD = r"(?:[A-Za-z]+(?:['-][A-Za-z]+)*|[0-9]+)"
-_PLAIN_SENTENCE = re.compile(rf"(?:{_PLAIN_WORD}[,;]? )*{_PLAIN_WORD}[.!?]")
+_LETTERS = r"(?:[A-Za-z]{2,}|[A-Za-z](?=['-]))(?:['-][A-Za-z]+)*"
+_PLAIN_WORD = rf"(?:\"?{_LETTERS}[,;:]?\"?|[0-9]+[,;]?|[A-Za-z])"
+_PLAIN_WORDS = rf"(?:{_PLAIN_WORD}|\({_LETTERS}(?: {_LETTERS})*\)[,;:]?)"
+"""A word, or some in brackets: of letters alone, since "(Smith 2020)" is a citation."""
+_PLAIN_SENTENCE = re.compile(rf"{_PLAIN_WORD}(?: {_PLAIN_WORDS})*[.!?]{{0,3}}\"?")
 _MOST_COMMAS = 4  # a rule for fillers ("um,") begins with five of them
-_MOST_SIGNS = 3  # rules for letters that signs part ("l-a-m-p") begin with four of them
+_MOST_SIGNS = (
+    2  # rules for letters that signs part ("l-a-m-p") begin with four words, and the last word may look like one
+)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from alimark.rewriting.settings import DEFAULT_REWRITES
 LETTERS = Path(__file__).with_name("data") / "letters.txt"
 FPR = 0.01
 _FIGURE = re.compile(r"\d+(?:[.,:]\d+)*")
-_NAME = re.compile(r"(?<=[a-z0-9,;] )[A-Z][a-zø]+|(?<=(?:Mr|Ms|Dr) )[A-Z]\w+|(?<=Mrs )[A-Z]\w+")
+_NAME = re.compile(r"(?<=[a-z0-9,;] )[A-Z][a-zà-öø-ÿ]+|(?<=(?:Mr|Ms|Dr) )[A-Z]\w+|(?<=Mrs )[A-Z]\w+")
 _NOT = re.compile(r"\b(?:not|no|never|nobody|nothing|cannot|without|except|unless|refuses?)\b|n't\b", re.IGNORECASE)
 
 

@@ -449,7 +449,9 @@ def test_detections_record_the_payloads_of_texts_that_are_found(tmp_path: Path) 
     watermark = {"key": {"embedder": "stand-in", "payload_bits": 4}, "generate": {"candidates": 32}}
     bench = run(tmp_path, recipe(watermark=[watermark], attack=[]))
     [cell], [detection] = bench.cells, bench.recipe.detection
-    of_texts = [bench.detect_job(cell, detection, bench.generate_job(cell, item).id, item.prompt).id for item in cell.items]
+    of_texts = [
+        bench.detect_job(cell, detection, bench.generate_job(cell, item).id, item.prompt).id for item in cell.items
+    ]
     found = {record["id"]: record.get("payload") for record in records(tmp_path)["detect"] if record["p_value"] <= 0.01}
     assert set(of_texts) & set(found)
     assert all(payload and 0 < payload["confidence"] <= 1 for payload in found.values())

@@ -53,7 +53,7 @@ class TestLlamaCpp:
     def test_a_model_that_was_loaded_and_not_used_ends(self) -> None:
         """Its server's thread was not listening yet; dropping it then waited for ever."""
         program = f"from alimark.llm import load_llm; llm = load_llm({DEFAULT_LLM!r}); del llm; print('ended')"
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)
         assert ended.stdout == "ended\n"
 
     def test_the_penalty_spans_the_prompt_in_every_draw(self, llama_cpp: Any) -> None:

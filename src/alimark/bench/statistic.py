@@ -39,8 +39,8 @@ def statistic_of(record: Record, statistic: Statistic) -> float:
     """The value of the statistic of a detection, higher for a stronger mark.
 
     A text that is read by clauses, since it lacks full stops, has no z even where other texts of its method have one. Its
-    standardised score stands in, which is in standard deviations as well. Of a p-value it is the negative decimal logarithm. Equal p-values give equal numbers, so that a threshold never
-    divides texts that random keys cannot tell apart.
+    standardised score stands in, which is in standard deviations as well. Of a p-value it is the negative decimal logarithm.
+    Equal p-values give equal numbers, so that a threshold never divides texts that random keys cannot tell apart.
 
     Args:
         record: The record of a detection.

@@ -46,7 +46,7 @@ def scored(answer: Detection | AlimarkError) -> Record:
     record: Record = {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
                       "sentences": len(answer.sentences)}  # fmt: skip
     if isinstance(answer, AlignedDetection) and answer.payload:
-        record["payload"] = {"value": answer.payload.value, "confidence": answer.payload.confidence}
+        record["payload"] = answer.payload.record()
     return record
 
 

@@ -121,7 +121,7 @@ class AlignedDetection(Detection):
         content = super().record()
         warnings = content.pop("warnings", None)
         if self.payload:
-            content["payload"] = {"value": self.payload.value, "confidence": self.payload.confidence}
+            content["payload"] = self.payload.record()
         if self.normalised or self.readings > 1:
             content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
         if self.passages:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from alimark._util.arrays import Packed
+from alimark._util.json_types import JsonObject
 from alimark.detection.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_BLOCK, WHOLE, Step
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ class Payload:
 
     def __int__(self) -> int:
         return self.value
+
+    def record(self) -> JsonObject:
+        """The payload as records and answers hold it."""
+        return {"value": self.value, "confidence": self.confidence}
 
 
 def aligned_steps(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:

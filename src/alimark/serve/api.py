@@ -135,7 +135,7 @@ def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -
     content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
     content |= {} if detection.z is None else {"z": detection.z}
     if detection.payload:
-        content["payload"] = {"value": detection.payload.value, "confidence": detection.payload.confidence}
+        content["payload"] = detection.payload.record()
     content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
     if body.evidence:
         content["evidence"] = detection.report(body.fpr)

@@ -91,7 +91,7 @@ def normalise(text: str) -> Normalised:
 def is_plain(text: str) -> bool:
     """Whether a text is a single sentence of which no rule changes anything: plain words with single blanks between them.
 
-    Most candidates of a generation are such sentences, and the rules take twenty times as long as this test.
+    Most candidates of a generation are such sentences, and the rules take much longer than this test.
     """
     return (
         _PLAIN_SENTENCE.fullmatch(text) is not None

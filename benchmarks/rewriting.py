@@ -2,10 +2,12 @@
 
     python benchmarks/rewriting.py --human human.jsonl --output rewritten.jsonl
     python benchmarks/rewriting.py --human human.jsonl --llm openai:http://localhost:8000/v1 --count 100
+    python benchmarks/rewriting.py --human human.jsonl --waves 1 --save-rewrites rewrites.jsonl
+    python benchmarks/rewriting.py --human human.jsonl --rewrites rewrites.jsonl --compare 20    # keys of many kinds
 
 Every text is cut to its first sentences and gets a key of its own, the same in every run. With --output the records are
 written as they come, and a run goes on where another stopped; the summary is over all of them. Cosines are those of the
-key's embedder between a sentence and what became of it.
+key's embedder between a sentence and what became of it. saved_rewrites.py explains --save-rewrites, --rewrites and --compare.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from alimark import AliMark, Key, load_embedder, load_llm
+import saved_rewrites
+from alimark import AliMark, Key, load_embedder
 from alimark._util.jsonl import JsonlWriter, read_jsonl
 from alimark.calibration.human_text import cut, read_texts
 from alimark.embedding.base import Embedder
@@ -35,9 +38,9 @@ from alimark.text.splitting import DEFAULT_SPLITTER
 Record = dict[str, Any]
 
 
-def key_for(number: int, embedder: Embedder) -> Key:
+def key_for(number: int, embedder: Embedder, parameters: dict[str, Any]) -> Key:
     secret = hashlib.sha256(f"benchmarks/rewriting/{number}".encode()).digest()
-    return Key.generate(embedder=embedder, decision="hard", secret=secret)
+    return Key.generate(embedder=embedder, secret=secret, **parameters)
 
 
 def measured(number: int, made: Rewriting, key: Key, embedder: Embedder) -> Record:
@@ -92,7 +95,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="JSONL to append records to")
     parser.add_argument("--show", action="store_true", help="print every sentence before and after")
-    options = parser.parse_args()
+    saved_rewrites.add_options(parser, decision="hard")
+    options = saved_rewrites.parsed(parser)
 
     texts, _, _ = cut(read_texts(options.human), options.sentences, DEFAULT_SPLITTER)
     chosen = list(islice(enumerate(texts), options.skip, options.skip + options.count))
@@ -101,6 +105,12 @@ def main() -> None:
         options.candidates, options.closeness, options.mean_closeness, options.waves, sampling=sampling
     )
     embedder, started = load_embedder(options.embedder), time.perf_counter()
+    if options.compare:
+        saved_rewrites.compare(
+            [Original(text, options.seed + number) for number, text in chosen], embedder, settings, options
+        )
+        return
+    keys = {number: key_for(number, embedder, saved_rewrites.key_parameters(options)) for number, _ in chosen}
     records: dict[str, Record] = {}
     with ExitStack() as stack:
         writer = stack.enter_context(JsonlWriter(options.output)) if options.output else None
@@ -109,19 +119,19 @@ def main() -> None:
                 str(record["id"]): record for _, record in read_jsonl(options.output) if isinstance(record, dict)
             }
         todo = [(number, text) for number, text in chosen if str(number) not in records]
-        originals = [Original(text, options.seed + number, key_for(number, embedder)) for number, text in todo]
+        originals = [Original(text, options.seed + number, keys[number]) for number, text in todo]
         if originals:
-            llm = load_llm(options.llm)
+            llm = saved_rewrites.load_model(options)
             print(
-                f"{llm!r}, {embedder.name}; {len(originals)} texts, {options.candidates} rewrites a sentence",
+                f"{llm.name}, {embedder.name}; {len(originals)} texts, {options.candidates} rewrites a sentence",
                 flush=True,
             )
             started = time.perf_counter()
-            for place, made in rewrite_many(originals, key_for(0, embedder), embedder, llm, settings):
+            for place, made in rewrite_many(originals, keys[todo[0][0]], embedder, llm, settings):
                 if isinstance(made, AlimarkError):
                     raise made
                 number = todo[place][0]
-                record = records[str(number)] = measured(number, made, key_for(number, embedder), embedder)
+                record = records[str(number)] = measured(number, made, keys[number], embedder)
                 if writer:
                     writer.write(record)
                 print(line(record), flush=True)

@@ -104,7 +104,8 @@ def main() -> None:
     texts = [(i, Original(text, options.seed + i)) for i, text in enumerate(letters()[: options.count], 1)]
     if options.compare:
         originals = [original for _, original in texts]
-        saved_rewrites.compare(originals, embedder, RewriteSettings(count), options)
+        llm = saved_rewrites.SavedLLM(options.rewrites)
+        saved_rewrites.compare(originals, llm, embedder, RewriteSettings(count), options)
         return
     secret = b"benchmarks/letters, 32 bytes in."[:32]
     key = Key.generate(embedder=embedder, secret=secret, **saved_rewrites.key_parameters(options))

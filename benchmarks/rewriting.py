@@ -4,6 +4,7 @@
     python benchmarks/rewriting.py --human human.jsonl --llm openai:http://localhost:8000/v1 --count 100
     python benchmarks/rewriting.py --human human.jsonl --waves 1 --save-rewrites rewrites.jsonl
     python benchmarks/rewriting.py --human human.jsonl --rewrites rewrites.jsonl --compare 20    # keys of many kinds
+    python benchmarks/rewriting.py --pairs c4-*.jsonl.gz --sentences 11 --candidates 4 --count 24 --compare 2     # no model
 
 Every text is cut to its first sentences and gets a key of its own, the same in every run. With --output the records are
 written as they come, and a run goes on where another stopped; the summary is over all of them. Cosines are those of the
@@ -30,6 +31,7 @@ from alimark._util.jsonl import JsonlWriter, read_jsonl
 from alimark.calibration.human_text import cut, read_texts
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
+from alimark.llm.base import LLM
 from alimark.rewriting.api import rewrite_many
 from alimark.rewriting.results import Rewriting
 from alimark.rewriting.settings import Original, RewriteSettings
@@ -78,9 +80,11 @@ def summary(records: Sequence[Record]) -> str:
     )
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--human", type=Path, required=True, help="JSONL of human texts")
+    parser.add_argument("--human", type=Path, help="JSONL of human texts")
+    parser.add_argument("--pairs", type=Path, nargs="+", help="up to 4 files of paraphrases, used instead of a model")
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--skip", type=int, default=0, help="texts passed over at the start")
     parser.add_argument("--sentences", type=int, default=12)
@@ -97,8 +101,15 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print every sentence before and after")
     saved_rewrites.add_options(parser, decision="hard")
     options = saved_rewrites.parsed(parser)
+    if (options.human is None) == (options.pairs is None):
+        parser.error("name the texts with --human or --pairs")
+    return options
 
-    texts, _, _ = cut(read_texts(options.human), options.sentences, DEFAULT_SPLITTER)
+
+def main() -> None:
+    options, defaults = parsed(), RewriteSettings()
+    pairs = saved_rewrites.PairsLLM(options.pairs, options.sentences) if options.pairs else None
+    texts = pairs.texts if pairs else cut(read_texts(options.human), options.sentences, DEFAULT_SPLITTER)[0]
     chosen = list(islice(enumerate(texts), options.skip, options.skip + options.count))
     sampling = replace(defaults.sampling, temperature=options.temperature)
     settings = RewriteSettings(
@@ -106,9 +117,9 @@ def main() -> None:
     )
     embedder, started = load_embedder(options.embedder), time.perf_counter()
     if options.compare:
-        saved_rewrites.compare(
-            [Original(text, options.seed + number) for number, text in chosen], embedder, settings, options
-        )
+        llm: LLM = pairs or saved_rewrites.SavedLLM(options.rewrites)
+        originals = [Original(text, options.seed + number) for number, text in chosen]
+        saved_rewrites.compare(originals, llm, embedder, settings, options)
         return
     keys = {number: key_for(number, embedder, saved_rewrites.key_parameters(options)) for number, _ in chosen}
     records: dict[str, Record] = {}
@@ -121,7 +132,7 @@ def main() -> None:
         todo = [(number, text) for number, text in chosen if str(number) not in records]
         originals = [Original(text, options.seed + number, keys[number]) for number, text in todo]
         if originals:
-            llm = saved_rewrites.load_model(options)
+            llm = pairs or saved_rewrites.load_model(options)
             print(
                 f"{llm.name}, {embedder.name}; {len(originals)} texts, {options.candidates} rewrites a sentence",
                 flush=True,

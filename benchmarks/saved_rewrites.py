@@ -24,30 +24,30 @@ from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.rewriting.api import rewrite_many
-from alimark.rewriting.settings import Original, RewriteSettings
+from alimark.rewriting.settings import WAYS, Original, RewriteSettings
 from alimark.scale.cache import RememberingEmbedder
+from alimark.text.splitting import splitter
 
 FPR = 0.01
 _CACHE_MEGABYTES = 256
 
 KINDS: dict[str, dict[str, Any]] = {
     "hard": {"decision": "hard"},
-    "hard, 16 starts": {"decision": "hard", "offsets": 16},
     "hard, 64 starts": {"decision": "hard", "offsets": 64},
+    "hard, blocks of 16": {"decision": "hard", "block_size": 16},
+    "hard, blocks of 16, 16 starts": {"decision": "hard", "block_size": 16, "offsets": 16},
+    "hard, blocks of 16, 64 starts": {"decision": "hard", "block_size": 16, "offsets": 64},
     "version 3": {},
-    "version 3, 4 starts": {"offsets": 4},
     "version 3, 16 starts": {"offsets": 16},
     "version 3, 64 starts": {"offsets": 64},
-    "version 3, follows conversations": {"starts": "conversation"},
+    "hard, blocks of 32, 64 starts": {"decision": "hard", "block_size": 32, "offsets": 64},
     "version 3, run 1": {"run": [1]},
-    "version 3, run 1, 16 starts": {"run": [1], "offsets": 16},
-    "version 3, run 2": {"run": [2]},
-    "version 3, run 3, 16 starts": {"run": [3], "offsets": 16},
+    "version 3, run 1, 64 starts": {"run": [1], "offsets": 64},
+    "version 3, follows conversations": {"starts": "conversation"},
     "version 3, whole space": {"span": 0},
-    "version 3, whole space, 16 starts": {"span": 0, "offsets": 16},
     "version 3, whole space, 64 starts": {"span": 0, "offsets": 64},
-    "version 3, whole space, run 1": {"span": 0, "run": [1]},
-    "version 3, whole space, run 1, 16 starts": {"span": 0, "run": [1], "offsets": 16},
+    "version 3, whole space, run 1, 64 starts": {"span": 0, "run": [1], "offsets": 64},
+    "hard, 16 starts": {"decision": "hard", "offsets": 16},
 }
 """The kinds of keys that are compared, with their parameters of `Key.generate`."""
 
@@ -120,6 +120,41 @@ class SavedLLM(LLM):
         return answers
 
 
+class PairsLLM(LLM):
+    """Answers with paraphrases that other programs made of the same texts, one from each file and instruction.
+
+    Args:
+        paths: JSONL files with the fields `original` and `paraphrase`, at most one for each instruction (`WAYS`).
+        least: The least number of sentences of a text. Only texts are used whose paraphrases all have as many as they have.
+    """
+
+    max_concurrency, preferred_batch, name = 1, 64, "paraphrases"
+
+    def __init__(self, paths: Sequence[Path], least: int) -> None:
+        cutter, files = splitter(), [_paraphrases(path) for path in paths]
+        self.texts: list[str] = []
+        self._rewrites: dict[str, list[str]] = {}
+        for text in files[0]:
+            sentences = cutter.units(text)
+            rewrites = [cutter.units(paraphrases.get(text, "")) for paraphrases in files]
+            if len(sentences) >= least and all(len(units) == len(sentences) for units in rewrites):
+                self.texts.append(text)
+                self._rewrites |= dict(zip(sentences, map(list, zip(*rewrites, strict=True)), strict=True))
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition, /) -> list[list[Draw]]:
+        return [self._answer(request.messages[-1].content, request.count) for request in requests]
+
+    def _answer(self, question: str, count: int) -> list[Draw]:
+        way = next(number for number, instruction in enumerate(WAYS) if instruction in question)
+        answers = self._rewrites.get(question.rsplit("\n\n", 1)[1], [])[way : way + 1]
+        return [Draw(text, 0, "model") for text in [*answers, *[""] * count][:count]]
+
+
+def _paraphrases(path: Path) -> dict[str, str]:
+    records = [record for _, record in read_jsonl(path) if isinstance(record, dict)]
+    return {record["original"]: record["paraphrase"] for record in records}
+
+
 def add_options(parser: argparse.ArgumentParser, *, decision: str) -> None:
     """Adds the options for the key and for saved rewrites."""
     parser.add_argument("--decision", choices=("hard", "soft"), default=decision)
@@ -134,9 +169,9 @@ def add_options(parser: argparse.ArgumentParser, *, decision: str) -> None:
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options of the command line, of which --compare needs --rewrites."""
+    """The options of the command line, of which --compare needs rewrites that exist."""
     options = parser.parse_args()
-    if options.compare and not options.rewrites:
+    if options.compare and not options.rewrites and not getattr(options, "pairs", None):
         parser.error("--compare needs --rewrites")
     return options
 
@@ -169,10 +204,14 @@ def p_values(
 
 
 def compare(
-    originals: Sequence[Original], embedder: Embedder, settings: RewriteSettings, options: argparse.Namespace
+    originals: Sequence[Original],
+    llm: LLM,
+    embedder: Embedder,
+    settings: RewriteSettings,
+    options: argparse.Namespace,
 ) -> None:
-    """Marks every text with the saved rewrites under many keys of each kind, and prints the share that is found."""
-    llm, cached = SavedLLM(options.rewrites), RememberingEmbedder(embedder, _CACHE_MEGABYTES)
+    """Marks every text with rewrites that exist under many keys of each kind, and prints the share that is found."""
+    cached = RememberingEmbedder(embedder, _CACHE_MEGABYTES)
     settings = replace(settings, waves=1)
     counts = f"{settings.candidates} rewrites a sentence, {len(originals)} texts x {options.compare} keys"
     print(f"{llm.name}, {embedder.name}, {counts}")

@@ -158,6 +158,7 @@ def _paraphrases(path: Path) -> dict[str, str]:
 def add_options(parser: argparse.ArgumentParser, *, decision: str) -> None:
     """Adds the options for the key and for saved rewrites."""
     parser.add_argument("--decision", choices=("hard", "soft"), default=decision)
+    parser.add_argument("--block-size", type=int, help="secret bits for each block")
     parser.add_argument("--offsets", type=int, help="secret starts of the key")
     parser.add_argument("--starts", choices=("text", "conversation"))
     parser.add_argument("--span", type=int, help="directions of the key's vectors; 0: the whole space")
@@ -178,7 +179,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def key_parameters(options: argparse.Namespace) -> dict[str, Any]:
     """The parameters of `Key.generate` that the options ask for."""
-    given = {name: getattr(options, name) for name in ("decision", "offsets", "starts", "span", "run")}
+    given = {name: getattr(options, name) for name in ("decision", "block_size", "offsets", "starts", "span", "run")}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -48,8 +48,9 @@ def test_options_name_the_key() -> None:
     parser = argparse.ArgumentParser()
     saved_rewrites.add_options(parser, decision="soft")
     assert saved_rewrites.key_parameters(parser.parse_args([])) == {"decision": "soft"}
-    options = parser.parse_args("--decision soft --offsets 16 --span 0 --run 2 3".split())
-    assert saved_rewrites.key_parameters(options) == {"decision": "soft", "offsets": 16, "span": 0, "run": [2, 3]}
+    options = parser.parse_args("--block-size 32 --offsets 16 --span 0 --run 2 3".split())
+    given = {"decision": "soft", "block_size": 32, "offsets": 16, "span": 0, "run": [2, 3]}
+    assert saved_rewrites.key_parameters(options) == given
 
 
 def test_paraphrases_of_other_programs_serve_as_rewrites(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_a_file(run: Run, tmp_path: Path) -> None:
     for word in ("of 8 bits each", "on average", "at least", "0 left alone", " rewrites, ", "tokens", "seed 1"):
         assert word in err
     assert "detected: found, p 0.0" in err
+    assert "keygen" not in err
     moved = marked().moved_most()
     assert [sentence.cosine for sentence in moved] == sorted(marked().cosines)[:3]
     for sentence in moved:
@@ -122,6 +123,8 @@ def test_says_when_most_stays(run: Run, models: Models, tmp_path: Path) -> None:
     assert out == STORY + "\n"
     assert "12 left alone" in err
     assert "detected: not found" in err
+    assert "--strength strong" in err
+    assert "alimark keygen --decision hard --offsets 64" in err
     assert "moved most" not in err
     assert "refusal 192" in err
 

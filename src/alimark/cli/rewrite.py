@@ -200,6 +200,11 @@ def _print_rewriting(rewriting: Rewriting, proof: Record, record_id: str, as_jso
     show.note(
         f"detected: {proof['verdict']}, p {proof['p_value']:.3g} (before the rewriting: {proof['p_value_before']:.3g})"
     )
+    if proof["verdict"] != "found":
+        show.note(
+            "note: the mark is not found; draw more rewrites (--strength strong), or make a key that suits rewriting: "
+            "alimark keygen --decision hard --offsets 64 (docs/generating.md)"
+        )
     if moved := rewriting.moved_most():
         show.note("moved most, read before publishing:")
     for sentence in moved:

@@ -231,6 +231,9 @@ class Session:
 
     def _most_candidates(self) -> int:
         """The most candidates for this sentence. Where none is usable, an adaptive rule cannot tell what more would bring."""
+        first = None if self.text.pieces else self.settings.first_candidates
+        if first is not None and (len(self._drawn) < first or self._usable()):
+            return min(first, self.settings.candidates)
         if isinstance(self.rule, AdaptiveRule) and self._usable():
             return self.rule.most(self.settings, self._cost["candidates"] - len(self._drawn))
         return self.settings.candidates

@@ -71,6 +71,9 @@ class Session:
             if rule is None:
                 raise AlimarkError("a text under a key needs the selection rule of the key's scheme")
             self.rule = rule(key, settings, TextOrigin(f"{self.seed}/{prompt}", prompt, self._turns, self.text.cutter))
+        # Found out once: to ask whether a rule follows a protocol takes as long as to weigh its candidates.
+        self._adaptive = self.rule if isinstance(self.rule, AdaptiveRule) else None
+        self._reads_texts = self.rule if isinstance(self.rule, TextRule) else None
         self._seen: dict[str, Floats] = {}  # for each embedded unit its features, such as its projections
         self._matches: list[int] = []
         self._unmet = 0
@@ -229,8 +232,8 @@ class Session:
 
     def _most_candidates(self) -> int:
         """The most candidates for this sentence. Where none is usable, an adaptive rule cannot tell what more would bring."""
-        if isinstance(self.rule, AdaptiveRule) and self._usable():
-            return self.rule.most(self.settings, self._cost["candidates"] - len(self._drawn))
+        if self._adaptive and self._usable():
+            return self._adaptive.most(self.settings, self._cost["candidates"] - len(self._drawn))
         return self.settings.candidates
 
     def _enough(self) -> bool:
@@ -238,7 +241,7 @@ class Session:
         if len(self._drawn) >= self._most_candidates():
             return True
         usable = self._usable()
-        return isinstance(self.rule, AdaptiveRule) and bool(usable) and self.rule.enough(list(map(self._worth, usable)))
+        return self._adaptive is not None and bool(usable) and self._adaptive.enough(list(map(self._worth, usable)))
 
     def _weigh(self) -> None:
         """Rates the candidates by the rule."""
@@ -249,8 +252,7 @@ class Session:
         ]
         if units:
             rows = np.stack([self._seen[unit] for unit in units]) if self.rule.embeds else np.empty((len(units), 0))
-            rule = self.rule
-            weights = rule.weigh_texts(rows, units) if isinstance(rule, TextRule) else rule.weigh(rows)
+            weights = self._reads_texts.weigh_texts(rows, units) if self._reads_texts else self.rule.weigh(rows)
             # A rule may add noise to each draw. A sentence that was drawn twice has two chances, so its better weight counts.
             by_worth = sorted(zip(units, weights, strict=True), key=lambda rated: rated[1].worth)
             self._weights = dict(by_worth)
@@ -296,8 +298,8 @@ class Session:
         if self.rule.size:
             self._matches.append(weight.matches)
         self._unmet += not weight.met
-        if isinstance(self.rule, TextRule):
-            self.rule.chose_text(self._seen[chosen.unit], chosen.unit)
+        if self._reads_texts:
+            self._reads_texts.chose_text(self._seen[chosen.unit], chosen.unit)
         elif self.rule.embeds:
             self.rule.chose(self._seen[chosen.unit])
         self.text.add(chosen)

@@ -37,6 +37,7 @@ class Vocabulary:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int], size: int) -> None:
         self._tokenizer = tokenizer
         self.pieces = self._token_texts(size)
+        self.lengths = np.array(list(map(len, self.pieces))) if self.pieces else None
         texts = self.pieces or [self.text([i]) for i in range(len(tokenizer))]
         self.size = size
         self.may_end_sentence, self.is_end = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
@@ -182,13 +183,9 @@ class SequenceTexts:
 
     def _tokens_of(self, slot: int, characters: int, most: int) -> int:
         """How many of the first `most` tokens it takes to write that many characters."""
-        if pieces := self._vocabulary.pieces:
-            written = 0
-            for n, token in enumerate(self._ids[slot, :most].tolist(), 1):
-                written += len(pieces[token])
-                if written >= characters:
-                    return n
-            return most
+        if (lengths := self._vocabulary.lengths) is not None:
+            written = lengths[self._ids[slot, :most]].cumsum()
+            return min(int(written.searchsorted(characters)) + 1, most)
         low, high = max(0, most - 2 * _TOKENS_BEHIND_MARK), most  # bisect
         while high - low > 1:
             middle = (low + high) // 2

@@ -2,10 +2,14 @@
 
     python benchmarks/letters.py --output letters.jsonl                      # ten letters by qwen2.5-coder-1.5b on this CPU
     python benchmarks/letters.py --llm transformers:qwen2.5-coder-1.5b --device cuda --output letters.jsonl
+    python benchmarks/letters.py --offsets 16 --output letters.jsonl         # a key with secret starts
+    python benchmarks/letters.py --waves 1 --save-rewrites rewrites.jsonl --output letters.jsonl
+    python benchmarks/letters.py --rewrites rewrites.jsonl --compare 20      # the same rewrites under keys of many kinds
 
 The letters are in data/letters.txt. Figures, names and negations are compared by rules of this script, which are coarser than
 those of the rewriting and know nothing of them: digits and capitalised words of the whole letter, and words of negation.
-With --output the records are written as they come, and a run goes on where another stopped.
+With --output the records are written as they come, and a run goes on where another stopped. With --save-rewrites all answers of
+the model are kept, and with --rewrites they are used again under other keys, without the model (saved_rewrites.py).
 """
 
 from __future__ import annotations
@@ -18,8 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from alimark import AliMark, Key, load_embedder, load_llm
+import saved_rewrites
+from alimark import AliMark, Key, load_embedder
 from alimark._util.jsonl import JsonlWriter, read_jsonl
+from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
 from alimark.generation.settings import candidates_for
 from alimark.rewriting.api import Original, RewriteSettings, rewrite_many
@@ -84,32 +90,59 @@ def main() -> None:
     parser.add_argument("--device", help="cuda or cpu, for engines that can choose")
     parser.add_argument("--strength", choices=("light", "standard", "strong"))
     parser.add_argument("--candidates", type=int, help="rewrites of each sentence, instead of --strength")
+    parser.add_argument("--waves", type=int, default=RewriteSettings().waves)
     parser.add_argument("--count", type=int, default=10, help="letters")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, required=True, help="JSONL to append records to")
-    options = parser.parse_args()
+    parser.add_argument("--output", type=Path, help="JSONL to append records to")
+    saved_rewrites.add_options(parser, decision="soft")
+    options = saved_rewrites.parsed(parser)
+    if not options.output and not options.compare:
+        parser.error("--output is missing")
 
     embedder = load_embedder(options.embedder)
-    key = Key.generate(embedder=embedder, secret=b"benchmarks/letters, 32 bytes in."[:32])
+    count = candidates_for(options.strength, options.candidates, DEFAULT_REWRITES)
+    texts = [(i, Original(text, options.seed + i)) for i, text in enumerate(letters()[: options.count], 1)]
+    if options.compare:
+        originals = [original for _, original in texts]
+        llm = saved_rewrites.SavedLLM(options.rewrites)
+        saved_rewrites.compare(originals, llm, embedder, RewriteSettings(count), options)
+        return
+    secret = b"benchmarks/letters, 32 bytes in."[:32]
+    key = Key.generate(embedder=embedder, secret=secret, **saved_rewrites.key_parameters(options))
+    settings = RewriteSettings(count, waves=options.waves)
+    write_records(texts, key, embedder, settings, options)
+    report(settings, options)
+
+
+def write_records(
+    texts: list[tuple[int, Original]],
+    key: Key,
+    embedder: Embedder,
+    settings: RewriteSettings,
+    options: argparse.Namespace,
+) -> None:
+    """Rewrites the letters that the output does not have yet."""
     mark = AliMark(key, embedder=embedder)
-    settings = RewriteSettings(candidates_for(options.strength, options.candidates, DEFAULT_REWRITES))
     with JsonlWriter(options.output, key_id=key.id) as writer:
-        todo = [(i, text) for i, text in enumerate(letters()[: options.count], 1) if str(i) not in writer.done]
-        if todo:
-            llm = load_llm(options.llm, **({"device": options.device} if options.device else {}))
-            originals = [Original(text, options.seed + i) for i, text in todo]
-            for place, result in rewrite_many(originals, key, embedder, llm, settings):
-                if isinstance(result, AlimarkError):
-                    raise result
-                record = to_record(todo[place][0], result, mark)
-                writer.write(record)
-                print(
-                    f"letter {record['id']}: p {record['p_value']:.2g}, {record['cost']['seconds']:.0f} s", flush=True
-                )
+        todo = [(i, original) for i, original in texts if str(i) not in writer.done]
+        if not todo:
+            return
+        llm = saved_rewrites.load_model(options, **({"device": options.device} if options.device else {}))
+        for place, result in rewrite_many([original for _, original in todo], key, embedder, llm, settings):
+            if isinstance(result, AlimarkError):
+                raise result
+            record = to_record(todo[place][0], result, mark)
+            writer.write(record)
+            print(f"letter {record['id']}: p {record['p_value']:.2g}, {record['cost']['seconds']:.0f} s", flush=True)
+
+
+def report(settings: RewriteSettings, options: argparse.Namespace) -> None:
+    """Prints the table, and of each letter the sentence that moved most."""
     lines = [record for _, record in read_jsonl(options.output) if isinstance(record, dict)]
     records = sorted(lines, key=lambda record: int(record["id"]))
+    key = ", ".join(f"{name} {value}" for name, value in saved_rewrites.key_parameters(options).items())
     print(
-        f"\n{options.llm}, {settings.candidates} rewrites a sentence, {options.embedder}, soft keys\n\n{table(records)}"
+        f"\n{options.llm}, {settings.candidates} rewrites a sentence, {options.embedder}, keys: {key}\n\n{table(records)}"
     )
     for record in records:
         pairs = zip(record["cosines"], record["sentences_before"], record["sentences"], strict=True)

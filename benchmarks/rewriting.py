@@ -2,10 +2,13 @@
 
     python benchmarks/rewriting.py --human human.jsonl --output rewritten.jsonl
     python benchmarks/rewriting.py --human human.jsonl --llm openai:http://localhost:8000/v1 --count 100
+    python benchmarks/rewriting.py --human human.jsonl --waves 1 --save-rewrites rewrites.jsonl
+    python benchmarks/rewriting.py --human human.jsonl --rewrites rewrites.jsonl --compare 20    # keys of many kinds
+    python benchmarks/rewriting.py --pairs c4-*.jsonl.gz --sentences 11 --candidates 4 --count 24 --compare 2     # no model
 
 Every text is cut to its first sentences and gets a key of its own, the same in every run. With --output the records are
 written as they come, and a run goes on where another stopped; the summary is over all of them. Cosines are those of the
-key's embedder between a sentence and what became of it.
+key's embedder between a sentence and what became of it. saved_rewrites.py explains --save-rewrites, --rewrites and --compare.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from alimark import AliMark, Key, load_embedder, load_llm
+import saved_rewrites
+from alimark import AliMark, Key, load_embedder
 from alimark._util.jsonl import JsonlWriter, read_jsonl
 from alimark.calibration.human_text import cut, read_texts
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError
+from alimark.llm.base import LLM
 from alimark.rewriting.api import rewrite_many
 from alimark.rewriting.results import Rewriting
 from alimark.rewriting.settings import Original, RewriteSettings
@@ -35,9 +40,9 @@ from alimark.text.splitting import DEFAULT_SPLITTER
 Record = dict[str, Any]
 
 
-def key_for(number: int, embedder: Embedder) -> Key:
+def key_for(number: int, embedder: Embedder, parameters: dict[str, Any]) -> Key:
     secret = hashlib.sha256(f"benchmarks/rewriting/{number}".encode()).digest()
-    return Key.generate(embedder=embedder, decision="hard", secret=secret)
+    return Key.generate(embedder=embedder, secret=secret, **parameters)
 
 
 def measured(number: int, made: Rewriting, key: Key, embedder: Embedder) -> Record:
@@ -75,9 +80,11 @@ def summary(records: Sequence[Record]) -> str:
     )
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--human", type=Path, required=True, help="JSONL of human texts")
+    parser.add_argument("--human", type=Path, help="JSONL of human texts")
+    parser.add_argument("--pairs", type=Path, nargs="+", help="up to 4 files of paraphrases, used instead of a model")
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--skip", type=int, default=0, help="texts passed over at the start")
     parser.add_argument("--sentences", type=int, default=12)
@@ -92,15 +99,29 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="JSONL to append records to")
     parser.add_argument("--show", action="store_true", help="print every sentence before and after")
-    options = parser.parse_args()
+    saved_rewrites.add_options(parser, decision="hard")
+    options = saved_rewrites.parsed(parser)
+    if (options.human is None) == (options.pairs is None):
+        parser.error("name the texts with --human or --pairs")
+    return options
 
-    texts, _, _ = cut(read_texts(options.human), options.sentences, DEFAULT_SPLITTER)
+
+def main() -> None:
+    options, defaults = parsed(), RewriteSettings()
+    pairs = saved_rewrites.PairsLLM(options.pairs, options.sentences) if options.pairs else None
+    texts = pairs.texts if pairs else cut(read_texts(options.human), options.sentences, DEFAULT_SPLITTER)[0]
     chosen = list(islice(enumerate(texts), options.skip, options.skip + options.count))
     sampling = replace(defaults.sampling, temperature=options.temperature)
     settings = RewriteSettings(
         options.candidates, options.closeness, options.mean_closeness, options.waves, sampling=sampling
     )
     embedder, started = load_embedder(options.embedder), time.perf_counter()
+    if options.compare:
+        llm: LLM = pairs or saved_rewrites.SavedLLM(options.rewrites)
+        originals = [Original(text, options.seed + number) for number, text in chosen]
+        saved_rewrites.compare(originals, llm, embedder, settings, options)
+        return
+    keys = {number: key_for(number, embedder, saved_rewrites.key_parameters(options)) for number, _ in chosen}
     records: dict[str, Record] = {}
     with ExitStack() as stack:
         writer = stack.enter_context(JsonlWriter(options.output)) if options.output else None
@@ -109,19 +130,19 @@ def main() -> None:
                 str(record["id"]): record for _, record in read_jsonl(options.output) if isinstance(record, dict)
             }
         todo = [(number, text) for number, text in chosen if str(number) not in records]
-        originals = [Original(text, options.seed + number, key_for(number, embedder)) for number, text in todo]
+        originals = [Original(text, options.seed + number, keys[number]) for number, text in todo]
         if originals:
-            llm = load_llm(options.llm)
+            llm = pairs or saved_rewrites.load_model(options)
             print(
-                f"{llm!r}, {embedder.name}; {len(originals)} texts, {options.candidates} rewrites a sentence",
+                f"{llm.name}, {embedder.name}; {len(originals)} texts, {options.candidates} rewrites a sentence",
                 flush=True,
             )
             started = time.perf_counter()
-            for place, made in rewrite_many(originals, key_for(0, embedder), embedder, llm, settings):
+            for place, made in rewrite_many(originals, keys[todo[0][0]], embedder, llm, settings):
                 if isinstance(made, AlimarkError):
                     raise made
                 number = todo[place][0]
-                record = records[str(number)] = measured(number, made, key_for(number, embedder), embedder)
+                record = records[str(number)] = measured(number, made, keys[number], embedder)
                 if writer:
                     writer.write(record)
                 print(line(record), flush=True)

@@ -60,10 +60,24 @@ class Carried(NamedTuple):
 def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
     """How well each unit, a row of projections, agrees with the block whose direction is `target`."""
     bits = ((projections >= 0) == (target > 0)).sum(axis=1)
-    worths = projections @ target if key.soft else bits
-    if key.soft_version >= 3:
-        worths = worths / np.sqrt((projections**2).mean(axis=1) + _REWRITE_NOISE)
-    return list(map(Carried, bits.tolist(), worths.tolist()))
+    values = projections @ target / _sizes(projections, key) if key.soft else bits
+    return list(map(Carried, bits.tolist(), values.tolist()))
+
+
+def worths(projections: Floats, targets: Floats, key: Key) -> Floats:
+    """The worth of each unit, a row of projections, for each of many blocks, a row of `targets`: (units, blocks)."""
+    if key.soft:
+        return projections @ targets.T / _sizes(projections, key)[:, None]
+    agreeing: Floats = np.where(projections >= 0, 0.5, -0.5) @ np.sign(targets).T + key.block_size / 2
+    return agreeing
+
+
+def _sizes(projections: Floats, key: Key) -> Floats:
+    """What the projection of each unit on a block's direction is divided by."""
+    if key.soft_version < 3:
+        return np.ones(len(projections))
+    sizes: Floats = np.sqrt((projections**2).mean(axis=1) + _REWRITE_NOISE)
+    return sizes
 
 
 def to_bits(projections: NDArray[np.float64]) -> Packed:

@@ -11,13 +11,14 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark._util.arrays import Floats
 from alimark.embedding.base import Embedder
 from alimark.errors import AlimarkError, ContextFull, LimitError, TextError
 from alimark.keys.key import Key
@@ -26,6 +27,7 @@ from alimark.llm.base import LLM, Draw, Request
 from alimark.rewriting.candidates import Known, fixed_parts, judge, on_one_line
 from alimark.rewriting.results import Outcome, Rewriting, RewrittenSentence
 from alimark.rewriting.settings import WAYS, Original, RewriteSettings, turns_for
+from alimark.rewriting.starts import best_start
 from alimark.text.language import looks_english
 from alimark.text.splitting import Splitter, pieces, splitter
 from alimark.text.units import with_full_stop
@@ -212,7 +214,8 @@ class Session:
     def embed(self, embedder: Embedder) -> list[list[_Option]]:
         """The options of each sentence, the original first, rated by its block; new ones are embedded in one call.
 
-        Rewrites that are too far from the original in meaning are left out.
+        Rewrites that are too far from the original in meaning are left out. Where a text may begin with several blocks, it
+        begins with the one that gives the strongest mark.
         """
         self._drop_lost_names()
         bodies = [
@@ -222,25 +225,33 @@ class Session:
         if new:
             self._vectors |= dict(zip(new, embedder.embed(new), strict=True))
         self._cost["embedded"] = len(self._vectors)
-        units = list(self._vectors)
-        rows = {unit: i for i, unit in enumerate(units)}
-        vectors = np.stack(list(self._vectors.values()))
-        projections = project(vectors, self.key)
-        blocks = targets(self.key, len(bodies), self.key.start(f"{self.seed}/{self.text}"))
-        options, too_far = [], 0
-        for place, by_unit, target in zip(self.places, bodies, blocks, strict=True):
-            close = []
-            carries = carried(projections[[rows[unit] for unit in by_unit]], target, self.key)
-            for (unit, body), carry in zip(by_unit.items(), carries, strict=True):
-                same = unit == place.unit
-                cosine = 1.0 if same else float(np.dot(vectors[rows[place.unit]], vectors[rows[unit]]))
-                if same or cosine >= self.settings.closeness:
-                    close.append(_Option(body, unit, *carry, min(1.0, cosine)))
-                else:
-                    too_far += 1
-            options.append(close)
-        self._rejected["too far"] = too_far
+        projections = project(np.stack(list(self._vectors.values())), self.key)
+        projected = dict(zip(self._vectors, projections, strict=True))
+        tables = [np.stack([projected[unit] for unit in units]) for units in bodies]
+        cosines = [self._cosines(place, units) for place, units in zip(self.places, bodies, strict=True)]
+        close = [values >= self.settings.closeness for values in cosines]
+        self._rejected["too far"] = sum(int((~near).sum()) for near in close)
+        start = best_start(
+            [table[near] for table, near in zip(tables, close, strict=True)],
+            [values[near] for values, near in zip(cosines, close, strict=True)],
+            self.key,
+            self.settings.mean_closeness,
+        )
+        options = []
+        for units, table, values, near, target in zip(
+            bodies, tables, cosines, close, targets(self.key, len(bodies), start), strict=True
+        ):
+            carries = carried(table, target, self.key)
+            rated = zip(units.items(), carries, values.tolist(), near, strict=True)
+            options.append([_Option(body, unit, *carry, cosine) for (unit, body), carry, cosine, fits in rated if fits])
         return options
+
+    def _cosines(self, place: _Place, units: Iterable[str]) -> Floats:
+        """How close the options of a sentence are to the original in meaning; 1 for the original itself."""
+        original = self._vectors[place.unit]
+        return np.array(
+            [1.0 if unit == place.unit else min(1.0, float(np.dot(original, self._vectors[unit]))) for unit in units]
+        )
 
     def choose(self, options: Sequence[Sequence[_Option]]) -> list[_Option]:
         """Chooses an option for each sentence: the strongest mark under the bound on the mean closeness.

@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=12)
     parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--batch", type=int, help="texts at a time")
+    parser.add_argument("--decision", choices=("hard", "soft"), default="hard")
     parser.add_argument("--rival", choices=("loop", "generate", "none"), default="loop")
     parser.add_argument("--rival-count", type=int, default=1)
     parser.add_argument(
@@ -149,7 +150,7 @@ def main() -> None:
     backend: Any = "torch" if options.device == "cuda" else "auto"
     embedder = load_embedder(options.embedder, backend=backend, **({} if backend == "auto" else on))
     llm = load_llm(options.llm, **on)
-    key = Key.generate(embedder=embedder, decision="hard", secret=bytes(range(32)))
+    key = Key.generate(embedder=embedder, decision=options.decision, secret=bytes(range(32)))
     prompts = read_prompts(options.prompts, options.count)
     print(f"{llm!r}, {embedder.name}; {len(prompts)} prompts, {options.sentences} sentences, Q={options.candidates}")
     if options.device == "cuda" and not options.once:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from alimark.generation.candidates import Candidate, Text, broken_markup, degenerate
+from alimark.generation.candidates import Candidate, Text
 from alimark.llm.base import Draw
+from alimark.text.continuations import broken_markup, degenerate
 from alimark.text.splitting import splitter
 
 

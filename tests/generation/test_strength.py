@@ -9,7 +9,10 @@ import pytest
 
 from alimark import AliMark, Key
 from alimark.errors import AlimarkError
-from alimark.generation.settings import DEFAULT_CANDIDATES, STRENGTHS, candidates_for
+from alimark.generation.api import Generation, Prompt, generate_many
+from alimark.generation.settings import DEFAULT_CANDIDATES, STRENGTHS, GenerationSettings, candidates_for
+from alimark.llm.base import Draw
+from alimark.schemes.registry import rule_for
 from alimark.serve.settings import read_settings
 from alimark.testing import StandInEmbedder, StandInLLM
 from rewriters import KEY, STORY, Rewriter
@@ -64,3 +67,49 @@ def test_the_service_takes_a_strength_in_its_settings(tmp_path: Path) -> None:
     config.write_text("strength = 32")
     with pytest.raises(AlimarkError, match="strength is light, standard, strong, not '32'"):
         read_settings(config, {}, default_data=tmp_path)
+
+
+def _written(settings: GenerationSettings, llm: StandInLLM, key: Key) -> tuple[Generation, list[int]]:
+    """A text, and the candidates that its sentences took up to each of them."""
+    asked: list[int] = []
+    draw = llm.draw
+
+    def counted(requests, sampling, stop):  # type: ignore[no-untyped-def]
+        asked.append(sum(request.count for request in requests))
+        return draw(requests, sampling, stop)
+
+    llm.draw = counted  # type: ignore[method-assign]
+    [(_, text)] = generate_many([Prompt("It was late.", 1)], key, EMBEDDER, llm, settings, rule=rule_for)
+    assert isinstance(text, Generation)
+    return text, asked
+
+
+@pytest.mark.parametrize("decision", ["soft", "hard"])
+def test_the_first_sentence_may_take_fewer_candidates(decision: str) -> None:
+    key = Key.generate(secret=bytes(range(32)), embedder=EMBEDDER, decision=decision, block_size=16)
+    text, asked = _written(GenerationSettings(4, 64, first_candidates=8), StandInLLM(), key)
+    assert asked[0] == 8
+    assert asked[1] > 8
+    assert text.record("x")["settings"]["first_candidates"] == 8
+    assert "first_candidates" not in GenerationSettings(4, 64).to_dict()
+
+
+def test_a_first_sentence_without_a_usable_candidate_takes_more() -> None:
+    class Blank(StandInLLM):
+        calls = 0
+
+        def draw(self, requests, sampling, stop):  # type: ignore[no-untyped-def]
+            self.calls += 1
+            if self.calls == 1:
+                return [[Draw("...", 1, "length")] * request.count for request in requests]
+            return super().draw(requests, sampling, stop)
+
+    text, asked = _written(GenerationSettings(2, 64, first_candidates=8), Blank(), MARK.key)
+    assert len(text.sentences) == 2
+    assert asked[0] == 8
+    assert asked[1] > 8
+
+
+def test_no_candidate_for_the_first_sentence_is_an_error() -> None:
+    with pytest.raises(AlimarkError, match="first_candidates and wave must be at least 1"):
+        GenerationSettings(first_candidates=0)

@@ -12,6 +12,7 @@ from stop_conditions import never_over, sentence_over
 from alimark.errors import LLMError
 from alimark.generation.candidates import FirstSentence
 from alimark.llm.base import Draw, Request, Sampling, StopCondition, never
+from alimark.text.continuations import read
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 torch = pytest.importorskip("torch")
@@ -259,8 +260,7 @@ def test_the_running_batch_gives_what_one_call_at_a_time_gives(tiny: Any, rows: 
         return found
 
     def firsts(found: list[list[Draw]]) -> list[str]:
-        texts = [draw.text for draws in found for draw in draws]
-        return [text[start:end] for text, (start, end, _) in zip(texts, over.spans(texts), strict=True)]
+        return [read(splitter(), draw.text, draw.ended).line for draws in found for draw in draws]
 
     with ThreadPoolExecutor(len(requests)) as callers:
         for _ in range(2):  # the second time what was read is still there

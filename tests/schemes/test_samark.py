@@ -239,7 +239,7 @@ def test_a_sentence_that_was_drawn_twice_has_two_chances(monkeypatch: pytest.Mon
     """Each draw has noise of its own; a sentence gets the better of its two, whichever came first."""
     session = Session("A day.", key_of(), GenerationSettings(sentences=1, candidates=3), seed=1, rule=rule_for)
     draws = [Draw(text, 1, "sentence") for text in (" One came.", " Two went.", " One came.")]
-    units = session.parse(draws, None)
+    units = session.parse(draws)
     for worths in ((3.0, 2.0, 1.0), (1.0, 2.0, 3.0)):
         weights = [Weight(0, worth, True) for worth in worths]
         monkeypatch.setattr(session.rule, "weigh_texts", lambda seen, units, weights=weights: weights)

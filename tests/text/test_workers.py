@@ -1,37 +1,73 @@
-"""Splitting in other processes gives the same sentences as in this one, also when those processes die."""
+"""Reading in other processes gives the same as in this one, also when those processes die."""
 
 from __future__ import annotations
 
 import pytest
 
-from alimark.generation.candidates import FirstSentence
-from alimark.llm.base import Request, Sampling
+from alimark.generation.candidates import FirstSentence, Text
+from alimark.llm.base import Draw, Request, Sampling
 from alimark.testing import StandInLLM
+from alimark.text.continuations import Continuation, Reading, reading_of
 from alimark.text.splitting import splitter
-from alimark.text.workers import Workers, first_sentence
+from alimark.text.workers import Workers
 
-TEXTS = [draw.text for draw in StandInLLM().draw([Request("", 300, 1)], Sampling(), FirstSentence(splitter()))[0]]
-TEXTS += ["", " \n\n", "No end", "Dr. Smith", "It is late. ", "A Heading\n\nText", "“Wide。” 文。"]
-EXPECTED = [first_sentence(splitter(), text) for text in TEXTS]
+TEXTS = [draw.text for draw in StandInLLM().draw([Request("", 100, 1)], Sampling(), FirstSentence(splitter()))[0]]
+TEXTS += [
+    "", " \n\n", "No end", "Dr. Smith", "It is late. ", "It is late. Then it", "A Heading\n\nText", "“Wide。” 文。",
+    "```py\nx = 1\n```\nNow", "```py\nx = 1.\n\n", "> Quoted. Then it", "| a | b |\n| 1 | 2 |\n", "- Milk\n- Eggs\n",
+    "The list:\n- Milk\n- Eggs\n", "The l\u0430mp went <b>out</b>. Then it", "It is **bold. Then it",
+    "No no no no no no. It was",
+    "Half a pair \ud800 is here. Then it",
+]  # fmt: skip
+CONTINUATIONS: list[Continuation] = [(text, ended) for text in TEXTS for ended in (None, "sentence", "model", "length")]
 
 
-def test_the_answers_are_the_same() -> None:
-    workers = Workers("nupunkt", 2)
-    assert workers.first_sentences(TEXTS) == EXPECTED
-    assert workers.first_sentences(TEXTS[:5]) == EXPECTED[:5]
+def expected(text_version: int) -> list[Reading | None]:
+    return [reading_of(splitter("nupunkt", text_version), *continuation) for continuation in CONTINUATIONS]
+
+
+@pytest.mark.parametrize("text_version", [0, 1])
+def test_the_answers_are_the_same(text_version: int) -> None:
+    workers = Workers("nupunkt", 2, text_version)
+    readings = expected(text_version)
+    assert workers.readings(CONTINUATIONS) == readings
+    assert workers.readings(CONTINUATIONS[:5]) == readings[:5]
     assert all(worker.alive for worker in workers._workers)
+    assert {reading.flaw for reading in readings if reading} >= {
+        "",
+        "blank",
+        "unfinished",
+        "degenerate",
+        "markup",
+        "code",
+    }
 
 
 def test_a_process_that_dies_is_done_without() -> None:
-    workers = Workers("nupunkt", 3)
-    assert workers.first_sentences(TEXTS) == EXPECTED
+    workers = Workers("nupunkt", 3, 1)
+    readings = expected(1)
+    assert workers.readings(CONTINUATIONS) == readings
     process = workers._workers[1]._process
     assert process is not None
     process.kill()
     process.wait()
-    assert workers.first_sentences(TEXTS) == EXPECTED
+    assert workers.readings(CONTINUATIONS) == readings
     assert [worker.alive for worker in workers._workers] == [True, False, True]
-    assert workers.first_sentences(TEXTS) == EXPECTED
+    assert workers.readings(CONTINUATIONS) == readings
+
+
+def test_without_processes_all_is_read_here() -> None:
+    workers = Workers("nupunkt", 2, 1)
+    for worker in workers._workers:
+        worker._stop()
+    assert workers.readings(CONTINUATIONS) == expected(1)
+
+
+def test_small_calls_take_turns() -> None:
+    workers = Workers("nupunkt", 3)
+    places = [[workers._workers.index(worker) for worker in workers._choose(2)] for _ in range(3)]
+    assert places == [[0, 1], [0, 2], [1, 2]]
+    assert workers._choose(0) == []
 
 
 def test_after_an_interruption_no_stale_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,12 +80,24 @@ def test_after_an_interruption_no_stale_answer_is_read(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(worker, "answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            workers.first_sentences(TEXTS)
-    assert workers.first_sentences(TEXTS[::-1]) == EXPECTED[::-1]
+            workers.readings(CONTINUATIONS)
+    assert workers.readings(CONTINUATIONS[::-1]) == expected(0)[::-1]
 
 
-def test_ends_say_where_a_sentence_or_a_code_block_is_over() -> None:
+def test_a_reading_reaches_a_little_beyond_a_sentence_or_a_code_block() -> None:
     over = FirstSentence(splitter())
     texts = ["It was late. Then it", "It was la", "```py\nx = 1\n```\nNow", "```py\nx = 1.\n\n"]
-    assert over.ends(texts) == [12, 0, 16, 0]
-    assert [bool(end) for end in over.ends(TEXTS)] == [over(text) for text in TEXTS]
+    assert [reading and reading.length for reading in over.readings(texts)] == [13, None, 16, None]
+    assert [reading is not None for reading in over.readings(TEXTS)] == [over(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("text_version", [0, 1])
+def test_candidates_are_the_same_with_and_without_a_reading(text_version: int) -> None:
+    cutter = splitter("nupunkt", text_version)
+    draws = [Draw(text, 1, ended) for text, ended in CONTINUATIONS if ended]
+    text = Text(cutter)
+    for _ in range(2):  # an empty text, and one that some of the draws repeat
+        for draw, read in zip(draws, FirstSentence(cutter).read(draws), strict=True):
+            assert read.reading is not None
+            assert text.candidate(read, may_end=True) == text.candidate(draw, may_end=True)
+        text.add(text.candidate(draws[0]))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from alimark.generation.candidates import degenerate
 from alimark.rewriting.candidates import PREFACE, REFUSAL, other_language
+from alimark.text.continuations import degenerate
 from alimark.text.language import COMMON, WORDS, looks_english
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.text.units import clean

@@ -83,10 +83,8 @@ class Loop:
 
     def parse(self, group: Sequence[Session], drawn: Sequence[Drawn]) -> list[Parsed]:
         """Cuts the first sentences out of a group's draws; a text without draws ends or fails here."""
-        firsts = None
         if not group[0].text.in_code:
-            texts = [draw.text for draws in drawn if not isinstance(draws, LLMError) for draw in draws]
-            firsts = iter(FirstSentence(group[0].text.cutter).spans(texts))
+            drawn = _read(FirstSentence(group[0].text.cutter), drawn)
         parsed: list[Parsed] = []
         for session, draws in zip(group, drawn, strict=True):
             if isinstance(draws, ContextFull):
@@ -94,8 +92,7 @@ class Loop:
             elif isinstance(draws, LLMError):
                 session.error = draws
             else:
-                spans = None if firsts is None else list(islice(firsts, len(draws)))
-                parsed.append((session, session.parse(draws, spans)))
+                parsed.append((session, session.parse(draws)))
         return parsed
 
     def embed(self, parsed: Sequence[Parsed]) -> list[dict[str, Floats]]:
@@ -110,6 +107,12 @@ class Loop:
             dict(zip(wanted, session.rule.see(vectors[[rows[unit] for unit in wanted]]), strict=True)) if wanted else {}
             for session, wanted in parsed
         ]
+
+
+def _read(reader: FirstSentence, drawn: Sequence[Drawn]) -> list[Drawn]:
+    """Reads the draws of all texts in one call, where the engine has not done so."""
+    draws = iter(reader.read([draw for draws in drawn if not isinstance(draws, LLMError) for draw in draws]))
+    return [answer if isinstance(answer, LLMError) else list(islice(draws, len(answer))) for answer in drawn]
 
 
 def _sampled_alike(sessions: Sequence[Session]) -> list[list[Session]]:

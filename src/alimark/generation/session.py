@@ -28,7 +28,6 @@ from alimark.keys.key import Key
 from alimark.llm.base import LLM, Draw, Message, Request
 from alimark.text.code import opens_code
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
-from alimark.text.workers import First, first_sentence
 
 _RATED = ("", "resplit", "unfinished")  # flaws that a chosen candidate may have; the last two only if all others fail
 _MAX_CODE_WAVES = 32  # of `max_tokens` each; a code block longer than that is left open
@@ -72,6 +71,9 @@ class Session:
             if rule is None:
                 raise AlimarkError("a text under a key needs the selection rule of the key's scheme")
             self.rule = rule(key, settings, TextOrigin(f"{self.seed}/{prompt}", prompt, self._turns, self.text.cutter))
+        # Found out once: to ask whether a rule follows a protocol takes as long as to weigh its candidates.
+        self._adaptive = self.rule if isinstance(self.rule, AdaptiveRule) else None
+        self._reads_texts = self.rule if isinstance(self.rule, TextRule) else None
         self._seen: dict[str, Floats] = {}  # for each embedded unit its features, such as its projections
         self._matches: list[int] = []
         self._unmet = 0
@@ -120,17 +122,13 @@ class Session:
             count = 1  # the first draw decides whether the text goes on; the others are sampled only if it does
         return Request(self.context, count, seed, first=len(self._drawn), messages=self._turns)
 
-    def parse(self, draws: Sequence[Draw], firsts: Sequence[First] | None = None) -> list[str]:
-        """Turns a wave of draws into candidates, and returns the units that have to be embedded.
-
-        `firsts` are the spans of the draws' first sentences, where they are known already.
-        """
+    def parse(self, draws: Sequence[Draw]) -> list[str]:
+        """Turns a wave of draws into candidates, and returns the units that have to be embedded."""
         self._cost.update(waves=1, candidates=len(draws), tokens=sum(draw.tokens for draw in draws))
         if self.text.in_code:
             self._continue_code(draws[0])
             return []
-        spans = [None] * len(draws) if firsts is None else firsts
-        wave = [self._candidate(draw, span) for draw, span in zip(draws, spans, strict=True)]
+        wave = [self._candidate(draw) for draw in draws]
         if wave and not self._drawn and self._decided_by_first(wave[0], draws[0]):
             return []
         self._drawn += wave
@@ -142,17 +140,20 @@ class Session:
             wanted = [candidate.unit for candidate in self._drawn if candidate.flaw == "unfinished"]
         return [unit for unit in dict.fromkeys(wanted) if unit not in self._seen]
 
-    def _candidate(self, draw: Draw, first: First | None) -> Candidate:
+    def _candidate(self, draw: Draw) -> Candidate:
         """Parses a draw; a stop sequence in its first sentence ends the draw there."""
         if self._ending.stops and not opens_code(draw.text):
             written = self.context_text
             place = self._ending.stop_in(written + draw.text, len(written))
-            first = first or first_sentence(self.text.cutter, draw.text)
-            if place is not None and place - len(written) < max(1, first[1]):
-                stopped = replace(draw, text=draw.text[: max(0, place - len(written))], ended="model")
+            if place is not None and place - len(written) < max(1, self._first_end(draw.text)):
+                stopped = Draw(draw.text[: max(0, place - len(written))], draw.tokens, "model")
                 candidate = self.text.candidate(stopped, stopped=True)
                 return replace(candidate, last="stop sequence") if candidate.flaw == "blank" else candidate
-        return self.text.candidate(draw, first, may_end=self._may_end)
+        return self.text.candidate(draw, may_end=self._may_end)
+
+    def _first_end(self, continuation: str) -> int:
+        """Where the first sentence of a continuation ends, whether it is complete or not; 0 where there is none."""
+        return next((end for _, end in self.text.cutter.spans(continuation)), 0)
 
     def _decided_by_first(self, first: Candidate, draw: Draw) -> bool:
         """Ends the text or adds a code block where the first draw of a sentence does so; whether it did.
@@ -231,8 +232,11 @@ class Session:
 
     def _most_candidates(self) -> int:
         """The most candidates for this sentence. Where none is usable, an adaptive rule cannot tell what more would bring."""
-        if isinstance(self.rule, AdaptiveRule) and self._usable():
-            return self.rule.most(self.settings, self._cost["candidates"] - len(self._drawn))
+        first = None if self.text.pieces else self.settings.first_candidates
+        if first is not None and (len(self._drawn) < first or self._usable()):
+            return min(first, self.settings.candidates)
+        if self._adaptive and self._usable():
+            return self._adaptive.most(self.settings, self._cost["candidates"] - len(self._drawn))
         return self.settings.candidates
 
     def _enough(self) -> bool:
@@ -240,7 +244,7 @@ class Session:
         if len(self._drawn) >= self._most_candidates():
             return True
         usable = self._usable()
-        return isinstance(self.rule, AdaptiveRule) and bool(usable) and self.rule.enough(list(map(self._worth, usable)))
+        return self._adaptive is not None and bool(usable) and self._adaptive.enough(list(map(self._worth, usable)))
 
     def _weigh(self) -> None:
         """Rates the candidates by the rule."""
@@ -251,8 +255,7 @@ class Session:
         ]
         if units:
             rows = np.stack([self._seen[unit] for unit in units]) if self.rule.embeds else np.empty((len(units), 0))
-            rule = self.rule
-            weights = rule.weigh_texts(rows, units) if isinstance(rule, TextRule) else rule.weigh(rows)
+            weights = self._reads_texts.weigh_texts(rows, units) if self._reads_texts else self.rule.weigh(rows)
             # A rule may add noise to each draw. A sentence that was drawn twice has two chances, so its better weight counts.
             by_worth = sorted(zip(units, weights, strict=True), key=lambda rated: rated[1].worth)
             self._weights = dict(by_worth)
@@ -298,8 +301,8 @@ class Session:
         if self.rule.size:
             self._matches.append(weight.matches)
         self._unmet += not weight.met
-        if isinstance(self.rule, TextRule):
-            self.rule.chose_text(self._seen[chosen.unit], chosen.unit)
+        if self._reads_texts:
+            self._reads_texts.chose_text(self._seen[chosen.unit], chosen.unit)
         elif self.rule.embeds:
             self.rule.chose(self._seen[chosen.unit])
         self.text.add(chosen)

@@ -87,23 +87,25 @@ class GenerationSettings:
     prompt_style: PromptStyle = "continue"
     tokens: int | None = None
     """The length in tokens instead of sentences, for schemes that mark tokens."""
+    first_candidates: int | None = None
+    """Candidates for the first sentence of a text, where a reader waits for it. Soft keys of version 3 spend what is left of
+    its share on the later sentences. By default the first sentence gets as many as the others."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.sentences <= _MAX_SENTENCES:
             raise AlimarkError(f"sentences must lie between 1 and {_MAX_SENTENCES}, not {self.sentences}")
-        if self.candidates < 1 or (self.wave is not None and self.wave < 1):
-            raise AlimarkError("candidates and wave must be at least 1")
+        if any(number is not None and number < 1 for number in (self.candidates, self.first_candidates, self.wave)):
+            raise AlimarkError("candidates, first_candidates and wave must be at least 1")
         if self.tokens is not None and not 1 <= self.tokens <= _MAX_TOKENS:
             raise AlimarkError(f"tokens must lie between 1 and {_MAX_TOKENS}, not {self.tokens}")
         if self.prompt_style not in ("continue", "chat"):
             raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
 
     def to_dict(self) -> Record:
-        """The settings for a record. `tokens` is left out where it was not asked for, as in older records."""
+        """The settings for a record. `tokens` and `first_candidates` are left out where they were not asked for."""
         content = asdict(self)
-        if self.tokens is None:
-            del content["tokens"]
-        return content
+        return {name: value for name, value in content.items()
+                if value is not None or name not in ("tokens", "first_candidates")}  # fmt: skip
 
 
 class GenerateOptions(TypedDict, total=False):

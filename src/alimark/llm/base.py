@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from alimark._util.json_types import JsonObject
+from alimark.text import continuations
 
 StopCondition = Callable[[str], bool]
 """Tells from a continuation so far whether its first sentence is certainly over, so that sampling can stop.
 
-A stop condition may also have a method `ends(texts)`, which returns for each text the position where its sentence ends, or 0
-while it is not over. Engines that sample many sequences at a time call it once for all of them."""
+A stop condition may also have a method `readings(texts)`, which returns for each text the reading of its first sentence, or
+None while that is not over. Engines that sample many sequences at a time call it once for all of them, and keep the reading
+in the draw."""
 
 
 def never(text: str) -> bool:
@@ -20,7 +22,7 @@ def never(text: str) -> bool:
     return False
 
 
-Ended = Literal["sentence", "model", "length"]
+Ended = continuations.Ended
 """Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were sampled."""
 
 
@@ -97,6 +99,8 @@ class Draw:
     text: str
     tokens: int
     ended: Ended
+    reading: continuations.Reading | None = field(default=None, compare=False, repr=False)
+    """What the stop condition has read in this very text; whoever changes the text makes a new draw without it."""
 
 
 class LLM(Protocol):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Literal
 
-from alimark.generation.candidates import broken_markup, degenerate
 from alimark.llm.base import Draw
+from alimark.text.continuations import broken_markup, degenerate
 from alimark.text.language import COMMON, WORDS
 from alimark.text.splitting import Splitter
 from alimark.text.units import clean, keep_on_one_line, with_full_stop, without_marker

@@ -107,7 +107,8 @@ class AdaptiveBlockRule(BlockRule):
 
     def chose(self, seen: Floats) -> None:
         super().chose(seen)
-        self._spreads.append(self._spread)
+        if self._spread:  # it is not estimated for a first sentence of few candidates
+            self._spreads.append(self._spread)
 
 
 def expected_gain(above: float, spread: float) -> float:

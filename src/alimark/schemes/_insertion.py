@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from alimark.errors import ContextFull, LLMError
-from alimark.generation.candidates import degenerate
 from alimark.llm.base import LLM, Message, Request, Sampling, never
 from alimark.llm.chat import Answer, draw_all
 from alimark.rewriting.candidates import PREFACE, REFUSAL
+from alimark.text.continuations import degenerate
 from alimark.text.language import WORDS, looks_english
 
 WORDS_A_REQUEST = 10

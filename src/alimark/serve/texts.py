@@ -14,6 +14,7 @@ from alimark._util.timed_future import TimedFuture
 from alimark.detection.stats.power import SentencesNeeded
 from alimark.errors import AlimarkError
 from alimark.generation.api import Ending, Generation, GenerationSettings, MarkedSentence, Session
+from alimark.generation.settings import PromptStyle
 from alimark.keys.key import Key
 from alimark.llm.base import Message, Request, Sampling, count_tokens
 from alimark.schemes.registry import rule_for
@@ -31,6 +32,8 @@ FINISH = {
 SHORT_FPR = 0.01
 """A text is called too short where its mark would not be found at this false-positive rate nine times in ten."""
 _SEEDS = 2**48
+_LEAST_FIRST = 16
+"""Candidates that the first sentence of a stream gets at least, as many as a light mark has."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,19 @@ class Texts:
             # A completion with a number of sentences is written on until it has them.
             may_end=self.wanted.chat or not body.sentences,
         )
-        style = "chat" if self.wanted.chat else "continue"
-        return GenerationSettings(sentences, limits.candidates, sampling, prompt_style=style)  # type: ignore[arg-type]
+        style: PromptStyle = "chat" if self.wanted.chat else "continue"
+        first = max(_LEAST_FIRST, limits.candidates // 4) if self._begins_chat else None
+        return GenerationSettings(sentences, limits.candidates, sampling, prompt_style=style, first_candidates=first)
+
+    @property
+    def _begins_chat(self) -> bool:
+        """Whether the request is the first question of a chat, whose reader waits for the first sentence of the answer.
+
+        Later questions get all candidates, so that a client who asks for one sentence at a time gets no weaker mark. Whether
+        the answer is streamed makes no difference, so that the same seed gives the same text both ways.
+        """
+        turns = [turn for _, turns in self.wanted.prompts for turn in turns]
+        return self.wanted.chat and all(turn.role != "assistant" for turn in turns)
 
     def _ending(self, prompt: str, turns: tuple[Message, ...]) -> Ending:
         """Returns where a text has to end; its tokens are counted as in `usage`."""

@@ -1,13 +1,14 @@
-"""A pool of worker processes that find the first sentence of many texts.
+"""A pool of worker processes that read many continuations of a model.
 
-A GPU engine samples faster than one Python process can split. A worker is `python -m alimark.text.workers SPLITTER VERSION`:
-it reads a line of JSON with texts and writes a line of JSON with answers. A `multiprocessing` pool is not used because it would
-import the caller's main module again.
+A GPU engine samples faster than one Python process can read. A worker is `python -m alimark.text.workers SPLITTER VERSION`:
+it reads a line of JSON with continuations and writes a line of JSON with readings. A `multiprocessing` pool is not used
+because it would import the caller's main module again.
 """
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import subprocess
 import sys
@@ -18,46 +19,50 @@ from functools import cache
 from typing import IO
 
 from alimark._util.cpu import available_cpus
-from alimark.text.splitting import Splitter, splitter
+from alimark.text.continuations import Continuation, Reading, reading_of
+from alimark.text.splitting import splitter
 
-First = tuple[int, int, bool]
-"""Start and end of the first sentence, and whether it is complete; (0, 0, False) for a text without a sentence."""
-
-_MIN_TEXTS_PER_WORKER = 64  # below this, sending the texts takes longer than splitting them here
-_MAX_WORKERS = 6
-
-
-def first_sentence(cutter: Splitter, text: str) -> First:
-    """Finds the first sentence of a text and whether more text could still change its end."""
-    spans = cutter.spans(text)
-    return (*spans[0], cutter.first_sentence_over(text, spans)) if spans else (0, 0, False)
+_MIN_SHARE = 16  # with fewer continuations a worker, sending them takes longer than reading them here
+_MAX_WORKERS = 8
 
 
 class Workers:
-    """Finds the first sentences of many texts in parallel; threads may share it.
+    """Reads many continuations in parallel; threads may share it.
 
-    Texts of a worker that has died are split in this process.
+    Continuations of a worker that has died are read in this process.
     """
 
     def __init__(self, name: str, count: int, text_version: int = 0) -> None:
         self._cutter = splitter(name, text_version)
         self._workers = [_Worker(name, text_version) for _ in range(count)]
+        self._calls = itertools.count()
 
-    def first_sentences(self, texts: Sequence[str]) -> list[First]:
-        """The first sentence of each text, in order."""
-        alive = [worker for worker in self._workers if worker.alive][: len(texts) // _MIN_TEXTS_PER_WORKER]
-        if len(alive) < 2:
-            return [first_sentence(self._cutter, text) for text in texts]
-        size = -(-len(texts) // len(alive))
-        shares = [texts[at : at + size] for at in range(0, len(texts), size)]
-        firsts: list[First] = []
+    def readings(self, continuations: Sequence[Continuation]) -> list[Reading | None]:
+        """The reading of each continuation, in order."""
+        chosen = self._choose(len(continuations) // _MIN_SHARE)
+        if not chosen:
+            return self._read_here(continuations)
+        size = -(-len(continuations) // len(chosen))
+        shares = [continuations[at : at + size] for at in range(0, len(continuations), size)]
+        readings: list[Reading | None] = []
         with ExitStack() as held:
-            for worker, share in zip(alive, shares, strict=False):
+            for worker, share in zip(chosen, shares, strict=False):
                 held.enter_context(worker.asked(share))
-            for worker, share in zip(alive, shares, strict=False):
+            for worker, share in zip(chosen, shares, strict=False):
                 answer = worker.answer(len(share))
-                firsts += [first_sentence(self._cutter, text) for text in share] if answer is None else answer
-        return firsts
+                readings += self._read_here(share) if answer is None else answer
+        return readings
+
+    def _choose(self, most: int) -> list[_Worker]:
+        """Up to `most` workers, other ones in each call, so that small calls of several threads do not wait for each other."""
+        alive = [worker for worker in self._workers if worker.alive]
+        count = min(most, len(alive))
+        first = next(self._calls) * count
+        places = {(first + i) % len(alive) for i in range(count)}
+        return [alive[place] for place in sorted(places)]  # in one order for all threads: their locks cannot deadlock
+
+    def _read_here(self, continuations: Sequence[Continuation]) -> list[Reading | None]:
+        return [reading_of(self._cutter, *continuation) for continuation in continuations]
 
 
 class _Worker:
@@ -84,13 +89,13 @@ class _Worker:
                 process.communicate()
 
     @contextmanager
-    def asked(self, texts: Sequence[str]) -> Iterator[None]:
-        """Sends texts and holds the lock until the answer is read.
+    def asked(self, continuations: Sequence[Continuation]) -> Iterator[None]:
+        """Sends continuations and holds the lock until the answer is read.
 
         After an exception the answer would belong to an earlier question, so the process is stopped.
         """
         with self._lock:
-            self._write(json.dumps(texts).encode() + b"\n")
+            self._write(json.dumps(continuations).encode() + b"\n")
             try:
                 yield
             except BaseException:
@@ -105,19 +110,19 @@ class _Worker:
         except OSError:
             self._stop()
 
-    def answer(self, count: int) -> list[First] | None:
-        """Reads the answer for `count` texts; None where the process has died."""
+    def answer(self, count: int) -> list[Reading | None] | None:
+        """Reads the answer for `count` continuations; None where the process has died."""
         if self._process is None or self._process.stdout is None:
             return None
         try:
             line = self._process.stdout.readline() or b"[]"
-            firsts = [(start, end, complete) for start, end, complete in json.loads(line)]
+            readings = [fields and Reading(*fields) for fields in json.loads(line)]
         except (OSError, ValueError):
-            firsts = []
-        if len(firsts) != count:
+            readings = []
+        if len(readings) != count:
             self._stop()
             return None
-        return firsts
+        return readings
 
 
 @cache
@@ -131,8 +136,8 @@ def serve(name: str, text_version: int, lines: IO[bytes], out: IO[bytes]) -> Non
     """Answers one line of JSON with another until the input ends: the main loop of a worker process."""
     cutter = splitter(name, text_version)
     for line in lines:
-        answers = [first_sentence(cutter, text) for text in json.loads(line)]
-        out.write(json.dumps(answers).encode() + b"\n")
+        readings = [reading_of(cutter, *continuation) for continuation in json.loads(line)]
+        out.write(json.dumps(readings).encode() + b"\n")
         out.flush()
 
 

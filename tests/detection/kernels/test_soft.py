@@ -176,6 +176,19 @@ def test_the_local_search_is_the_oracles(case: Case, seed: int) -> None:
     assert bool(steps) == (best > 0)
 
 
+def test_rounding_does_not_choose_between_equal_alignments() -> None:
+    """The blocks of a run are the same, so alignments that skip different ones of them are equally likely."""
+    case = Case(5, 9, 32, 12)
+    run = case.blocks[0][[0] * 6 + [6] * 6]
+    for i in range(9):  # two sentences of the first run were deleted, and one of the second
+        case.units[i, 0] = 3 * case.signs[0, 0 if i < 4 else 6] + np.random.default_rng(i).normal(size=32)
+    shown = trace_soft(case.tables, case.joinable, run, SOFT_VERSIONS[3].rules[0])[1]
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        rounded = case.tables * (1 + 1e-14 * rng.standard_normal(case.tables.shape))
+        assert trace_soft(rounded, case.joinable, run, SOFT_VERSIONS[3].rules[0])[1] == shown
+
+
 def test_lengths_and_texts_are_kept_apart() -> None:
     first, second = Case(1, 5, 32, 8), Case(2, 7, 32, 8)
     together = search_soft(

@@ -199,6 +199,15 @@ def mean_cells(starts: Ints, lengths: Ints, texts: Ints) -> float:
 
 
 _FOREIGN, _REPLACED, _CARRIES, _HOLDS, _JOINED = range(5)
+_EQUAL = 1e-9
+"""Logarithms of likelihoods that differ by less are taken for equal. The blocks of a run are the same, so alignments that skip
+different ones of them are equally likely, and rounding, which differs between CPUs, must not choose between them."""
+
+
+@kernel()
+def _likelier(value: Any, origin: Any, than: Any, other: Any) -> Any:
+    """Whether a move is taken instead of another: it is likelier or, if they are equal, it skips its blocks later."""
+    return value > than + _EQUAL or (value > than - _EQUAL and origin < other)
 
 
 @kernel()
@@ -228,7 +237,7 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: 
         other = np.log(1 - moved + moved * mean / size)
         top = 0
         for j in range(size + 1):
-            if best[i - 1, j] > best[i - 1, top]:
+            if best[i - 1, j] > best[i - 1, top] + _EQUAL:
                 top = j
         lost, lost_from = none, 0  # the best value after at least one lost block
         for j in range(size + 1):
@@ -236,11 +245,12 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: 
             if j > 1:
                 lost += np.log(further)
                 fresh = best[i - 1, j - 2] + np.log(1 - further)
-                if fresh > lost:
+                if fresh > lost + _EQUAL:
                     lost, lost_from = fresh, j - 2
             if j > 0:
-                if best[i - 1, j - 1] + to_replaced + other > value:
-                    value, move, origin = best[i - 1, j - 1] + to_replaced + other, _REPLACED, j - 1
+                candidate = best[i - 1, j - 1] + to_replaced + other
+                if _likelier(candidate, j - 1, value, origin):
+                    value, move, origin = candidate, _REPLACED, j - 1
                 worth = gain * worths[i - 1, 0, j - 1] + less
                 for way in range(4):
                     if way == 0:
@@ -251,7 +261,7 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: 
                         candidate, source = lost + np.log(skipped), lost_from
                     else:
                         candidate, source = best[i - 1, top] + to_jump, top
-                    if candidate + worth > value:
+                    if _likelier(candidate + worth, source, value, origin):
                         value, move, origin = candidate + worth, _CARRIES, source
                 for held in range(2, 4):
                     chance = two if held == 2 else three
@@ -260,16 +270,16 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: 
                         for k in range(held):
                             both += worths[i - 1, 0, j - 1 - k]
                         candidate = best[i - 1, j - held] + np.log(chance) + gain * both / np.sqrt(held) + less
-                        if candidate > value:
+                        if _likelier(candidate, j - held, value, origin):
                             value, move, origin = candidate, _HOLDS, j - held
                 if i > 1 and joined > 0 and joinable[i - 1]:
                     candidate = best[i - 2, j - 1] + np.log(joined) + gain * worths[i - 1, 1, j - 1] + less
-                    if candidate > value:
+                    if _likelier(candidate, j - 1, value, origin):
                         value, move, origin = candidate, _JOINED, j - 1
             best[i, j], moves[i, j], origins[i, j] = value, move, origin
     end = 0
     for j in range(size + 1):
-        if best[count, j] > best[count, end]:
+        if best[count, j] > best[count, end] + _EQUAL:
             end = j
     return end, best[count, end]
 

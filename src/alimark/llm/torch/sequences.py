@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.llm.base import Draw, StopCondition, never
-from alimark.text.splitting import STOP, STOPS
+from alimark.text.continuations import Reading, has_stop, length_with_stop, stops_of
+from alimark.text.splitting import STOPS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,6 +37,7 @@ class Vocabulary:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int], size: int) -> None:
         self._tokenizer = tokenizer
         self.pieces = self._token_texts(size)
+        self.lengths = np.array(list(map(len, self.pieces))) if self.pieces else None
         texts = self.pieces or [self.text([i]) for i in range(len(tokenizer))]
         self.size = size
         self.may_end_sentence, self.is_end = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
@@ -99,10 +101,7 @@ class SequenceTexts:
         self._ids[slots[:, None], before[:, None] + np.arange(new)] = tokens
         self._length[slots] = length = np.minimum(before + new, self._max_tokens)
         check = self._may_have_ended(slots, tokens, length)
-        snapshots = [
-            self._snapshot(slot, start)
-            for slot, start in zip(slots[check].tolist(), before[check].tolist(), strict=True)
-        ]
+        snapshots = self._snapshots(slots[check], tokens[check], before[check], length[check])
         ended = self._ended(snapshots)
         for slot in slots[length == self._max_tokens].tolist():
             if slot not in ended:
@@ -123,62 +122,70 @@ class SequenceTexts:
         result: NDArray[np.bool_] = check | self._vocabulary.is_end[tokens].any(axis=1)
         return result
 
-    def _snapshot(self, slot: int, before: int) -> _Snapshot:
-        length = int(self._length[slot])
-        ends = np.flatnonzero(self._vocabulary.is_end[self._ids[slot, before:length]])
-        tokens = before + int(ends[0]) if len(ends) else length
-        text = self._text(slot, tokens)
-        stops = [stop.end() for stop in STOP.finditer(text, len(text) - len(text.lstrip()))]
-        return _Snapshot(slot, text, stops, tokens, bool(len(ends)))
+    def _snapshots(
+        self,
+        slots: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        before: NDArray[np.int64],
+        length: NDArray[np.int64],
+    ) -> list[_Snapshot]:
+        """The texts of sequences that had `before` tokens and now have `length`, each up to where its model has ended it."""
+        ends = self._vocabulary.is_end[tokens] & (before[:, None] + np.arange(tokens.shape[1]) < length[:, None])
+        ended = np.asarray(ends.any(axis=1))
+        counts = np.where(ended, before + ends.argmax(axis=1), length)
+        return [
+            _Snapshot(slot, self._text(slot, count), count, model_ended)
+            for slot, count, model_ended in zip(slots.tolist(), counts.tolist(), ended.tolist(), strict=True)
+        ]
 
     def _ended(self, snapshots: list[_Snapshot]) -> dict[int, Draw]:
         """The draws whose sentence is over or whose model has ended the text, by slot."""
         draws: dict[int, Draw] = {}
         by_condition: dict[StopCondition, list[_Snapshot]] = {}
         for snapshot in snapshots:
-            if snapshot.stops:  # without a stop no sentence can be over
+            if has_stop(snapshot.text):  # without a stop no sentence can be over
                 by_condition.setdefault(self._stop[snapshot.slot], []).append(snapshot)
         for condition, group in by_condition.items():
-            for snapshot, end in zip(group, self._sentence_ends(condition, group), strict=True):
-                if end:
-                    # With the blank behind the mark, which tells a heading from a sentence.
-                    to = next((stop for stop in snapshot.stops if stop > end), max(end, snapshot.stops[-1]))
-                    tokens = self._tokens_of(snapshot.slot, to, snapshot.tokens)
-                    draws[snapshot.slot] = Draw(snapshot.text[:to], tokens, "sentence")
+            for snapshot, (length, reading) in zip(group, self._lengths(condition, group), strict=True):
+                if length:
+                    tokens = self._tokens_of(snapshot.slot, length, snapshot.tokens)
+                    draws[snapshot.slot] = Draw(snapshot.text[:length], tokens, "sentence", reading)
         for snapshot in snapshots:
             self._checked[snapshot.slot] = len(snapshot.text)
             if snapshot.ended and snapshot.slot not in draws:
                 draws[snapshot.slot] = Draw(snapshot.text, snapshot.tokens + 1, "model")
         return draws
 
-    def _sentence_ends(self, condition: StopCondition, snapshots: Sequence[_Snapshot]) -> list[int]:
-        if self._wait_for_next_word and hasattr(condition, "ends"):
-            ends: list[int] = condition.ends([snapshot.text for snapshot in snapshots])
-            return ends
-        return [self._sentence_end(condition, snapshot) for snapshot in snapshots]
+    def _lengths(self, condition: StopCondition, snapshots: Sequence[_Snapshot]) -> list[tuple[int, Reading | None]]:
+        """How much of each text is kept, 0 where its first sentence goes on; with the reading of it where there is one."""
+        if self._wait_for_next_word and hasattr(condition, "readings"):
+            readings: list[Reading | None] = condition.readings([snapshot.text for snapshot in snapshots])
+            return [(reading.length, reading) if reading else (0, None) for reading in readings]
+        return [(self._length_if_over(condition, snapshot), None) for snapshot in snapshots]
 
-    def _sentence_end(self, condition: StopCondition, snapshot: _Snapshot) -> int:
+    def _length_if_over(self, condition: StopCondition, snapshot: _Snapshot) -> int:
+        stops = stops_of(snapshot.text)
+        end = self._sentence_end(condition, snapshot, stops)
+        return length_with_stop(stops, end) if end else 0
+
+    def _sentence_end(self, condition: StopCondition, snapshot: _Snapshot, stops: list[int]) -> int:
         """Where the first sentence ends in the text, or 0."""
         text = snapshot.text
         if condition(text):
-            if len(snapshot.stops) == 1:
-                return snapshot.stops[0] - 1
-            return next((n for n in snapshot.stops if condition(text[:n])), len(text) + 1) - 1
+            if len(stops) == 1:
+                return stops[0] - 1
+            return next((n for n in stops if condition(text[:n])), len(text) + 1) - 1
         # A sentence may be over at the mark, and no longer be so with the unfinished beginning of the next word.
         checked = self._checked[snapshot.slot]
         wait = self._wait_for_next_word and snapshot.tokens < self._max_tokens
-        new = [] if wait else [n for n in snapshot.stops if n > checked]
+        new = [] if wait else [n for n in stops if n > checked]
         return next((n for n in new if condition(text[:n])), 1) - 1
 
     def _tokens_of(self, slot: int, characters: int, most: int) -> int:
         """How many of the first `most` tokens it takes to write that many characters."""
-        if pieces := self._vocabulary.pieces:
-            written = 0
-            for n, token in enumerate(self._ids[slot, :most].tolist(), 1):
-                written += len(pieces[token])
-                if written >= characters:
-                    return n
-            return most
+        if (lengths := self._vocabulary.lengths) is not None:
+            written = lengths[self._ids[slot, :most]].cumsum()
+            return min(int(written.searchsorted(characters)) + 1, most)
         low, high = max(0, most - 2 * _TOKENS_BEHIND_MARK), most  # bisect
         while high - low > 1:
             middle = (low + high) // 2
@@ -197,10 +204,9 @@ class SequenceTexts:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A sequence's text so far, where stops end in it, its number of tokens, and whether the model has ended it there."""
+    """A sequence's text so far, its number of tokens, and whether the model has ended it there."""
 
     slot: int
     text: str
-    stops: list[int]
     tokens: int
     ended: bool

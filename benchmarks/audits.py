@@ -71,11 +71,13 @@ def make(args: argparse.Namespace) -> None:
     places = dict(zip(chance.sample(range(args.documents), args.marked), marked, strict=True))
     with (args.corpus / "docs.jsonl").open("w") as file:
         for number in range(args.documents):
-            start = chance.randrange(len(sentences) - SENTENCES)
-            text = places.get(number) or " ".join(sentences[start : start + SENTENCES])
+            start = chance.randrange(len(sentences) - args.sentences)
+            text = places.get(number) or " ".join(sentences[start : start + args.sentences])
             file.write(json.dumps({"id": f"doc-{number:06}", "text": text}) + "\n")
     (args.corpus / "marked.json").write_text(json.dumps([f"doc-{number:06}" for number in sorted(places)]))
-    print(f"{args.documents:,} documents of {SENTENCES} sentences, {args.marked} of them marked")
+    print(
+        f"{args.documents:,} documents of {args.sentences} sentences, {args.marked} of {SENTENCES} sentences and marked"
+    )
 
 
 class Turn(NamedTuple):
@@ -157,6 +159,7 @@ def main() -> None:
     makes.add_argument("--human", type=Path, nargs="+", required=True, help="JSONL of human texts")
     makes.add_argument("--documents", type=int, default=2000)
     makes.add_argument("--marked", type=int, default=40)
+    makes.add_argument("--sentences", type=int, default=SENTENCES, help="of a document that is not marked")
     makes.add_argument("--model", default="all-MiniLM-L6-v2")
     makes.set_defaults(run=make)
     compares = verbs.add_parser("compare")

@@ -12,7 +12,7 @@ import pytest
 from alimark import AliMark
 from alimark.audit.auditor import Auditor
 from alimark.audit.run import JsonlDocuments, audit_documents
-from alimark.audit.templates import BURSTS, effective_count, find_groups
+from alimark.audit.templates import BURSTS, effective_count, find_groups, search_groups
 from alimark.detection.settings import DetectionSettings
 from fixed_texts import EMBEDDER, fixed_key, unmarked, written
 
@@ -46,6 +46,24 @@ def test_a_template_counts_as_one_document(noise: Any) -> None:
     some = [True] * 4 + [False] * 36  # the best of a template are no better evidence than all of them
     [best] = find_groups([0.01] * 4 + [0.02] * 26 + [0.5] * 10, some, scores)
     assert (len(best.members), best.undecided) == (30, (0, 1, 2, 3))
+
+
+def test_most_random_keys_are_drawn_for_documents_that_belong_together_only(noise: Any) -> None:
+    scores = noise.copy()
+    scores[10:30] = scores[10] + 0.3 * noise[10:30]
+    p_values, found = [0.001] * 10 + [0.01] * 30, [True] * 40
+    drawn = np.zeros(40, int)
+
+    def scorer(document: int) -> Any:
+        def null_scores(first: int, count: int) -> Any:
+            drawn[document] += count
+            return scores[document, first : first + count]
+
+        return null_scores
+
+    assert search_groups(p_values, found, [scorer(i) for i in range(40)]) == find_groups(p_values, found, scores)
+    assert (drawn[10:30] == KEYS).all()
+    assert (np.delete(drawn, range(10, 30)) < KEYS / 4).all()
 
 
 def test_an_audit_of_receipts_under_an_unlucky_key(tmp_path: Path) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
-import numpy as np
-
 from alimark.audit.answers import tests_made
-from alimark.audit.templates import RANDOM_KEYS, Group, find_groups
+from alimark.audit.templates import Group, search_groups
 from alimark.detection.many_keys import detect_keys_batch
-from alimark.detection.pipeline import detect_batch, random_key_scores
+from alimark.detection.pipeline import detect_batch, null_scorers
 from alimark.detection.preparing import sentences_suffice
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
@@ -65,8 +63,12 @@ class FirstPass:
             raise AlimarkError(f"{self.draws} random keys cannot resolve p-values of {self.level:g}; draw more")
 
     def settings(self, full: DetectionSettings) -> DetectionSettings:
-        """The settings of the first pass, made from those of the full test."""
-        cheap = replace(full, draws=min(full.draws, self.draws), tail=False)
+        """The settings of the first pass, made from those of the full test.
+
+        Drawing stops once so many random keys have scored as high that the p-value will be above the level.
+        """
+        draws = min(full.draws, self.draws)
+        cheap = replace(full, draws=draws, tail=False, stop_after=max(1, int(self.level * (draws + 1))))
         if self.sentences_alone:
             cheap = replace(cheap, restructure="none")
         return cheap if self.precision == "auto" else replace(cheap, precision=self.precision)
@@ -192,15 +194,14 @@ class Auditor:
         settings = DetectionSettings.of(self.settings)
         if not aligns(key.scheme) or settings.learned:
             return None
-        embedder = self._embedders[key.embedder]
-        scores = []
-        for text, record in zip(texts, records, strict=True):
-            search: Literal["whole", "excerpt"] = "excerpt" if record.get("passages") else "whole"
-            reading = record.get("normalised", {}).get("reading", "as it stands")
-            chosen = replace(settings, search=search)
-            scores.append(random_key_scores(text, reading, key, embedder, chosen, RANDOM_KEYS))
+        if self.first_pass is not None:
+            settings = replace(settings, precision=self.first_pass.precision)
+        readings = [record.get("normalised", {}).get("reading", "as it stands") for record in records]
+        searches = ["excerpt" if record.get("passages") else "whole" for record in records]
+        chosen = [replace(settings, search=cast(Literal["whole", "excerpt"], search)) for search in searches]
+        scorers = null_scorers(texts, readings, key, self._embedders[key.embedder], chosen)
         p_values = [record["p_value"] / tests_made(record) for record in records]
-        return find_groups(p_values, [record["found"] for record in records], np.stack(scores), fdr)
+        return search_groups(p_values, [record["found"] for record in records], scorers, fdr)
 
     def _answer_safely(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
         """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""

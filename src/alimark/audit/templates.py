@@ -12,12 +12,13 @@ well, since they carry the same blocks; their p-values are small enough to stand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from alimark._util.arrays import Floats, Ints
 from alimark._util.json_types import JsonObject
+from alimark.detection.stats.p_values import NullScores
 
 BURSTS = 2e-3
 """The share of random keys that may in any case make half as many documents of a group look as marked. By Markov's
@@ -27,6 +28,9 @@ MAX_FOUND, MAX_OTHERS = 500, 300
 """Documents that are checked under a key, at most: those found, the largest p-values first, and others, the smallest first."""
 _ALIKE = 0.25
 """Correlation of the scores of two documents over random keys from which they belong together; chance gives at most 0.08."""
+_FEW_KEYS, _PERHAPS_ALIKE = 999, 0.16
+"""A first look at the documents takes fewer random keys. Two documents that belong together correlate less than this with a
+chance of 1 in 1,000; of the others hardly any pair correlates more."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,33 @@ def find_groups(
             chance = _chance(float(p[hits].max()), len(hits), random_p[members])
             kept = hits[p[hits] <= _limit(p[hits], random_p[members], fdr)]
             groups.append(Group(_numbers(members), _numbers(hits), effective, chance, _numbers(kept)))
+    return groups
+
+
+def search_groups(
+    p_values: Sequence[float], found: Sequence[bool], scorers: Sequence[NullScores], fdr: float = 0.05
+) -> list[Group]:
+    """Returns what `find_groups` does; most random keys are drawn only for documents that may belong to such a group.
+
+    Args:
+        p_values: The p-value of each document, not corrected for the number of keys.
+        found: Whether each document was found.
+        scorers: For each document a function that scores it under random keys, the same for all documents.
+        fdr: The false discovery rate.
+
+    Returns:
+        The groups with at least two documents that were found.
+    """
+    few = np.stack([scorer(0, _FEW_KEYS) for scorer in scorers])
+    is_found = np.asarray(found, bool)
+    parts = [part for part in _components(_correlations(few) >= _PERHAPS_ALIKE) if is_found[part].sum() > 1]
+    groups: list[Group] = []
+    for part in parts:
+        more = [scorers[number](_FEW_KEYS, RANDOM_KEYS - _FEW_KEYS) for number in part]
+        scores = np.concatenate([few[part], np.stack(more)], axis=1)
+        for group in find_groups(np.asarray(p_values)[part].tolist(), is_found[part].tolist(), scores, fdr):
+            members, hits, kept = (_numbers(part[list(some)]) for some in (group.members, group.found, group.kept))
+            groups.append(replace(group, members=members, found=hits, kept=kept))
     return groups
 
 

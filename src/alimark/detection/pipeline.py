@@ -12,16 +12,16 @@ random keys) and the sentence-level schemes (their own projection and statistic)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from alimark._util.arrays import Floats
 from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.batching import deduplicate, embed_and_project, signals_of
 from alimark.detection.preparing import PreparedText, prepare, prepare_each, with_variants
 from alimark.detection.scoring import scoring
 from alimark.detection.searching import detect_signals, score
 from alimark.detection.settings import DetectionSettings
+from alimark.detection.stats.p_values import NullScores
 from alimark.detection.timing import Beat, Clock, no_beat
 from alimark.embedding.base import Embedder
 from alimark.embedding.precision import at_precision
@@ -87,15 +87,33 @@ def detect_batch(
     return answers
 
 
-def random_key_scores(
-    text: str, reading: str, key: Key, embedder: Embedder, settings: DetectionSettings, draws: int
-) -> Floats:
-    """The scores of a text, read in one of its ways, under the first random keys, which are the same for every text."""
+def null_scorers(
+    texts: Sequence[str], readings: Sequence[str], key: Key, embedder: Embedder, settings: Sequence[DetectionSettings]
+) -> list[NullScores]:
+    """For each text a function that scores it under random keys, which are the same for every text.
+
+    Args:
+        texts: The texts, which are embedded together.
+        readings: Which of its readings each text is scored in.
+        key: The key whose random keys are drawn.
+        embedder: The embedder that the key names.
+        settings: The settings of each text, with the same precision.
+
+    Returns:
+        Functions of the number of the first random key and of how many follow.
+    """
+    if not texts:
+        return []
     key.check(embedder)
-    embedder = at_precision(embedder, settings.precision)
-    prepared = prepare(text, key, embedder, settings)
-    [read, *_] = [version for version in prepared.versions if version.reading == reading] or [prepared]
-    units = deduplicate([read.units.texts])
+    embedder = at_precision(embedder, settings[0].precision)
+    versions: list[PreparedText] = []
+    for text, reading, chosen in zip(texts, readings, settings, strict=True):
+        prepared = prepare(text, key, embedder, chosen)
+        versions.append(next((one for one in prepared.versions if one.reading == reading), prepared))
+    units = deduplicate([version.units.texts for version in versions])
     projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
-    signals = scoring(key, settings).signals(read.units, projections[units.rows(read.units.texts)])
-    return score([signals], key, settings).null_scores(0, draws)
+    scorers = []
+    for version, chosen in zip(versions, settings, strict=True):
+        signals = scoring(key, chosen).signals(version.units, projections[units.rows(version.units.texts)])
+        scorers.append(score([signals], key, chosen).null_scores)
+    return scorers

@@ -275,6 +275,20 @@ def test_the_running_batch_gives_what_one_call_at_a_time_gives(tiny: Any, rows: 
     assert [one.tokens for one in engine.draw([TokenRequest([5, 6, 7], [1, 2])], longer, never)[0]] == [12, 12]
 
 
+def test_callers_with_other_sampling_settings_keep_their_own(tiny: Any) -> None:
+    """Both wait when the engine begins: the second must not change how the first is sampled."""
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)
+    lengths = (20, 6, 20)
+    with ThreadPoolExecutor(3) as callers:
+        with engine._changed:  # the engine cannot begin before all have asked
+            asked = [
+                callers.submit(engine.draw, [TokenRequest([5, 6], [n])], Sampling(max_tokens=length), never)
+                for n, length in enumerate(lengths)
+            ]
+            time.sleep(0.2)
+        assert [one.result()[0][0].tokens for one in asked] == list(lengths)
+
+
 def test_an_engine_that_fails_tells_everybody_and_goes_on(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)
     with monkeypatch.context() as patch:

@@ -224,7 +224,11 @@ class Engine:
     def _admit(self) -> None:
         """Prefill the contexts of as many requests as there is room for."""
         admitted: list[tuple[_Call, int]] = []
-        while (first := self._next_request()) and self._reserve(*first) and len(admitted) < self._free_contexts():
+        while first := self._next_request():
+            if admitted and first[0].sampling != admitted[0][0].sampling:
+                break  # its batch is laid out once those before it have ended
+            if not self._reserve(*first) or len(admitted) >= self._free_contexts():
+                break
             if len(self._waiting) + sum(len(call.requests[i].keys) for call, i in admitted) >= self._max_slots:
                 break
             with self._changed:

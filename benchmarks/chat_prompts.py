@@ -105,8 +105,8 @@ def detect(running: Running, records: Sequence[Answer]) -> None:
         record["p_value"] = detection.p_value
 
 
-def report(records: Sequence[Answer]) -> Iterator[str]:
-    """The tables, in Markdown."""
+def report(records: Sequence[Answer], longest: int) -> Iterator[str]:
+    """The tables, in Markdown. Lengths are counted up to `longest` tokens, and an answer that has as many has not ended."""
     by_way = {
         way: {record["id"].split("/")[0]: record for record in records if record["way"] == way}
         for way in ("marked", "plain")
@@ -116,7 +116,8 @@ def report(records: Sequence[Answer]) -> Iterator[str]:
     yield "| --- |" + " ---: |" * 7
     for kind in [*dict.fromkeys(by_way["marked"][name]["class"] for name in both), "all"]:
         names = [name for name in both if kind in ("all", by_way["marked"][name]["class"])]
-        yield _lengths(kind, [by_way["marked"][name] for name in names], [by_way["plain"][name] for name in names])
+        sides = [[by_way[way][name] for name in names] for way in ("marked", "plain")]
+        yield _lengths(kind, *sides, longest)
     yield "\n| | marked | plain |\n| --- | ---: | ---: |"
     shares = {way: code_shares([record["text"] for record in answers.values()]) for way, answers in by_way.items()}
     for name in shares["marked"]:
@@ -130,13 +131,15 @@ def report(records: Sequence[Answer]) -> Iterator[str]:
     yield f"| all | {len(by_way['marked'])} | {total} | {false} |"
 
 
-def _lengths(kind: str, ours: Sequence[Answer], theirs: Sequence[Answer]) -> str:
+def _lengths(kind: str, ours: Sequence[Answer], theirs: Sequence[Answer], longest: int) -> str:
     from scipy.stats import ks_2samp
 
-    lengths = [np.array([record["tokens"] for record in side], float) for side in (ours, theirs)]
+    lengths = [np.array([min(longest, record["tokens"]) for record in side], float) for side in (ours, theirs)]
     difference = lengths[0] - lengths[1]
     error = 1.96 * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else float("nan")
-    stops = [sum(record["finish"] == "stop" for record in side) for side in (ours, theirs)]
+    stops = [
+        sum(record["finish"] == "stop" and record["tokens"] < longest for record in side) for side in (ours, theirs)
+    ]
     mean = difference.mean()
     return (
         f"| {kind} | {len(ours)} | {lengths[0].mean():.0f} | {lengths[1].mean():.0f} | {mean:+.0f} [{mean - error:+.0f}, "
@@ -175,6 +178,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSONL to append answers to")
     parser.add_argument("--count", type=int, help="prompts of each class; default, all 20")
     parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--up-to", type=int, default=10**9, help="lengths are counted up to so many tokens")
     parser.add_argument("--users", type=int, default=4, help="requests at a time")
     options = parser.parse_args()
     with running_service(options) as running:
@@ -182,7 +186,7 @@ def main() -> None:
         records = [record for _, record in read_jsonl(options.output) if isinstance(record, dict)]
         detect(running, records)
     print(f"\n{options.llm}, {options.candidates} candidates, at most {options.max_tokens} tokens\n")
-    print("\n".join(report(records)))
+    print("\n".join(report(records, options.up_to)))
 
 
 if __name__ == "__main__":

@@ -165,11 +165,12 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    parser.add_argument("--profile", action="append", default=[], dest="profiles", metavar="NAME")
     parser.add_argument(
         "--embedder", default="all-mpnet-base-v2", help="whose cosine tells answers apart; empty: none does"
     )
     args = parser.parse_args()
-    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
+    run = Run(load(args.recipe, args.overrides, args.profiles), Workspace(args.workspace))
     embed = run.models.embedder(args.embedder).embed if args.embedder else None
     report(measure(run, embed), np.random.default_rng(1))
 

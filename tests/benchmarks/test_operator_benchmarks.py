@@ -32,7 +32,7 @@ def test_the_report_on_chat_prompts() -> None:
     code = "So:\n\n```python\nx = 1\n```\n"
     records = [answer("marked", i, 100 + i, 0.001 * i, code) for i in range(20)]
     records += [answer("plain", i, 110 + i, 0.5, code.replace("= 1", "=")) for i in range(20)]
-    report = "\n".join(chat_prompts.report(records))
+    report = "\n".join(chat_prompts.report(records, 10**9))
     assert "| code | 20 | 110 | 120 | -10 [-10, -10] |" in report
     assert "| texts with fences that all close | 20 of 20 | 20 of 20 |" in report
     assert "| Python blocks that parse | 20 of 20 | 0 of 20 |" in report

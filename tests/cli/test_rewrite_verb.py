@@ -124,7 +124,7 @@ def test_says_when_most_stays(run: Run, models: Models, tmp_path: Path) -> None:
     assert "12 left alone" in err
     assert "detected: not found" in err
     assert "--strength strong" in err
-    assert "alimark keygen --decision hard --offsets 64" in err
+    assert "alimark keygen --offsets 16" in err
     assert "moved most" not in err
     assert "refusal 192" in err
 

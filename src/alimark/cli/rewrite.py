@@ -203,7 +203,7 @@ def _print_rewriting(rewriting: Rewriting, proof: Record, record_id: str, as_jso
     if proof["verdict"] != "found":
         show.note(
             "note: the mark is not found; draw more rewrites (--strength strong), or make a key that suits rewriting: "
-            "alimark keygen --decision hard --offsets 64 (docs/generating.md)"
+            "alimark keygen --offsets 16 (docs/generating.md)"
         )
     if moved := rewriting.moved_most():
         show.note("moved most, read before publishing:")

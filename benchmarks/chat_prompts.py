@@ -116,8 +116,8 @@ def report(records: Sequence[Answer], longest: int) -> Iterator[str]:
     yield "| --- |" + " ---: |" * 7
     for kind in [*dict.fromkeys(by_way["marked"][name]["class"] for name in both), "all"]:
         names = [name for name in both if kind in ("all", by_way["marked"][name]["class"])]
-        sides = [[by_way[way][name] for name in names] for way in ("marked", "plain")]
-        yield _lengths(kind, *sides, longest)
+        ours, theirs = ([by_way[way][name] for name in names] for way in ("marked", "plain"))
+        yield _lengths(kind, ours, theirs, longest)
     yield "\n| | marked | plain |\n| --- | ---: | ---: |"
     shares = {way: code_shares([record["text"] for record in answers.values()]) for way, answers in by_way.items()}
     for name in shares["marked"]:

@@ -80,7 +80,7 @@ def find_groups(
     Example:
         >>> shared = np.random.default_rng(1).normal(size=999)
         >>> [group] = find_groups([0.01, 0.01, 0.01], [True] * 3, np.stack([shared, shared, shared + 0.1]))
-        >>> group.members, group.effective, group.kept
+        >>> group.members, round(group.effective, 6), group.kept
         ((0, 1, 2), 1.0, (0, 1, 2))
         >>> group.chance
         0.01

@@ -100,7 +100,7 @@ class Draw:
     tokens: int
     ended: Ended
     reading: continuations.Reading | None = field(default=None, compare=False, repr=False)
-    """What the stop condition has read in this very text; whoever changes the text makes a new draw without it."""
+    """What the stop condition has read in this text. A draw with another text must be made without it."""
 
 
 class LLM(Protocol):

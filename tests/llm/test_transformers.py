@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from alimark.llm.torch import adapter, attention, fused_layers  # noqa: E402
+from alimark.llm.torch import engine as engine_module  # noqa: E402
 from alimark.llm.torch import sampling as token_sampling  # noqa: E402
 from alimark.llm.torch.continuous_batch import ContinuousBatch  # noqa: E402
 from alimark.llm.torch.engine import Engine, TokenRequest  # noqa: E402
@@ -287,6 +288,19 @@ def test_callers_with_other_sampling_settings_keep_their_own(tiny: Any) -> None:
             ]
             time.sleep(0.2)
         assert [one.result()[0][0].tokens for one in asked] == list(lengths)
+
+
+def test_a_long_prompt_behind_short_ones_waits_for_a_batch_with_room(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All wait when the engine begins. A batch for long contexts holds fewer of them than there are short ones."""
+    monkeypatch.setattr(engine_module, "_MIN_CONTEXT_TOKENS", 4)
+    monkeypatch.setattr(Engine, "_capacity", lambda self, context_tokens, max_tokens: (8, 64 // context_tokens))
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control)
+    prompts = [[5, 6]] * 6 + [[5, 6, 7, 8] * 7]
+    asked = [TokenRequest(prompt, [n]) for n, prompt in enumerate(prompts)]
+    found = engine.draw(asked, Sampling(max_tokens=6), never)
+    assert [[draw.tokens for draw in draws] for draws in found] == [[6]] * len(prompts)
 
 
 def test_an_engine_that_fails_tells_everybody_and_goes_on(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

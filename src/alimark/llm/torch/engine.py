@@ -225,9 +225,11 @@ class Engine:
         """Prefill the contexts of as many requests as there is room for."""
         admitted: list[tuple[_Call, int]] = []
         while first := self._next_request():
-            if admitted and first[0].sampling != admitted[0][0].sampling:
-                break  # its batch is laid out once those before it have ended
-            if not self._reserve(*first) or len(admitted) >= self._free_contexts():
+            if not self._fits(*first):
+                if admitted or self._sampling_now:
+                    break  # its batch is allocated once those before it have ended
+                self._allocate(_context_tokens(*first), first[0].sampling)
+            if len(admitted) >= self._free_contexts():
                 break
             if len(self._waiting) + sum(len(call.requests[i].keys) for call, i in admitted) >= self._max_slots:
                 break
@@ -245,18 +247,15 @@ class Engine:
     def _free_contexts(self) -> int:
         return sum(not context.users for context in self._contexts)
 
-    def _reserve(self, call: _Call, request: int) -> bool:
-        """Whether the request fits the batch as it is; an idle batch is allocated anew if it does not."""
-        tokens = max(_MIN_CONTEXT_TOKENS, 1 << (len(call.requests[request].prompt) - 1).bit_length())
-        if self._batch and self._batch.sampling == call.sampling and self._batch.context_tokens >= tokens:
-            return True
-        if self._sampling_now:
-            return False
-        self._batch = None  # frees its memory for the new one
-        self._allocate(tokens, call.sampling)
-        return True
+    def _fits(self, call: _Call, request: int) -> bool:
+        """Whether the request can be sampled in the batch as it is."""
+        batch = self._batch
+        return batch is not None and (
+            batch.sampling == call.sampling and batch.context_tokens >= _context_tokens(call, request)
+        )
 
     def _allocate(self, context_tokens: int, sampling: Sampling) -> None:
+        self._batch = None  # frees its memory for the new one
         self._reset()
         slots, contexts = self._capacity(context_tokens, sampling.max_tokens)
         self._batch = ContinuousBatch(
@@ -385,6 +384,11 @@ class Engine:
             assert sequence is not None
             self._release(slot, sequence)
             sequence.call.add(sequence.request, sequence.number, draw)
+
+
+def _context_tokens(call: _Call, request: int) -> int:
+    """The room in a context that a request needs: a power of two, so that few sizes occur."""
+    return max(_MIN_CONTEXT_TOKENS, 1 << (len(call.requests[request].prompt) - 1).bit_length())
 
 
 def _close(reference: weakref.ref[Engine]) -> None:

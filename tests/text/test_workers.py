@@ -32,6 +32,8 @@ def test_the_answers_are_the_same(text_version: int) -> None:
     readings = expected(text_version)
     assert workers.readings(CONTINUATIONS) == readings
     assert workers.readings(CONTINUATIONS[:5]) == readings[:5]
+    cutter = splitter("nupunkt", text_version)
+    assert [workers.units(text) for text in TEXTS[-20:]] == [cutter.units(text) for text in TEXTS[-20:]]
     assert all(worker.alive for worker in workers._workers)
     assert {reading.flaw for reading in readings if reading} >= {
         "",

@@ -133,8 +133,8 @@ class TorchEmbedder(LoadedEmbedder):
         """The vectors on the device, which may still be computing them."""
         import torch
 
-        with self._lock:
-            rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+        # Threads may share the tokenizer, since nobody changes its settings.
+        rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         with torch.inference_mode():
             return self._forwarded(rows)
 

@@ -10,7 +10,7 @@ from typing import Literal
 from alimark.llm.base import Draw
 from alimark.text.continuations import Continuation, Reading, first_end, read, reading_of, word_list, word_sequence
 from alimark.text.splitting import BUILT_IN, Splitter
-from alimark.text.workers import workers
+from alimark.text.workers import split, workers
 
 Flaw = Literal["", "blank", "repeat", "unfinished", "degenerate", "markup", "code", "resplit"]
 """Why a candidate is rejected.
@@ -19,7 +19,7 @@ blank: it has no word. repeat: the text has a sentence with the same words alrea
 degenerate: it repeats a few words. markup: it has broken markup or a control token. code: it opens a code block where other
 candidates go on with a sentence. resplit: the splitter finds other boundaries once it is part of the text."""
 
-_MANY = 16  # fewer continuations are read faster in this process than in the worker processes
+_MANY = 16  # so many continuations are worth starting worker processes for, whatever the engine
 _GUARD_SENTENCES = 2  # a new sentence can only change the boundaries of its neighbours
 
 
@@ -55,19 +55,20 @@ class FirstSentence:
 
     def readings(self, continuations: Sequence[str]) -> list[Reading | None]:
         """Reads each continuation up to a little beyond its first sentence; None where that has not ended yet."""
-        return self._readings([(text, None) for text in continuations])
+        # A GPU engine asks for this between its steps, and other threads need this process meanwhile.
+        return self._readings([(text, None) for text in continuations], least=1)
 
     def read(self, draws: Sequence[Draw]) -> list[Draw]:
         """The same draws, each with its reading."""
         unread = [(draw.text, draw.ended) for draw in draws if draw.reading is None]
         if not unread:
             return list(draws)
-        readings = iter(self._readings(unread))
+        readings = iter(self._readings(unread, least=_MANY))
         return [draw if draw.reading else replace(draw, reading=next(readings)) for draw in draws]
 
-    def _readings(self, continuations: Sequence[Continuation]) -> list[Reading | None]:
-        """Reads continuations here, or many of them in worker processes, which know the built-in splitters."""
-        if self._cutter.name in BUILT_IN and len(continuations) >= _MANY:
+    def _readings(self, continuations: Sequence[Continuation], least: int) -> list[Reading | None]:
+        """Reads continuations here, or at least `least` of them in worker processes, which know the built-in splitters."""
+        if self._cutter.name in BUILT_IN and len(continuations) >= least:
             return workers(*self._cutter.identity).readings(continuations)
         return [reading_of(self._cutter, *continuation) for continuation in continuations]
 
@@ -135,7 +136,7 @@ class Text:
         """Whether the splitter finds this sentence again in the text, as a detector has to."""
         recent = self._unit_pieces[-_GUARD_SENTENCES:] or [len(self.pieces)]
         tail = "".join(self.pieces[recent[0] :]) + candidate.piece
-        return self.cutter.units(tail) == [*self._tail_units(recent[0]), candidate.unit]
+        return split(self.cutter, tail) == [*self._tail_units(recent[0]), candidate.unit]
 
     def _tail_units(self, first_piece: int) -> list[str]:
         """The units before the next sentence, from a piece on, as a detector finds them.
@@ -145,7 +146,7 @@ class Text:
         if not self.cutter.text_version:
             return self.units[-_GUARD_SENTENCES:]
         if self._tail_cache[0] != len(self.pieces):
-            self._tail_cache = len(self.pieces), self.cutter.units("".join(self.pieces[first_piece:]))
+            self._tail_cache = len(self.pieces), split(self.cutter, "".join(self.pieces[first_piece:]))
         return self._tail_cache[1]
 
     def add(self, candidate: Candidate) -> None:

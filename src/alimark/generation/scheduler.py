@@ -7,12 +7,11 @@ that the candidates of one group are embedded while those of another are sampled
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from itertools import islice
 
 from alimark._util.cancelling import Cancellation
@@ -138,25 +137,24 @@ class Scheduler:
         finished: queue.SimpleQueue[tuple[int, Future[Generation]]] = queue.SimpleQueue()
         live: list[_Job] = []
         pending = 0
-        with nullcontext() if inline else _short_switch_interval():
-            while True:
-                for i, session in islice(sessions, max(0, self._batch - pending)):
-                    pending += 1
-                    future = self._enqueue(session, start_thread=not inline)
-                    future.add_done_callback(lambda future, i=i: finished.put((i, future)))  # type: ignore[misc]
-                if not pending:
-                    return
-                while inline and finished.empty():
-                    self._fill(live, wait=False)
-                    if not live:  # a thread that `submit` started has taken the texts
-                        break
-                    self._step(live)
-                i, ended = finished.get()
-                pending -= 1
-                error = ended.exception()
-                if error is not None and not isinstance(error, AlimarkError):
-                    raise error
-                yield i, error if error is not None else ended.result()
+        while True:
+            for i, session in islice(sessions, max(0, self._batch - pending)):
+                pending += 1
+                future = self._enqueue(session, start_thread=not inline)
+                future.add_done_callback(lambda future, i=i: finished.put((i, future)))  # type: ignore[misc]
+            if not pending:
+                return
+            while inline and finished.empty():
+                self._fill(live, wait=False)
+                if not live:  # a thread that `submit` started has taken the texts
+                    break
+                self._step(live)
+            i, ended = finished.get()
+            pending -= 1
+            error = ended.exception()
+            if error is not None and not isinstance(error, AlimarkError):
+                raise error
+            yield i, error if error is not None else ended.result()
 
     def close(self, wait: float = 10) -> None:
         """Cancels all texts, and waits up to `wait` seconds for the threads to end their current steps."""
@@ -176,14 +174,3 @@ class Scheduler:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextmanager
-def _short_switch_interval() -> Iterator[None]:
-    """Lets threads switch sooner. By default one that feeds a GPU may wait 5 ms for the interpreter, as long as a step."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, 0.0005))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

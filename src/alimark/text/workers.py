@@ -1,8 +1,8 @@
-"""A pool of worker processes that read many continuations of a model.
+"""A pool of worker processes that read a model's continuations and split texts.
 
 A GPU engine samples faster than one Python process can read. A worker is `python -m alimark.text.workers SPLITTER VERSION`:
-it reads a line of JSON with continuations and writes a line of JSON with readings. A `multiprocessing` pool is not used
-because it would import the caller's main module again.
+it reads a line of JSON with a task and its items, and writes a line of JSON with an answer for each item. A `multiprocessing`
+pool is not used because it would import the caller's main module again.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from typing import IO
+from typing import IO, Any, Literal
 
 from alimark._util.cpu import available_cpus
 from alimark.text.continuations import Continuation, Reading, reading_of
-from alimark.text.splitting import splitter
+from alimark.text.splitting import Splitter, splitter
 
-_MIN_SHARE = 16  # with fewer continuations a worker, sending them takes longer than reading them here
+_SHARE = 16  # continuations for one worker: with fewer, asking takes a larger part of the time
 _MAX_WORKERS = 8
+
+Task = Literal["read", "split"]
+"""What a worker does with each item: reads a continuation, or splits a text into its units."""
 
 
 class Workers:
-    """Reads many continuations in parallel; threads may share it.
+    """Reads continuations and splits texts in other processes; threads may share it.
 
-    Continuations of a worker that has died are read in this process.
+    What a worker that has died was asked for is done in this process.
     """
 
     def __init__(self, name: str, count: int, text_version: int = 0) -> None:
@@ -39,19 +42,27 @@ class Workers:
 
     def readings(self, continuations: Sequence[Continuation]) -> list[Reading | None]:
         """The reading of each continuation, in order."""
-        chosen = self._choose(len(continuations) // _MIN_SHARE)
+        return [fields and Reading(*fields) for fields in self._answers("read", continuations)]
+
+    def units(self, text: str) -> list[str]:
+        """The units of a text, as its splitter finds them."""
+        [units] = self._answers("split", [text])
+        return list(units)
+
+    def _answers(self, task: Task, items: Sequence[Any]) -> list[Any]:
+        chosen = self._choose(max(1, len(items) // _SHARE))
         if not chosen:
-            return self._read_here(continuations)
-        size = -(-len(continuations) // len(chosen))
-        shares = [continuations[at : at + size] for at in range(0, len(continuations), size)]
-        readings: list[Reading | None] = []
+            return [answer_of(self._cutter, task, item) for item in items]
+        size = -(-len(items) // len(chosen))
+        shares = [items[at : at + size] for at in range(0, len(items), size)]
+        answers: list[Any] = []
         with ExitStack() as held:
             for worker, share in zip(chosen, shares, strict=False):
-                held.enter_context(worker.asked(share))
+                held.enter_context(worker.asked(task, share))
             for worker, share in zip(chosen, shares, strict=False):
                 answer = worker.answer(len(share))
-                readings += self._read_here(share) if answer is None else answer
-        return readings
+                answers += [answer_of(self._cutter, task, item) for item in share] if answer is None else answer
+        return answers
 
     def _choose(self, most: int) -> list[_Worker]:
         """Up to `most` workers, other ones in each call, so that small calls of several threads do not wait for each other."""
@@ -60,9 +71,6 @@ class Workers:
         first = next(self._calls) * count
         places = {(first + i) % len(alive) for i in range(count)}
         return [alive[place] for place in sorted(places)]  # in one order for all threads: their locks cannot deadlock
-
-    def _read_here(self, continuations: Sequence[Continuation]) -> list[Reading | None]:
-        return [reading_of(self._cutter, *continuation) for continuation in continuations]
 
 
 class _Worker:
@@ -89,13 +97,13 @@ class _Worker:
                 process.communicate()
 
     @contextmanager
-    def asked(self, continuations: Sequence[Continuation]) -> Iterator[None]:
-        """Sends continuations and holds the lock until the answer is read.
+    def asked(self, task: Task, items: Sequence[Any]) -> Iterator[None]:
+        """Sends a task and its items, and holds the lock until the answer is read.
 
         After an exception the answer would belong to an earlier question, so the process is stopped.
         """
         with self._lock:
-            self._write(json.dumps(continuations).encode() + b"\n")
+            self._write(json.dumps([task, items]).encode() + b"\n")
             try:
                 yield
             except BaseException:
@@ -110,34 +118,49 @@ class _Worker:
         except OSError:
             self._stop()
 
-    def answer(self, count: int) -> list[Reading | None] | None:
-        """Reads the answer for `count` continuations; None where the process has died."""
+    def answer(self, count: int) -> list[Any] | None:
+        """Reads the answers for `count` items; None where the process has died."""
         if self._process is None or self._process.stdout is None:
             return None
         try:
-            line = self._process.stdout.readline() or b"[]"
-            readings = [fields and Reading(*fields) for fields in json.loads(line)]
+            answers: list[Any] = json.loads(self._process.stdout.readline() or b"[]")
         except (OSError, ValueError):
-            readings = []
-        if len(readings) != count:
+            answers = []
+        if len(answers) != count:
             self._stop()
             return None
-        return readings
+        return answers
 
 
 @cache
 def workers(name: str, text_version: int = 0) -> Workers:
     """The worker pool of a splitter; without processes on a machine with fewer than 8 CPUs, which the model needs."""
     cpus = available_cpus()
-    return Workers(name, min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0, text_version)
+    pool = Workers(name, min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0, text_version)
+    _running[name, text_version] = pool
+    return pool
+
+
+_running: dict[tuple[str, int], Workers] = {}
+
+
+def split(cutter: Splitter, text: str) -> list[str]:
+    """The units of a text: by a worker where the pool of its splitter is running, else in this process."""
+    pool = _running.get(cutter.identity)
+    return pool.units(text) if pool else cutter.units(text)
+
+
+def answer_of(cutter: Splitter, task: Task, item: Any) -> Any:
+    """The answer of a worker for one item of a task."""
+    return cutter.units(item) if task == "split" else reading_of(cutter, *item)
 
 
 def serve(name: str, text_version: int, lines: IO[bytes], out: IO[bytes]) -> None:
     """Answers one line of JSON with another until the input ends: the main loop of a worker process."""
     cutter = splitter(name, text_version)
     for line in lines:
-        readings = [reading_of(cutter, *continuation) for continuation in json.loads(line)]
-        out.write(json.dumps(readings).encode() + b"\n")
+        task, items = json.loads(line)
+        out.write(json.dumps([answer_of(cutter, task, item) for item in items]).encode() + b"\n")
         out.flush()
 
 

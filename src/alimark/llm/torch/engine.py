@@ -8,12 +8,13 @@ and the GPU does not wait for Python as long as an iteration's Python work takes
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ _MAX_SLOTS, _MAX_CONTEXTS, _MIN_CONTEXT_TOKENS = 4096, 256, 512
 _BATCH_SIZES = (8, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Numbers of slots that a decode step goes over; each has its own CUDA graph."""
 _IDLE_SECONDS = 5.0  # after which the thread ends
+_SWITCH_SECONDS = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,8 @@ class Engine:
     # The rest runs in the background thread.
 
     def _run(self) -> None:
-        with torch.inference_mode(), nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+        stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        with torch.inference_mode(), stream, _short_switch_interval():
             while self._wait_for_work():
                 try:
                     self._iterate()
@@ -195,7 +198,7 @@ class Engine:
 
     @property
     def _sampling_now(self) -> bool:
-        return bool(self._waiting or self._launched or any(self._slots))
+        return bool(self._waiting or self._launched or any(self._slots[: self._size]))
 
     @property
     def _busy(self) -> bool:
@@ -217,7 +220,7 @@ class Engine:
         if self._batch is None:  # all calls in the queue were cancelled
             return
         self._fill_slots()
-        before, self._launched = self._launched, self._launch() if any(self._slots) else None
+        before, self._launched = self._launched, self._launch() if any(self._slots[: self._size]) else None
         if before is not None:
             self._collect(before)
 
@@ -321,7 +324,7 @@ class Engine:
         """Give free slots to waiting sequences, and move sequences to lower slots if a smaller batch is then enough."""
         assert self._batch is not None
         self._drop_cancelled()
-        live = sum(sequence is not None for sequence in self._slots)
+        live = self._size - self._slots[: self._size].count(None)
         needed = min(self._batch.slots, live + len(self._waiting))
         self._resize(next(size for size in (*_BATCH_SIZES, self._batch.slots) if size >= needed))
         free = [slot for slot in range(self._size) if self._slots[slot] is None][: len(self._waiting)]
@@ -338,7 +341,7 @@ class Engine:
             for sequence in self._waiting:
                 sequence.context.users -= sequence.call.cancelled
             self._waiting = deque(sequence for sequence in self._waiting if not sequence.call.cancelled)
-        for slot, running in enumerate(self._slots):
+        for slot, running in enumerate(self._slots[: self._size]):
             if running is not None and running.call.cancelled:
                 self._release(slot, running)
 
@@ -367,13 +370,13 @@ class Engine:
     def _launch(self) -> _LaunchedSteps:
         assert self._batch is not None
         tokens = self._batch.advance(self._size, self._context_of)
-        return _LaunchedSteps(tokens, list(self._slots), np.arange(len(self._slots)))
+        return _LaunchedSteps(tokens, self._slots[: self._size], np.arange(self._size))
 
     def _collect(self, launched: _LaunchedSteps) -> None:
         """Wait for the tokens of launched steps; sequences that have ended free their slots."""
         tokens = launched.tokens.wait()
         same = [
-            slot for slot, (then, now) in enumerate(zip(launched.sequences, self._slots, strict=True))
+            slot for slot, (then, now) in enumerate(zip(launched.sequences, self._slots, strict=False))
             if now is not None and then is now
         ]  # fmt: skip
         if not same:
@@ -384,6 +387,18 @@ class Engine:
             assert sequence is not None
             self._release(slot, sequence)
             sequence.call.add(sequence.request, sequence.number, draw)
+
+
+@contextmanager
+def _short_switch_interval() -> Iterator[None]:
+    """Lets threads switch sooner. Every CUDA call of the engine's thread gives the interpreter away, and by default it would
+    get it back from a busy thread after 5 ms, as long as several decode steps take."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _context_tokens(call: _Call, request: int) -> int:

@@ -110,7 +110,7 @@ def many_keys(repeats: int) -> None:
 def soft_keys(repeats: int) -> None:
     """The soft detector's part for one text: tables, and the likelihood under 1,000 random keys, version beside version."""
     rng = np.random.default_rng(2)
-    for count in (12, 128):
+    for count in (12, 26, 128):
         units, joinable, jobs = rng.normal(size=(count, 2, 32)), np.arange(count) > 0, np.arange(1000)
 
         def score(version: SoftVersion) -> object:
@@ -121,7 +121,7 @@ def soft_keys(repeats: int) -> None:
             )  # fmt: skip
 
         spent: dict[int, list[float]] = {number: [] for number in SOFT_VERSIONS}
-        for again in range(1 + repeats * 12 // count):  # in turns, so that a busy machine slows all of them
+        for again in range(1 + max(1, repeats * 12 // count)):  # in turns, so that a busy machine slows all of them
             for number, version in SOFT_VERSIONS.items():
                 blocks = rng.integers(0, 1 << 32, (1000, math.ceil(version.blocks * count))).astype(np.uint64)
                 taken = timed(lambda: score(version), 1)  # noqa: B023

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
+from alimark.detection.kernels.lanes import LANES
 from alimark.detection.kernels.soft import (
+    FIRST_BLOCK,
     search_local_soft,
     search_soft,
     trace_local_soft,
@@ -64,12 +66,12 @@ class Case:
         joined = [row if can else None for row, can in zip(worths[1].tolist(), self.joinable, strict=True)]
         return worths[0].tolist(), joined
 
-    def search(self, *rules: SoftRule, weights: Sequence[float] | None = None) -> Any:
+    def search(self, *rules: SoftRule, weights: Sequence[float] | None = None, first_blocks: Any = FIRST_BLOCK) -> Any:
         keys = np.arange(len(self.blocks))
         return search_soft(
             self.tables, self.joinable, self.blocks, np.array([self.blocks.shape[1]]), rules or (self.rule,),
             starts=np.array([0, len(self.units)]), texts=np.zeros(len(keys), np.int64), keys=keys,
-            weights=weights,
+            weights=weights, first_blocks=first_blocks,
         )  # fmt: skip
 
 
@@ -203,6 +205,102 @@ def test_lengths_and_texts_are_kept_apart() -> None:
         for case, length, key in ((second, 8, 2), (first, 6, 1))
     ]  # fmt: skip
     np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+def _plain_forward(worths: Any, joinable: Any, rule: SoftRule, first_blocks: Sequence[int]) -> float:
+    """The forward pass for one key, number by number, in the order of operations that fixes the scores to the last bit."""
+    gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule[:11]
+    outside, leaving, staying, resumed = rule[11:]
+    size = worths.shape[2]
+    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leaving
+    less = -gain * gain / 2
+    in_mark, before, outside_mark = [0.0] * (size + 1), [0.0] * (size + 1), [0.0] * (size + 1)
+    starts = [j for j in first_blocks if j < size]
+    for j in starts:
+        in_mark[j], outside_mark[j] = (1 - outside) / len(starts), outside / len(starts)
+    total, last, share = 0.0, 1.0, outside
+    for i, (alone, *both) in enumerate(worths.tolist()):
+        likelier = [math.exp(gain * worth - gain * gain / 2) for worth in alone]
+        mean = 0.0
+        for ratio in likelier:
+            mean += ratio
+        unmarked = 1 - moved + moved * mean / size
+        anywhere = ((1 - share) * jump + share * (1 - staying) * (1 - resumed)) / size
+        now, gap = [in_mark[0] * foreign * unmarked], 0.0
+        whole = now[0]
+        for j in range(1, size + 1):
+            if j > 1:
+                gap = further * gap + (1 - further) * in_mark[j - 2]
+            carries = in_mark[j - 1] * usual + in_mark[j] * repeated + gap * skipped + anywhere
+            carries += outside_mark[j - 1] * (1 - staying) * resumed
+            value = (in_mark[j] * foreign + in_mark[j - 1] * replaced) * unmarked + carries * likelier[j - 1]
+            for held, chance in ((2, two), (3, three)):
+                if j >= held and chance:
+                    worth = 0.0
+                    for block in range(j - held, j):
+                        worth += alone[block]
+                    value += in_mark[j - held] * chance * math.exp(gain * worth * (1 / math.sqrt(held)) + less)
+            if i and joined and joinable[i]:
+                value += before[j - 1] / last * joined * math.exp(gain * both[0][j - 1] + less)
+            now.append(value)
+            whole += value
+        share = 0.0
+        for j in range(size + 1):
+            outside_mark[j] = outside_mark[j] * staying + in_mark[j] * leaving
+            share += outside_mark[j]
+        whole += share
+        share /= whole
+        outside_mark = [value / whole for value in outside_mark]
+        total += math.log(whole)
+        before, in_mark, last = in_mark, [value / whole for value in now], whole
+    return total
+
+
+def _plain_score(case: Case, key: int, rules: Sequence[SoftRule], first_blocks: Sequence[int]) -> float:
+    tables, blocks = case.tables, case.blocks[key]
+    worths = np.zeros((len(tables), tables.shape[1], len(blocks)))
+    for byte in range(tables.shape[2]):
+        worths += tables[:, :, byte, (blocks >> np.uint64(8 * byte)) & np.uint64(255)]
+    values = [_plain_forward(worths, case.joinable, rule, first_blocks) for rule in rules]
+    most, mean = max(values), 0.0
+    for value in values:
+        mean += math.exp(value - most)
+    return most + math.log(mean / len(values))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32), count=st.integers(1, 9), length=st.integers(1, 20), keys=st.integers(1, 3 * LANES),
+    run=st.integers(1, 6), version=st.sampled_from([None, 1, 2, 3]),
+)  # fmt: skip
+def test_scores_are_those_of_plain_arithmetic_to_the_last_bit(
+    seed: int, count: int, length: int, keys: int, run: int, version: int | None
+) -> None:
+    """One key, full lanes and lanes without a key, with and without runs of equal blocks."""
+    case = Case(seed, count, 64, length, keys)
+    case.blocks = np.ascontiguousarray(np.repeat(case.blocks, run, axis=1)[:, :length])
+    rules = SOFT_VERSIONS[version].rules if version else (case.rule, case.wandering, case.rule.without_restructuring())
+    starts = [0, 1, 7, 30]
+    plain = [_plain_score(case, key, rules, starts) for key in range(keys)]
+    np.testing.assert_array_equal(case.search(*rules, first_blocks=np.array(starts)), plain)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), texts=st.lists(st.integers(0, 2), min_size=1, max_size=4 * LANES))
+def test_jobs_in_any_order_have_the_scores_of_each_job_alone(seed: int, texts: list[int]) -> None:
+    cases = [Case(seed, count, 64, 14, 5) for count in (3, 8, 5)]
+    tables = np.concatenate([case.tables for case in cases])
+    joinable = np.concatenate([case.joinable for case in cases])
+    keys = np.random.default_rng(seed).integers(0, 5, len(texts))
+
+    def scores(of_texts: Any, of_keys: Any) -> Any:
+        return search_soft(
+            tables, joinable, cases[0].blocks, np.array([6, 14, 9]), RULES, starts=np.array([0, 3, 11, 16]),
+            texts=of_texts, keys=of_keys,
+        )  # fmt: skip
+
+    alone = [scores(np.array([text]), keys[job : job + 1])[0] for job, text in enumerate(texts)]
+    np.testing.assert_array_equal(scores(np.array(texts), keys), alone)
 
 
 def test_one_sentence_that_holds_two_blocks_is_told_as_a_split() -> None:

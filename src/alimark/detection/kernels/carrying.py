@@ -12,7 +12,7 @@ import numpy as np
 
 from alimark._util.arrays import Floats, Ints, Packed
 from alimark._util.compiling import kernel
-from alimark.detection.kernels.soft import _forward, _worths
+from alimark.detection.kernels.soft import _worths, likelihoods
 from alimark.detection.kernels.types import SoftRule
 
 
@@ -122,12 +122,12 @@ def carrying_chances(
     """
     worths = np.empty((len(tables), tables.shape[1], len(blocks)))
     _worths(tables, blocks, worths)
-    joinable = np.zeros(len(tables), np.bool_)
+    joinable, columns = np.zeros(len(tables), np.bool_), np.arange(len(blocks))
     logs, chances = np.empty(len(rules)), np.empty((len(rules), len(tables)))
     for k, rule in enumerate(rules):
         evidence, table = rule.worth * worths[:, 0] - rule.worth**2 / 2, np.array(rule)
         ratios = np.exp(counts[:, None] * evidence)
-        logs[k] = np.log(weights[k]) + _forward(worths, joinable, table, ratios, first_blocks)
+        logs[k] = np.log(weights[k]) + likelihoods(worths, joinable, table[None], ratios, columns, first_blocks)[0]
         chances[k] = carried_blocks(ratios, table, first_blocks).sum(axis=1)
     shares = np.exp(logs - logs.max())
     mixture: Floats = shares @ chances / shares.sum()

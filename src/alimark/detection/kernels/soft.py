@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats, Ints, Packed
 from alimark._util.compiling import kernel, launch
+from alimark.detection.kernels.lanes import LANES, exp, read, write
 from alimark.detection.kernels.types import (
     MATCH,
     SEVERAL,
@@ -67,86 +68,167 @@ _TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
 
 
 @kernel()
-def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, first_blocks: Any) -> Any:  # noqa: PLR0912
-    """The log-likelihood ratio of a text that carries these blocks, summed over all rewritings.
+def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, sums: Any, columns: Any, first_blocks: Any) -> Any:  # noqa: PLR0915
+    """The log-likelihood ratio under one rule, a number or lanes.
 
-    `likelier[i, j]` is the likelihood ratio of sentence i if it carries block j. The text began with one of `first_blocks`,
-    each as likely; those beyond the given blocks do not count.
+    `sums[i]` is the sum of sentence i's `likelier` over all blocks; the other arguments are those of `likelihoods`.
     """
     gain, foreign, replaced, moved = rule[0], rule[1], rule[2], rule[3]
     repeated, skipped, further, two, three = rule[4], rule[5], rule[6], rule[7], rule[8]
     joined, jump, outside, leaving, staying, resumed = rule[9], rule[10], rule[11], rule[12], rule[13], rule[14]
-    count, size = worths.shape[0], worths.shape[2]
+    count, size, lanes = len(likelier), len(columns), likelier.shape[2:]
     usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leaving
     log_norm = -gain * gain / 2
-    in_mark, before, now = np.zeros(size + 1), np.zeros(size + 1), np.zeros(size + 1)
-    after_gap, outside_mark = np.zeros(size + 1), np.zeros(size + 1)
-    # in_mark[j]: the probability that block j was the last one carried, or that none was yet and block j + 1 comes first;
-    # outside_mark[j]: the same inside a passage without blocks
+    wanders = outside + leaving > 0
+    # in_mark[j], divided by `last`: the probability that block j was the last one carried, or that none was yet and block
+    # j + 1 comes first. outside_mark[j]: the same inside a passage without blocks. before[j]: in_mark[j] a sentence ago.
+    shape = (size + 1, *lanes)
+    in_mark, outside_mark, before = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     starts = 0
     for j in first_blocks:
         starts += j < size
     for j in first_blocks[:starts]:
-        in_mark[j] = (1 - outside) / starts
-        outside_mark[j] = outside / starts
-    total, last, outside_share = 0.0, 1.0, outside
+        write(in_mark, j, (1 - outside) / starts)
+        write(outside_mark, j, outside / starts)
+    wholes = np.empty((count, *lanes))
+    zero = read(np.zeros((1, *lanes)), 0)
+    last, outside_share = zero + 1.0, zero + outside
     for i in range(count):
-        mean = 0.0
-        for j in range(size):
-            mean += likelier[i, j]
-        unmarked_ratio = 1 - moved + moved * mean / size
-        for j in range(2, size + 1):
-            after_gap[j] = further * after_gap[j - 1] + (1 - further) * in_mark[j - 2]
+        ratios, alone, both = likelier[i], worths[i, 0], worths[i, worths.shape[1] - 1]
+        joins = i > 0 and joined > 0 and joinable[i]
+        unmarked_ratio = 1 - moved + moved * read(sums, i) / size
         anywhere = ((1 - outside_share) * jump + outside_share * (1 - staying) * (1 - resumed)) / size
-        now[0] = in_mark[0] * foreign * unmarked_ratio
-        whole = now[0]
-        for j in range(1, size + 1):
-            carries = in_mark[j - 1] * usual + in_mark[j] * repeated + after_gap[j] * skipped + anywhere
-            if outside_share > 0:
-                carries += outside_mark[j - 1] * (1 - staying) * resumed
-            value = (in_mark[j] * foreign + in_mark[j - 1] * replaced) * unmarked_ratio + carries * likelier[i, j - 1]
-            if j > 1 and two > 0:
-                value += (
-                    in_mark[j - 2] * two * np.exp(gain * (worths[i, 0, j - 2] + worths[i, 0, j - 1]) * _TWO + log_norm)
-                )
-            if j > 2 and three > 0:
-                three_worths = worths[i, 0, j - 3] + worths[i, 0, j - 2] + worths[i, 0, j - 1]
-                value += in_mark[j - 3] * three * np.exp(gain * three_worths * _THREE + log_norm)
-            if i > 0 and joined > 0 and joinable[i]:
-                value += before[j - 1] / last * joined * np.exp(gain * worths[i, 1, j - 1] + log_norm)
-            now[j] = value
-            whole += value
-        if outside + leaving > 0:
-            outside_share = 0.0
-            for j in range(size + 1):
-                outside_mark[j] = outside_mark[j] * staying + in_mark[j] * leaving
-                outside_share += outside_mark[j]
-            whole += outside_share
-            outside_share /= whole
-            for j in range(size + 1):
-                outside_mark[j] /= whole
-        total += np.log(whole)
+        whole = after_gap = outside_share = zero
+        left = left_2 = left_3 = outside_left = before_left = zero  # of one block before j, and of two and three
         for j in range(size + 1):
-            before[j], in_mark[j] = in_mark[j], now[j] / whole
+            here = read(in_mark, j) / last
+            value = (here * foreign + left * replaced) * unmarked_ratio
+            if j > 0:
+                carries = left * usual + here * repeated + after_gap * skipped + anywhere
+                if wanders:
+                    carries = carries + outside_left * (1 - staying) * resumed
+                value = value + carries * read(ratios, columns[j - 1])
+                if j > 1 and two > 0:
+                    two_worths = read(alone, columns[j - 2]) + read(alone, columns[j - 1])
+                    value = value + left_2 * two * exp(gain * two_worths * _TWO + log_norm)
+                if j > 2 and three > 0:
+                    three_worths = read(alone, columns[j - 3]) + read(alone, columns[j - 2])
+                    three_worths = three_worths + read(alone, columns[j - 1])
+                    value = value + left_3 * three * exp(gain * three_worths * _THREE + log_norm)
+                if joins:
+                    value = value + before_left / last * joined * exp(gain * read(both, columns[j - 1]) + log_norm)
+                after_gap = further * after_gap + (1 - further) * left
+            write(in_mark, j, value)
+            whole = whole + value
+            if wanders:
+                outside_left = read(outside_mark, j) / last
+                outside_here = outside_left * staying + here * leaving
+                write(outside_mark, j, outside_here)
+                outside_share = outside_share + outside_here
+            if joined > 0:
+                before_left = read(before, j)
+                write(before, j, here)
+            left, left_2, left_3 = here, left, left_2
+        whole = whole + outside_share
+        outside_share = outside_share / whole
+        write(wholes, i, whole)
         last = whole
+    logs = np.log(wholes)
+    total = zero
+    for i in range(count):
+        total = total + read(logs, i)
     return total
 
 
+@kernel()
+def likelihoods(worths: Any, joinable: Any, rules: Any, likelier: Any, columns: Any, first_blocks: Any) -> Any:
+    """The log-likelihood ratio of a text that carries these blocks under each rule, summed over all rewritings.
+
+    `columns[j]` is the number of block j among the distinct blocks. Of distinct block c, `likelier[i, c]` is the likelihood
+    ratio of sentence i if it carries the block, and `worths[i, r, c]` are the worths of its units. Both may have `LANES` keys
+    on a further axis, and so has the result then. The text began with one of `first_blocks`, each as likely; those beyond the
+    given blocks do not count.
+    """
+    count, lanes = len(likelier), likelier.shape[2:]
+    sums, values = np.empty((count, *lanes)), np.empty((len(rules), *lanes))
+    for i in range(count):
+        ratios = likelier[i]
+        total = read(ratios, columns[0])
+        for j in range(1, len(columns)):
+            total = total + read(ratios, columns[j])
+        write(sums, i, total)
+    for k in range(len(rules)):
+        write(values, k, _forward(worths, joinable, rules[k], likelier, sums, columns, first_blocks))
+    return values
+
+
+@kernel()
+def _mixed(values: Any, log_weights: Any) -> Any:
+    """The log-likelihood ratio over all rules, given that under each."""
+    ratios = values + log_weights
+    most = ratios.max()
+    return most + np.log(np.exp(ratios - most).mean())
+
+
+@kernel()
+def _distinct(blocks: Any, keys: Any, length: Any, width: Any) -> Any:
+    """For `width` keys side by side: the number of each block among the distinct blocks, and these, (distinct, width).
+
+    Equal blocks that follow each other under all keys, as in a run, are one. Where there are fewer keys, the last repeats.
+    """
+    columns, distinct = np.zeros(length, np.int64), np.empty((length, width), np.uint64)
+    for j in range(length):
+        differs = False
+        for k in range(width):
+            key = keys[min(k, len(keys) - 1)]
+            differs |= j > 0 and blocks[key, j] != blocks[key, j - 1]
+        columns[j] = columns[max(j - 1, 0)] + differs
+        for k in range(width):
+            distinct[columns[j], k] = blocks[keys[min(k, len(keys) - 1)], j]
+    return columns, distinct[: columns[length - 1] + 1]
+
+
+@kernel()
+def _score_keys(tables: Any, joinable: Any, blocks: Any, keys: Any, length: Any, rules: Any, log_weights: Any,
+                first_blocks: Any, out: Any) -> None:  # fmt: skip
+    """The score of one text under each of some keys, of which there are at most `LANES`."""
+    width = 1 if len(keys) == 1 else LANES
+    columns, distinct = _distinct(blocks, keys, length, width)
+    worths = np.empty((len(tables), tables.shape[1], len(distinct), width))
+    for k in range(width):
+        _worths(tables, distinct[:, k], worths[..., k])
+    gain = rules[0, 0]
+    likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
+    if width == 1:
+        alone, ratios = worths.reshape(worths.shape[:3]), likelier.reshape(likelier.shape[:2])
+        values = likelihoods(alone, joinable, rules, ratios, columns, first_blocks).reshape((len(rules), 1))
+    else:
+        values = likelihoods(worths, joinable, rules, likelier, columns, first_blocks)
+    for k in range(len(keys)):
+        out[k] = _mixed(values[:, k], log_weights)
+
+
 @kernel(parallel=True)
-def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, blocks: Any, lengths: Any, rules: Any,
-               log_weights: Any, first_blocks: Any, out: Any) -> None:  # fmt: skip
-    for job in prange(len(texts)):
-        a, b = starts[texts[job]], starts[texts[job] + 1]
-        key_blocks = blocks[keys[job], : lengths[texts[job]]]
-        worths = np.empty((b - a, tables.shape[1], len(key_blocks)))
-        _worths(tables[a:b], key_blocks, worths)
-        gain = rules[0, 0]
-        likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
-        ratios = np.empty(len(rules))
-        for k in range(len(rules)):
-            ratios[k] = _forward(worths, joinable[a:b], rules[k], likelier, first_blocks) + log_weights[k]
-        most = ratios.max()
-        out[job] = most + np.log(np.exp(ratios - most).mean())
+def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, cuts: Any, blocks: Any, lengths: Any,
+               rules: Any, log_weights: Any, first_blocks: Any, out: Any) -> None:  # fmt: skip
+    """Scores jobs in chunks from one of the `cuts` to the next. A chunk is one job, or up to `LANES` jobs of the same text."""
+    for chunk in prange(len(cuts) - 1):
+        jobs, text = slice(cuts[chunk], cuts[chunk + 1]), texts[cuts[chunk]]
+        sentences = slice(starts[text], starts[text + 1])
+        _score_keys(tables[sentences], joinable[sentences], blocks, keys[jobs], lengths[text], rules, log_weights,
+                    first_blocks, out[jobs])  # fmt: skip
+
+
+@kernel()
+def _cuts(texts: Any) -> Any:
+    """Where jobs are cut into chunks of up to `LANES` jobs in a row of the same text; the last cut is the number of jobs."""
+    cuts, count = np.empty(len(texts) + 1, np.int64), 0
+    for job in range(len(texts)):
+        if job == 0 or texts[job] != texts[job - 1] or job - cuts[count - 1] == LANES:
+            cuts[count] = job
+            count += 1
+    cuts[count] = len(texts)
+    return cuts[: count + 1]
 
 
 def search_soft(
@@ -172,24 +254,25 @@ def search_soft(
     out = np.empty(len(texts))
     # The kernel takes the mean over the rules, so a weight of one over their number leaves a rule as it is.
     log_weights = np.zeros(len(rules)) if weights is None else np.log(np.array(weights) * len(rules))
-    table = np.array(rules)
+    table, cuts = np.array(rules), _cuts(texts)
 
     def run(part: slice) -> None:
         _soft_jobs(
             tables,
             joinable,
             starts,
-            texts[part],
-            keys[part],
+            texts,
+            keys,
+            cuts[part.start : part.stop + 1],
             blocks,
             lengths,
             table,
             log_weights,
             first_blocks,
-            out[part],
+            out,
         )
 
-    launch(len(texts), len(rules) * mean_cells(starts, lengths, texts), run)
+    launch(len(cuts) - 1, LANES * len(rules) * mean_cells(starts, lengths, texts), run)
     return out
 
 

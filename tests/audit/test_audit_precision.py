@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 
-from alimark import AliMark
+from alimark import AliMark, Key
 from alimark.audit.auditor import Auditor, FirstPass
+from alimark.detection.preparing import PreparedText, prepare, sentences_suffice, with_units
 from alimark.detection.results import Detection
 from alimark.detection.settings import DetectionSettings
 from alimark.testing import StandInEmbedder
-from fixed_texts import fixed_key, unmarked, written
+from fixed_texts import fixed_key, soft_key, unmarked, written
 from rough_embedder import RoughEmbedder
 
 KEY = fixed_key(0)
@@ -98,3 +103,31 @@ def test_the_first_pass_of_a_long_text_is_not_the_full_test() -> None:
     assert auditor.tested["full"] == 0
     assert not auditor.in_full(look)
     assert auditor.in_full(more)
+
+
+@pytest.mark.parametrize("first", [FirstPass(0.1), None])
+def test_a_document_is_prepared_once(first: FirstPass | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[str] = []
+
+    def counted(text: str, *arguments: Any) -> PreparedText:
+        prepared.append(text)
+        return prepare(text, *arguments)
+
+    for module in ("alimark.audit.auditor", "alimark.detection.preparing"):
+        monkeypatch.setattr(f"{module}.prepare", counted)
+    answers(RoughEmbedder(), SETTINGS, first)
+    assert sorted(prepared) == sorted(" ".join(text) for text in (MARKED, *OTHERS))
+
+
+@pytest.mark.parametrize("key", [KEY, soft_key(1), soft_key(1, version=2)])
+def test_the_units_of_the_first_pass_are_those_of_its_settings(key: Key) -> None:
+    full = DetectionSettings(search="auto")
+    cheap = FirstPass().settings(full)
+    text = " ".join(OTHERS[0]).replace("a", "\u0430")  # text version 0 reads it both ways
+    prepared = prepare(text, key, StandInEmbedder(), full)
+    assert sentences_suffice(prepared, full)
+    derived, direct = with_units(prepared, key, cheap), prepare(text, key, StandInEmbedder(), cheap)
+    assert derived.unit_texts == direct.unit_texts
+    for one, other in zip(derived.versions, direct.versions, strict=True):
+        np.testing.assert_array_equal(one.units.index, other.units.index)
+        assert replace(one, units=other.units, further=()) == replace(other, further=())

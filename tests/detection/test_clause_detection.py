@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Key, detect
+from alimark.detection.aligned_results import AlignedDetection
+from alimark.detection.pipeline import detect_batch, null_scorers
 from alimark.detection.preparing import prepare
 from alimark.detection.settings import DetectionSettings
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -42,6 +44,18 @@ def test_a_text_without_regular_stops_is_found(marked: tuple[AliMark, list[str]]
     carried = [step for step in detection.alignment if step.block is not None and step.sentences]
     assert len(carried) >= 10
     assert mark.detect(" ".join(sentences)).readings == 1
+
+
+def test_random_keys_score_the_reading_that_was_found(marked: tuple[AliMark, list[str]]) -> None:
+    """An audit compares documents by their scores under random keys; these are the scores behind the p-value."""
+    mark, sentences = marked
+    text, settings = ENDS["commas"](sentences), DetectionSettings(draws=99, search="whole")
+    detection = detect_batch([text], mark.key, EMBEDDER, settings)[0]
+    assert isinstance(detection, AlignedDetection)
+    assert detection.reading == "by clauses"
+    [null_scores] = null_scorers([text], [detection.reading], mark.key, EMBEDDER, [settings])
+    scores = null_scores(0, 99)
+    assert detection.score == pytest.approx((detection.raw - scores.mean()) / scores.std())
 
 
 def test_it_is_found_among_many_keys(marked: tuple[AliMark, list[str]]) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from alimark.audit.answers import tests_made
-from alimark.audit.templates import Group, search_groups
-from alimark.detection.many_keys import detect_keys_batch
+from alimark.audit.kept_signals import KeptSignals
+from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, Group, search_groups
+from alimark.detection.many_keys import detect_keys_batch, widest_key
 from alimark.detection.pipeline import detect_batch, null_scorers
-from alimark.detection.preparing import sentences_suffice
+from alimark.detection.preparing import PreparedText, prepare, sentences_suffice, with_units
 from alimark.detection.results import Detection
+from alimark.detection.scoring import scoring
+from alimark.detection.searching import score
 from alimark.detection.settings import DetectionSettings
-from alimark.detection.stats.p_values import RandomKeys
-from alimark.detection.timing import Beat
+from alimark.detection.signals import Signals
+from alimark.detection.stats.p_values import NullScores, RandomKeys
+from alimark.detection.timing import Beat, Clock
 from alimark.embedding.precision import Precision, precision_of, precisions_of
 from alimark.errors import AlimarkError, RecordError, TextError
 from alimark.keys.key import Key
@@ -33,6 +38,8 @@ _UNEXPECTED = 20
 """Documents in a row that may fail with an unexpected exception; then the program is at fault, and the audit ends."""
 
 Answer = Detection | AlimarkError
+Text = str | PreparedText
+"""A document's text, or what it was prepared to for AliMark's detection."""
 Load = Callable[[str], "Embedder"]
 
 
@@ -107,6 +114,7 @@ class Auditor:
         """Documents that the first pass saw ("first"), and those tested in full ("full")."""
         self._beat = beat
         self._unexpected = 0
+        self._kept = KeptSignals(MAX_FOUND + MAX_OTHERS)
         self._embedders: dict[str, Embedder] = {}
         for key in self.keys:
             if key.embedder and key.embedder not in self._embedders:
@@ -148,35 +156,42 @@ class Auditor:
         if self.first_pass is None or draws is not None:
             return self._answer_safely(texts, settings)
         assert isinstance(settings, DetectionSettings)
-        answers = self._look(texts, self.first_pass, settings)
+        prepared = [self._prepared(text, settings) for text in texts]
+        answers = self._look(prepared, self.first_pass, settings)
         level = self.first_pass.level
         passed = [i for i, answer in enumerate(answers) if isinstance(answer, Detection) and answer.p_value <= level]
-        for i, answer in zip(passed, self._answer_safely([texts[i] for i in passed], settings), strict=True):
+        for i, answer in zip(passed, self._answer_safely([prepared[i] for i in passed], settings), strict=True):
             answers[i] = answer
         self.tested.update(first=len(texts), full=len(passed))
         return answers
 
-    def _look(self, texts: Sequence[str], first_pass: FirstPass, full: DetectionSettings) -> list[Answer]:
-        """The answers of the first pass."""
-        if not first_pass.sentences_alone:
-            return self._answer_safely(texts, first_pass.settings(full))
-        simple = [self._is_simple(text, full) for text in texts]
-        answers: dict[int, Answer] = {}
-        for alone in (True, False):
-            numbers = [number for number, suffices in enumerate(simple) if suffices == alone]
-            settings = replace(first_pass, sentences_alone=alone).settings(full)
-            some = self._answer_safely([texts[number] for number in numbers], settings)
-            answers |= zip(numbers, some, strict=True)
-        return [answers[number] for number in range(len(texts))]
-
-    def _is_simple(self, text: str, full: DetectionSettings) -> bool:
-        """Whether the first pass may look at the sentences of a document alone."""
+    def _prepared(self, text: str, full: DetectionSettings) -> Text:
+        """The text, prepared for the full test; as it is where that fails: its test fails in the same way, with an error."""
         self._beat()
-        key = self.keys[0]
-        try:
-            return sentences_suffice(text, key, self._embedders[key.embedder], full)
-        except Exception:  # the test of the document will fail in the same way, and is answered with its error
-            return True
+        clock = Clock(self.times)
+        with suppress(Exception):
+            key = widest_key(self.keys, full)
+            prepared = prepare(text, key, self._embedders[key.embedder], full)
+            clock.lap("splitting")
+            return prepared
+        return text
+
+    def _look(self, texts: Sequence[Text], first_pass: FirstPass, full: DetectionSettings) -> list[Answer]:
+        """The answers of the first pass."""
+        settings = first_pass.settings(full)
+        if not first_pass.sentences_alone:
+            return self._answer_safely(texts, settings)
+        answers: dict[int, Answer] = {}
+        simple = [isinstance(text, str) or sentences_suffice(text, full) for text in texts]
+        alone = {i: self._sentences_alone(texts[i], settings) for i, suffices in enumerate(simple) if suffices}
+        answers |= zip(alone, self._answer_safely(list(alone.values()), settings), strict=True)
+        with_all_units = replace(first_pass, sentences_alone=False).settings(full)
+        others = {i: texts[i] for i, suffices in enumerate(simple) if not suffices}
+        answers |= zip(others, self._answer_safely(list(others.values()), with_all_units), strict=True)
+        return [answers[i] for i in range(len(texts))]
+
+    def _sentences_alone(self, text: Text, settings: DetectionSettings) -> Text:
+        return text if isinstance(text, str) else with_units(text, widest_key(self.keys, settings), settings)
 
     def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float) -> list[Group] | None:
         """The groups of documents with shared text, of which several were found under a key.
@@ -199,11 +214,32 @@ class Auditor:
         readings = [record.get("normalised", {}).get("reading", "as it stands") for record in records]
         searches = ["excerpt" if record.get("passages") else "whole" for record in records]
         chosen = [replace(settings, search=cast(Literal["whole", "excerpt"], search)) for search in searches]
-        scorers = null_scorers(texts, readings, key, self._embedders[key.embedder], chosen)
+        scorers = self._scorers(texts, readings, key, chosen)
         p_values = [record["p_value"] / tests_made(record) for record in records]
         return search_groups(p_values, [record["found"] for record in records], scorers, fdr)
 
-    def _answer_safely(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
+    def _scorers(
+        self, texts: Sequence[str], readings: Sequence[str], key: Key, settings: Sequence[DetectionSettings]
+    ) -> list[NullScores]:
+        """`null_scorers` of some texts; those whose signals were kept are not embedded again."""
+        kept = [self._kept.get(text, reading) for text, reading in zip(texts, readings, strict=True)]
+        new = [i for i, signals in enumerate(kept) if signals is None]
+        parts = [texts[i] for i in new], [readings[i] for i in new], key, self._embedders[key.embedder]
+        computed = iter(null_scorers(*parts, [settings[i] for i in new]))
+        return [
+            next(computed) if signals is None else score([signals], key, chosen).null_scores
+            for signals, chosen in zip(kept, settings, strict=True)
+        ]
+
+    def _keep(self, text: PreparedText, signals: list[Signals], answer: Detection) -> None:
+        """Keeps the signals of a text in the first pass, if the search for shared text needs the same."""
+        if self.first_pass is None or self.in_full(answer):
+            return
+        [key], full = self.keys, DetectionSettings.of(self.settings)
+        if scoring(key, full).limits == scoring(key, DetectionSettings.of(answer.settings)).limits:
+            self._kept.add(text, signals, answer.p_value)
+
+    def _answer_safely(self, texts: Sequence[Text], settings: RandomKeys) -> list[Answer]:
         """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""
         if not texts:
             return []
@@ -224,22 +260,26 @@ class Auditor:
                 ) from error
             return [TextError(message)]
 
-    def _answers(self, texts: Sequence[str], settings: RandomKeys) -> list[Answer]:
+    def _answers(self, texts: Sequence[Text], settings: RandomKeys) -> list[Answer]:
         each = [self._group(group, texts, settings) for group in self._groups]
         return [min(some, key=_rank) for some in zip(*each, strict=True)]
 
-    def _group(self, keys: Sequence[Key], texts: Sequence[str], settings: RandomKeys) -> Sequence[Answer]:
+    def _group(self, keys: Sequence[Key], texts: Sequence[Text], settings: RandomKeys) -> Sequence[Answer]:
         first, tried = keys[0], len(self.keys)
         if aligns(first.scheme):
             full = DetectionSettings.of(settings)
             embedder = self._embedders[first.embedder]
             if len(keys) == 1:
-                single = detect_batch(texts, first, embedder, full, llm=self.llm, times=self.times, beat=self._beat)
+                keep = self._keep if tried == 1 else None
+                single = detect_batch(
+                    texts, first, embedder, full, llm=self.llm, times=self.times, beat=self._beat, keep=keep
+                )
                 return [_corrected(answer, tried) for answer in single]
             return detect_keys_batch(texts, keys, embedder, full, tried=tried, times=self.times, beat=self._beat)
         self._beat()
         mark = load(first, embedder=self._embedders.get(first.embedder))
-        batch = mark.detect_batch(texts, settings, llm=self.llm, times=self.times)
+        plain = [text if isinstance(text, str) else text.text for text in texts]
+        batch = mark.detect_batch(plain, settings, llm=self.llm, times=self.times)
         return [_corrected(answer, tried) for answer in batch]
 
 

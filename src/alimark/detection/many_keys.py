@@ -67,7 +67,7 @@ def detect_keys(
 
 
 def detect_keys_batch(
-    texts: Iterable[str],
+    texts: Iterable[str | PreparedText],
     keys: Sequence[Key],
     embedder: Embedder,
     settings: DetectionSettings,
@@ -80,7 +80,7 @@ def detect_keys_batch(
 
     P-values are corrected for `tried` keys, by default the number of `keys`; it is larger where further keys are tried on the
     same texts elsewhere. The number of random keys is that of the settings, however many keys there are: an audit draws more
-    for the documents where that is too coarse.
+    for the documents where that is too coarse. Texts that were prepared for the `widest_key` are not prepared again.
     """
     _check_alike(keys, embedder)
     if settings.learned:

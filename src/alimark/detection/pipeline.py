@@ -12,15 +12,15 @@ random keys) and the sentence-level schemes (their own projection and statistic)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from alimark.detection.aligned_results import AlignedDetection
 from alimark.detection.batching import deduplicate, embed_and_project, signals_of
 from alimark.detection.preparing import PreparedText, prepare, prepare_each, with_variants
-from alimark.detection.scoring import scoring
 from alimark.detection.searching import detect_signals, score
 from alimark.detection.settings import DetectionSettings
+from alimark.detection.signals import Signals
 from alimark.detection.stats.p_values import NullScores
 from alimark.detection.timing import Beat, Clock, no_beat
 from alimark.embedding.base import Embedder
@@ -32,9 +32,11 @@ from alimark.keys.projection import project
 if TYPE_CHECKING:
     from alimark.llm.base import LLM
 
+Keep = Callable[[PreparedText, list[Signals], AlignedDetection], None]
+
 
 def detect_batch(
-    texts: Iterable[str],
+    texts: Iterable[str | PreparedText],
     key: Key,
     embedder: Embedder,
     settings: DetectionSettings,
@@ -42,17 +44,19 @@ def detect_batch(
     llm: LLM | None = None,
     times: Counter[str] | None = None,
     beat: Beat = no_beat,
+    keep: Keep | None = None,
 ) -> list[AlignedDetection | AlimarkError]:
     """Detects many texts under one key, with the units of all of them in one embedding batch.
 
     Args:
-        texts: The texts.
+        texts: The texts; those that were prepared for these settings are not prepared again.
         key: An AliMark key.
         embedder: The embedder that the key names.
         settings: How to search.
         llm: The chat model of learned restructuring.
         times: The seconds of each stage are added to this counter.
         beat: Called before every step that a single text can make long.
+        keep: Called with each text that was searched, the signals of each of its versions, and its result.
 
     Returns:
         A result for each text, in order; for a text that cannot be searched, its error.
@@ -79,7 +83,10 @@ def detect_batch(
             signals_of(version.units, projections[units.rows(version.units.texts)], key, settings)
             for version in text.versions
         ]
-        return detect_signals(text, signals, key, embedder, settings)
+        detection = detect_signals(text, signals, key, embedder, settings)
+        if keep is not None:
+            keep(text, signals, detection)
+        return detection
 
     detections = map(detect, sound)
     answers = [text if isinstance(text, AlimarkError) else next(detections) for text in prepared]
@@ -114,6 +121,6 @@ def null_scorers(
     projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
     scorers = []
     for version, chosen in zip(versions, settings, strict=True):
-        signals = scoring(key, chosen).signals(version.units, projections[units.rows(version.units.texts)])
+        signals = signals_of(version.units, projections[units.rows(version.units.texts)], key, chosen)
         scorers.append(score([signals], key, chosen).null_scores)
     return scorers

@@ -190,14 +190,14 @@ def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:
 
 
 def prepare_each(
-    texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings, beat: Beat
+    texts: Iterable[str | PreparedText], key: Key, embedder: Embedder, settings: DetectionSettings, beat: Beat
 ) -> list[PreparedText | AlimarkError]:
-    """`prepare` for many texts: a text that cannot be searched gives its error."""
+    """`prepare` for many texts: a text that cannot be searched gives its error, and a prepared text stays as it is."""
     prepared: list[PreparedText | AlimarkError] = []
     for text in texts:
         beat()
         try:
-            prepared.append(prepare(text, key, embedder, settings))
+            prepared.append(prepare(text, key, embedder, settings) if isinstance(text, str) else text)
         except AlimarkError as error:
             prepared.append(error)
     return prepared
@@ -236,19 +236,26 @@ def _replaced(text: PreparedText) -> PreparedText:
     return replace(text, warnings=(*text.warnings, warning))
 
 
-def sentences_suffice(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> bool:
+def sentences_suffice(text: PreparedText, settings: DetectionSettings) -> bool:
     """Whether a test of the sentences alone, without merged and split ones, sees the marks that the full test can see.
 
     It does not where full stops are missing, so that the text is also read by clauses, and where passages are looked for. The
     answer depends on the text and not on the key.
+
+    Args:
+        text: The text, prepared for the full test.
+        settings: The settings of the full test.
     """
-    try:
-        prepared = prepare(text, key, embedder, settings)
-    except AlimarkError:
-        return True  # neither test can search it
-    longest = max(len(version.sentences) for version in prepared.versions)
-    by_clauses = any(version.reading == "by clauses" for version in prepared.versions)
+    longest = max(len(version.sentences) for version in text.versions)
+    by_clauses = any(version.reading == "by clauses" for version in text.versions)
     return settings.searches(longest) == ("whole",) and not by_clauses
+
+
+def with_units(text: PreparedText, key: Key, settings: DetectionSettings) -> PreparedText:
+    """A text whose sentences suffice, with the units of other settings instead of those that it was prepared for."""
+    limits = scoring(key, settings).limits
+    readings = (replace(reading, units=restructure(reading.sentences, limits)) for reading in text.further)
+    return replace(text, units=restructure(text.sentences, limits), further=tuple(readings))
 
 
 def units_of(texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Iterator[str]:

@@ -39,6 +39,7 @@ from alimark.calibration.human_text import read_texts
 from alimark.detection.preparing import units_of
 from alimark.detection.settings import DetectionSettings
 from alimark.embedding.loading import load_embedder
+from alimark.embedding.precision import at_precision, precisions_of
 from alimark.keys.key import Key
 from alimark.keys.projection import project, to_bits
 from alimark.scale.cache import RememberingEmbedder
@@ -298,16 +299,20 @@ def rates(args: argparse.Namespace) -> None:
         (folder / "docs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in many))
         for name in ("docs.parquet", "docs.jsonl"):
             print(f"reading {name}: {per_second(len(many), read_all, folder / name):,.0f} documents/s")
-    cutter = splitter("nupunkt")
-    print(f"splitting: {per_second(len(texts), lambda: [cutter.units(text) for text in texts]):,.0f} documents/s")
+    for text_version in (0, 1):
+        cutter = splitter("nupunkt", text_version)
+        rate = per_second(len(texts), lambda: [cutter.units(text) for text in texts])  # noqa: B023
+        print(f"splitting, text version {text_version}: {rate:,.0f} documents/s")
     for name in args.embedders:
-        embedder = load_embedder(name, threads=1)
+        exact = load_embedder(name, threads=1)
         count = args.documents if name == args.embedders[0] else args.documents // 4
-        some, key = sentences[: 12 * count], Key.generate(embedder=embedder, decision="hard", secret=KEY)
-        print(f"{name}: {per_second(len(some), embedder.embed, some):,.1f} sentences/s", flush=True)
-        units = list(dict.fromkeys(units_of(texts[:count], key, embedder, DetectionSettings())))
-        rate, each = per_second(len(units), embedder.embed, units), len(units) / count
-        print(f"{name}: {rate:,.1f} units/s, {each:.1f} units a document as restructured", flush=True)
+        some, key = sentences[: 12 * count], Key.generate(embedder=exact, decision="hard", secret=KEY)
+        units = list(dict.fromkeys(units_of(texts[:count], key, exact, DetectionSettings())))
+        print(f"{name}: {len(units) / count:.1f} units a document as restructured for a hard key")
+        for precision in precisions_of(exact):
+            embedder = at_precision(exact, precision)
+            rates_of = [f"{per_second(len(each), embedder.embed, each):,.1f}" for each in (some, units)]
+            print(f"{name}, {precision}: {rates_of[0]} sentences/s, {rates_of[1]} units/s", flush=True)
     kept = RememberingEmbedder(load_embedder(args.embedders[0], threads=1), 512)
     for decision in ("hard", "soft"):
         ring = [Key.generate(embedder=kept, decision=decision, secret=i.to_bytes(32, "big")) for i in range(1000)]

@@ -3,7 +3,7 @@
     python benchmarks/cold_start.py --before OTHER/src --turns 5                # from a shell
     python benchmarks/cold_start.py --before OTHER/src --turns 30 --service     # POST /v1/detect, two services that are up
 
-Texts of twelve sentences, for the service another one in each turn; a soft key for the shell and a hard one for the service. The
+Texts of twelve sentences, for the service another one in each turn; a soft key in the shell, a hard one in the service. The
 median of the seconds and of the CPU seconds is printed; a busy machine disturbs the latter less. `python -X importtime -m
 alimark detect ...` shows what is imported.
 """

@@ -37,11 +37,12 @@ from alimark.embedding.loading import load_embedder
 from alimark.keys.key import Key
 from alimark.llm import load_llm
 from alimark.testing import StandInEmbedder, StandInLLM
-from detection import sentences
 
 
 def texts_of(count: int, length: int) -> list[str]:
     """No sentence twice: a large batch embeds what its texts share once, and would be flattered by it."""
+    from detection import sentences  # not at the top: the services of other checkouts are started with this file, too
+
     all_of_them = sentences(count * length)
     assert len(all_of_them) == count * length
     return [" ".join(all_of_them[start : start + length]) for start in range(0, count * length, length)]

@@ -107,9 +107,9 @@ MaxBlocks = Annotated[int, typer.Option(help="Blocks of the key in which passage
 Precision = Annotated[
     str,
     typer.Option(
-        help="Precision of the embedder: auto, float32, or int8, which is more than twice as fast on CPUs (tf32 and bfloat16: "
-        "on GPUs). auto is float32 in detect; an audit looks with the fastest and checks what it finds in float32 "
-        "(docs/precision.md)."
+        help="Precision of the embedder: auto, float32, or int8, which is faster on CPUs, twice where they have VNNI "
+        "instructions (tf32 and bfloat16: on GPUs). auto is float32 in detect; an audit looks with the fastest and checks "
+        "what it finds in float32 (docs/precision.md)."
     ),
 ]
 

@@ -52,7 +52,7 @@ class Workers:
     def _answers(self, task: Task, items: Sequence[Any]) -> list[Any]:
         chosen = self._choose(max(1, len(items) // _SHARE))
         if not chosen:
-            return [answer_of(self._cutter, task, item) for item in items]
+            return [_answer_of(self._cutter, task, item) for item in items]
         size = -(-len(items) // len(chosen))
         shares = [items[at : at + size] for at in range(0, len(items), size)]
         answers: list[Any] = []
@@ -61,7 +61,7 @@ class Workers:
                 held.enter_context(worker.asked(task, share))
             for worker, share in zip(chosen, shares, strict=False):
                 answer = worker.answer(len(share))
-                answers += [answer_of(self._cutter, task, item) for item in share] if answer is None else answer
+                answers += [_answer_of(self._cutter, task, item) for item in share] if answer is None else answer
         return answers
 
     def _choose(self, most: int) -> list[_Worker]:
@@ -150,7 +150,7 @@ def split(cutter: Splitter, text: str) -> list[str]:
     return pool.units(text) if pool else cutter.units(text)
 
 
-def answer_of(cutter: Splitter, task: Task, item: Any) -> Any:
+def _answer_of(cutter: Splitter, task: Task, item: Any) -> Any:
     """The answer of a worker for one item of a task."""
     return cutter.units(item) if task == "split" else reading_of(cutter, *item)
 
@@ -160,7 +160,7 @@ def serve(name: str, text_version: int, lines: IO[bytes], out: IO[bytes]) -> Non
     cutter = splitter(name, text_version)
     for line in lines:
         task, items = json.loads(line)
-        out.write(json.dumps([answer_of(cutter, task, item) for item in items]).encode() + b"\n")
+        out.write(json.dumps([_answer_of(cutter, task, item) for item in items]).encode() + b"\n")
         out.flush()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from alimark._util.arrays import Floats, Ints, Packed
 from alimark._util.compiling import kernel
-from alimark.detection.kernels.soft import _worths, likelihoods
+from alimark.detection.kernels.soft import _likelihoods, _worths
 from alimark.detection.kernels.types import SoftRule
 
 
@@ -127,7 +127,7 @@ def carrying_chances(
     for k, rule in enumerate(rules):
         evidence, table = rule.worth * worths[:, 0] - rule.worth**2 / 2, np.array(rule)
         ratios = np.exp(counts[:, None] * evidence)
-        logs[k] = np.log(weights[k]) + likelihoods(worths, joinable, table[None], ratios, columns, first_blocks)[0]
+        logs[k] = np.log(weights[k]) + _likelihoods(worths, joinable, table[None], ratios, columns, first_blocks)[0]
         chances[k] = carried_blocks(ratios, table, first_blocks).sum(axis=1)
     shares = np.exp(logs - logs.max())
     mixture: Floats = shares @ chances / shares.sum()

@@ -93,7 +93,7 @@ def _pointer(context: Any, builder: Any, signature: Any, values: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def read(_: Any, array: Any, row: Any) -> Any:
+def _read(_: Any, array: Any, row: Any) -> Any:
     """The number `array[row]` of a one-dimensional array, or the lanes `array[row]` of an array of shape (rows, LANES).
 
     `row` must not be negative or beyond the end: it is not checked.
@@ -108,8 +108,8 @@ def read(_: Any, array: Any, row: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def write(_: Any, array: Any, row: Any, value: Any) -> Any:
-    """Sets `array[row]` to a number or to lanes, as `read` reads them. A number is written to all lanes."""
+def _write(_: Any, array: Any, row: Any, value: Any) -> Any:
+    """Sets `array[row]` to a number or to lanes, as `_read` reads them. A number is written to all lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         pointer = _pointer(context, builder, signature, values)
@@ -124,7 +124,7 @@ def write(_: Any, array: Any, row: Any, value: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def exp(_: Any, value: Any) -> Any:
+def _exp(_: Any, value: Any) -> Any:
     """The exponential of a number or of each of some lanes."""
 
     def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from alimark._util.arrays import Floats, Ints, Packed
 from alimark._util.compiling import kernel, launch
 from alimark.detection.kernels.carrying import carried_blocks
-from alimark.detection.kernels.soft import likelihoods, mean_cells
+from alimark.detection.kernels.soft import _likelihoods, mean_cells
 from alimark.detection.kernels.types import SoftRule
 
 _FREE_IN_SCORES, _FREE = 12, 16
@@ -70,7 +70,7 @@ def _all_rules(ratios: Any, rules: Any, log_weights: Any, first_blocks: Any) -> 
     # Rules of sentences that are taken as they are never look at worths or at joined sentences.
     unused, joinable = ratios.reshape(ratios.shape[0], 1, ratios.shape[1]), np.zeros(len(ratios), np.bool_)
     columns = np.arange(ratios.shape[1])
-    values = likelihoods(unused, joinable, rules, ratios, columns, first_blocks) + log_weights
+    values = _likelihoods(unused, joinable, rules, ratios, columns, first_blocks) + log_weights
     most = values.max()
     return most + np.log(np.exp(values - most).mean()), np.argmax(values)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from alimark._util.arrays import Floats, Ints, Packed
 from alimark._util.compiling import kernel, launch
-from alimark.detection.kernels.lanes import LANES, exp, read, write
+from alimark.detection.kernels.lanes import LANES, _exp, _read, _write
 from alimark.detection.kernels.types import (
     MATCH,
     SEVERAL,
@@ -71,7 +71,7 @@ _TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
 def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, sums: Any, columns: Any, first_blocks: Any) -> Any:  # noqa: PLR0915
     """The log-likelihood ratio under one rule, a number or lanes.
 
-    `sums[i]` is the sum of sentence i's `likelier` over all blocks; the other arguments are those of `likelihoods`.
+    `sums[i]` is the sum of sentence i's `likelier` over all blocks; the other arguments are those of `_likelihoods`.
     """
     gain, foreign, replaced, moved = rule[0], rule[1], rule[2], rule[3]
     repeated, skipped, further, two, three = rule[4], rule[5], rule[6], rule[7], rule[8]
@@ -88,60 +88,60 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, sums: Any, co
     for j in first_blocks:
         starts += j < size
     for j in first_blocks[:starts]:
-        write(in_mark, j, (1 - outside) / starts)
-        write(outside_mark, j, outside / starts)
+        _write(in_mark, j, (1 - outside) / starts)
+        _write(outside_mark, j, outside / starts)
     wholes = np.empty((count, *lanes))
-    zero = read(np.zeros((1, *lanes)), 0)
+    zero = _read(np.zeros((1, *lanes)), 0)
     last, outside_share = zero + 1.0, zero + outside
     for i in range(count):
         ratios, alone, both = likelier[i], worths[i, 0], worths[i, worths.shape[1] - 1]
         joins = i > 0 and joined > 0 and joinable[i]
-        unmarked_ratio = 1 - moved + moved * read(sums, i) / size
+        unmarked_ratio = 1 - moved + moved * _read(sums, i) / size
         anywhere = ((1 - outside_share) * jump + outside_share * (1 - staying) * (1 - resumed)) / size
         whole = after_gap = outside_share = zero
         left = left_2 = left_3 = outside_left = before_left = zero  # of one block before j, and of two and three
         for j in range(size + 1):
-            here = read(in_mark, j) / last
+            here = _read(in_mark, j) / last
             value = (here * foreign + left * replaced) * unmarked_ratio
             if j > 0:
                 carries = left * usual + here * repeated + after_gap * skipped + anywhere
                 if wanders:
                     carries = carries + outside_left * (1 - staying) * resumed
-                value = value + carries * read(ratios, columns[j - 1])
+                value = value + carries * _read(ratios, columns[j - 1])
                 if j > 1 and two > 0:
-                    two_worths = read(alone, columns[j - 2]) + read(alone, columns[j - 1])
-                    value = value + left_2 * two * exp(gain * two_worths * _TWO + log_norm)
+                    two_worths = _read(alone, columns[j - 2]) + _read(alone, columns[j - 1])
+                    value = value + left_2 * two * _exp(gain * two_worths * _TWO + log_norm)
                 if j > 2 and three > 0:
-                    three_worths = read(alone, columns[j - 3]) + read(alone, columns[j - 2])
-                    three_worths = three_worths + read(alone, columns[j - 1])
-                    value = value + left_3 * three * exp(gain * three_worths * _THREE + log_norm)
+                    three_worths = _read(alone, columns[j - 3]) + _read(alone, columns[j - 2])
+                    three_worths = three_worths + _read(alone, columns[j - 1])
+                    value = value + left_3 * three * _exp(gain * three_worths * _THREE + log_norm)
                 if joins:
-                    value = value + before_left / last * joined * exp(gain * read(both, columns[j - 1]) + log_norm)
+                    value = value + before_left / last * joined * _exp(gain * _read(both, columns[j - 1]) + log_norm)
                 after_gap = further * after_gap + (1 - further) * left
-            write(in_mark, j, value)
+            _write(in_mark, j, value)
             whole = whole + value
             if wanders:
-                outside_left = read(outside_mark, j) / last
+                outside_left = _read(outside_mark, j) / last
                 outside_here = outside_left * staying + here * leaving
-                write(outside_mark, j, outside_here)
+                _write(outside_mark, j, outside_here)
                 outside_share = outside_share + outside_here
             if joined > 0:
-                before_left = read(before, j)
-                write(before, j, here)
+                before_left = _read(before, j)
+                _write(before, j, here)
             left, left_2, left_3 = here, left, left_2
         whole = whole + outside_share
         outside_share = outside_share / whole
-        write(wholes, i, whole)
+        _write(wholes, i, whole)
         last = whole
     logs = np.log(wholes)
     total = zero
     for i in range(count):
-        total = total + read(logs, i)
+        total = total + _read(logs, i)
     return total
 
 
 @kernel()
-def likelihoods(worths: Any, joinable: Any, rules: Any, likelier: Any, columns: Any, first_blocks: Any) -> Any:
+def _likelihoods(worths: Any, joinable: Any, rules: Any, likelier: Any, columns: Any, first_blocks: Any) -> Any:
     """The log-likelihood ratio of a text that carries these blocks under each rule, summed over all rewritings.
 
     `columns[j]` is the number of block j among the distinct blocks. Of distinct block c, `likelier[i, c]` is the likelihood
@@ -153,12 +153,12 @@ def likelihoods(worths: Any, joinable: Any, rules: Any, likelier: Any, columns: 
     sums, values = np.empty((count, *lanes)), np.empty((len(rules), *lanes))
     for i in range(count):
         ratios = likelier[i]
-        total = read(ratios, columns[0])
+        total = _read(ratios, columns[0])
         for j in range(1, len(columns)):
-            total = total + read(ratios, columns[j])
-        write(sums, i, total)
+            total = total + _read(ratios, columns[j])
+        _write(sums, i, total)
     for k in range(len(rules)):
-        write(values, k, _forward(worths, joinable, rules[k], likelier, sums, columns, first_blocks))
+        _write(values, k, _forward(worths, joinable, rules[k], likelier, sums, columns, first_blocks))
     return values
 
 
@@ -201,9 +201,9 @@ def _score_keys(tables: Any, joinable: Any, blocks: Any, keys: Any, length: Any,
     likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
     if width == 1:
         alone, ratios = worths.reshape(worths.shape[:3]), likelier.reshape(likelier.shape[:2])
-        values = likelihoods(alone, joinable, rules, ratios, columns, first_blocks).reshape((len(rules), 1))
+        values = _likelihoods(alone, joinable, rules, ratios, columns, first_blocks).reshape((len(rules), 1))
     else:
-        values = likelihoods(worths, joinable, rules, likelier, columns, first_blocks)
+        values = _likelihoods(worths, joinable, rules, likelier, columns, first_blocks)
     for k in range(len(keys)):
         out[k] = _mixed(values[:, k], log_weights)
 

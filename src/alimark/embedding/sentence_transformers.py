@@ -133,7 +133,7 @@ class TorchEmbedder(LoadedEmbedder):
         """The vectors on the device, which may still be computing them."""
         import torch
 
-        # Threads may share the tokenizer, since nobody changes its settings.
+        # Threads may share the tokenizer: it is a copy whose settings never change.
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         with torch.inference_mode():
             return self._forwarded(rows)

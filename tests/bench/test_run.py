@@ -30,7 +30,9 @@ from alimark.keys.fitted import Fitted
 from alimark.keys.key import SOFT_VERSION
 from alimark.parameters import alimark as parameters
 from alimark.parameters.alimark import DEFAULT_RUN
+from alimark.schemes.alimark import AliMark
 from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.text.splitting import splitter
 from small_recipes import STAND_INS, recipe, records, run
 
 
@@ -59,6 +61,23 @@ def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
     assert len(results["examples"]) == 3
     assert results["data"][0]["set"] == "manual"
     json.dumps(results, allow_nan=False)
+
+
+def test_detection_is_timed_over_several_texts_of_each_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+
+    def detect_batch(self: AliMark, texts: list[str], *args: object, **options: object) -> None:
+        timed.extend(texts)
+
+    bench = run(tmp_path, recipe(runtime={"sentences": [4, 8], "texts": 3, "repeats": 2}))
+    monkeypatch.setattr(AliMark, "detect_batch", detect_batch)
+    rows = evaluate(bench, "stand-ins")["runtime"]
+    assert [(row["sentences"], row["texts"]) for row in rows] == [(4, 3), (8, 3)]
+    assert all(row["seconds"] > 0 for row in rows)
+    cutter = splitter()
+    lengths = [len(cutter.units(text)) for text in timed]
+    assert lengths == [4] * 7 + [8] * 7  # the first detection of each length also compiles
+    assert len(set(timed)) == 6
 
 
 def test_texts_are_ranked_by_the_statistic_of_the_recipe(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
 from alimark.bench.jobs import HUMAN, Cell
-from alimark.bench.models import embedder_for, key_for, secret, settings_for
+from alimark.bench.models import embedder_for
 from alimark.bench.recipe import Detection
 from alimark.bench.recipe_files import load as load_recipe
 from alimark.bench.recipe_points import OneAttack, attacks
@@ -28,16 +28,15 @@ from alimark.bench.results import (
     Quality,
     Results,
     Row,
-    Runtime,
     Where,
     WithFailures,
 )
 from alimark.bench.results import load as load_results
 from alimark.bench.run import Run
+from alimark.bench.runtime import timed_detections
 from alimark.bench.statistic import Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace
 from alimark.keys.key import DEFAULT_EMBEDDER
-from alimark.schemes.api import load
 from alimark.schemes.registry import aligns
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
@@ -59,7 +58,7 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
     results: Results = {
         "version": 1, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
         "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records)),
-        "runtime": list(_runtime(run)) if finished else [], "null": {}, "examples": [],
+        "runtime": list(timed_detections(run)) if finished else [], "null": {}, "examples": [],
         "paper": [value for table in run.recipe.paper for value in paper.values(table)],
     }  # fmt: skip
     for cell in run.cells:
@@ -344,28 +343,6 @@ def _diversity(run: Run, cell: Cell, kind: str, records: _Records) -> Estimate |
         if len(texts) > 1:
             diversities.append(diversity(embedder.embed(texts)))
     return _mean(diversities) if diversities else None
-
-
-def _runtime(run: Run) -> Iterator[Runtime]:
-    """Seconds of one detection, embedding included, at several lengths of text; the fastest of several repeats."""
-    wanted = run.recipe.runtime
-    for cell in run.cells[:1] if wanted.sentences else ():
-        cutter = splitter(DEFAULT_SPLITTER)
-        units = [unit for text in cell.data.human for unit in cutter.units(text)]
-        for detection in cell.recipe.detection:
-            settings = replace(settings_for(cell.watermark, detection), draws=1)
-            llm = run.models.llm(detection.llm) if detection.llm else None
-            for count in wanted.sentences:
-                text = " ".join((units * (1 + count // len(units)))[:count])
-                key = key_for(cell.watermark, secret(1, text), run.models)
-                mark = load(key, embedder=embedder_for(cell.watermark, run.models))
-                times = []
-                for _ in range(wanted.repeats + 1):  # the first also compiles
-                    started = time.perf_counter()
-                    mark.detect_batch([text], settings, llm=llm)
-                    times.append(time.perf_counter() - started)
-                yield {"method": cell.watermark.label, "detection": detection.label, "sentences": count,
-                       "seconds": min(times[1:])}  # fmt: skip
 
 
 def _null(run: Run, cell: Cell, records: _Records, null: dict[str, list[float]]) -> None:

@@ -201,7 +201,10 @@ class QualitySettings(_Part):
 class RuntimeSettings(_Part):
     sentences: list[Positive] = []
     """Lengths of text at which detection is timed."""
+    texts: Positive = 1
+    """The number of texts of each length; the mean over them is reported."""
     repeats: Positive = 3
+    """How often each text is detected; its fastest time counts."""
 
 
 OPTIONAL = ("attack", "meaning", "quality", "runtime")

@@ -127,6 +127,8 @@ class Runtime(TypedDict):
     method: str
     detection: str
     sentences: int
+    texts: NotRequired[int]
+    """The number of texts, over which `seconds` is the mean; results of earlier releases, which timed one, lack it."""
     seconds: float
 
 

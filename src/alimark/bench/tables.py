@@ -140,7 +140,9 @@ def runtime(results: Results) -> list[Table]:
             cells.append(Cell(_plain(row["seconds"]), value=row["seconds"]) if row else Cell())
             cells += [papers(theirs.get((compared, length)), _plain)] if length in beside else []
         lines.append(Line(cells))
-    return [Table("Seconds to detect one text of N sentences", columns, lines, "The time includes embedding.")]
+    texts = max(row.get("texts", 1) for row in rows)
+    note = "The time includes embedding." + f" Means of {texts} texts." * (texts > 1)
+    return [Table("Seconds to detect one text of N sentences", columns, lines, note)]
 
 
 _DATA = {"set": "data set", "short": "too short, left out", "repeats": "repeats, removed"}

@@ -132,11 +132,16 @@ class _Worker:
         return answers
 
 
+def worker_count() -> int:
+    """The number of processes of a worker pool; 0 on a machine with fewer than 8 CPUs, which the model needs."""
+    cpus = available_cpus()
+    return min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0
+
+
 @cache
 def workers(name: str, text_version: int = 0) -> Workers:
-    """The worker pool of a splitter; without processes on a machine with fewer than 8 CPUs, which the model needs."""
-    cpus = available_cpus()
-    pool = Workers(name, min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0, text_version)
+    """The worker pool of a splitter."""
+    pool = Workers(name, worker_count(), text_version)
     _running[name, text_version] = pool
     return pool
 

@@ -186,8 +186,7 @@ class Transformers:
         tokens = batch.start(contexts, counts, keys, logits, sampling, self._control)
         texts = SequenceTexts(self._vocabulary, sum(counts), sampling.max_tokens, wait_for_next_word=False)
         context_of = np.repeat(np.arange(len(parts)), counts)
-        for sequence, context in enumerate(context_of.tolist()):
-            texts.start(sequence, contexts[context], stop)
+        texts.start(range(sum(counts)), [contexts[i] for i in context_of.tolist()], [stop] * sum(counts))
         by_sequence = _decode(texts, batch, tokens, context_of)
         self._prefixes.store(contexts, batch.context_kv)
         draws = iter(by_sequence[sequence] for sequence in range(sum(counts)))
@@ -248,7 +247,7 @@ def _decode(
     live = np.ones(len(context_of), dtype=np.bool_)
     draws: dict[int, Draw] = {}
     while True:
-        draws |= texts.append(sequence_of[live], tokens[live])
+        draws |= texts.ended(texts.append(sequence_of[live], tokens[live]))
         live = np.array([sequence not in draws for sequence in sequence_of.tolist()])
         if not live.any():
             return draws

@@ -1,8 +1,10 @@
 """The GPU engine: draws of all calling threads in one continuous batch, driven by one background thread.
 
-An iteration of the thread admits new sequences, launches the next decode steps, and while the GPU computes them looks at the
-tokens of the steps before: sequences whose sentence is over free their slot. So no caller waits for another's long sentence,
-and the GPU does not wait for Python as long as an iteration's Python work takes less time than its decode steps.
+An iteration of the thread admits new sequences, launches the next decode steps, and while the GPU computes them takes the
+tokens of the steps before. Texts in which a sentence may be over are read by other threads (and their worker processes), whose
+answers a later iteration takes: sequences whose sentence is over free their slot. So no caller waits for another's long
+sentence, and the GPU waits neither for reading nor for Python, as long as an iteration's Python work takes less time than its
+decode steps. A sequence goes on while it is read, and what it samples meanwhile is thrown away if its sentence was over.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -26,7 +28,8 @@ from alimark.errors import LLMError
 from alimark.llm.base import Draw, Sampling, StopCondition
 from alimark.llm.torch.continuous_batch import ContinuousBatch, PendingTokens
 from alimark.llm.torch.kv_cache import KVLayout
-from alimark.llm.torch.sequences import SequenceTexts, Vocabulary
+from alimark.llm.torch.readers import Readers
+from alimark.llm.torch.sequences import Look, Over, SequenceTexts, Snapshot, Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,14 +92,21 @@ class _Context:
         return int(differing[0])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Sequence:
-    """One draw of a call, waiting or in a slot."""
+    """One draw of a call, waiting or in a slot (-1: in none).
+
+    reading: its text that is being read. looks: when it has to be read next, the oldest first. An end is taken where the first
+    look shows it, so that a draw does not depend on how long reading takes.
+    """
 
     call: _Call
     request: int
     number: int
     context: _Context
+    slot: int = -1
+    reading: Snapshot | None = None
+    looks: deque[Look] = field(default_factory=deque)
 
     @property
     def key(self) -> int:
@@ -105,10 +115,10 @@ class _Sequence:
 
 @dataclass(eq=False)
 class _LaunchedSteps:
-    """Decode steps that were launched: the sequence in each slot, and the column in which its tokens will arrive."""
+    """Decode steps that were launched: the serial number of each slot's sequence, and the column of its tokens."""
 
     tokens: PendingTokens
-    sequences: list[_Sequence | None]
+    serials: NDArray[np.int64]
     column: NDArray[np.int64]
 
 
@@ -136,6 +146,8 @@ class Engine:
         cuda = layout.device.type == "cuda"
         self._stream = torch.cuda.Stream(layout.device) if cuda else None  # type: ignore[no-untyped-call]
         self._closed = False
+        self._cancelled_some = False
+        self._readers: Readers[_Sequence] = Readers()
         atexit.register(_close, weakref.ref(self))
         self._reset()
 
@@ -143,6 +155,10 @@ class Engine:
         self._waiting: deque[_Sequence] = deque()
         self._slots: list[_Sequence | None] = []
         self._context_of = np.empty(0, dtype=np.int64)  # of each slot, -1 for none
+        self._serials = np.empty(0, dtype=np.int64)  # of each slot's sequence, -1 for none
+        self._unfinished = np.empty(0, dtype=np.bool_)  # whether a slot's sequence needs more tokens
+        self._next_serial = 0
+        self._readers.forget()
         self._size = 0
         self._launched: _LaunchedSteps | None = None
         self._contexts: list[_Context] = []
@@ -165,6 +181,7 @@ class Engine:
             return call.future.result()
         finally:
             call.cancelled = True  # after an interruption, its draws are no longer needed
+            self._cancelled_some |= bool(call.missing)
 
     def close(self) -> None:
         """End the thread. CUDA must not be in use when the interpreter exits."""
@@ -174,6 +191,7 @@ class Engine:
             self._changed.notify()
         if thread is not None:
             thread.join(10)
+        self._readers.close()
         self._fail(LLMError("the model was closed; load it again"))
 
     # The rest runs in the background thread.
@@ -220,9 +238,10 @@ class Engine:
         if self._batch is None:  # all calls in the queue were cancelled
             return
         self._fill_slots()
-        before, self._launched = self._launched, self._launch() if any(self._slots[: self._size]) else None
+        before, self._launched = self._launched, self._launch() if self._unfinished.any() else None
         if before is not None:
             self._collect(before)
+        self._take_answers(wait=before is None and self._launched is None)
 
     def _admit(self) -> None:
         """Prefill the contexts of as many requests as there is room for."""
@@ -274,7 +293,8 @@ class Engine:
         )
         self._texts = SequenceTexts(self._vocabulary, slots, sampling.max_tokens, wait_for_next_word=True)
         self._slots = [None] * slots
-        self._context_of = np.full(slots, -1, dtype=np.int64)
+        self._context_of, self._serials = np.full((2, slots), -1, dtype=np.int64)
+        self._unfinished = np.zeros(slots, dtype=np.bool_)
         self._contexts = [_Context(place) for place in range(contexts)]
 
     def _capacity(self, context_tokens: int, max_tokens: int) -> tuple[int, int]:
@@ -324,29 +344,41 @@ class Engine:
         """Give free slots to waiting sequences, and move sequences to lower slots if a smaller batch is then enough."""
         assert self._batch is not None
         self._drop_cancelled()
-        live = self._size - self._slots[: self._size].count(None)
+        live = int((self._serials[: self._size] >= 0).sum())
         needed = min(self._batch.slots, live + len(self._waiting))
         self._resize(next(size for size in (*_BATCH_SIZES, self._batch.slots) if size >= needed))
-        free = [slot for slot in range(self._size) if self._slots[slot] is None][: len(self._waiting)]
+        free = self._free_slots(len(self._waiting))
         if not free:
             return
         new = [self._waiting.popleft() for _ in free]
         for slot, sequence in zip(free, new, strict=True):
-            self._slots[slot], self._context_of[slot] = sequence, sequence.context.place
-            self._texts.start(slot, sequence.context.ids, sequence.call.stop)
-        self._batch.start(free, [sequence.context.place for sequence in new], [sequence.key for sequence in new])
+            self._slots[slot], sequence.slot = sequence, slot
+        contexts = [sequence.context for sequence in new]
+        places = [context.place for context in contexts]
+        self._context_of[free], self._unfinished[free] = places, True
+        self._serials[free] = np.arange(self._next_serial, self._next_serial + len(free))
+        self._next_serial += len(free)
+        self._texts.start(free, [context.ids for context in contexts], [sequence.call.stop for sequence in new])
+        self._batch.start(free, places, [sequence.key for sequence in new])
+
+    def _free_slots(self, most: int) -> list[int]:
+        free: list[int] = np.flatnonzero(self._serials[: self._size] < 0)[:most].tolist()
+        return free
 
     def _drop_cancelled(self) -> None:
-        if any(sequence.call.cancelled for sequence in self._waiting):
-            for sequence in self._waiting:
-                sequence.context.users -= sequence.call.cancelled
-            self._waiting = deque(sequence for sequence in self._waiting if not sequence.call.cancelled)
-        for slot, running in enumerate(self._slots[: self._size]):
+        if not self._cancelled_some:
+            return
+        self._cancelled_some = False
+        for sequence in self._waiting:
+            sequence.context.users -= sequence.call.cancelled
+        self._waiting = deque(sequence for sequence in self._waiting if not sequence.call.cancelled)
+        for running in self._slots[: self._size]:
             if running is not None and running.call.cancelled:
-                self._release(slot, running)
+                self._release(running)
 
-    def _release(self, slot: int, sequence: _Sequence) -> None:
-        self._slots[slot], self._context_of[slot] = None, -1
+    def _release(self, sequence: _Sequence) -> None:
+        slot, sequence.slot = sequence.slot, -1
+        self._slots[slot], self._context_of[slot], self._serials[slot], self._unfinished[slot] = None, -1, -1, False
         sequence.context.users -= 1
 
     def _resize(self, size: int) -> None:
@@ -356,36 +388,70 @@ class Engine:
         self._size = size
         if not old:
             return
-        new = [slot for slot in range(size) if self._slots[slot] is None][: len(old)]
+        new = self._free_slots(len(old))
         for source, target in zip(old, new, strict=True):
             self._texts.move(source, target)
-            self._slots[target], self._slots[source] = self._slots[source], None
-            self._context_of[target], self._context_of[source] = self._context_of[source], -1
-            if self._launched is not None:  # its tokens will arrive in the old column
-                sequences, column = self._launched.sequences, self._launched.column
-                sequences[target], sequences[source] = sequences[source], None
-                column[target] = column[source]
+            sequence = self._slots[source]
+            assert sequence is not None
+            self._slots[target], self._slots[source], sequence.slot = sequence, None, target
+        for numbers in (self._context_of, self._serials):
+            numbers[new], numbers[old] = numbers[old], -1
+        self._unfinished[new], self._unfinished[old] = self._unfinished[old], False
+        if self._launched is not None:  # their tokens will arrive in the old columns
+            serials, column = self._launched.serials, self._launched.column
+            serials[new], serials[old], column[new] = serials[old], -1, column[old]
         self._batch.move(old, new)
 
     def _launch(self) -> _LaunchedSteps:
         assert self._batch is not None
         tokens = self._batch.advance(self._size, self._context_of)
-        return _LaunchedSteps(tokens, self._slots[: self._size], np.arange(self._size))
+        return _LaunchedSteps(tokens, self._serials[: self._size].copy(), np.arange(self._size))
 
     def _collect(self, launched: _LaunchedSteps) -> None:
-        """Wait for the tokens of launched steps; sequences that have ended free their slots."""
+        """Wait for the tokens of launched steps, and have texts read in which a sentence may be over."""
         tokens = launched.tokens.wait()
-        same = [
-            slot for slot, (then, now) in enumerate(zip(launched.sequences, self._slots, strict=False))
-            if now is not None and then is now
-        ]  # fmt: skip
-        if not same:
+        size = len(launched.serials)
+        slots = np.flatnonzero((launched.serials == self._serials[:size]) & self._unfinished[:size])
+        if not len(slots):
             return
-        slots = np.array(same)
-        for slot, draw in self._texts.append(slots, tokens[:, launched.column[slots]].T).items():
+        new: list[_Sequence] = []
+        for slot, look in self._texts.append(slots, tokens[:, launched.column[slots]].T).items():
             sequence = self._slots[slot]
             assert sequence is not None
-            self._release(slot, sequence)
+            self._unfinished[slot] = look.last is None
+            sequence.looks.append(look)
+            if sequence.reading is None:
+                new.append(sequence)
+        self._read(new)
+
+    def _read(self, sequences: Iterable[_Sequence]) -> None:
+        """Have the next text of each sequence read that has to be."""
+        asked: list[tuple[_Sequence, Snapshot]] = []
+        for sequence in sequences:
+            while sequence.looks and sequence.slot >= 0 and sequence.reading is None:
+                snapshot = self._texts.snapshot(sequence.slot, sequence.looks.popleft())
+                if snapshot.may_be_over:
+                    sequence.reading = snapshot
+                    asked.append((sequence, snapshot))
+                else:
+                    self._take(sequence, snapshot, None)
+        self._readers.read(self._texts, asked)
+
+    def _take_answers(self, *, wait: bool) -> None:
+        """Take what the readers have found, and have the sequences that go on read again."""
+        read: list[_Sequence] = []
+        for sequence, over in self._readers.answers(wait=wait):
+            snapshot, sequence.reading = sequence.reading, None
+            assert snapshot is not None
+            if sequence.slot >= 0:  # else it was cancelled meanwhile
+                self._take(sequence, snapshot, over)
+                read.append(sequence)
+        self._read(read)
+
+    def _take(self, sequence: _Sequence, snapshot: Snapshot, over: Over | None) -> None:
+        """Take note of what a text shows; a draw that has ended frees its slot."""
+        if (draw := self._texts.draw(snapshot, over)) is not None:
+            self._release(sequence)
             sequence.call.add(sequence.request, sequence.number, draw)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.llm.base import Draw, StopCondition, never
+from alimark.llm.base import Draw, Ended, StopCondition, never
 from alimark.text.continuations import Reading, has_stop, length_with_stop, stops_of
 from alimark.text.splitting import STOPS
 
@@ -82,12 +82,14 @@ class SequenceTexts:
         self._stop: list[StopCondition] = [never] * slots
         self._stops = np.zeros(slots, dtype=np.bool_)  # whether sentence ends are looked for
 
-    def start(self, slot: int, prompt: list[int], stop: StopCondition) -> None:
-        """Begin a new sequence in a slot."""
-        self._prompt_end[slot], self._stop[slot] = prompt[-_PROMPT_TOKENS:], stop
-        self._stops[slot] = stop is not never
-        self._length[slot] = self._checked[slot] = 0
-        self._since_mark[slot] = self._max_tokens + _MAX_NEW_TOKENS
+    def start(self, slots: Sequence[int], prompts: Sequence[list[int]], stops: Sequence[StopCondition]) -> None:
+        """Begin new sequences in slots."""
+        for slot, prompt, stop in zip(slots, prompts, stops, strict=True):
+            self._prompt_end[slot], self._stop[slot] = prompt[-_PROMPT_TOKENS:], stop
+        at = np.asarray(slots)
+        self._stops[at] = [stop is not never for stop in stops]
+        self._length[at] = self._checked[at] = 0
+        self._since_mark[at] = self._max_tokens + _MAX_NEW_TOKENS
 
     def move(self, old: int, new: int) -> None:
         """Move a sequence to another slot."""
@@ -95,80 +97,90 @@ class SequenceTexts:
             state[new] = state[old]
         self._prompt_end[new], self._stop[new] = self._prompt_end[old], self._stop[old]
 
-    def append(self, slots: NDArray[np.int64], tokens: NDArray[np.int64]) -> dict[int, Draw]:
-        """Append new tokens, a row for each slot; the draws that have ended by now, by slot."""
+    def append(self, slots: NDArray[np.int64], tokens: NDArray[np.int64]) -> dict[int, Look]:
+        """Append new tokens, a row for each slot; the sequences that may have ended, by slot.
+
+        No more tokens may be appended to a sequence that has ended.
+        """
         before, new = self._length[slots], tokens.shape[1]
         self._ids[slots[:, None], before[:, None] + np.arange(new)] = tokens
         self._length[slots] = length = np.minimum(before + new, self._max_tokens)
-        check = self._may_have_ended(slots, tokens, length)
-        snapshots = self._snapshots(slots[check], tokens[check], before[check], length[check])
-        ended = self._ended(snapshots)
-        for slot in slots[length == self._max_tokens].tolist():
-            if slot not in ended:
-                ended[slot] = Draw(self._text(slot, self._max_tokens), self._max_tokens, "length")
-        return ended
+        ends = self._vocabulary.is_end[tokens] & (before[:, None] + np.arange(new) < length[:, None])
+        by_model = np.asarray(ends.any(axis=1))
+        near_mark = self._near_mark(slots, tokens, length)
+        chosen = near_mark | by_model | (length == self._max_tokens)
+        counts = np.where(by_model, before + ends.argmax(axis=1), length)
+        columns = (counts[chosen].tolist(), by_model[chosen].tolist(), (near_mark | by_model)[chosen].tolist())
+        return {slot: self._look(*values) for slot, *values in zip(slots[chosen].tolist(), *columns, strict=True)}
 
-    def _may_have_ended(
+    def _look(self, tokens: int, by_model: bool, may_be_over: bool) -> Look:
+        return Look(tokens, "model" if by_model else "length" if tokens == self._max_tokens else None, may_be_over)
+
+    def _near_mark(
         self, slots: NDArray[np.int64], tokens: NDArray[np.int64], length: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """The sequences whose model has ended the text, or in which a mark stands near the end."""
+        """The sequences in which a sentence may be over, because a mark stands near the end."""
         marks = self._vocabulary.may_end_sentence[tokens]
         last = marks[:, ::-1].argmax(axis=1)
         since = np.where(marks.any(axis=1), last, self._since_mark[slots] + tokens.shape[1])
         self._since_mark[slots] = since
-        check = self._stops[slots] & (since - tokens.shape[1] < _TOKENS_BEHIND_MARK)
+        near: NDArray[np.bool_] = self._stops[slots] & (since - tokens.shape[1] < _TOKENS_BEHIND_MARK)
         if self._wait_for_next_word:
-            check &= (since >= 2) | (length == self._max_tokens)
-        result: NDArray[np.bool_] = check | self._vocabulary.is_end[tokens].any(axis=1)
-        return result
+            near &= (since >= 2) | (length == self._max_tokens)
+        return near
 
-    def _snapshots(
-        self,
-        slots: NDArray[np.int64],
-        tokens: NDArray[np.int64],
-        before: NDArray[np.int64],
-        length: NDArray[np.int64],
-    ) -> list[_Snapshot]:
-        """The texts of sequences that had `before` tokens and now have `length`, each up to where its model has ended it."""
-        ends = self._vocabulary.is_end[tokens] & (before[:, None] + np.arange(tokens.shape[1]) < length[:, None])
-        ended = np.asarray(ends.any(axis=1))
-        counts = np.where(ended, before + ends.argmax(axis=1), length)
-        return [
-            _Snapshot(slot, self._text(slot, count), count, model_ended)
-            for slot, count, model_ended in zip(slots.tolist(), counts.tolist(), ended.tolist(), strict=True)
-        ]
+    def snapshot(self, slot: int, look: Look) -> Snapshot:
+        """The text of a sequence at a look."""
+        ids: list[int] = self._ids[slot, : look.tokens].tolist()
+        prompt_end, stop = self._prompt_end[slot], self._stop[slot] if look.may_be_over else never
+        text = self._text(prompt_end, ids)
+        snapshot = Snapshot(text, ids, prompt_end, look.last, stop, int(self._checked[slot]))
+        self._checked[slot] = len(text)
+        return snapshot
 
-    def _ended(self, snapshots: list[_Snapshot]) -> dict[int, Draw]:
-        """The draws whose sentence is over or whose model has ended the text, by slot."""
+    def ended(self, looks: dict[int, Look]) -> dict[int, Draw]:
+        """The draws that have ended by now, by slot."""
+        snapshots = {slot: self.snapshot(slot, look) for slot, look in looks.items()}
+        by_condition: dict[StopCondition, list[int]] = {}
         draws: dict[int, Draw] = {}
-        by_condition: dict[StopCondition, list[_Snapshot]] = {}
-        for snapshot in snapshots:
-            if has_stop(snapshot.text):  # without a stop no sentence can be over
-                by_condition.setdefault(self._stop[snapshot.slot], []).append(snapshot)
-        for condition, group in by_condition.items():
-            for snapshot, (length, reading) in zip(group, self._lengths(condition, group), strict=True):
-                if length:
-                    tokens = self._tokens_of(snapshot.slot, length, snapshot.tokens)
-                    draws[snapshot.slot] = Draw(snapshot.text[:length], tokens, "sentence", reading)
-        for snapshot in snapshots:
-            self._checked[snapshot.slot] = len(snapshot.text)
-            if snapshot.ended and snapshot.slot not in draws:
-                draws[snapshot.slot] = Draw(snapshot.text, snapshot.tokens + 1, "model")
+        for slot, snapshot in snapshots.items():
+            if snapshot.may_be_over:
+                by_condition.setdefault(snapshot.stop, []).append(slot)
+            elif (draw := self.draw(snapshot, None)) is not None:
+                draws[slot] = draw
+        for slots in by_condition.values():
+            group = [snapshots[slot] for slot in slots]
+            for slot, snapshot, over in zip(slots, group, self.read(group), strict=True):
+                if (draw := self.draw(snapshot, over)) is not None:
+                    draws[slot] = draw
         return draws
 
-    def _lengths(self, condition: StopCondition, snapshots: Sequence[_Snapshot]) -> list[tuple[int, Reading | None]]:
-        """How much of each text is kept, 0 where its first sentence goes on; with the reading of it where there is one."""
-        if self._wait_for_next_word and hasattr(condition, "readings"):
-            readings: list[Reading | None] = condition.readings([snapshot.text for snapshot in snapshots])
-            return [(reading.length, reading) if reading else (0, None) for reading in readings]
-        return [(self._length_if_over(condition, snapshot), None) for snapshot in snapshots]
+    def read(self, snapshots: Sequence[Snapshot]) -> list[Over | None]:
+        """Look for the end of the first sentence in texts with the same stop condition; None where it goes on.
 
-    def _length_if_over(self, condition: StopCondition, snapshot: _Snapshot) -> int:
+        It uses no state that changes, so another thread may call it.
+        """
+        condition = snapshots[0].stop
+        if not self._wait_for_next_word or not hasattr(condition, "readings"):
+            return [self._over(condition, snapshot) for snapshot in snapshots]
+        readings: list[Reading | None] = condition.readings([snapshot.text for snapshot in snapshots])
+        return [Over(reading.length, reading) if reading else None for reading in readings]
+
+    def draw(self, snapshot: Snapshot, over: Over | None) -> Draw | None:
+        """The draw of a sequence whose first sentence is over, or that has ended; None where it goes on."""
+        if over is not None:
+            return Draw(snapshot.text[: over.length], self._tokens_of(snapshot, over.length), "sentence", over.reading)
+        if snapshot.last is None:
+            return None
+        # The token that ends a text is counted, too.
+        return Draw(snapshot.text, len(snapshot.ids) + (snapshot.last == "model"), snapshot.last)
+
+    def _over(self, condition: StopCondition, snapshot: Snapshot) -> Over | None:
         stops = stops_of(snapshot.text)
         end = self._sentence_end(condition, snapshot, stops)
-        return length_with_stop(stops, end) if end else 0
+        return Over(length_with_stop(stops, end)) if end else None
 
-    def _sentence_end(self, condition: StopCondition, snapshot: _Snapshot, stops: list[int]) -> int:
+    def _sentence_end(self, condition: StopCondition, snapshot: Snapshot, stops: list[int]) -> int:
         """Where the first sentence ends in the text, or 0."""
         text = snapshot.text
         if condition(text):
@@ -176,37 +188,67 @@ class SequenceTexts:
                 return stops[0] - 1
             return next((n for n in stops if condition(text[:n])), len(text) + 1) - 1
         # A sentence may be over at the mark, and no longer be so with the unfinished beginning of the next word.
-        checked = self._checked[snapshot.slot]
-        wait = self._wait_for_next_word and snapshot.tokens < self._max_tokens
-        new = [] if wait else [n for n in stops if n > checked]
+        wait = self._wait_for_next_word and len(snapshot.ids) < self._max_tokens
+        new = [] if wait else [n for n in stops if n > snapshot.checked]
         return next((n for n in new if condition(text[:n])), 1) - 1
 
-    def _tokens_of(self, slot: int, characters: int, most: int) -> int:
-        """How many of the first `most` tokens it takes to write that many characters."""
+    def _tokens_of(self, snapshot: Snapshot, characters: int) -> int:
+        """How many tokens of a text it takes to write that many characters."""
+        ids, most = snapshot.ids, len(snapshot.ids)
         if (lengths := self._vocabulary.lengths) is not None:
-            written = lengths[self._ids[slot, :most]].cumsum()
+            written = lengths[ids].cumsum()
             return min(int(written.searchsorted(characters)) + 1, most)
         low, high = max(0, most - 2 * _TOKENS_BEHIND_MARK), most  # bisect
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if len(self._text(slot, middle)) >= characters else (middle, high)
+            enough = len(self._text(snapshot.prompt_end, ids[:middle])) >= characters
+            low, high = (low, middle) if enough else (middle, high)
         return high
 
-    def _text(self, slot: int, tokens: int) -> str:
-        ids: list[int] = self._ids[slot, :tokens].tolist()
+    def _text(self, prompt_end: list[int], ids: list[int]) -> str:
         pieces = self._vocabulary.pieces
         text = "\ufffd" if pieces is None else "".join([pieces[i] for i in ids])
         if "\ufffd" in text:  # a character that several tokens make up
-            text = self._vocabulary.text_after(self._prompt_end[slot], ids)
+            text = self._vocabulary.text_after(prompt_end, ids)
         # A character of which the last token holds only a part is not text yet.
         return text.rstrip("\ufffd")
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A sequence's text so far, its number of tokens, and whether the model has ended it there."""
+class Look(NamedTuple):
+    """When a sequence has to be looked at: after how many of its tokens.
 
-    slot: int
-    text: str
+    last: why no more tokens follow, None where they do. may_be_over: whether its first sentence may be over.
+    """
+
     tokens: int
-    ended: bool
+    last: Ended | None
+    may_be_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A sequence's text so far and its tokens.
+
+    prompt_end: the last tokens before it. last: as in `Look`. stop: tells whether the first
+    sentence is over; `never` where that is not looked for. checked: the characters in which it was looked for before.
+    """
+
+    text: str
+    ids: list[int]
+    prompt_end: list[int]
+    last: Ended | None
+    stop: StopCondition
+    checked: int
+
+    @property
+    def may_be_over(self) -> bool:
+        """Whether the first sentence has to be looked for: without a stop it cannot be over."""
+        return self.stop is not never and has_stop(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """How much of a text is kept whose first sentence is over, with the reading of it where there is one."""
+
+    length: int
+    reading: Reading | None = None

@@ -144,19 +144,24 @@ class TestLlamaCpp:
     """Its server applies temperature and top-p itself, so with a bias of the logits it is asked for neither."""
 
     class Server:
-        def __init__(self) -> None:
+        """Like the real one, it gives no probabilities where the token it sampled is a part of a character."""
+
+        def __init__(self, parts: int) -> None:
             self.bodies: list[dict[str, Any]] = []
+            self.parts = parts
 
         def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
             self.bodies.append(body)
+            if len(self.bodies) <= self.parts:
+                return {"tokens": [7 + len(self.bodies) % 4 // 3]}
             probabilities = [{"id": 3, "prob": 0.5}, {"id": 9, "prob": 0.3}, {"id": 4, "prob": 0.2}]
-            return {"completion_probabilities": [{"top_probs": probabilities}]}
+            return {"tokens": [3], "completion_probabilities": [{"top_probs": probabilities}]}
 
-    def source(self) -> tuple[Any, Any]:
-        server = self.Server()
+    def source(self, parts: int = 0) -> tuple[Any, Any]:
+        server = self.Server(parts)
 
         def body(ids: list[int], sampling: Sampling, tokens: int, seed: int) -> dict[str, Any]:
-            return {"temperature": sampling.temperature, "top_p": sampling.top_p}
+            return {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed}
 
         llm = SimpleNamespace(_server=server, _body=body)
         return server, _token_engines.LlamaSource(llm, [[1, 2]], Sampling(temperature=0.5, top_p=0.9))
@@ -169,6 +174,20 @@ class TestLlamaCpp:
         expected = transformers.TopPLogitsWarper(0.9)(None, logits / 0.5).softmax(dim=1)
         ours = torch.zeros((1, 10)).scatter(1, tokens, logs.exp())
         assert torch.allclose(ours[0, [3, 9, 4]], expected[0], atol=1e-6)
+
+    def test_where_a_part_of_a_character_was_sampled_it_is_asked_again(self) -> None:
+        server, source = self.source(parts=2)
+        tokens, logs = source.candidates(None)
+        assert [body["seed"] for body in server.bodies] == [0, 1, 2]
+        assert tokens.tolist() == [[3, 9, 4]]
+        assert torch.allclose(logs.exp(), torch.tensor([[0.5, 0.3, 0.2]]))
+
+    def test_where_only_parts_of_characters_come_they_are_counted(self) -> None:
+        server, source = self.source(parts=1000)
+        tokens, logs = source.candidates(None)
+        assert len(server.bodies) == 16
+        assert tokens.tolist() == [[7, 8]]
+        assert torch.allclose(logs.exp(), torch.tensor([[0.75, 0.25]]))
 
     def test_without_a_bias_the_server_does_it(self) -> None:
         server, source = self.source()

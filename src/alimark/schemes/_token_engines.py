@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # A nucleus seldom holds more tokens. Where it does, all tokens are sorted on transformers, and cut off on llama.cpp.
 _LIKELIEST = 1024
+
+_TRIES = 16  # of llama.cpp, until it samples a token that is no part of a character
 
 Bias = Callable[["torch.Tensor"], "torch.Tensor"]
 """From tokens, one row for each text, to the numbers that are added to their logits."""
@@ -273,13 +276,22 @@ class LlamaSource:
         return tokens, logs - logs.logsumexp(dim=1, keepdim=True)
 
     def _request(self, row: tuple[int, list[int]], sampling: Sampling) -> list[tuple[int, float]]:
-        """The likeliest next tokens of a row and their probabilities."""
+        """The likeliest next tokens of a row and their probabilities.
+
+        The server samples a token, too, and gives no probabilities if that is a part of a character, such as of an emoji. It
+        is then asked with other seeds; where only such tokens come, their shares are taken for the probabilities.
+        """
         slot, ids = row
-        body = self._llm._body(ids, sampling, 1, 0)
-        body |= {"stop": [], "id_slot": slot, "cache_prompt": True, "n_probs": _LIKELIEST, "post_sampling_probs": True,
-                 "response_fields": ["completion_probabilities"]}  # fmt: skip
-        [answer] = self._llm._server.post("/completion", body)["completion_probabilities"]
-        return [(token["id"], token["prob"]) for token in answer["top_probs"] if token["prob"] > 0]
+        sampled: Counter[int] = Counter()
+        for seed in range(_TRIES):
+            body = self._llm._body(ids, sampling, 1, seed)
+            body |= {"stop": [], "id_slot": slot, "cache_prompt": True, "n_probs": _LIKELIEST, "post_sampling_probs": True,
+                     "return_tokens": True, "response_fields": ["completion_probabilities", "tokens"]}  # fmt: skip
+            answer = self._llm._server.post("/completion", body)
+            if likeliest := answer.get("completion_probabilities"):
+                return [(token["id"], token["prob"]) for token in likeliest[0]["top_probs"] if token["prob"] > 0]
+            sampled.update(answer["tokens"])
+        return [(token, count / _TRIES) for token, count in sampled.items()]
 
     def take(self, tokens: torch.Tensor) -> None:
         for (_, ids), token in zip(self._rows, tokens.tolist(), strict=True):

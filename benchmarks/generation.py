@@ -2,22 +2,26 @@
 
     python benchmarks/generation.py                                             # 4 prompts on this CPU
     python benchmarks/generation.py --llm transformers:smollm2-135m --device cuda --count 64 --rival generate --rival-count 2
+    python benchmarks/generation.py --llm transformers:smollm2-135m --device cuda --count 192 --processes 3 --rival none
 
 The rival writes `--rival-count` of the same prompts, one at a time: 128 tokens for each of the candidates, of which the
 first sentence is kept, all of them embedded. `--rival loop` samples with the same engine, `--rival generate` with
 transformers' own generate. Tokens that we count end with the sentence; what the GPU samples beyond it is not counted. The
 time is that of all texts, with splitting and embedding, without loading the models. On a GPU all is run twice, from other
-seeds: the first time graphs are recorded on the way, the second is what a server that is up gives.
+seeds: the first time graphs are recorded on the way, the second is what a server that is up gives. With `--processes`, each
+process has its own models on the same GPU and a share of the texts, as `alimark generate --engine ray --replicas` does it. The
+second run then begins in all processes together, and its time is that until the last one has ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,18 +39,28 @@ Continue = Callable[[str, int, int], list[str]]
 """Continuations of a context: their number and a seed."""
 
 
-def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options: argparse.Namespace) -> float:
+class Share(NamedTuple):
+    """What one process wrote in the second run, and when it began and ended, by a clock that all processes share."""
+
+    texts: int
+    tokens: int
+    started: float
+    ended: float
+
+
+def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options: argparse.Namespace) -> Share:
     settings = GenerationSettings(options.sentences, options.candidates)
     batch = options.batch or min(len(prompts), default_batch(llm))
-    started = time.perf_counter()
+    started = time.monotonic()
     made = []
     numbered = [Prompt(prompt, options.seed + i) for i, prompt in enumerate(prompts)]
     for _, one in generate_many(numbered, key, embedder, llm, settings, rule=rule_for, batch=batch):
         if not isinstance(one, Generation):
             raise one
         made.append(one)
-        print(f"  {len(made)} of {len(prompts)} texts, {time.perf_counter() - started:.1f} s", flush=True)
-    seconds = time.perf_counter() - started
+        print(f"  {len(made)} of {len(prompts)} texts, {time.monotonic() - started:.1f} s", flush=True)
+    ended = time.monotonic()
+    seconds = ended - started
     tokens = sum(one.tokens for one in made)
     found = sum(answer.p_value < 0.01 for answer in AliMark(key, embedder=embedder).detect([one.text for one in made]))
     print(
@@ -56,7 +70,46 @@ def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options
         f"p < 0.01, {sum(one.ended == 'complete' for one in made)} complete, "
         f"{tokens / max(1, sum(one.candidates for one in made)):.1f} tokens a candidate"
     )
-    return seconds / len(made)
+    return Share(len(made), tokens, started, ended)
+
+
+def models(options: argparse.Namespace) -> tuple[Embedder, LLM, Key]:
+    on = {} if options.device is None else {"device": options.device}
+    backend: Any = "torch" if options.device == "cuda" else "auto"
+    embedder = load_embedder(options.embedder, backend=backend, **({} if backend == "auto" else on))
+    llm = load_llm(options.llm, **on)
+    key = Key.generate(embedder=embedder, decision=options.decision, secret=bytes(range(32)))
+    return embedder, llm, key
+
+
+def one_of_several(number: int, options: argparse.Namespace, together: Any, shares: Any) -> None:
+    """One process of several on the same GPU."""
+    embedder, llm, key = models(options)
+    prompts = read_prompts(options.prompts, options.count)[number :: options.processes]
+    options.seed += 100_000 * number
+    ours(prompts, key, embedder, llm, options)
+    options.seed += 1000
+    together.wait()
+    shares.put(ours(prompts, key, embedder, llm, options))
+
+
+def several(options: argparse.Namespace) -> None:
+    """All texts by several processes, each of which has its own models and its share of the prompts."""
+    context = multiprocessing.get_context("spawn")
+    together, queue = context.Barrier(options.processes), context.Queue()
+    arguments = [(number, options, together, queue) for number in range(options.processes)]
+    processes = [context.Process(target=one_of_several, args=given, daemon=True) for given in arguments]
+    for process in processes:
+        process.start()
+    shares: list[Share] = [queue.get() for _ in processes]
+    seconds = max(share.ended for share in shares) - min(share.started for share in shares)
+    texts, tokens = sum(share.texts for share in shares), sum(share.tokens for share in shares)
+    print(
+        f"{options.processes} processes: {texts} texts in {seconds:.1f} s, {seconds / texts:.3f} s a text, {tokens} tokens, "
+        f"{tokens / seconds:,.0f} tokens/s"
+    )
+    for process in processes:
+        process.join()
 
 
 def straightforward(
@@ -135,6 +188,7 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--batch", type=int, help="texts at a time")
     parser.add_argument("--decision", choices=("hard", "soft"), default="hard")
+    parser.add_argument("--processes", type=int, default=1, help="that share the texts and one GPU; without a rival")
     parser.add_argument("--rival", choices=("loop", "generate", "none"), default="loop")
     parser.add_argument("--rival-count", type=int, default=1)
     parser.add_argument(
@@ -146,11 +200,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    on = {} if options.device is None else {"device": options.device}
-    backend: Any = "torch" if options.device == "cuda" else "auto"
-    embedder = load_embedder(options.embedder, backend=backend, **({} if backend == "auto" else on))
-    llm = load_llm(options.llm, **on)
-    key = Key.generate(embedder=embedder, decision=options.decision, secret=bytes(range(32)))
+    if options.processes > 1:
+        several(options)
+        return
+    embedder, llm, key = models(options)
     prompts = read_prompts(options.prompts, options.count)
     print(f"{llm!r}, {embedder.name}; {len(prompts)} prompts, {options.sentences} sentences, Q={options.candidates}")
     if options.device == "cuda" and not options.once:
@@ -158,7 +211,8 @@ def main() -> None:
         ours(prompts, key, embedder, llm, options)
         options.seed += 1000
         print("second run:")
-    mine = ours(prompts, key, embedder, llm, options)
+    share = ours(prompts, key, embedder, llm, options)
+    mine = (share.ended - share.started) / share.texts
     if options.rival == "none":
         return
     go_on = same_engine(llm) if options.rival == "loop" else own_generate(options.llm, options.device or "cpu")

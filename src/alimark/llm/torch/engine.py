@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # Decode steps between two looks at the tokens: a look costs Python time, and a step beyond a sentence's end is wasted.
-_STEPS_PER_CALL = 8
+_STEPS_PER_CALL = 4
 _MAX_SLOTS, _MAX_CONTEXTS, _MIN_CONTEXT_TOKENS = 4096, 256, 512
 _BATCH_SIZES = (8, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Numbers of slots that a decode step goes over; each has its own CUDA graph."""

@@ -2,14 +2,19 @@
 
     python benchmarks/detection.py --embedder all-mpnet-base-v2 --device cuda --precision bfloat16
     python benchmarks/detection.py --sizes 4,8,16                     # small, on the CPU
+    python benchmarks/detection.py --texts 100                        # with parts left out, means over 100 texts
 
 Rivals in the same run, on the same embedder: `per candidate` embeds the distinct units once, as the paper's appendix does, and
-then runs one compiled alignment a candidate; `literal` is algorithm 2 as written, every candidate embedded afresh.
+then runs one compiled alignment a candidate; `literal` is algorithm 2 as written, every candidate embedded afresh. With
+`--texts` the whole detector (one random key, so that it computes little more than the score) is timed with all parts, without
+restructuring and without adaptive lengths, as in the paper's table, on that many different texts of each length.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +33,17 @@ from alimark.testing import StandInLLM
 from alimark.text.splitting import splitter
 
 PAPER = {4: 0.02, 8: 0.03, 16: 0.05, 32: 0.08, 64: 0.15, 128: 0.34}
+MODULES = {
+    "all": (DetectionSettings(draws=1), PAPER),
+    "no restructuring": (
+        DetectionSettings(draws=1, restructure="none"),
+        {4: 0.02, 8: 0.02, 16: 0.02, 32: 0.03, 64: 0.05, 128: 0.07},
+    ),
+    "no adaptive length": (
+        DetectionSettings(draws=1, alpha=1.0, beta=1.0),
+        {4: 0.02, 8: 0.03, 16: 0.04, 32: 0.07, 64: 0.14, 128: 0.27},
+    ),
+}
 
 
 def sentences(count: int) -> list[str]:
@@ -88,6 +104,26 @@ class Bench:
         return self.per_candidate()
 
 
+def modules(key: Key, embedder: Any, sizes: list[int], texts: int) -> None:
+    """Mean seconds of a detection over several texts of each length, with and without parts of the detector."""
+    pool = sentences(max(sizes) + 10 * texts)
+    print(
+        "   N "
+        + " ".join(f"{name:>20} {'paper':>6}" for name in MODULES)
+        + f"   seconds a text, means of {texts} texts"
+    )
+    for count in sizes:
+        chosen = [" ".join(random.Random(f"{count}/{i}").sample(pool, count)) for i in range(texts)]
+        cells = []
+        for settings, paper in MODULES.values():
+            detect_batch(chosen[:1], key, embedder, settings)  # compiles, and records graphs
+            started = time.perf_counter()
+            for text in chosen:
+                detect_batch([text], key, embedder, settings)
+            cells.append(f"{(time.perf_counter() - started) / texts:>20.4f} {paper.get(count, float('nan')):>6.2f}")
+        print(f"{count:>4} " + " ".join(cells), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
@@ -95,17 +131,24 @@ def main() -> None:
     parser.add_argument("--precision", default="auto", help="float32, int8 (CPU), tf32 or bfloat16 (GPU)")
     parser.add_argument("--sizes", default="4,8,16,32,64,128")
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument(
+        "--texts", type=int, help="time the detector with parts left out on so many texts of each length"
+    )
     options = parser.parse_args()
     backend: Any = "auto" if options.device is None else "torch"
     embedder = load_embedder(options.embedder, backend=backend, device=options.device, precision=options.precision)
     key = Key.generate(embedder=embedder, decision="hard")
+    sizes = [int(size) for size in options.sizes.split(",")]
+    if options.texts:
+        modules(key, embedder, sizes, options.texts)
+        return
     names = ("score alone", "score, K=1000", "per candidate", "literal", "paper's table")
     print(
         f"{options.embedder} on {options.device or 'the CPU'} ({embedder.backend}, {precision_of(embedder)}), seconds a text, "
         f"median of {options.repeats}"
     )
     print("   N " + " ".join(f"{name:>14}" for name in names) + "   faster than per candidate, than literal")
-    for count in (int(size) for size in options.sizes.split(",")):
+    for count in sizes:
         bench = Bench(key, embedder, count)
         assert bench.score() == bench.per_candidate()
         score, whole = median(bench.score, options.repeats), median(bench.whole, options.repeats)

@@ -48,7 +48,10 @@ Processes = Annotated[
 ReplicaCount = Annotated[
     int | None,
     typer.Option(
-        "--replicas", min=1, help="Replicas of the model.", show_default="as many as the cluster has room for"
+        "--replicas",
+        min=1,
+        help="Replicas of the model. Each has a GPU, where there are GPUs, or shares one if there are more replicas.",
+        show_default="as many as the cluster has room for",
     ),
 ]
 DryRun = Annotated[

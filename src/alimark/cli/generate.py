@@ -82,7 +82,11 @@ BatchOption = Annotated[
 ]
 ReplicasOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Replicas of the model.", show_default="as many as the cluster has room for"),
+    typer.Option(
+        min=1,
+        help="Replicas of the model. Each has a GPU, where there are GPUs, or shares one if there are more replicas.",
+        show_default="as many as the cluster has room for",
+    ),
 ]
 SeedOption = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
 PayloadOption = Annotated[

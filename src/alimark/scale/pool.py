@@ -7,6 +7,7 @@ has ended or its worker has died. A dead actor is replaced; the caller decides w
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -85,7 +86,7 @@ class Cluster:
     cpus: float = 1.0
     """CPUs for each worker."""
     gpus: float | None = None
-    """GPUs for each worker; by default one if the cluster has any."""
+    """GPUs for each worker; by default one if the cluster has any, or a part of one where `workers` exceeds the GPUs."""
 
 
 def _ray_library() -> ModuleType:
@@ -107,7 +108,8 @@ class RayPool(Generic[Job]):
         self._ray = _ray_library()
         self._joined = _join(self._ray, cluster)
         resources = self._ray.cluster_resources()
-        self._gpus = cluster.gpus if cluster.gpus is not None else min(1.0, resources.get("GPU", 0.0))
+        several = len(builders) if len(builders) > 1 else cluster.workers
+        self._gpus = cluster.gpus if cluster.gpus is not None else _share_of_gpu(resources.get("GPU", 0.0), several)
         self._cpus = cluster.cpus
         self._builders = builders
         if len(builders) == 1:
@@ -262,6 +264,20 @@ def _join(ray: Any, cluster: Cluster) -> bool:
         reason = str(error).splitlines()[0]
         raise AlimarkError(f"no Ray cluster answers at {cluster.address}: {reason}; check --address") from None
     return True
+
+
+def _share_of_gpu(gpus: float, workers: int | None) -> float:
+    """The part of a GPU that each worker gets: one, or less where more workers are asked for than there are GPUs.
+
+    Ray places a worker on one GPU, so the workers of a GPU get equal parts of it.
+
+    Example:
+        >>> _share_of_gpu(0, 4), _share_of_gpu(2, None), _share_of_gpu(8, 4), _share_of_gpu(1, 2), _share_of_gpu(2, 5)
+        (0.0, 1.0, 1.0, 0.5, 0.3333333333333333)
+    """
+    if gpus < 1:
+        return float(gpus)
+    return 1.0 / math.ceil((workers or 1) / int(gpus))
 
 
 def _room(resources: dict[str, float], cpus: float, gpus: float) -> int:

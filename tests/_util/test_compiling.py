@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -50,3 +52,21 @@ def test_a_cancelled_launch_stops() -> None:
         with pytest.raises(CancelledError):
             launch(1000, 1e9, run)
     assert len(slices) == 1
+
+
+@pytest.mark.parametrize("is_command_line", [True, False])
+def test_the_command_line_compiles_without_importing_scipy(is_command_line: bool) -> None:
+    """Numba imports SciPy where it is installed; other programs may need it in compiled code of their own."""
+    pytest.importorskip("scipy")
+    program = f"""
+import sys
+from alimark._util import program
+program.is_command_line = {is_command_line}
+import alimark._util.compiling
+from numba import njit
+assert njit(lambda a: a + 1)(2) == 3
+print("scipy.linalg" in sys.modules)
+import scipy.linalg.cython_blas, numba.np.arraymath
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(not is_command_line)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba import njit
 
+from alimark._util import program
 from alimark._util.cancelling import stop_if_cancelled
 from alimark._util.paths import cache_folder
 
@@ -31,6 +34,25 @@ def _cache_folder() -> str | None:
         pass
     return None
 
+
+def _import_without_scipy() -> None:
+    """Imports the part of Numba that imports SciPy where it is installed, which takes as long as all the rest of Numba.
+
+    It needs SciPy for np.convolve and np.correlate in compiled code, which no kernel of alimark uses. In a program with code
+    of other packages nothing is changed.
+    """
+    blas = "scipy.linalg.cython_blas"
+    if blas in sys.modules or "numba.np.arraymath" in sys.modules:
+        return
+    sys.modules[blas] = None  # type: ignore[assignment]  # its import fails at once
+    try:
+        import_module("numba.np.arraymath")
+    finally:
+        del sys.modules[blas]
+
+
+if program.is_command_line:
+    _import_without_scipy()
 
 _FOLDER = _cache_folder()
 _CELLS = 1e7

@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from alimark._util import program
 from alimark._util.deprecation import deprecation_message
 from alimark.cli import (
     attack,
@@ -84,6 +85,7 @@ def options(
 
 def main() -> None:
     """Runs the command line. Exit status 2 is an error, 130 an interruption; `detect` exits with 1 for "not found"."""
+    program.is_command_line = True
     debug = "--debug" in sys.argv
     sys.argv = [sys.argv[0], *_without_deprecated([word for word in sys.argv[1:] if word != "--debug"])]
     try:

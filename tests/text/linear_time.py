@@ -1,10 +1,13 @@
-"""Splits and cleans long runs of single characters and pairs; a program, so that its CPU time can be limited.
+"""Splits and cleans long runs of single characters and pairs; a program, so that it can be ended where C code takes too long.
 
 python linear_time.py
+
+The CPU time of every text is limited. The last line of the output names the text that took too long.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import unicodedata
 
@@ -14,7 +17,9 @@ from alimark.text.code import outside_code
 from alimark.text.splitting import splitter
 from alimark.text.units import clean
 
-LONG, SHORT = 1_000_000, 100_000
+LONG, SHORT = 240_000, 100_000
+CPU_SECONDS_PER_CHARACTER = 2e-5
+"""Several times what the slowest text takes. Quadratic time is more than that in texts of the length SHORT already."""
 ROLES = 'aA1 \n\u2028.!…。؟"”)-*`'
 """Characters that the splitting rules treat differently."""
 
@@ -27,8 +32,15 @@ def classes() -> list[str]:
     return list(by_category.values())
 
 
+def limit(text: str) -> None:
+    """Starts the CPU time that the text may take. The signal at its end kills the process, even inside a regular expression."""
+    print(ascii(text[:2]), ascii(text[-1:]), len(text), flush=True)
+    signal.setitimer(signal.ITIMER_PROF, len(text) * CPU_SECONDS_PER_CHARACTER)
+
+
 def check(text: str) -> None:
     """Runs everything that handles the text of a client; nothing may be lost."""
+    limit(text)
     spans = splitter().spans(text)
     if "".join("".join(text[a:b] for a, b in spans).split()) != "".join(text.split()):
         raise SystemExit(f"characters of {text[:20]!a}... were lost")
@@ -36,10 +48,12 @@ def check(text: str) -> None:
 
 
 def main() -> None:
+    splitter()  # loads what it needs before the first limit
     signs = classes()
     for sign in dict.fromkeys([*signs, *ROLES]):
         check(sign * LONG)
         for pattern in (_EXACT, _FREE_PHRASE, _PHRASE, *(pattern for pattern, _ in _CLAUSE_BREAKS)):
+            limit(sign * SHORT)
             list(pattern.finditer(sign * SHORT))
     for first in ROLES:
         for second in ROLES:
@@ -49,8 +63,9 @@ def main() -> None:
         for second in signs:
             if first < second:
                 check((first + second) * (SHORT // 4) + first * (SHORT // 4) + second * (SHORT // 4))
-    outside_code("```\n```\n" * (LONG // 8))
-    outside_code("`" * LONG + "\n" + "`" * LONG)
+    for text in ("```\n```\n" * (LONG // 8), "`" * LONG + "\n" + "`" * LONG):
+        limit(text)
+        outside_code(text)
 
 
 if __name__ == "__main__":

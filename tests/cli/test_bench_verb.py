@@ -45,7 +45,11 @@ def run(command: Run) -> Run:
 def test_the_smoke_recipe_and_its_report(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     pytest.importorskip("transformers")
-    smaller = ("data.texts=2", "data.sentences=4", "data.human_texts=20", "llm.max_tokens=32", "quality.texts=2")
+    # Sentences have room to end: an unmarked text without sentence ends would be sampled up to its limit.
+    smaller = (
+        "data.texts=2", "data.sentences=3", "data.human_texts=20", "llm.max_tokens=64", "quality.texts=1",
+        "watermark.0.generate.candidates=2",
+    )  # fmt: skip
     sets = [word for setting in smaller for word in ("--set", setting)]
     status, out, err = run("run", ROOT / "recipes" / "smoke.toml", "-o", tmp_path, *sets)
     assert status == 0, err

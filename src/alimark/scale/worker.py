@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from alimark._util.jsonl import Record, record_id
 from alimark.audit.answers import verdict_of
 from alimark.audit.auditor import Answer, Auditor, FirstPass, answers, in_batches
+from alimark.detection.settings import PASSAGES_FROM
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.detection.timing import Clock
 from alimark.embedding.loading import load_embedder
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _ROWS_PER_WRITE = 4096
+_SENTENCES = tuple(f"The lamp in house {number} went out at ten." for number in range(PASSAGES_FROM))
+_SAMPLES = (" ".join(_SENTENCES[:12]), " ".join(_SENTENCES), " ".join(_SENTENCES[:12]).replace(".", ""))
+"""Texts that need all kernels of an audit: one that is aligned as a whole, one that is searched for passages too, and one
+without full stops."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +146,12 @@ def schema() -> Schema:
 class Worker:
     """Holds the embedders and processes blocks, one at a time.
 
-    It may use `threads` cores, by default all. If it is `guarded`, it ends its process when a document takes too long.
+    It may use `threads` cores, by default all. If it is `guarded`, it ends its process when a document takes too long; what it
+    loads and compiles before the first document is not limited.
     """
 
     def __init__(self, task: Task, *, threads: int | None = None, guarded: bool = False) -> None:
-        self._task, self._guarded = task, guarded
+        self._task, self._guarded = task, False
         self._input, _ = file_system(task.input)
         self._output, self._folder = file_system(task.output)
         self._embedders: list[RememberingEmbedder] = []
@@ -159,6 +165,17 @@ class Worker:
             [key.open() for key in task.keys], task.settings, load, first_pass=task.first_pass, check_level=task.check_level,
             beat=self._heartbeat,
         )  # fmt: skip
+        if guarded:
+            self._warm_up()
+            self._guarded = True
+
+    def _warm_up(self) -> None:
+        """Test some texts without a time limit, so that models are loaded and kernels compiled before the first document.
+
+        On a busy machine that can take longer than a document may, and the document would be recorded as failed.
+        """
+        self._auditor.answer(_SAMPLES)
+        self._auditor.answer(_SAMPLES, self._task.settings.draws)  # in full, where there is a first pass
 
     def _heartbeat(self) -> None:
         """Start the time limit of the next step. `faulthandler` ends the process even if C code hangs."""

@@ -34,7 +34,8 @@ def classes() -> list[str]:
 
 def limit(text: str) -> None:
     """Starts the CPU time that the text may take. The signal at its end kills the process, even inside a regular expression."""
-    print(ascii(text[:2]), ascii(text[-1:]), len(text), flush=True)
+    sys.stdout.write(f"{text[:2]!a} to {text[-1:]!a}, {len(text)} characters\n")
+    sys.stdout.flush()
     signal.setitimer(signal.ITIMER_PROF, len(text) * CPU_SECONDS_PER_CHARACTER)
 
 

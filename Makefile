@@ -9,8 +9,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 demo: $(VENV)/.demo
 	$(BIN)/alimark demo
 
+# PyTorch takes one thread in each of the two processes, and threads wait asleep: where two processes share two cores, threads that
+# wait by spinning for one that has lost its core take several times the CPU time. tests/conftest.py orders the files.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks tools examples

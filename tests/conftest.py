@@ -26,6 +26,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts files with long tests first, so that at the end of a run no process waits for another that has just begun one."""
+    long = {item.path for item in items for name in ("slow", "weights", "ray") if item.get_closest_marker(name)}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(autouse=True)
 def fixed_secrets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys and tokens that a test makes are the same in every run: under some keys a short text is not found."""

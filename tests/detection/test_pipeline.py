@@ -128,8 +128,8 @@ class TestBadInput:
             mark.detect("Here is a short sentence for you. " * 100_000)
 
     def test_repeated_sentences_are_embedded_once(self, mark: AliMark) -> None:
-        detection = mark.detect("The same again. " * 300)
-        assert len(detection.sentences) == 300
+        detection = mark.detect("The same again. " * 100)
+        assert len(detection.sentences) == 100
 
     def test_wrong_embedder(self, mark: AliMark) -> None:
         with pytest.raises(KeyMismatch, match="use the embedder"):

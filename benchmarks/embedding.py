@@ -5,12 +5,15 @@
 
 All run the same weights on the same texts, alimark in each precision that the device has (docs/precision.md). They take turns,
 and the median turn counts, so that other work on the machine falls on all. On a GPU it is also printed where the time goes.
-With --human the texts are the units of human documents of twelve sentences: sentences, neighbours joined, halves.
+With --human the texts are the units of human documents of twelve sentences: sentences, neighbours joined, halves. On a CPU the
+arithmetic is counted, too: how many operations a second each embedder does in the matrix products of its layers, beside a large
+product of NumPy, which shows what the cores can do in float32. Int8 instructions (VNNI) do four times as many at the most.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import subprocess
@@ -19,6 +22,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from alimark.calibration.human_text import read_texts
 from alimark.detection.preparing import units_of
@@ -106,6 +111,8 @@ def print_rates(
     print(f"{args.model} on {args.device or 'the CPU'}, {len(texts)} {what}, {args.turns} turns")
     measured = rates(embedders, texts, args.turns)
     *_, rival = measured.values()
+    if not args.device:
+        print_arithmetic(args, {name: rate for name, (rate, _) in measured.items()}, texts)
     for name, (rate, cpu) in measured.items():
         cosine = float((embedders[name](texts[:64]) * first).sum(axis=1).mean())
         print(
@@ -113,6 +120,35 @@ def print_rates(
             f"{cpu / rival[1]:5.2f}; mean cosine with float32 {cosine:.6f}",
             flush=True,
         )
+
+
+def print_arithmetic(args: argparse.Namespace, texts_a_second: Mapping[str, float], texts: list[str]) -> None:
+    """Prints the operations a second in the matrix products of all layers, without padding and attention."""
+    from tokenizers import Tokenizer
+
+    from alimark.models import store
+
+    folder = store.resolve(args.model)
+    config = json.loads((folder / "config.json").read_bytes())
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    a_token = 2 * config["num_hidden_layers"] * (4 * hidden * hidden + 2 * hidden * wide)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts)) / len(texts)
+    rates = {name: rate * tokens * a_token / 1e9 for name, rate in texts_a_second.items()}
+    matrix = np.random.default_rng(1).standard_normal((2048, 2048), dtype=np.float32)
+    seconds = min(_seconds(lambda: matrix @ matrix) for _ in range(5))
+    rates["NumPy, 2048 x 2048, float32"] = 2 * 2048**3 / seconds / 1e9
+    print(
+        f"  {tokens:.1f} tokens a text; billion operations a second: "
+        + ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
+    )
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def on_device(args: argparse.Namespace) -> None:

@@ -83,14 +83,19 @@ def models(options: argparse.Namespace) -> tuple[Embedder, LLM, Key]:
 
 
 def one_of_several(number: int, options: argparse.Namespace, together: Any, shares: Any) -> None:
-    """One process of several on the same GPU."""
-    embedder, llm, key = models(options)
-    prompts = read_prompts(options.prompts, options.count)[number :: options.processes]
-    options.seed += 100_000 * number
-    ours(prompts, key, embedder, llm, options)
-    options.seed += 1000
-    together.wait()
-    shares.put(ours(prompts, key, embedder, llm, options))
+    """One process of several on the same GPU. Where one fails, none of the others waits for it."""
+    try:
+        embedder, llm, key = models(options)
+        prompts = read_prompts(options.prompts, options.count)[number :: options.processes]
+        options.seed += 100_000 * number
+        ours(prompts, key, embedder, llm, options)
+        options.seed += 1000
+        together.wait()
+        shares.put(ours(prompts, key, embedder, llm, options))
+    except BaseException:
+        together.abort()
+        shares.put(None)
+        raise
 
 
 def several(options: argparse.Namespace) -> None:
@@ -101,7 +106,12 @@ def several(options: argparse.Namespace) -> None:
     processes = [context.Process(target=one_of_several, args=given, daemon=True) for given in arguments]
     for process in processes:
         process.start()
-    shares: list[Share] = [queue.get() for _ in processes]
+    shares: list[Share] = []
+    for _ in processes:
+        share = queue.get()
+        if share is None:
+            raise SystemExit("a process failed; its error stands above")
+        shares.append(share)
     seconds = max(share.ended for share in shares) - min(share.started for share in shares)
     texts, tokens = sum(share.texts for share in shares), sum(share.tokens for share in shares)
     print(
@@ -201,6 +211,8 @@ def main() -> None:
     options = parser.parse_args()
 
     if options.processes > 1:
+        if options.count < options.processes:
+            parser.error("--processes: there are fewer texts than processes")
         several(options)
         return
     embedder, llm, key = models(options)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +316,44 @@ def test_an_engine_that_fails_tells_everybody_and_goes_on(tiny: Any, monkeypatch
             ]
             assert all(isinstance(one.exception(), ZeroDivisionError) for one in asked)
     assert len(engine.draw([TokenRequest([5, 6], [1])], Sampling(max_tokens=4), never)[0]) == 1
+
+
+def test_an_error_while_requests_are_admitted_reaches_all_of_them(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)
+    monkeypatch.setattr(Engine, "_choose_context", lambda *_: 1 / 0)
+    with ThreadPoolExecutor(3) as callers:
+        asked = [
+            callers.submit(engine.draw, [TokenRequest([5, 6], [n])], Sampling(max_tokens=4), never) for n in range(3)
+        ]
+        _, waiting = wait(asked, timeout=20)
+        engine.close()
+        assert not waiting
+    assert [type(future.exception()) for future in asked] == [ZeroDivisionError] * 3
+
+
+def test_a_thread_may_draw_after_the_main_thread_has_ended(tiny_folder: Path) -> None:
+    program = f"""
+import threading, time
+from alimark.generation.candidates import FirstSentence
+from alimark.llm.base import Request, Sampling
+from alimark.llm.torch.adapter import Transformers
+from alimark.llm.torch.engine import Engine, TokenRequest
+from alimark.text.splitting import splitter
+
+tiny = Transformers({str(tiny_folder)!r}, device="cpu")
+engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)
+sampling = Sampling(max_tokens=24)
+prompt = tiny._prompt(Request("The storm came", 1, 1), sampling)
+
+def draw():
+    threading.main_thread().join()
+    time.sleep(0.5)
+    print(len(engine.draw([TokenRequest(prompt, list(range(6)))], sampling, FirstSentence(splitter()))[0]))
+
+threading.Thread(target=draw).start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.strip() == "6", done.stderr
 
 
 def test_a_closed_engine_ends_its_thread_and_says_so(tiny: Any) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from alimark.generation.candidates import FirstSentence, Text
 from alimark.llm.base import Draw, Request, Sampling
 from alimark.testing import StandInLLM
+from alimark.text import workers as module
 from alimark.text.continuations import Continuation, Reading, reading_of
 from alimark.text.splitting import splitter
 from alimark.text.workers import Workers
@@ -103,3 +107,21 @@ def test_candidates_are_the_same_with_and_without_a_reading(text_version: int) -
             assert read.reading is not None
             assert text.candidate(read, may_end=True) == text.candidate(draw, may_end=True)
         text.add(text.candidate(draws[0]))
+
+
+def test_threads_that_ask_together_start_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        alive = False
+
+        def __init__(self, *_: object) -> None:
+            started.append(self)
+            time.sleep(0.01)
+
+    started: list[Slow] = []
+    monkeypatch.setattr(module, "_Worker", Slow)
+    monkeypatch.setattr(module, "worker_count", lambda: 2)
+    monkeypatch.setattr(module, "_running", {})
+    with ThreadPoolExecutor(4) as threads:
+        pools = set(threads.map(lambda _: module.workers("nupunkt", 1), range(4)))
+    assert len(pools) == 1
+    assert len(started) == 2

@@ -38,8 +38,8 @@ def _cache_folder() -> str | None:
 def _import_without_scipy() -> None:
     """Imports the part of Numba that imports SciPy where it is installed, which takes as long as all the rest of Numba.
 
-    It needs SciPy for np.convolve and np.correlate in compiled code, which no kernel of alimark uses. In a program with code
-    of other packages nothing is changed.
+    SciPy makes np.convolve and np.correlate faster in compiled code, which no kernel of alimark uses. Programs that use alimark
+    as a library are left as they are.
     """
     blas = "scipy.linalg.cython_blas"
     if blas in sys.modules or "numba.np.arraymath" in sys.modules:

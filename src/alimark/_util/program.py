@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 is_command_line = False
-"""Whether it is the command line of alimark, which no other code shares. The command line itself sets it when it starts."""
+"""Whether it is the command line of alimark, and not a program that uses alimark as a library. The command line sets it."""

@@ -55,7 +55,7 @@ class FirstSentence:
 
     def readings(self, continuations: Sequence[str]) -> list[Reading | None]:
         """Reads each continuation up to a little beyond its first sentence; None where that has not ended yet."""
-        # A GPU engine asks for this between its steps, and other threads need this process meanwhile.
+        # Threads of a GPU engine ask for this while it samples on, and other threads need this process meanwhile.
         return self._readings([(text, None) for text in continuations], least=1)
 
     def read(self, draws: Sequence[Draw]) -> list[Draw]:

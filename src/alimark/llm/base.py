@@ -13,8 +13,8 @@ StopCondition = Callable[[str], bool]
 """Tells from a continuation so far whether its first sentence is certainly over, so that sampling can stop.
 
 A stop condition may also have a method `readings(texts)`, which returns for each text the reading of its first sentence, or
-None while that is not over. Engines that sample many sequences at a time call it once for all of them, and keep the reading
-in the draw."""
+None while that is not over. Engines that sample many sequences at a time call it for several of them, and keep the reading in
+the draw. On a GPU a stop condition is called by several threads at a time."""
 
 
 def never(text: str) -> bool:

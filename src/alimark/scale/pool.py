@@ -26,7 +26,7 @@ Message = Any
 _STARTS = 3
 """The run ends when so many workers in a row die before they are ready."""
 _NO_WORKER = 60.0
-"""The run ends after so many seconds without a worker."""
+"""The run ends after so many seconds in which the cluster has no place for any worker."""
 
 
 class Builder(Protocol):
@@ -116,6 +116,7 @@ class RayPool(Generic[Job]):
             self._builders = builders * (cluster.workers or _room(resources, self._cpus, self._gpus))
         self._jobs: deque[Job] = deque()
         self._starting: dict[Any, tuple[Any, int]] = {}
+        self._unplaced: set[Any] = set()  # calls of actors that the cluster has no place for yet
         self._idle: list[tuple[Any, int]] = []
         self._busy: dict[Any, tuple[Any, int, Job]] = {}
         self._failed_starts = 0
@@ -130,6 +131,7 @@ class RayPool(Generic[Job]):
         actor = self._ray.remote(_Host).options(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0).remote(
             self._builders[number], max(1, int(self._cpus))
         )  # fmt: skip
+        self._unplaced.add(actor.placed.remote())
         self._starting[actor.ready.remote()] = (actor, number)
 
     def give(self, job: Job) -> None:
@@ -143,9 +145,10 @@ class RayPool(Generic[Job]):
             while self._jobs and self._idle:
                 (actor, number), job = self._idle.pop(), self._jobs.popleft()
                 self._busy[actor.work.options(num_returns="streaming").remote(job)] = (actor, number, job)
-            waited = [*self._busy, *self._starting]
+            waited = [*self._busy, *self._starting, *self._unplaced]
             ready, _ = self._ray.wait(waited, num_returns=1, timeout=5)
-            if self._busy or self._idle or ready:
+            loading = len(self._starting) > len(self._unplaced)
+            if self._busy or self._idle or ready or loading:
                 last_alive = time.monotonic()
             elif time.monotonic() - last_alive > _NO_WORKER:
                 need = f"{self._cpus:g} CPUs" + (f" and {self._gpus:g} GPUs" if self._gpus else "")
@@ -154,7 +157,9 @@ class RayPool(Generic[Job]):
                     "kept, so run the command again when there are"
                 )
             for ref in ready:
-                if ref in self._starting:
+                if ref in self._unplaced:
+                    self._unplaced.remove(ref)
+                elif ref in self._starting:
                     self._started(ref)
                 else:
                     yield from self._received(ref)
@@ -223,6 +228,9 @@ class _Host:
 
     def __init__(self, build: Builder, threads: int) -> None:
         self._build, self._threads = build, threads
+
+    def placed(self) -> None:
+        """Return as soon as the cluster has a place for the actor; building the worker may take minutes."""
 
     def ready(self) -> str:
         """Build the worker, and return the version of alimark.

@@ -175,7 +175,8 @@ class Worker:
         On a busy machine that can take longer than a document may, and the document would be recorded as failed.
         """
         self._auditor.answer(_SAMPLES)
-        self._auditor.answer(_SAMPLES, self._task.settings.draws)  # in full, where there is a first pass
+        if self._auditor.first_pass:
+            self._auditor.answer(_SAMPLES, self._task.settings.draws)  # in full
 
     def _heartbeat(self) -> None:
         """Start the time limit of the next step. `faulthandler` ends the process even if C code hangs."""

@@ -291,7 +291,11 @@ class LlamaSource:
             if likeliest := answer.get("completion_probabilities"):
                 return [(token["id"], token["prob"]) for token in likeliest[0]["top_probs"] if token["prob"] > 0]
             sampled.update(answer["tokens"])
-        return [(token, count / _TRIES) for token, count in sampled.items()]
+        if not sampled:
+            raise LLMError(
+                f"{self._llm.name} gives neither probabilities nor tokens; load the model with transformers instead"
+            )
+        return [(token, count / sampled.total()) for token, count in sampled.most_common()]
 
     def take(self, tokens: torch.Tensor) -> None:
         for (_, ids), token in zip(self._rows, tokens.tolist(), strict=True):

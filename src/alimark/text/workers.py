@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from typing import IO, Any, Literal
 
 from alimark._util.cpu import available_cpus
@@ -138,14 +137,15 @@ def worker_count() -> int:
     return min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0
 
 
-@cache
 def workers(name: str, text_version: int = 0) -> Workers:
-    """The worker pool of a splitter."""
-    pool = Workers(name, worker_count(), text_version)
-    _running[name, text_version] = pool
-    return pool
+    """The worker pool of a splitter. Of threads that ask together, one starts it."""
+    with _starting:
+        if (name, text_version) not in _running:
+            _running[name, text_version] = Workers(name, worker_count(), text_version)
+        return _running[name, text_version]
 
 
+_starting = threading.Lock()
 _running: dict[tuple[str, int], Workers] = {}
 
 

@@ -96,8 +96,8 @@ class _Context:
 class _Sequence:
     """One draw of a call, waiting or in a slot (-1: in none).
 
-    reading: its text that is being read. looks: when it has to be read next, the oldest first. An end is taken where the first
-    look shows it, so that a draw does not depend on how long reading takes.
+    reading: its text that is being read. looks: the points at which its text has still to be read, the oldest first. An end is
+    taken where the first look shows it, so that a draw does not depend on how long reading takes.
     """
 
     call: _Call
@@ -181,7 +181,8 @@ class Engine:
             return call.future.result()
         finally:
             call.cancelled = True  # after an interruption, its draws are no longer needed
-            self._cancelled_some |= bool(call.missing)
+            if call.missing:
+                self._cancelled_some = True
 
     def close(self) -> None:
         """End the thread. CUDA must not be in use when the interpreter exits."""
@@ -216,7 +217,7 @@ class Engine:
 
     @property
     def _sampling_now(self) -> bool:
-        return bool(self._waiting or self._launched or any(self._slots[: self._size]))
+        return bool(self._waiting or self._launched or (self._serials >= 0).any())
 
     @property
     def _busy(self) -> bool:
@@ -257,8 +258,12 @@ class Engine:
                 break
             with self._changed:
                 admitted.append(self._queue.popleft())
-        if admitted:
+        try:
             self._prefill(admitted)
+        except BaseException:
+            with self._changed:  # their callers have to be told of the error, too
+                self._queue.extendleft(reversed(admitted))
+            raise
 
     def _next_request(self) -> tuple[_Call, int] | None:
         with self._changed:
@@ -310,6 +315,8 @@ class Engine:
         return max([size for size in _BATCH_SIZES if size <= most], default=_BATCH_SIZES[0]), contexts
 
     def _prefill(self, admitted: Sequence[tuple[_Call, int]]) -> None:
+        if not admitted:
+            return
         assert self._batch is not None
         self._iteration += 1
         contexts, cached = [], []
@@ -430,7 +437,7 @@ class Engine:
         for sequence in sequences:
             while sequence.looks and sequence.slot >= 0 and sequence.reading is None:
                 snapshot = self._texts.snapshot(sequence.slot, sequence.looks.popleft())
-                if snapshot.may_be_over:
+                if snapshot.to_read:
                     sequence.reading = snapshot
                     asked.append((sequence, snapshot))
                 else:

@@ -140,19 +140,12 @@ class SequenceTexts:
 
     def ended(self, looks: dict[int, Look]) -> dict[int, Draw]:
         """The draws that have ended by now, by slot."""
-        snapshots = {slot: self.snapshot(slot, look) for slot, look in looks.items()}
-        by_condition: dict[StopCondition, list[int]] = {}
         draws: dict[int, Draw] = {}
-        for slot, snapshot in snapshots.items():
-            if snapshot.may_be_over:
-                by_condition.setdefault(snapshot.stop, []).append(slot)
-            elif (draw := self.draw(snapshot, None)) is not None:
+        for slot, look in looks.items():
+            snapshot = self.snapshot(slot, look)
+            over = self._over(snapshot) if snapshot.to_read else None
+            if (draw := self.draw(snapshot, over)) is not None:
                 draws[slot] = draw
-        for slots in by_condition.values():
-            group = [snapshots[slot] for slot in slots]
-            for slot, snapshot, over in zip(slots, group, self.read(group), strict=True):
-                if (draw := self.draw(snapshot, over)) is not None:
-                    draws[slot] = draw
         return draws
 
     def read(self, snapshots: Sequence[Snapshot]) -> list[Over | None]:
@@ -162,7 +155,7 @@ class SequenceTexts:
         """
         condition = snapshots[0].stop
         if not self._wait_for_next_word or not hasattr(condition, "readings"):
-            return [self._over(condition, snapshot) for snapshot in snapshots]
+            return [self._over(snapshot) for snapshot in snapshots]
         readings: list[Reading | None] = condition.readings([snapshot.text for snapshot in snapshots])
         return [Over(reading.length, reading) if reading else None for reading in readings]
 
@@ -175,14 +168,14 @@ class SequenceTexts:
         # The token that ends a text is counted, too.
         return Draw(snapshot.text, len(snapshot.ids) + (snapshot.last == "model"), snapshot.last)
 
-    def _over(self, condition: StopCondition, snapshot: Snapshot) -> Over | None:
+    def _over(self, snapshot: Snapshot) -> Over | None:
         stops = stops_of(snapshot.text)
-        end = self._sentence_end(condition, snapshot, stops)
+        end = self._sentence_end(snapshot, stops)
         return Over(length_with_stop(stops, end)) if end else None
 
-    def _sentence_end(self, condition: StopCondition, snapshot: Snapshot, stops: list[int]) -> int:
+    def _sentence_end(self, snapshot: Snapshot, stops: list[int]) -> int:
         """Where the first sentence ends in the text, or 0."""
-        text = snapshot.text
+        text, condition = snapshot.text, snapshot.stop
         if condition(text):
             if len(stops) == 1:
                 return stops[0] - 1
@@ -229,8 +222,8 @@ class Look(NamedTuple):
 class Snapshot:
     """A sequence's text so far and its tokens.
 
-    prompt_end: the last tokens before it. last: as in `Look`. stop: tells whether the first
-    sentence is over; `never` where that is not looked for. checked: the characters in which it was looked for before.
+    prompt_end: the last tokens before it. last: as in `Look`. stop: tells whether the first sentence is over; `never` where
+    that is not looked for. checked: the characters in which it was looked for before.
     """
 
     text: str
@@ -241,8 +234,8 @@ class Snapshot:
     checked: int
 
     @property
-    def may_be_over(self) -> bool:
-        """Whether the first sentence has to be looked for: without a stop it cannot be over."""
+    def to_read(self) -> bool:
+        """Whether the text has to be read: without a stop its first sentence cannot be over."""
         return self.stop is not never and has_stop(self.text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,11 +40,23 @@ def test_a_text_without_regular_stops_is_found(marked: tuple[AliMark, list[str]]
     mark, sentences = marked
     detection = mark.detect(ENDS[name](sentences))
     assert (detection.verdict(), detection.reading, detection.readings) == ("found", "by clauses", 2)
-    assert detection.z is None
     assert detection.record()["normalised"] == {"reading": "by clauses", "readings": 2}
     carried = [step for step in detection.alignment if step.block is not None and step.sentences]
     assert len(carried) >= 10
     assert mark.detect(" ".join(sentences)).readings == 1
+
+
+def test_a_hard_key_gives_every_whole_text_the_z_of_its_sentences(marked: tuple[AliMark, list[str]]) -> None:
+    """A bench that ranks by the paper's z must have one for every text, also for those that are found by their clauses."""
+    mark, sentences = marked
+    text = ENDS["commas"](sentences)
+    detection = mark.detect(text)
+    settings = DetectionSettings(draws=1)
+    as_it_stands = replace(prepare(text, mark.key, EMBEDDER, settings), further=())
+    [by_sentences] = detect_batch([as_it_stands], mark.key, EMBEDDER, settings)
+    assert isinstance(by_sentences, AlignedDetection)
+    assert detection.reading == "by clauses"
+    assert detection.z == (None if mark.key.soft else by_sentences.raw)
 
 
 def test_random_keys_score_the_reading_that_was_found(marked: tuple[AliMark, list[str]]) -> None:

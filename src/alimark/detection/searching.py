@@ -80,8 +80,16 @@ def detect_signals(
         scored = score(signals[versions], key, settings)
         significance = significance_of(scored.raw, scored.null_scores, settings)
         answers.append((replace(scored, variant=versions.start + scored.variant), significance))
-    scored, significance = min(answers, key=lambda answer: answer[1].p_value)
-    return describe(text, signals, scored, significance.corrected(len(answers)), key, embedder, settings)
+    scored, significance = _likeliest(answers)
+    # The paper's z-score is one of sentences, so that a text that is read by clauses keeps that of its sentences.
+    by_sentences, _ = _likeliest([answer for answer in answers if signals[answer[0].variant].chances is None])
+    z = None if key.soft or settings.search == "excerpt" else by_sentences.raw
+    return describe(text, signals, scored, z, significance.corrected(len(answers)), key, embedder, settings)
+
+
+def _likeliest(answers: Sequence[tuple[Score, Significance]]) -> tuple[Score, Significance]:
+    """The reading with the smallest p-value."""
+    return min(answers, key=lambda answer: answer[1].p_value)
 
 
 def search_in_turn(
@@ -116,6 +124,7 @@ def describe(
     text: PreparedText,
     signals: Sequence[Signals],
     scored: Score,
+    z: float | None,
     significance: Significance,
     key: Key,
     embedder: Embedder,
@@ -152,7 +161,6 @@ def describe(
         # Pieces of a text that is read by clauses share runs, so that their agreements are not one of each sentence.
         compute_chances=None if text.variants or aligned.chances is not None else chances,
     )
-    z = None if excerpt or key.soft or aligned.chances is not None else scored.raw
     statistic = Statistic(scored.raw, z, scored.null_scores, warnings=text.warnings)
     return build_detection(
         make, text.text, read.sentences, statistic, significance,

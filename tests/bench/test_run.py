@@ -118,6 +118,20 @@ def test_a_method_without_a_z_is_ranked_by_its_score(tmp_path: Path) -> None:
     assert {row["statistic"] for row in [*results["rows"], *results["human"]]} == {"score"}
 
 
+def test_one_text_without_a_z_has_all_texts_of_its_method_ranked_by_the_score(tmp_path: Path) -> None:
+    """A column never ranks some texts by z and others by the score, whichever of them has no z."""
+    bench = run(tmp_path)
+    path = tmp_path / "records" / "detect.jsonl"
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    marked = evaluate(bench, "marked")["rows"][0]["scores"]
+    one = next(line for line in lines if line["score"] in marked)
+    one["z"] = None
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    results = evaluate(run(tmp_path, recipe(statistic="z")), "mixed")
+    assert {row["statistic"] for row in [*results["rows"], *results["human"]]} == {"score"}
+    assert sorted(results["rows"][0]["scores"]) == sorted(marked)
+
+
 def test_failed_attacks_are_counted_and_as_misses_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from alimark.attacks.structure import Delete
 

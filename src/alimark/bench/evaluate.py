@@ -177,7 +177,8 @@ def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Ne
     if not rows:
         return None
     p_values = [float(record["p_value"]) for _, record in rows]
-    statistic = ranked_by([record for _, record in rows], cell.recipe.statistic)
+    marked = (record for attack in _conditions(cell) for record in _scored(run, cell, detection, attack, records)[0])
+    statistic = ranked_by([*(record for _, record in rows), *marked], cell.recipe.statistic)
     human: Human = {
         **_where(cell, detection), "statistic": statistic,
         "scores": [statistic_of(record, statistic) for _, record in rows], "p_values": p_values,
@@ -188,19 +189,30 @@ def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Ne
 
 
 def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: _Negatives) -> Iterator[Row]:
-    every: list[OneAttack | None] = [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
-    for attack in every:
-        sources = [
-            run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id for item in cell.items
-        ]
-        jobs = [
-            run.detect_job(cell, detection, source, item.prompt)
-            for source, item in zip(sources, cell.items, strict=True)
-        ]
-        scored = [records.scores[job.id] for job in jobs if job.id in records.scores]
-        sound = [record for record in scored if not record.get("failed")]
+    for attack in _conditions(cell):
+        sound, failed = _scored(run, cell, detection, attack, records)
         if sound:
-            yield _row(run, cell, detection, attack, sound, len(scored) - len(sound), human, records)
+            yield _row(run, cell, detection, attack, sound, failed, human, records)
+
+
+def _conditions(cell: Cell) -> list[OneAttack | None]:
+    """The attacks under which texts are scored; None: without an attack."""
+    return [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
+
+
+def _scored(
+    run: Run, cell: Cell, detection: Detection, attack: OneAttack | None, records: _Records
+) -> tuple[list[Record], int]:
+    """The detections of a method's marked texts under an attack, and the number of texts on which it failed."""
+    sources = [
+        run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id for item in cell.items
+    ]
+    jobs = [
+        run.detect_job(cell, detection, source, item.prompt) for source, item in zip(sources, cell.items, strict=True)
+    ]
+    scored = [records.scores[job.id] for job in jobs if job.id in records.scores]
+    sound = [record for record in scored if not record.get("failed")]
+    return sound, len(scored) - len(sound)
 
 
 def _row(

@@ -21,6 +21,8 @@ TITLES: dict[str, str] = {
 def ranked_by(records: Iterable[Record], wanted: Statistic) -> Statistic:
     """The statistic that all of some detections have: the wanted one, or the score where one of them has no z.
 
+    Human and marked texts that are compared with each other are given together, so that both are ranked by the same.
+
     Args:
         records: Records of detections.
         wanted: The statistic that the recipe names.
@@ -29,7 +31,7 @@ def ranked_by(records: Iterable[Record], wanted: Statistic) -> Statistic:
         The statistic to rank these detections by.
 
     Example:
-        >>> ranked_by([{"z": 1.5}, {"z": 0.2}], "z"), ranked_by([{"z": None}], "z")
+        >>> ranked_by([{"z": 1.5}, {"z": 0.2}], "z"), ranked_by([{"z": 1.5}, {"z": None}], "z")
         ('z', 'score')
     """
     return "score" if wanted == "z" and any(record.get("z") is None for record in records) else wanted
@@ -38,12 +40,11 @@ def ranked_by(records: Iterable[Record], wanted: Statistic) -> Statistic:
 def statistic_of(record: Record, statistic: Statistic) -> float:
     """The value of the statistic of a detection, higher for a stronger mark.
 
-    A text that is read by clauses, since it lacks full stops, has no z even where other texts of its method have one. Its
-    standardised score stands in, which is in standard deviations as well. Of a p-value it is the negative decimal logarithm.
-    Equal p-values give equal numbers, so that a threshold never divides texts that random keys cannot tell apart.
+    Of a p-value it is the negative decimal logarithm. Equal p-values give equal numbers, so that a threshold never divides
+    texts that random keys cannot tell apart.
 
     Args:
-        record: The record of a detection.
+        record: The record of a detection that has the statistic.
         statistic: The statistic.
 
     Returns:
@@ -52,10 +53,5 @@ def statistic_of(record: Record, statistic: Statistic) -> float:
     Example:
         >>> statistic_of({"score": 2.5, "z": 4.0, "p_value": 0.01}, "p")
         2.0
-        >>> statistic_of({"score": 2.5, "z": None, "p_value": 0.01}, "z")
-        2.5
     """
-    if statistic == "p":
-        return -math.log10(float(record["p_value"]))
-    value = record[statistic]
-    return float(record["score"] if value is None else value)
+    return -math.log10(float(record["p_value"])) if statistic == "p" else float(record[statistic])

@@ -47,9 +47,8 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
     from alimark.detection.aligned_results import AlignedDetection
 
     best = ranked[0]
-    z = "" if best.z is None else f", z {best.z:.2f}"
     keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
-    yield f"p {best.p_text}, score {best.score:.2f}{z}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
+    yield f"p {best.p_text}, {best.score_text}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
     if verdict == "too short to tell":
         if isinstance(best, AlignedDetection):
             need = f"about {verdict.needed}" if verdict.needed else "more than 40"

@@ -71,6 +71,11 @@ class AlignedDetection(Detection):
     def searches(self) -> int:
         return max(1, len(self.searched))
 
+    @property
+    def score_text(self) -> str:
+        # The score of a text that is found by its clauses and the z-score of its sentences would seem to contradict each other.
+        return f"score {self.score:.2f}" if self.reading == "by clauses" else super().score_text
+
     def __getstate__(self) -> JsonObject:
         return self.__dict__ | {"compute_chances": None}  # a function with the text's signals, which cannot be pickled
 

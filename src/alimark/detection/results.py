@@ -39,7 +39,7 @@ class Detection:
     score: float
     """The statistic in standard deviations above its mean over random keys."""
     z: float | None
-    """The z-score of the scheme's paper; None where the statistic is another."""
+    """The z-score of the scheme's paper, for AliMark that of the text's sentences; None where there is none."""
     p_value: float
     """The share of random keys that score as high; never too small, and corrected where many keys were tried."""
     p_randomised: float
@@ -126,6 +126,11 @@ class Detection:
         text = f"<= {self.p_value:.2g}" if self.at_floor else f"{self.p_value:.3g}"
         return text if self.p_tail is None else f"{text} (tail estimate {self.p_tail:.1g})"
 
+    @property
+    def score_text(self) -> str:
+        """The score as it is shown to people, with the z-score of the scheme's paper where there is one."""
+        return f"score {self.score:.2f}" + ("" if self.z is None else f", z {self.z:.2f}")
+
     def to_dict(self) -> JsonObject:
         """All fields, ready for JSON."""
         return asdict(self)
@@ -203,9 +208,8 @@ class Detection:
         )
 
     def _repr_html_(self) -> str:
-        z = "" if self.z is None else f", z {self.z:.2f}"
         return (
-            f"<p><b>{self.verdict()}</b>: p {html.escape(self.p_text)}, score {self.score:.2f}{z}, "
+            f"<p><b>{self.verdict()}</b>: p {html.escape(self.p_text)}, {self.score_text}, "
             f"{len(self.sentences)} sentences, key {self.key_id}</p>"
         )
 

@@ -5,10 +5,10 @@
     python benchmarks/elsewhere.py take made work                                       # here again; then `alimark bench run`
 
 The jobs are the recipe's texts, its attacks by chat models and those that need neither a model nor other texts (also in
-chains), its detections and the perplexities it asks for, as far as the workspace lacks them, with their ids, seeds and keys, so
-that the bench takes the records for its own. `do` writes each record as soon as it is made and goes on where it was stopped. A
-job whose parent failed is left out. Texts that are there already travel with the jobs; all other attacks are for the bench
-itself, and come first. The keys are the bench's, which protect nothing.
+chains), the detections of its sentence-level watermarks and the perplexities it asks for, as far as the workspace lacks them,
+with their ids, seeds and keys, so that the bench takes the records for its own. `do` writes each record as soon as it is made
+and goes on where it was stopped. A job whose parent failed is left out. Texts that are there already travel with the jobs; all
+other attacks are for the bench itself, and come first. The keys are the bench's, which protect nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -36,15 +37,17 @@ if TYPE_CHECKING:
     from alimark.bench.jobs import Cell, Job, TextToAttack
     from alimark.bench.run import Run
     from alimark.bench.vectors import KeptVectors
-    from alimark.detection.settings import DetectionSettings
+    from alimark.detection.stats.p_values import RandomKeys
     from alimark.embedding.base import Embedder
     from alimark.keys.key import Key
+    from alimark.llm.base import LLM
 
 STAGES = ("generate", "attack", "detect", "quality")
 _CHAT_ATTACKS = ("chat", "chat-sentences")
 _ATTACKS_THERE = (*_CHAT_ATTACKS, "delete", "reorder", "merge", "split", "truncate")
 _READ_TOGETHER = 32
 _EMBEDDED_TOGETHER = 2000  # texts: a GPU wants full batches
+_RESTRUCTURED_TOGETHER = 64
 
 
 # Here
@@ -113,13 +116,16 @@ def _attacks(run: Run) -> Iterator[Record]:
 
 
 def _detections(run: Run) -> Iterator[Record]:
+    """Not those of PMark's online form, which asks the model that wrote the text."""
     from alimark.bench.models import secret
+    from alimark.parameters import parameters_class
 
     for job in run.missing("detect", run.detect_jobs()):
         cell, detection, source, secret_text, number = job.content
-        if cell.watermark.scheme == "alimark" and not detection.llm:
+        if parameters_class(cell.watermark.scheme).embeds and cell.watermark.key.get("median") != "sampled":
             key = _sent(run, cell, secret(cell.recipe.seed, secret_text, number))
-            yield {"id": job.id, "stage": "detect", "source": source, "key": key, "options": detection.options}
+            yield {"id": job.id, "stage": "detect", "source": source, "key": key, "options": detection.options,
+                   "llm": detection.llm}  # fmt: skip
 
 
 def _readings(run: Run) -> Iterator[Record]:
@@ -151,11 +157,14 @@ def do(args: argparse.Namespace) -> None:
     args.made.mkdir(parents=True, exist_ok=True)
     every = _records(args.jobs)
     texts = {job["id"]: job["text"] for job in every if job["stage"] == "text"}
+    for stage in ("generate", "attack"):
+        if (args.made / f"{stage}.jsonl").exists():
+            texts |= {record["id"]: record.get("text", "") for record in _records(args.made / f"{stage}.jsonl")}
     _fitted.update({job["id"]: job["fitted"] for job in every if job["stage"] == "fitted"})
     steps: dict[str, Step] = {
         "generate": _generate, "attack": _attack, "detect": _detect, "quality": _quality,
     }  # fmt: skip
-    for stage in STAGES:
+    for stage in args.stages:
         jobs_left = [job for job in every if job["stage"] == stage]
         while ready := _do_ready(stage, jobs_left, texts, args, steps[stage]):
             # An attack may be on the result of another attack, which was made just now. No job is tried twice in a run.
@@ -197,7 +206,8 @@ def _alike(job: Record) -> Any:
 def _embedder(name: str, args: argparse.Namespace) -> Embedder:
     from alimark.embedding.loading import load_embedder
 
-    return load_embedder(name, **({"backend": "torch", "device": args.device} if args.device else {}))
+    on_device: Any = {"backend": "torch", "device": args.device} if args.device else {}
+    return load_embedder(name, precision=args.precision, **on_device)
 
 
 _fitted: dict[str, Record] = {}
@@ -277,10 +287,13 @@ def _attack(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
 
 
 def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
-    """First all units are embedded, then the texts are scored by as many processes as there are cores."""
+    """First all units are embedded, then the texts are scored by as many processes as there are cores.
+
+    Texts that a chat model restructures come last, and are scored here.
+    """
     from alimark.bench.vectors import KeptVectors
 
-    for group in _groups(jobs, lambda job: job["key"]["embedder"]):
+    for group in _groups((job for job in jobs if not job["llm"]), lambda job: job["key"]["embedder"]):
         embedder = _embedder(group[0]["key"]["embedder"], args)
         with KeptVectors(embedder, args.made / "vectors") as vectors:
             _embed(group, texts, vectors)
@@ -288,6 +301,27 @@ def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
         work = [(job, texts[job["source"]]) for job in group]
         with multiprocessing.get_context("spawn").Pool(args.processes, _begin, (about, args.made / "vectors")) as pool:
             yield from pool.imap_unordered(_score, work, chunksize=8)
+    yield from _detect_restructured([job for job in jobs if job["llm"]], texts, args)
+
+
+def _detect_restructured(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
+    """Many texts at a time, so that the requests to the chat model share its batches."""
+    from alimark.bench.workspace import scored
+    from alimark.llm import load_llm
+    from alimark.schemes.api import load
+
+    for same in _groups(jobs, lambda job: (job["llm"], job["key"]["embedder"])):
+        llm = load_llm(args.chat_llm or same[0]["llm"], **({"device": args.device} if args.device else {}))
+        embedder = _embedder(same[0]["key"]["embedder"], args)
+
+        def score(job: Record, llm: LLM = llm, embedder: Embedder = embedder) -> Record:
+            mark = load(_key(job["key"], embedder), embedder=embedder)
+            [answer] = mark.detect_batch([texts[job["source"]]], _settings(job), llm=llm)
+            return {"id": job["id"], **scored(answer)}
+
+        with ThreadPoolExecutor(_RESTRUCTURED_TOGETHER) as pool:
+            for finished in as_completed([pool.submit(score, job) for job in same]):
+                yield finished.result()
 
 
 def _embed(jobs: list[Record], texts: dict[str, str], vectors: KeptVectors) -> None:
@@ -302,11 +336,14 @@ def _embed(jobs: list[Record], texts: dict[str, str], vectors: KeptVectors) -> N
             print(f"detect: {start + len(these)} of {len(sources)} texts embedded", flush=True)
 
 
-def _settings(job: Record) -> DetectionSettings:
-    from alimark.detection.settings import DetectionSettings
+def _settings(job: Record) -> RandomKeys:
+    """The detection settings of the key's scheme: the recipe's options that the scheme has."""
+    from alimark.schemes.registry import scheme
 
-    options: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["options"].items()}
-    return DetectionSettings(**options)
+    kind = scheme(job["key"]["scheme"]).settings
+    options: Any = {n: tuple(v) if isinstance(v, list) else v for n, v in job["options"].items()}
+    settings: RandomKeys = kind(**{n: v for n, v in options.items() if n in kind.__dataclass_fields__})
+    return settings
 
 
 @dataclass(frozen=True)
@@ -376,6 +413,8 @@ def main() -> None:
     one.add_argument("jobs", type=Path)
     one.add_argument("made", type=Path, help="folder for the records")
     one.add_argument("--device", help="cuda: all models on the GPU")
+    one.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="those of them; all unless told")
+    one.add_argument("--precision", default="auto", help="of the embedder, such as tf32 on a GPU")
     one.add_argument("--chat-llm", help="the chat attacks' model by another name, such as transformers:...")
     one.add_argument("--processes", type=int, default=os.cpu_count(), help="that score texts")
     one.set_defaults(verb=do)

@@ -11,6 +11,7 @@ import pytest
 
 from alimark.bench.data import label, load
 from alimark.errors import AlimarkError
+from alimark.text.splitting import splitter
 
 
 def text(number: int, count: int) -> str:
@@ -48,7 +49,16 @@ def test_shorter_ones_may_be_repeated(file: Path) -> None:
     dataset = load(str(file), 6, short="repeat")
     assert [item.human.count(".") for item in dataset.items] == [6, 6, 6, 6]
     assert dataset.short == 0
-    assert dataset.items[2].human == f"{text(4, 3)} {text(4, 3)}"
+    assert dataset.items[2].human == f"{text(4, 3)}\n\n{text(4, 3)}"
+
+
+@pytest.mark.parametrize("short", ["He said hello. She left", "the year 1990", "<P> The king of France </P>", "of Dr. Smith"])
+def test_a_text_that_ends_without_a_full_stop_can_be_repeated(tmp_path: Path, short: str) -> None:
+    """Most answers of Natural Questions end with a tag, and none of them may be lost."""
+    path = tmp_path / "short.jsonl"
+    path.write_text(json.dumps({"prompt": "Who was it?", "natural_text": short}), "utf-8")
+    [item] = load(str(path), 12, short="repeat").items
+    assert len(splitter().units(item.human)) == 12
 
 
 def test_some_of_them(file: Path) -> None:

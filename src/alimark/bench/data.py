@@ -87,9 +87,9 @@ def _cut(text: str, sentences: int, cutter: Splitter, short: str) -> str:
     if len(spans) >= sentences:
         return text[: spans[sentences - 1][1]]
     if short == "repeat" and spans:
-        whole = text.strip()
+        # Each copy is a paragraph of its own: a text need not end with a full stop, and a sentence never crosses paragraphs.
         times = -(-sentences // len(spans))
-        return _cut(" ".join([whole] * times), sentences, cutter, "drop")
+        return _cut("\n\n".join([text.strip()] * times), sentences, cutter, "drop")
     return ""
 
 

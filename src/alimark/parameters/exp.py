@@ -15,7 +15,7 @@ class EXPParameters(SchemeParameters):
     """The key sequence of EXP and the cost of a gap in its alignment."""
 
     scheme: ClassVar[str] = "exp"
-    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}}
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"length": 420}}
 
     length: int = 256
     """The length of the key sequence."""

@@ -297,7 +297,14 @@ def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
         embedder = _embedder(group[0]["key"]["embedder"], args)
         with KeptVectors(embedder, args.made / "vectors") as vectors:
             _embed(group, texts, vectors)
-        about = _Known(embedder.name, embedder.dimension, embedder.fingerprint, embedder.backend, embedder.languages)
+        about = _Known(
+            embedder.name,
+            embedder.dimension,
+            embedder.fingerprint,
+            embedder.backend,
+            embedder.languages,
+            vectors.precision,
+        )
         work = [(job, texts[job["source"]]) for job in group]
         with multiprocessing.get_context("spawn").Pool(args.processes, _begin, (about, args.made / "vectors")) as pool:
             yield from pool.imap_unordered(_score, work, chunksize=8)
@@ -355,6 +362,7 @@ class _Known:
     fingerprint: str
     backend: str
     languages: frozenset[str]
+    precision: str
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         raise AssertionError(f"not embedded before: {texts[0]!r}")

@@ -116,13 +116,15 @@ def _attacks(run: Run) -> Iterator[Record]:
 
 
 def _detections(run: Run) -> Iterator[Record]:
-    """Not those of PMark's online form, which asks the model that wrote the text."""
-    from alimark.bench.models import secret
+    """All that need an embedder alone or with a chat model that restructures; PMark's online form asks the text's writer."""
+    from alimark.bench.models import key_for, secret
     from alimark.parameters import parameters_class
+    from alimark.schemes.registry import asks_llm
 
     for job in run.missing("detect", run.detect_jobs()):
         cell, detection, source, secret_text, number = job.content
-        if parameters_class(cell.watermark.scheme).embeds and cell.watermark.key.get("median") != "sampled":
+        embeds = parameters_class(cell.watermark.scheme).embeds
+        if embeds and not asks_llm(key_for(cell.watermark, bytes(32), run.models)):
             key = _sent(run, cell, secret(cell.recipe.seed, secret_text, number))
             yield {"id": job.id, "stage": "detect", "source": source, "key": key, "options": detection.options,
                    "llm": detection.llm}  # fmt: skip

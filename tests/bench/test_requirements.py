@@ -159,3 +159,17 @@ def test_the_papers_recipes_lack_nothing_with_the_local_profile(path: Path) -> N
         wanted = load(path, [], profiles)
         assert missing(wanted) == []
         assert set(store_models(wanted)) <= set(store.names())
+
+
+def test_the_embedder_of_diversity_is_needed() -> None:
+    watermark = [{"label": "KGW", "scheme": "kgw", "key": {"tokenizer": "smollm2-135m"}}]
+    quality = {"oracle": "smollm2-135m", "answers": 2}
+
+    def checked(**changes: Any) -> tuple[bool, list[str]]:
+        wanted = recipe(watermark=watermark, llm={"name": "smollm2-135m"}, **changes)
+        return "embedder org/all" in things(missing(wanted)), store_models(wanted)
+
+    assert checked(quality=quality, embedder="org/all")[0]
+    assert not checked(quality=quality | {"answers": 0}, embedder="org/all")[0]
+    assert "all-MiniLM-L6-v2" in checked(quality=quality, meaning="")[1]
+    assert "all-MiniLM-L6-v2" not in checked(quality=quality | {"answers": 0}, meaning="")[1]

@@ -15,7 +15,7 @@ import numpy as np
 from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
 from alimark.bench.jobs import HUMAN, Cell
-from alimark.bench.models import embedder_for
+from alimark.bench.models import diversity_embedder
 from alimark.bench.recipe import Detection
 from alimark.bench.recipe_files import load as load_recipe
 from alimark.bench.recipe_points import OneAttack, attacks
@@ -36,7 +36,6 @@ from alimark.bench.run import Run
 from alimark.bench.runtime import timed_detections
 from alimark.bench.statistic import Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace
-from alimark.keys.key import DEFAULT_EMBEDDER
 from alimark.schemes.registry import aligns
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
@@ -336,7 +335,7 @@ def _quality(run: Run, records: _Records) -> Iterator[Quality]:
                 "oracle": cell.recipe.quality.oracle, "perplexity": [float(record["perplexity"]) for record in of_kind],
                 "distinct": _mean([record["distinct"] for record in of_kind]),
                 "repetition": _mean([record["repetition"] for record in of_kind]),
-                "diversity": _diversity(run, cell, kind, records),
+                "diversity": _diversity(run, cell, kind, records), "embedder": diversity_embedder(run.recipe),
             }  # fmt: skip
 
 
@@ -347,7 +346,7 @@ def _diversity(run: Run, cell: Cell, kind: str, records: _Records) -> Estimate |
     wanted = cell.recipe.quality
     if not wanted.answers or kind == "human":
         return None
-    embedder = embedder_for(cell.watermark, run.models) or run.models.embedder(DEFAULT_EMBEDDER)
+    embedder = run.models.embedder(diversity_embedder(run.recipe))
     diversities = []
     for item in cell.items[: wanted.prompts]:
         jobs = [run.generate_job(cell, item, marked=kind != "unmarked", answer=i) for i in range(wanted.answers)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from alimark._util.jsonl import Record
-from alimark.bench.recipe import Detection, Watermark, detection_options
+from alimark.bench.recipe import Detection, Recipe, Watermark, detection_options
 from alimark.bench.workspace import digest
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
@@ -142,6 +142,11 @@ def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
 def embedder_name(watermark: Watermark) -> str:
     """The name of the embedder of a watermark's keys, for schemes that embed."""
     return str(watermark.key.get("embedder", DEFAULT_EMBEDDER))
+
+
+def diversity_embedder(recipe: Recipe) -> str:
+    """The name of the embedder that measures the diversity of answers, the same for all watermarks and unmarked texts."""
+    return recipe.embedder or recipe.meaning or DEFAULT_EMBEDDER
 
 
 def settings_for(watermark: Watermark, detection: Detection) -> RandomKeys:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from alimark.attacks import Attack, load_attack
 from alimark.bench.jobs import Plan
-from alimark.bench.models import embedder_name, learns
+from alimark.bench.models import diversity_embedder, embedder_name, learns
 from alimark.bench.recipe import Recipe, Watermark, token_level
 from alimark.bench.recipe_points import OneAttack, attacks, variants
 from alimark.bench.workspace import STAGES
@@ -67,6 +67,7 @@ def store_models(recipe: Recipe) -> list[str]:
         point = variant.recipe
         names |= {point.llm.model, *(detection.llm for detection in point.detection)}
         embedders = [embedder_name(mark) for mark in point.watermark if parameters_class(mark.scheme).embeds]
+        embedders += [diversity_embedder(recipe)] if _measures_diversity(point) else []
         names |= {split_prefix(name)[0] for name in embedders}
         names |= {plain_name(_inserter(mark)) for mark in point.watermark}
         names |= {model for attack in attacks(point) for step in attack.steps for model in _loaded(step).models}
@@ -132,6 +133,9 @@ class _Checks:
         if point.quality.oracle and "quality" in self.stages:
             self.libraries("perplexity", _TORCH)
             self.check(f"oracle {point.quality.oracle}", partial(store.check, point.quality.oracle))
+        if _measures_diversity(point):  # by the evaluation, whichever records exist
+            name = diversity_embedder(self.plan.recipe)
+            self.check(f"embedder {name}", partial(check_embedder, name))
 
     def watermark(self, watermark: Watermark, point: Recipe) -> None:
         """Check what the keys of a row need."""
@@ -192,6 +196,11 @@ class _Checks:
 
 def _loaded(step: OneAttack) -> Attack:
     return load_attack(step.name, **step.settings)
+
+
+def _measures_diversity(point: Recipe) -> bool:
+    written = any(not watermark.human for watermark in point.watermark)
+    return written and bool(point.quality.oracle and point.quality.answers)
 
 
 def _inserter(watermark: Watermark) -> str:

@@ -119,6 +119,8 @@ class Quality(TypedDict):
     """The share of four-word sequences that occurred before in the text."""
     diversity: Estimate | None
     """One minus the mean cosine similarity among several answers to one prompt."""
+    embedder: NotRequired[str]
+    """The embedder that measured diversity; rows of earlier releases were measured by those of their keys, and lack it."""
 
 
 class Runtime(TypedDict):

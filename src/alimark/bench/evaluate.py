@@ -14,6 +14,7 @@ import numpy as np
 
 from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
+from alimark.bench.data import Item
 from alimark.bench.jobs import HUMAN, Cell
 from alimark.bench.models import diversity_embedder
 from alimark.bench.recipe import Detection
@@ -64,9 +65,7 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
         results["cost"] += _cost(run, cell, records)
         for detection in cell.recipe.detection:
             human = _human(run, cell, detection, records)
-            if human is None:
-                continue
-            results["human"].append(human.human)
+            results["human"] += [human.human] if human.scores else []
             results["rows"] += _rows(run, cell, detection, records, human)
         results["examples"] += _examples(run, cell, records)
         _null(run, cell, records, results["null"])
@@ -135,7 +134,9 @@ def _mean(values: Sequence[float]) -> Estimate:
 
 
 def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
-    """The share of texts at or below each nominal p-value."""
+    """The share of texts at or below each nominal p-value; empty if there are no texts."""
+    if not p_values:
+        return {}
     return {
         f"{level:g}": _estimate(metrics.share(sum(p <= level for p in p_values), len(p_values))) for level in _NOMINAL
     }
@@ -143,41 +144,51 @@ def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
 
 @dataclass(frozen=True)
 class _Negatives:
-    """The scores of human texts, and for each score the number of its text: a text may be scored under several keys."""
+    """The scores of human texts, and for each score the number of its text: a text may be scored under several keys.
+
+    There are no rates where there are no human texts, or no marked ones.
+    """
 
     human: Human
     groups: list[int]
     statistic: Statistic
 
+    @property
+    def scores(self) -> list[float]:
+        return self.human["scores"]
+
     def rates(self, scores: Sequence[float], levels: Sequence[float]) -> dict[str, Estimate | None]:
         """The TPR of marked texts at each false-positive rate."""
         rates: dict[str, Estimate | None] = {}
         for fpr in levels:
-            rate = metrics.tpr_at(scores, self.human["scores"], fpr, groups=self.groups)
+            both = scores and self.scores
+            rate = metrics.tpr_at(scores, self.scores, fpr, groups=self.groups) if both else None
             rates[f"{fpr:g}"] = None if rate is None else _estimate(rate)
         return rates
 
-    def auroc(self, scores: Sequence[float]) -> Estimate:
-        return _estimate(metrics.auroc_interval(scores, self.human["scores"], groups=self.groups))
+    def auroc(self, scores: Sequence[float]) -> Estimate | None:
+        if not scores or not self.scores:
+            return None
+        return _estimate(metrics.auroc_interval(scores, self.scores, groups=self.groups))
 
     def public_readings(self, scores: Sequence[float]) -> dict[str, float]:
         """The TPR where the paper's public script evaluates it, by the rate that the script names."""
+        if not scores or not self.scores:
+            return {}
         return {
-            named: metrics.tpr_interpolated(scores, self.human["scores"], fpr)
-            for named, fpr in metrics.PUBLIC_READINGS.items()
+            named: metrics.tpr_interpolated(scores, self.scores, fpr) for named, fpr in metrics.PUBLIC_READINGS.items()
         }
 
 
-def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Negatives | None:
+def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Negatives:
     rows = [
         (number, records.scores[job.id]) for number, job in run.human_jobs(cell, detection) if job.id in records.scores
     ]
     rows = [(number, record) for number, record in rows if not record.get("failed")]
-    if not rows:
-        return None
     p_values = [float(record["p_value"]) for _, record in rows]
-    marked = (record for attack in _conditions(cell) for record in _scored(run, cell, detection, attack, records)[0])
-    statistic = ranked_by([*(record for _, record in rows), *marked], cell.recipe.statistic)
+    marked = [scored for attack in _conditions(cell) for scored in _scored(run, cell, detection, attack, records)]
+    sound = [record for _, record in marked if not record.get("failed")]
+    statistic = ranked_by([*(record for _, record in rows), *sound], cell.recipe.statistic)
     human: Human = {
         **_where(cell, detection), "statistic": statistic,
         "scores": [statistic_of(record, statistic) for _, record in rows], "p_values": p_values,
@@ -189,9 +200,9 @@ def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Ne
 
 def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: _Negatives) -> Iterator[Row]:
     for attack in _conditions(cell):
-        sound, failed = _scored(run, cell, detection, attack, records)
-        if sound:
-            yield _row(run, cell, detection, attack, sound, failed, human, records)
+        scored = _scored(run, cell, detection, attack, records)
+        if scored and (human.scores or all(record.get("failed") for _, record in scored)):
+            yield _row(run, cell, detection, attack, scored, human, records)
 
 
 def _conditions(cell: Cell) -> list[OneAttack | None]:
@@ -201,17 +212,17 @@ def _conditions(cell: Cell) -> list[OneAttack | None]:
 
 def _scored(
     run: Run, cell: Cell, detection: Detection, attack: OneAttack | None, records: _Records
-) -> tuple[list[Record], int]:
-    """The detections of a method's marked texts under an attack, and the number of texts on which it failed."""
+) -> list[tuple[Item, Record]]:
+    """The detections of a method's marked texts under an attack, failed ones included, each with its prompt."""
     sources = [
         run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id for item in cell.items
     ]
     jobs = [
         run.detect_job(cell, detection, source, item.prompt) for source, item in zip(sources, cell.items, strict=True)
     ]
-    scored = [records.scores[job.id] for job in jobs if job.id in records.scores]
-    sound = [record for record in scored if not record.get("failed")]
-    return sound, len(scored) - len(sound)
+    return [
+        (item, records.scores[job.id]) for item, job in zip(cell.items, jobs, strict=True) if job.id in records.scores
+    ]
 
 
 def _row(
@@ -219,15 +230,16 @@ def _row(
     cell: Cell,
     detection: Detection,
     attack: OneAttack | None,
-    sound: Sequence[Record],
-    failed: int,
+    scored: Sequence[tuple[Item, Record]],
     human: _Negatives,
     records: _Records,
 ) -> Row:
+    sound = [record for _, record in scored if not record.get("failed")]
+    failed = len(scored) - len(sound)
     scores = [statistic_of(record, human.statistic) for record in sound]
     p_values = [float(record["p_value"]) for record in sound]
     cosines, deltas = _change(run, cell, attack, records)
-    retried, kept = _answers(run, cell, attack, records)
+    retried, kept = _answers(run, cell, attack, [item for item, _ in scored], records)
     return {
         **_where(cell, detection),
         "attack": attack.label if attack else "none",
@@ -235,7 +247,7 @@ def _row(
         "rate": attack.rate if attack else None,
         "texts": len(sound),
         "failed": failed,
-        "negatives": len(human.human["scores"]),
+        "negatives": len(human.scores),
         "auroc": human.auroc(scores),
         "tpr": human.rates(scores, cell.recipe.fpr),
         "tpr_public": human.public_readings(scores),
@@ -257,7 +269,7 @@ def _with_failures(
     """The rates with failed attacks as texts in which nothing is found: below every other score."""
     if not failed:
         return None
-    lowest = min(*scores, *human.human["scores"]) - 1
+    lowest = min([*scores, *human.scores], default=0.0) - 1
     every = [*scores, *[lowest] * failed]
     return {
         "auroc": human.auroc(every),
@@ -266,10 +278,15 @@ def _with_failures(
     }
 
 
-def _answers(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -> tuple[int | None, int]:
-    """The texts with an answer that was not used (None where a record does not say), and the sentences left as they were."""
+def _answers(
+    run: Run, cell: Cell, attack: OneAttack | None, items: Sequence[Item], records: _Records
+) -> tuple[int | None, int]:
+    """The texts with an answer that was not used (None where a record does not say), and the sentences left as they were.
+
+    `items` are the prompts of the scored texts, of which these are shares.
+    """
     retried, kept, known = 0, 0, True
-    for item in cell.items if attack else ():
+    for item in items if attack else ():
         assert attack is not None
         steps = [records.texts.get(job.id, {}) for job in run.attack_job(cell, item, attack).chain]
         counts = [_rejected(step) for step in steps]

@@ -69,7 +69,8 @@ class Metric:
     def cell(self, row: Row) -> Cell:
         """The figure with its interval and, where attacks failed, the figure with failures as misses."""
         cell, every = estimated(self.of(row)), self.with_failures(row)
-        return replace(cell, small=f"{cell.small}; all {percent(every['value'])}") if every else cell
+        small = [*filter(None, [cell.small]), *([f"all {percent(every['value'])}"] if every else [])]
+        return replace(cell, small="; ".join(small))
 
 
 def _tpr(level: str) -> Metric:
@@ -87,7 +88,7 @@ def metrics(rows: Sequence[Row]) -> list[Metric]:
     nominal = sorted({level for row in rows for level in row["tpr_nominal"]}, key=float)
     every = [*MAIN, *map(_tpr, levels)]
     every += [Metric(f"p@{p}", f"p ≤ {p}", f"share of marked texts with a p-value of {p} or less") for p in nominal]
-    return [metric for metric in every if any(metric.of(row) for row in rows)]
+    return [metric for metric in every if any(metric.of(row) or metric.with_failures(row) for row in rows)]
 
 
 # --- Tables

@@ -19,9 +19,10 @@ from alimark.bench.results import save
 from alimark.bench.run import Run
 from alimark.bench.view.answers import Answers
 from alimark.bench.view.entries import Index
-from alimark.bench.workspace import Workspace
+from alimark.bench.workspace import Stage, Workspace
 from alimark.embedding.base import Embedder
 from alimark.testing import StandInEmbedder
+from commands import Run as Command
 from small_recipes import STAND_INS, recipe, run
 
 
@@ -136,3 +137,43 @@ def rewrite_records(folder: Path, stage: str, change: Callable[[dict[str, Any]],
     path = folder / "records" / f"{stage}.jsonl"
     changed = [change(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
     path.write_text("".join(json.dumps(record) + "\n" for record in changed if record is not None), "utf-8")
+
+
+def test_a_recipe_that_cannot_be_evaluated_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    bench = run(tmp_path, recipe(attack=[]))
+    bench.workspace.save_recipe("done", to_toml(bench.recipe))
+    save(bench.workspace.results("done"), evaluate(bench, "done"))
+    gone = recipe(data=STAND_INS["data"] | {"sets": [str(tmp_path / "gone.jsonl")]})
+    bench.workspace.save_recipe("gone", to_toml(gone))
+    with pytest.warns(UserWarning, match="the recipe gone was left out: .*gone.jsonl"):
+        assert [results["name"] for results in all_results(bench.workspace)] == ["done"]
+
+
+def test_the_diversity_of_an_unfinished_run_is_left_out(tmp_path: Path) -> None:
+    """Its embedder may be missing."""
+    models = NotedEmbedders()
+    results = evaluate(answered(tmp_path, models), "x", finished=False)
+    assert {row["method"]: row["diversity"] for row in results["quality"]} == dict.fromkeys(
+        ("KGW", "AliMark", "unmarked", "human")
+    )
+    assert models.asked == []
+
+
+def test_a_run_whose_texts_all_failed_is_reported(tmp_path: Path, command: Command) -> None:
+    wanted = recipe(attack=[])
+    bench = Run(wanted, Workspace(tmp_path))
+    ids: dict[Stage, set[str]] = {
+        "generate": {job.id for job in bench.generate_jobs()}, "detect": {job.id for job in bench.detect_jobs()},
+    }  # fmt: skip
+    for stage, of_stage in ids.items():
+        with bench.workspace.writer(stage) as writer:
+            for job_id in of_stage:
+                writer.write({"id": job_id, "failed": True, "error": "no"})
+    results = evaluate(bench, "failed")
+    assert [(row["texts"], row["failed"], row["negatives"]) for row in results["rows"]] == [(0, 4, 0)]
+    save(bench.workspace.results("failed"), results)
+    assert command("bench", "report", tmp_path)[0] == 0
+    results["rows"] = []  # as earlier releases wrote them
+    save(bench.workspace.results("failed"), results)
+    status, _, err = command("bench", "report", tmp_path)
+    assert status == 0, err

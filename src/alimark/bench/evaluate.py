@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -37,6 +38,7 @@ from alimark.bench.run import Run
 from alimark.bench.runtime import timed_detections
 from alimark.bench.statistic import Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace
+from alimark.errors import AlimarkError
 from alimark.schemes.registry import aligns
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
@@ -50,14 +52,14 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
     Args:
         run: The run.
         name: The name of the recipe, under which the results are kept.
-        finished: Whether all records exist. If not, the title says so, and detection is not timed, since the models may be
-            missing.
+        finished: Whether all records exist. If not, the title says so, and neither detection is timed nor diversity measured,
+            since the models may be missing.
     """
     records = _Records(run)
     title = run.recipe.title if finished else f"{run.recipe.title} (unfinished)"
     results: Results = {
         "version": 1, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
-        "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records)),
+        "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records, finished)),
         "runtime": list(timed_detections(run)) if finished else [], "null": {}, "examples": [],
         "paper": [value for table in run.recipe.paper for value in paper.values(table)],
     }  # fmt: skip
@@ -76,17 +78,27 @@ def all_results(workspace: Workspace) -> list[Results]:
     """The results of every recipe that was run in a workspace.
 
     A recipe whose last run did not end has no results of it on disk: they are computed from the records that exist. It is left
-    out if there is no text of it yet.
+    out if there is no text of it yet and, with a warning, if it cannot be evaluated, for example because its data are gone.
     """
     every = []
     for name in workspace.names():
-        path, recipe = workspace.results(name), workspace.recipe(name)
-        results = load_results(path) if path.exists() else None
-        if recipe.exists() and (results is None or results["recipe"] != recipe.read_text("utf-8")):
-            results = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
-        if results is not None and (results["rows"] or results["cost"]):
-            every.append(results)
+        try:
+            results = _results(workspace, name)
+        except AlimarkError as error:
+            warnings.warn(f"the recipe {name} was left out: {error}", stacklevel=2)
+            continue
+        every += [results] if results else []
     return every
+
+
+def _results(workspace: Workspace, name: str) -> Results | None:
+    """The results of the last run of a recipe; None if it has no text yet."""
+    path, recipe = workspace.results(name), workspace.recipe(name)
+    results = load_results(path) if path.exists() else None
+    if not recipe.exists() or (results and results["recipe"] == recipe.read_text("utf-8")):
+        return results
+    results = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
+    return results if results["rows"] or results["cost"] else None
 
 
 class _Records:
@@ -334,7 +346,7 @@ def _cost(run: Run, cell: Cell, records: _Records) -> list[Cost]:
     return [{**_where(cell, None), "texts": len(costs), "tokens": tokens, "seconds": seconds}]
 
 
-def _quality(run: Run, records: _Records) -> Iterator[Quality]:
+def _quality(run: Run, records: _Records, finished: bool) -> Iterator[Quality]:
     done: set[tuple[str, str, str]] = set()
     for cell in run.cells:
         by_kind: dict[str, list[Record]] = {}
@@ -352,7 +364,8 @@ def _quality(run: Run, records: _Records) -> Iterator[Quality]:
                 "oracle": cell.recipe.quality.oracle, "perplexity": [float(record["perplexity"]) for record in of_kind],
                 "distinct": _mean([record["distinct"] for record in of_kind]),
                 "repetition": _mean([record["repetition"] for record in of_kind]),
-                "diversity": _diversity(run, cell, kind, records), "embedder": diversity_embedder(run.recipe),
+                "diversity": _diversity(run, cell, kind, records) if finished else None,
+                "embedder": diversity_embedder(run.recipe),
             }  # fmt: skip
 
 

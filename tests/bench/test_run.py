@@ -14,12 +14,13 @@ import pytest
 from alimark.attacks import Attacked
 from alimark.bench import jobs
 from alimark.bench.data import DataSet, Item
-from alimark.bench.evaluate import _rejected, all_results, evaluate
+from alimark.bench.evaluate import all_results, evaluate
 from alimark.bench.jobs import Cell
 from alimark.bench.models import Models
 from alimark.bench.recipe_files import parse
 from alimark.bench.recipe_points import attacks, variants
 from alimark.bench.recipe_toml import to_toml
+from alimark.bench.rejections import rejected as rejected_answers
 from alimark.bench.report import write
 from alimark.bench.results import save
 from alimark.bench.run import Run
@@ -176,7 +177,7 @@ def test_failed_attacks_are_counted_and_as_misses_beside(tmp_path: Path, monkeyp
 def test_answers_that_records_of_earlier_releases_say_were_rejected(
     record: dict[str, Any], rejected: int | None
 ) -> None:
-    assert _rejected(record) == rejected
+    assert rejected_answers(record) == rejected
 
 
 def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:

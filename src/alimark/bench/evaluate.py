@@ -22,6 +22,7 @@ from alimark.bench.recipe import Detection
 from alimark.bench.recipe_files import load as load_recipe
 from alimark.bench.recipe_points import OneAttack, attacks
 from alimark.bench.recipe_toml import to_toml
+from alimark.bench.rejections import texts_with_rejected
 from alimark.bench.results import (
     Cost,
     Estimate,
@@ -297,29 +298,11 @@ def _answers(
 
     `items` are the prompts of the scored texts, of which these are shares.
     """
-    retried, kept, known = 0, 0, True
-    for item in items if attack else ():
-        assert attack is not None
-        steps = [records.texts.get(job.id, {}) for job in run.attack_job(cell, item, attack).chain]
-        counts = [_rejected(step) for step in steps]
-        known &= None not in counts
-        retried += any(counts)
-        kept += sum(int(step.get("left", 0)) for step in steps)
-    return (retried if known else None), kept
-
-
-def _rejected(record: Record) -> int | None:
-    """The answers of a model that an attack did not use; None where the record of an earlier release does not say.
-
-    Those records have the number of tries. All but the last failed where one answer is enough; an attack by sentences or in
-    rounds needs several.
-    """
-    if "rejected" in record:
-        return int(record["rejected"])
-    tries, failed = int(record.get("tries", 1)), int(bool(record.get("failed")))
-    attack = record.get("attack", {"name": "", "settings": {}})
-    needs_several = attack["name"] == "chat-sentences" or "rounds" in attack["settings"]
-    return None if needs_several and tries > 1 else tries - 1 + failed
+    if attack is None:
+        return 0, 0
+    jobs = [run.attack_job(cell, item, attack).chain for item in items]
+    chains = [[records.texts.get(job.id, {}) for job in chain] for chain in jobs]
+    return texts_with_rejected(chains), sum(int(step.get("left", 0)) for steps in chains for step in steps)
 
 
 def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -> tuple[list[float], list[float]]:

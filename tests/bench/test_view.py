@@ -236,6 +236,7 @@ def test_a_report_table_in_all_formats() -> None:
     for table in (*rates.overview(made_up.results), *rates.details(made_up.results)):
         texts = {form: export.export(table, form) for form in export.FORMATS}
         assert all("AliMark" in text and "chat" in text for text in texts.values())
+        assert all("Statistic: the method's own z." in text for text in texts.values())
         widths = {len(row) for row in csv.reader(io.StringIO(texts["csv"]))}
         assert len(widths) == 1
 

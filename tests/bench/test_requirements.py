@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from alimark.bench.workspace import Workspace
 from alimark.keys.fitted import Fitted
 from alimark.models import store
 from small_recipes import STAND_INS, recipe, run
+from tokenizing import byte_level_tokenizer
 
 PAPER = Path(__file__).parents[2] / "recipes" / "paper"
 
@@ -173,3 +175,28 @@ def test_the_embedder_of_diversity_is_needed() -> None:
     assert not checked(quality=quality | {"answers": 0}, embedder="org/all")[0]
     assert "all-MiniLM-L6-v2" in checked(quality=quality, meaning="")[1]
     assert "all-MiniLM-L6-v2" not in checked(quality=quality | {"answers": 0}, meaning="")[1]
+
+
+def test_a_tokenizer_that_is_not_that_of_the_language_model(tmp_path: Path) -> None:
+    for name, size in (("model", 300), ("same", 300), ("other", 280)):
+        (tmp_path / name).mkdir()
+        tokenizer = byte_level_tokenizer([words.title() * 5 for words in sys.stdlib_module_names], size, "<end>")
+        tokenizer.save(str(tmp_path / name / "tokenizer.json"))
+    (tmp_path / "model" / "config.json").write_text("{}", "utf-8")
+
+    def problems(tokenizer: str) -> list[str]:
+        mark = {"label": "KGW", "scheme": "kgw", "key": {"tokenizer": str(tmp_path / tokenizer)}}
+        return missing(recipe(watermark=[mark], llm={"name": f"transformers:{tmp_path / 'model'}"}))
+
+    assert problems("same") == problems("model") == []
+    assert things(problems("other")) == ["tokenizer of KGW"]
+    assert "every text would fail" in problems("other")[0]
+
+
+def test_a_recipe_that_writes_no_text_needs_no_language_model() -> None:
+    row = {"label": "human text", "human": True, "key": {"embedder": "stand-in"}}
+    unneeded: dict[str, Any] = {"watermark": [row], "llm": {"name": "org/llm", "options": {"device": "cuda:7"}}}
+    assert missing(recipe(**unneeded)) == []
+    assert "smollm2-135m" not in store_models(recipe(watermark=[row], llm={"name": "smollm2-135m"}))
+    marked = {**row, "label": "marked", "human": False}
+    assert "language model org/llm" in things(missing(recipe(**unneeded | {"watermark": [row, marked]})))

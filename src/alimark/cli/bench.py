@@ -216,8 +216,13 @@ def _print_plan(recipe: Recipe) -> None:
 
     points = [point.recipe for point in variants(recipe)]
     cells = [len(point.data.sets) * len(point.watermark) for point in points]
-    texts = [count * point.data.texts for count, point in zip(cells, points, strict=True)]
-    attacked = [count * len(attacks(point)) for count, point in zip(texts, points, strict=True)]
+    prompts = [len(point.data.sets) * point.data.texts for point in points]
+    texts = [
+        count * sum(not mark.human for mark in point.watermark) for count, point in zip(prompts, points, strict=True)
+    ]
+    attacked = [
+        count * len(point.watermark) * len(attacks(point)) for count, point in zip(prompts, points, strict=True)
+    ]
     show.note(
         f"{recipe.title}: {len(points)} points of the grid, {sum(cells)} cells, at most {sum(texts)} texts to write and "
         f"{sum(attacked)} to attack; attacks: {', '.join(attack.label for attack in attacks(points[0])) or 'none'}"

@@ -115,7 +115,7 @@ def test_keys_and_texts_to_learn_from(tmp_path: Path) -> None:
     problems = missing(recipe(watermark=rows, data=few))
     assert things(problems) == ["texts of manual that SimMark learns from", "key of K"]
     assert "[fit] sets" in problems[0]
-    assert missing(recipe(watermark=rows[:1], data=few, fit={"sets": ["manual"], "texts": 30})) == []
+    assert missing(recipe(watermark=rows[:1], data=few, fit={"sets": ["manual"], "texts": 40})) == []
     assert things(missing(recipe(watermark=rows[:1], fit={"sets": ["nosuch.jsonl"]}))) == ["data set nosuch.jsonl"]
 
 
@@ -200,3 +200,21 @@ def test_a_recipe_that_writes_no_text_needs_no_language_model() -> None:
     assert "smollm2-135m" not in store_models(recipe(watermark=[row], llm={"name": "smollm2-135m"}))
     marked = {**row, "label": "marked", "human": False}
     assert "language model org/llm" in things(missing(recipe(**unneeded | {"watermark": [row, marked]})))
+
+
+def test_what_learning_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(label: str, scheme: str, **options: Any) -> dict[str, Any]:
+        return {"label": label, "scheme": scheme, "key": {"embedder": "stand-in"}, "fit": options}
+
+    rows = [row("K", "k-semstamp"), row("many", "k-semstamp", regions=4000), row("Sim", "simmark", distanc="cosine"),
+            row("Post", "postmark")]  # fmt: skip
+    fit = {"sets": ["manual"], "texts": 30}
+    assert [problem for problem in missing(recipe(watermark=rows, fit=fit)) if "inserter" not in problem] == [
+        "texts of manual that many learns from: 120 sentences are too few for 4000 regions; give at least ten for each",
+        "learning of Sim: simmark has no option distanc of learning; it has: distance, components, closeness",
+        "texts of manual that Post learns from: 30 excerpts are too few to learn from; give texts of at least 50",
+    ]
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
+    problems = missing(recipe(watermark=rows[:1], fit=fit))
+    assert things(problems) == ["library sklearn, for the learning of K"]
+    assert "alimark[fit]" in problems[0]

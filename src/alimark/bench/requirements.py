@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from alimark.attacks import Attack, load_attack
 from alimark.bench.jobs import Plan
-from alimark.bench.models import diversity_embedder, embedder_name, learns
+from alimark.bench.models import Lesson, diversity_embedder, embedder_name, learns
 from alimark.bench.recipe import Recipe, Watermark, token_level
 from alimark.bench.recipe_points import OneAttack, attacks, variants
 from alimark.bench.workspace import STAGES
@@ -179,10 +179,14 @@ class _Checks:
             self.check(f"tokenizer of {watermark.label}", partial(_check_tokenizer, name, model))
 
     def _lessons(self, watermark: Watermark, point: Recipe) -> None:
-        """Check that there are texts to learn from."""
+        """Check what the scheme needs to learn: libraries, options that it knows, and enough texts."""
+        libraries = getattr(scheme(watermark.scheme), "fit_libraries", ())
+        self.libraries(f"the learning of {watermark.label}", libraries)
+        options = Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, ()).check_options
+        known = self.check(f"learning of {watermark.label}", options)
         for name in point.fit.sets:
             self.check(f"data set {name}", partial(self.plan.fit_set, name, point))
-        for name in point.data.sets:
+        for name in point.data.sets if known else ():
             if self._results[f"data set {name}"] or any(self._results[f"data set {other}"] for other in point.fit.sets):
                 continue
             self.check(

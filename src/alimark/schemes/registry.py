@@ -6,7 +6,8 @@ names a class with the interface `alimark.Watermark`; its attribute `Parameters`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from alimark._util.registry import Registry
 from alimark.errors import KeyFileError
@@ -69,6 +70,11 @@ def aligns(name: str) -> bool:
 def asks_llm(key: Key) -> bool:
     """Whether detection under a key asks the model that wrote the text, as PMark does for sampled medians."""
     return scheme(key.scheme).asks_llm(key)
+
+
+def fit_options(kind: Any) -> list[str]:
+    """The names of the options that the class method `fit` of a watermark class takes."""
+    return [item.name for item in signature(kind.fit).parameters.values() if item.kind == item.KEYWORD_ONLY]
 
 
 def rule_for(key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:

@@ -7,7 +7,7 @@ names a class with the interface `alimark.Watermark`; its attribute `Parameters`
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alimark._util.registry import Registry
 from alimark.errors import KeyFileError
@@ -72,9 +72,11 @@ def asks_llm(key: Key) -> bool:
     return scheme(key.scheme).asks_llm(key)
 
 
-def fit_options(kind: Any) -> list[str]:
-    """The names of the options that the class method `fit` of a watermark class takes."""
-    return [item.name for item in signature(kind.fit).parameters.values() if item.kind == item.KEYWORD_ONLY]
+def fit_options(kind: type[Watermark]) -> list[str]:
+    """The names of the options that the class method `fit` of a watermark class takes; empty if it has none."""
+    fit = getattr(kind, "fit", None)
+    parameters = signature(fit).parameters.values() if fit else ()
+    return [item.name for item in parameters if item.kind == item.KEYWORD_ONLY]
 
 
 def rule_for(key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:

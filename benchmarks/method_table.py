@@ -3,7 +3,8 @@
     python benchmarks/method_table.py recipes/local/rivals.toml work --set ...
 
 A watermark's texts are ranked by its own statistic: the z of its paper where it has one, or else the score standardised by
-random keys. Columns: sound rewrites; AUROC; TPR at 1% and 5% false positives, at the thresholds of the human texts of the
+random keys. Columns: sound rewrites; the share of attacked texts, failed ones included, for which the attack's model gave an
+answer that was not used; AUROC; TPR at 1% and 5% false positives, at the thresholds of the human texts of the
 workspace; TPR at 1% with failed attacks as misses; and the share with p <= 0.01 by random keys. All with 95% intervals.
 Below: tokens and seconds a text, and the perplexity where an oracle has read the texts.
 """
@@ -21,9 +22,9 @@ from alimark.bench.metrics import Estimate, auroc_interval, share, tpr_at
 from alimark.bench.recipe_files import load
 from alimark.bench.recipe_points import OneAttack, attacks
 from alimark.bench.run import Run
-from alimark.bench.statistic import TITLES, Statistic, ranked_by
+from alimark.bench.statistic import TITLES, Statistic
 from alimark.bench.workspace import Workspace
-from share_found import human, values
+from share_found import detection_ids, human, rejected_share, statistic_for, values
 
 Floats = NDArray[np.float64]
 
@@ -34,28 +35,19 @@ def percent(estimate: Estimate | None) -> str:
     return f"{100 * estimate.value:.0f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
 
 
-def detection_ids(run: Run, cells: list[Cell], attack: OneAttack | None) -> list[str]:
-    [detection] = run.recipe.detection
-    ids = []
-    for cell in cells:
-        for item in cell.items:
-            source = run.generate_job(cell, item) if attack is None else run.attack_job(cell, item, attack)
-            ids.append(run.detect_job(cell, detection, source.id, item.prompt).id)
-    return ids
-
-
 def row(run: Run, cells: list[Cell], attack: OneAttack | None, statistic: Statistic, null: Floats) -> str:
     p_values, scores = values(run, detection_ids(run, cells, attack), statistic)
     sound = ~np.isnan(scores)
     if not sound.any() or not null.size:
-        return "- | " * 5 + "-"
+        return f"{sound.sum()} of {len(sound)} | {rejected_share(run, cells, attack)}" + " | -" * 5
     marked, everything = scores[sound], np.where(sound, scores, -np.inf)
     area = auroc_interval(marked, null.ravel())
     cut = float(np.quantile(null, 0.99, method="higher"))
     with_failures = share(int((everything > cut).sum()), len(everything))
     found = share(int((p_values[sound] <= 0.01).sum()), int(sound.sum()))
     return " | ".join(
-        [f"{sound.sum()} of {len(sound)}", f"{100 * area.value:.1f} [{100 * area.low:.1f}, {100 * area.high:.1f}]"]
+        [f"{sound.sum()} of {len(sound)}", rejected_share(run, cells, attack)]
+        + [f"{100 * area.value:.1f} [{100 * area.low:.1f}, {100 * area.high:.1f}]"]
         + [percent(tpr_at(marked, null.ravel(), level)) for level in (0.01, 0.05)]
         + [f"{100 * with_failures.value:.0f}", percent(found)]
     )
@@ -86,15 +78,18 @@ def main() -> None:
     notes, costs = [], []
     for watermark in run.recipe.watermark:
         cells = [cell for cell in run.cells if cell.watermark.label == watermark.label]
-        records = run.workspace.records("detect", detection_ids(run, cells, None)).values()
-        statistic = ranked_by([record for record in records if not record.get("failed")], "z")
+        statistic = statistic_for(run, cells, "z")
         _, null = human(run, cells, statistic)
         for name, attack in zip(names, (None, *attacks(run.recipe)), strict=True):
             tables[name].append(f"| {watermark.label} | {row(run, cells, attack, statistic, null)} |")
         notes.append(f"{watermark.label}: {TITLES[statistic]}, {null.shape[0]} human texts")
         costs.append(f"| {watermark.label} | {cost(run, cells)} |")
     for name, lines in tables.items():
-        print(f"\n{name}\n\n| | sound | AUROC | TPR@1% | TPR@5% | TPR@1% of all | p <= 0.01 |\n" + "| --- " * 7 + "|")
+        print(
+            f"\n{name}\n\n| | sound | rejected answers | AUROC | TPR@1% | TPR@5% | TPR@1% of all | p <= 0.01 |\n"
+            + "| --- " * 8
+            + "|"
+        )
         print("\n".join(lines))
     print("\n| | tokens a text | seconds a text | perplexity |\n| --- | --- | --- | --- |\n" + "\n".join(costs))
     print("\n" + "; ".join(notes))

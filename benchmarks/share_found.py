@@ -3,7 +3,8 @@
     python benchmarks/share_found.py recipes/local/version3.toml work --set ...
 
 Of each watermark: the share found at p <= 0.01 by random keys among sound rewrites, with its 95% interval (Wilson); the same
-with failed attacks as misses; and, where the workspace holds scores of human texts, the share above the empirical 99% quantile
+with failed attacks as misses; the share of attacked texts, failed ones included, for which the attack's model gave an answer
+that was not used; and, where the workspace holds scores of human texts, the share above the empirical 99% quantile
 of their scores (TPR@1%), by the recipe's `statistic`. Below the table: the statistic, and how often human texts were found at
 p <= 0.01, 0.05 and 0.5, with 99% intervals over texts.
 """
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 
 from alimark.bench.jobs import Cell
 from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import attacks
+from alimark.bench.recipe_points import OneAttack, attacks
+from alimark.bench.rejections import texts_with_rejected
 from alimark.bench.run import Run
 from alimark.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace
@@ -44,20 +46,49 @@ def values(run: Run, ids: list[str], statistic: Statistic) -> tuple[Floats, Floa
     return p_values, np.array([statistic_of(row, statistic) if "p_value" in row else np.nan for row in rows])
 
 
-def statistic_for(run: Run, cells: list[Cell]) -> Statistic:
-    """What a watermark's texts are ranked by: the recipe's statistic, or the score where the scheme has no z."""
+def detection_ids(run: Run, cells: list[Cell], attack: OneAttack | None) -> list[str]:
+    """The ids of the detections of a watermark's texts under an attack."""
     [detection] = run.recipe.detection
-    ids = [run.detect_job(cell, detection, run.generate_job(cell, item).id, item.prompt).id
-           for cell in cells for item in cell.items]  # fmt: skip
-    records = run.workspace.records("detect", ids).values()
-    return ranked_by([record for record in records if not record.get("failed")], run.recipe.statistic)
+    return [
+        run.detect_job(
+            cell,
+            detection,
+            run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id,
+            item.prompt,
+        ).id
+        for cell in cells
+        for item in cell.items
+    ]
+
+
+def human_ids(run: Run, cells: list[Cell]) -> list[str]:
+    """The ids of the detections of human texts."""
+    [detection] = run.recipe.detection
+    return [job.id for cell in cells for _, job in run.human_jobs(cell, detection)]
+
+
+def rejected_share(run: Run, cells: list[Cell], attack: OneAttack | None) -> str:
+    """The share of attacked texts, failed ones included, for which the attack's model gave an answer that was not used."""
+    if attack is None:
+        return "-"
+    jobs = [run.attack_job(cell, item, attack).chain for cell in cells for item in cell.items]
+    records = run.workspace.records("attack", [step.id for chain in jobs for step in chain])
+    chains = [[records[step.id] for step in chain] for chain in jobs if all(step.id in records for step in chain)]
+    count = texts_with_rejected(chains)
+    return "-" if count is None or not chains else f"{100 * count / len(chains):.0f}%"
+
+
+def statistic_for(run: Run, cells: list[Cell], wanted: Statistic) -> Statistic:
+    """What a watermark's texts are ranked by: the wanted statistic, or the score where one of its texts has no z."""
+    ids = [one_id for attack in (None, *attacks(run.recipe)) for one_id in detection_ids(run, cells, attack)]
+    records = run.workspace.records("detect", [*ids, *human_ids(run, cells)]).values()
+    return ranked_by([record for record in records if not record.get("failed")], wanted)
 
 
 def human(run: Run, cells: list[Cell], statistic: Statistic) -> tuple[Floats, Floats]:
     """The p-values and the statistic of the human texts that were scored, a row for each text."""
-    [detection] = run.recipe.detection
-    ids = [job.id for cell in cells for _, job in run.human_jobs(cell, detection)]
-    p_values, scores = (array.reshape(-1, run.recipe.data.human_keys) for array in values(run, ids, statistic))
+    both = values(run, human_ids(run, cells), statistic)
+    p_values, scores = (array.reshape(-1, run.recipe.data.human_keys) for array in both)
     scored = ~np.isnan(scores).any(axis=1)
     return p_values[scored], scores[scored]
 
@@ -79,26 +110,19 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=98))
-    [detection] = run.recipe.detection
     labels = [watermark.label for watermark in run.recipe.watermark]
     columns: dict[str, dict[str, str]] = {}
     notes = []
     for label in labels:
         cells = [cell for cell in run.cells if cell.watermark.label == label]
-        statistic = statistic_for(run, cells)
+        statistic = statistic_for(run, cells, run.recipe.statistic)
         null_p, null_scores = human(run, cells, statistic)
         threshold = float(np.quantile(null_scores, 0.99, method="higher")) if null_scores.size else math.nan
         for attack in (None, *attacks(run.recipe)):
             name = "none" if attack is None else attack.label
-            ids = [
-                run.detect_job(
-                    cell, detection,
-                    (run.generate_job(cell, item) if attack is None else run.attack_job(cell, item, attack)).id,
-                    item.prompt,
-                ).id
-                for cell in cells for item in cell.items
-            ]  # fmt: skip
-            columns.setdefault(name, {})[label] = cell_text(*values(run, ids, statistic), threshold)
+            text = cell_text(*values(run, detection_ids(run, cells, attack), statistic), threshold)
+            rejected = f"; rejected {rejected_share(run, cells, attack)}" if attack else ""
+            columns.setdefault(name, {})[label] = text + rejected
         if null_p.size:
             rng = np.random.default_rng(1)
             rows = rng.integers(0, len(null_p), (4000, len(null_p)))

@@ -52,7 +52,9 @@ def test_shorter_ones_may_be_repeated(file: Path) -> None:
     assert dataset.items[2].human == f"{text(4, 3)}\n\n{text(4, 3)}"
 
 
-@pytest.mark.parametrize("short", ["He said hello. She left", "the year 1990", "<P> The king of France </P>", "of Dr. Smith"])
+@pytest.mark.parametrize(
+    "short", ["He said hello. She left", "the year 1990", "<P> The king of France </P>", "of Dr. Smith"]
+)
 def test_a_text_that_ends_without_a_full_stop_can_be_repeated(tmp_path: Path, short: str) -> None:
     """Most answers of Natural Questions end with a tag, and none of them may be lost."""
     path = tmp_path / "short.jsonl"

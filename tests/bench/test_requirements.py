@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from alimark.bench.workspace import Workspace
 from alimark.keys.fitted import Fitted
 from alimark.models import store
 from small_recipes import STAND_INS, recipe, run
+from tokenizing import byte_level_tokenizer
 
 PAPER = Path(__file__).parents[2] / "recipes" / "paper"
 
@@ -113,7 +115,7 @@ def test_keys_and_texts_to_learn_from(tmp_path: Path) -> None:
     problems = missing(recipe(watermark=rows, data=few))
     assert things(problems) == ["texts of manual that SimMark learns from", "key of K"]
     assert "[fit] sets" in problems[0]
-    assert missing(recipe(watermark=rows[:1], data=few, fit={"sets": ["manual"], "texts": 30})) == []
+    assert missing(recipe(watermark=rows[:1], data=few, fit={"sets": ["manual"], "texts": 40})) == []
     assert things(missing(recipe(watermark=rows[:1], fit={"sets": ["nosuch.jsonl"]}))) == ["data set nosuch.jsonl"]
 
 
@@ -159,3 +161,60 @@ def test_the_papers_recipes_lack_nothing_with_the_local_profile(path: Path) -> N
         wanted = load(path, [], profiles)
         assert missing(wanted) == []
         assert set(store_models(wanted)) <= set(store.names())
+
+
+def test_the_embedder_of_diversity_is_needed() -> None:
+    watermark = [{"label": "KGW", "scheme": "kgw", "key": {"tokenizer": "smollm2-135m"}}]
+    quality = {"oracle": "smollm2-135m", "answers": 2}
+
+    def checked(**changes: Any) -> tuple[bool, list[str]]:
+        wanted = recipe(watermark=watermark, llm={"name": "smollm2-135m"}, **changes)
+        return "embedder org/all" in things(missing(wanted)), store_models(wanted)
+
+    assert checked(quality=quality, embedder="org/all")[0]
+    assert not checked(quality=quality | {"answers": 0}, embedder="org/all")[0]
+    assert "all-MiniLM-L6-v2" in checked(quality=quality, meaning="")[1]
+    assert "all-MiniLM-L6-v2" not in checked(quality=quality | {"answers": 0}, meaning="")[1]
+
+
+def test_a_tokenizer_that_is_not_that_of_the_language_model(tmp_path: Path) -> None:
+    for name, size in (("model", 300), ("same", 300), ("other", 280)):
+        (tmp_path / name).mkdir()
+        tokenizer = byte_level_tokenizer([words.title() * 5 for words in sys.stdlib_module_names], size, "<end>")
+        tokenizer.save(str(tmp_path / name / "tokenizer.json"))
+    (tmp_path / "model" / "config.json").write_text("{}", "utf-8")
+
+    def problems(tokenizer: str) -> list[str]:
+        mark = {"label": "KGW", "scheme": "kgw", "key": {"tokenizer": str(tmp_path / tokenizer)}}
+        return missing(recipe(watermark=[mark], llm={"name": f"transformers:{tmp_path / 'model'}"}))
+
+    assert problems("same") == problems("model") == []
+    assert things(problems("other")) == ["tokenizer of KGW"]
+    assert "every text would fail" in problems("other")[0]
+
+
+def test_a_recipe_that_writes_no_text_needs_no_language_model() -> None:
+    row = {"label": "human text", "human": True, "key": {"embedder": "stand-in"}}
+    unneeded: dict[str, Any] = {"watermark": [row], "llm": {"name": "org/llm", "options": {"device": "cuda:7"}}}
+    assert missing(recipe(**unneeded)) == []
+    assert "smollm2-135m" not in store_models(recipe(watermark=[row], llm={"name": "smollm2-135m"}))
+    marked = {**row, "label": "marked", "human": False}
+    assert "language model org/llm" in things(missing(recipe(**unneeded | {"watermark": [row, marked]})))
+
+
+def test_what_learning_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(label: str, scheme: str, **options: Any) -> dict[str, Any]:
+        return {"label": label, "scheme": scheme, "key": {"embedder": "stand-in"}, "fit": options}
+
+    rows = [row("K", "k-semstamp"), row("many", "k-semstamp", regions=4000), row("Sim", "simmark", distanc="cosine"),
+            row("Post", "postmark")]  # fmt: skip
+    fit = {"sets": ["manual"], "texts": 30}
+    assert [problem for problem in missing(recipe(watermark=rows, fit=fit)) if "inserter" not in problem] == [
+        "texts of manual that many learns from: 120 sentences are too few for 4000 regions; give at least ten for each",
+        "learning of Sim: simmark has no option distanc of learning; it has: distance, components, closeness",
+        "texts of manual that Post learns from: 30 excerpts are too few to learn from; give texts of at least 50",
+    ]
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
+    problems = missing(recipe(watermark=rows[:1], fit=fit))
+    assert things(problems) == ["library sklearn, for the learning of K"]
+    assert "alimark[fit]" in problems[0]

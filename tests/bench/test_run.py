@@ -14,12 +14,13 @@ import pytest
 from alimark.attacks import Attacked
 from alimark.bench import jobs
 from alimark.bench.data import DataSet, Item
-from alimark.bench.evaluate import _rejected, all_results, evaluate
+from alimark.bench.evaluate import all_results, evaluate
 from alimark.bench.jobs import Cell
 from alimark.bench.models import Models
 from alimark.bench.recipe_files import parse
 from alimark.bench.recipe_points import attacks, variants
 from alimark.bench.recipe_toml import to_toml
+from alimark.bench.rejections import rejected as rejected_answers
 from alimark.bench.report import write
 from alimark.bench.results import save
 from alimark.bench.run import Run
@@ -51,6 +52,7 @@ def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
     clean, deleted = results["rows"][0], results["rows"][2]
     assert clean["texts"] == 4
     assert clean["negatives"] == 110
+    assert clean["auroc"] is not None
     assert clean["auroc"]["value"] > 0.8
     assert clean["tpr"]["0.01"] is not None
     assert clean["tpr"]["0.005"] is None  # too few human texts
@@ -109,6 +111,7 @@ def test_equal_p_values_rank_equal(tmp_path: Path) -> None:
     expected = 0.0 if tied > 0.01 else np.mean(np.array(row["scores"]) > sorted(human["scores"])[-2])
     assert rate["value"] == expected
     pairs = np.sign(np.subtract.outer(row["scores"], human["scores"]))
+    assert row["auroc"] is not None
     assert row["auroc"]["value"] == pytest.approx(float((pairs + 1).mean() / 2))
 
 
@@ -151,6 +154,8 @@ def test_failed_attacks_are_counted_and_as_misses_beside(tmp_path: Path, monkeyp
     every, rate = row["with_failures"], row["tpr"]["0.05"]
     assert every is not None
     assert rate is not None
+    assert every["auroc"] is not None
+    assert row["auroc"] is not None
     assert every["auroc"]["value"] == pytest.approx(0.75 * row["auroc"]["value"])
     assert every["tpr"]["0.05"] is not None
     assert every["tpr"]["0.05"]["value"] == pytest.approx(0.75 * rate["value"])
@@ -172,7 +177,7 @@ def test_failed_attacks_are_counted_and_as_misses_beside(tmp_path: Path, monkeyp
 def test_answers_that_records_of_earlier_releases_say_were_rejected(
     record: dict[str, Any], rejected: int | None
 ) -> None:
-    assert _rejected(record) == rejected
+    assert rejected_answers(record) == rejected
 
 
 def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:
@@ -532,7 +537,7 @@ def test_texts_of_all_versions_are_written_and_found(tmp_path: Path) -> None:
     data = STAND_INS["data"] | {"sentences": 8}
     results = evaluate(run(tmp_path, recipe(watermark=watermarks, data=data, attack=[], meaning="")), "x")
     assert [row["method"] for row in results["rows"]] == ["2", "3", "runs"]
-    assert all(row["auroc"]["value"] > 0.8 for row in results["rows"])
+    assert all(row["auroc"] and row["auroc"]["value"] > 0.8 for row in results["rows"])
 
 
 def test_hard_decisions_go_by_the_ids_of_when_they_were_the_default(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -161,6 +162,50 @@ def test_tables_of_the_filter_and_of_the_report(answers: Answers) -> None:
     assert table.unranked.startswith("Too few texts to rank")  # four of each
 
 
+def test_rejected_and_failed_texts_stand_in_the_table_of_texts_found(work: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(work, tmp_path / "work")
+    ids = {entry.source for entry in Index(Workspace(work)).entries if entry.attack == "delete 0.5"}
+    first, second, *_ = sorted(ids)
+
+    def change(stage: str, changes: dict[str, dict[str, Any]]) -> None:
+        path = folder / "records" / f"{stage}.jsonl"
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        path.write_text("".join(json.dumps(line | changes.get(line["id"], {})) + "\n" for line in lines), "utf-8")
+
+    entries = Index(Workspace(work), fpr=1.0).entries
+    failed = next(entry for entry in entries if entry.source == first)
+    job = failed.run.detect_job(failed.cell, failed.detection, failed.source, failed.secret_text).id
+    change("attack", {first: {"rejected": 3, "failed": True}, second: {"rejected": 1}})
+    change("detect", {job: {"failed": True}})
+    answers = Answers(Index(Workspace(folder), fpr=1.0))
+    table = answers.table("Texts found", {})
+    assert "delete 0.5: 25.0% with rejected answers, 12.5% failed." in table.note
+    place = [column.label for column in table.columns].index("delete 0.5")
+    cells = {line.cells[0].text: line.cells[place] for line in table.lines}
+    cell = cells[failed.watermark]
+    assert (cell.text, cell.every) == ("100.0", 0.75)
+    assert cell.small.endswith("3 texts; all 75.0")
+    for form in export.FORMATS:
+        text = answers.exported("Texts found", {}, form).replace("\\%", "%")
+        assert "delete 0.5: 25.0% with rejected answers, 12.5% failed" in text
+        assert ("0.75" if form == "csv" else "all 75.0") in text
+
+
+def test_csv_names_the_statistic_and_has_failures_as_misses() -> None:
+    table = Table(
+        "t",
+        [Column("method", number=False), Column("chat"), Column("texts")],
+        [Line([Cell("A"), Cell("50.0", "x; all 40.0", 0.5, every=0.4), Cell("9", value=9)]),
+         Line([Cell("B"), Cell("60.0", "x", 0.6), Cell("8", value=8)])],
+        note="Statistic: z.",
+    )  # fmt: skip
+    assert list(csv.reader(io.StringIO(export.to_csv(table)))) == [
+        ["method", "chat", "chat, failed as misses", "texts", "note"],
+        ["A", "0.5", "0.4", "9", "Statistic: z."],
+        ["B", "0.6", "0.6", "8", "Statistic: z."],
+    ]
+
+
 def test_csv_has_numbers_and_no_formulas() -> None:
     table = Table(
         "t",
@@ -191,6 +236,7 @@ def test_a_report_table_in_all_formats() -> None:
     for table in (*rates.overview(made_up.results), *rates.details(made_up.results)):
         texts = {form: export.export(table, form) for form in export.FORMATS}
         assert all("AliMark" in text and "chat" in text for text in texts.values())
+        assert all("Statistic: the method's own z." in text for text in texts.values())
         widths = {len(row) for row in csv.reader(io.StringIO(texts["csv"]))}
         assert len(widths) == 1
 

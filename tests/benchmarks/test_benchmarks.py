@@ -1,7 +1,8 @@
-"""benchmarks/paired.py and quality.py with several answers to one prompt, and the records of elsewhere.py."""
+"""benchmarks/paired.py and quality.py with several answers to one prompt, tables of records, and those of elsewhere.py."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 
 import elsewhere
+import method_table
 import paired
 import quality
+import share_found
 from alimark.bench.recipe_files import load
 from alimark.bench.recipe_points import attacks
+from alimark.bench.recipe_toml import to_toml
 from alimark.bench.run import Run
 from alimark.bench.workspace import Stage, Workspace
 from rewriters import Rewriter
@@ -52,6 +56,36 @@ def test_further_answers_are_attacked_and_scored_once(run: Run) -> None:
     size = sum(path.stat().st_size for path in (run.workspace.folder / "records").iterdir())
     paired.complete(run, texts)
     assert sum(path.stat().st_size for path in (run.workspace.folder / "records").iterdir()) == size
+
+
+def test_tables_of_a_run_with_an_attacked_text_that_has_no_z(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All texts of its method are ranked by the score, and rejected answers have a column."""
+    (tmp_path / "recipe.toml").write_text(to_toml(run.recipe), "utf-8")
+    shutil.copytree(run.workspace.folder, tmp_path / "work")
+    cell, [attack], [detection] = run.cells[0], attacks(run.recipe), run.recipe.detection
+    source = run.attack_job(cell, cell.items[0], attack).id
+    changes = {source: {"rejected": 2}, run.detect_job(cell, detection, source, cell.items[0].prompt).id: {"z": None}}
+    for stage in ("attack", "detect"):
+        path = tmp_path / "work" / "records" / f"{stage}.jsonl"
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        path.write_text("".join(json.dumps(line | changes.get(line["id"], {})) + "\n" for line in lines), "utf-8")
+    for table in (method_table, share_found):
+        words = [f"{table.__name__}.py", str(tmp_path / "recipe.toml"), str(tmp_path / "work"), "--set", "statistic=z"]
+        monkeypatch.setattr("sys.argv", words)
+        table.main()
+        out = capsys.readouterr().out
+        assert "score standardised by random keys" in next(line for line in out.splitlines() if "one: " in line)
+        assert "the method's own z" in next(line for line in out.splitlines() if "two: " in line)
+        if table is method_table:
+            assert "| | sound | rejected answers | AUROC |" in out
+            assert [line.split("|")[3].strip() for line in out.splitlines() if " of 4 |" in line] == [
+                "-",
+                "-",
+                "25%",
+                "0%",
+            ]
 
 
 def test_another_attack_is_one_with_other_chances(run: Run) -> None:

@@ -91,6 +91,14 @@ def test_a_dry_run_writes_nothing(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_dry_run_does_not_count_human_texts_as_written(run: Run, tmp_path: Path) -> None:
+    human = '[[watermark]]\nlabel = "human text"\nhuman = true\nkey = { embedder = "stand-in" }\n[[detection]]'
+    (tmp_path / "one.toml").write_text(STAND_INS.replace("[[detection]]", human), "utf-8")
+    status, _, err = run("run", tmp_path / "one.toml", "--dry-run")
+    assert status == 0
+    assert "2 cells, at most 3 texts to write and 12 to attack" in err
+
+
 def test_all_that_is_missing_is_listed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise OSError("no network in tests")
@@ -131,6 +139,11 @@ def test_a_partial_folder_is_reported(run: Run, tmp_path: Path, monkeypatch: pyt
         (["run", "nosuch.toml"], "nosuch.toml"),
         (["run", "one.toml", "--set", "data.sets=['nosuch']"], "no data set is named"),
         (["run", "one.toml", "--set", "attack.0.rate=7"], "between 0 and 1"),
+        (
+            ["run", "one.toml", "--set", "watermark.generate.candidats=4"],
+            "has no setting candidats; it has: candidates,",
+        ),
+        (["run", "one.toml", "--set", "watermark.generate.candidates=0"], "candidates"),
         (["report", "."], "holds no results"),
     ],
 )

@@ -24,6 +24,8 @@ class Cell:
     """The method that the cell names; its colour is shown beside it."""
     interval: tuple[float, float] | None = None
     """The 95% interval of the value, where it has one."""
+    every: float | None = None
+    """The value with failed texts as misses, where texts failed."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ def estimated(estimate: Estimate | None, written: Format = percent) -> Cell:
     low, high = estimate["low"], estimate["high"]
     interval = f"{written(low)}–{written(high)}"
     return Cell(written(estimate["value"]), interval, estimate["value"], interval=(low, high))
+
+
+def with_misses(cell: Cell, every: float | None) -> Cell:
+    """The cell with the share of all texts beside it, in which failed ones are misses; None if none failed."""
+    if every is None:
+        return cell
+    return replace(cell, small="; ".join(filter(None, [cell.small, f"all {percent(every)}"])), every=every)
 
 
 def counted(value: int) -> Cell:

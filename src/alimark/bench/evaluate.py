@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,12 +15,14 @@ import numpy as np
 
 from alimark._util.jsonl import Record
 from alimark.bench import metrics, paper
+from alimark.bench.data import Item
 from alimark.bench.jobs import HUMAN, Cell
-from alimark.bench.models import embedder_for
+from alimark.bench.models import diversity_embedder
 from alimark.bench.recipe import Detection
 from alimark.bench.recipe_files import load as load_recipe
 from alimark.bench.recipe_points import OneAttack, attacks
 from alimark.bench.recipe_toml import to_toml
+from alimark.bench.rejections import texts_with_rejected
 from alimark.bench.results import (
     Cost,
     Estimate,
@@ -36,7 +39,7 @@ from alimark.bench.run import Run
 from alimark.bench.runtime import timed_detections
 from alimark.bench.statistic import Statistic, ranked_by, statistic_of
 from alimark.bench.workspace import Workspace
-from alimark.keys.key import DEFAULT_EMBEDDER
+from alimark.errors import AlimarkError
 from alimark.schemes.registry import aligns
 from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
@@ -50,14 +53,14 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
     Args:
         run: The run.
         name: The name of the recipe, under which the results are kept.
-        finished: Whether all records exist. If not, the title says so, and detection is not timed, since the models may be
-            missing.
+        finished: Whether all records exist. If not, the title says so, and neither detection is timed nor diversity measured,
+            since the models may be missing.
     """
     records = _Records(run)
     title = run.recipe.title if finished else f"{run.recipe.title} (unfinished)"
     results: Results = {
         "version": 1, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
-        "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records)),
+        "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records, finished)),
         "runtime": list(timed_detections(run)) if finished else [], "null": {}, "examples": [],
         "paper": [value for table in run.recipe.paper for value in paper.values(table)],
     }  # fmt: skip
@@ -65,9 +68,7 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
         results["cost"] += _cost(run, cell, records)
         for detection in cell.recipe.detection:
             human = _human(run, cell, detection, records)
-            if human is None:
-                continue
-            results["human"].append(human.human)
+            results["human"] += [human.human] if human.scores else []
             results["rows"] += _rows(run, cell, detection, records, human)
         results["examples"] += _examples(run, cell, records)
         _null(run, cell, records, results["null"])
@@ -78,17 +79,27 @@ def all_results(workspace: Workspace) -> list[Results]:
     """The results of every recipe that was run in a workspace.
 
     A recipe whose last run did not end has no results of it on disk: they are computed from the records that exist. It is left
-    out if there is no text of it yet.
+    out if there is no text of it yet and, with a warning, if it cannot be evaluated, for example because its data are gone.
     """
     every = []
     for name in workspace.names():
-        path, recipe = workspace.results(name), workspace.recipe(name)
-        results = load_results(path) if path.exists() else None
-        if recipe.exists() and (results is None or results["recipe"] != recipe.read_text("utf-8")):
-            results = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
-        if results is not None and (results["rows"] or results["cost"]):
-            every.append(results)
+        try:
+            results = _results(workspace, name)
+        except AlimarkError as error:
+            warnings.warn(f"the recipe {name} was left out: {error}", stacklevel=2)
+            continue
+        every += [results] if results else []
     return every
+
+
+def _results(workspace: Workspace, name: str) -> Results | None:
+    """The results of the last run of a recipe; None if it has no text yet."""
+    path, recipe = workspace.results(name), workspace.recipe(name)
+    results = load_results(path) if path.exists() else None
+    if not recipe.exists() or (results and results["recipe"] == recipe.read_text("utf-8")):
+        return results
+    results = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
+    return results if results["rows"] or results["cost"] else None
 
 
 class _Records:
@@ -136,7 +147,9 @@ def _mean(values: Sequence[float]) -> Estimate:
 
 
 def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
-    """The share of texts at or below each nominal p-value."""
+    """The share of texts at or below each nominal p-value; empty if there are no texts."""
+    if not p_values:
+        return {}
     return {
         f"{level:g}": _estimate(metrics.share(sum(p <= level for p in p_values), len(p_values))) for level in _NOMINAL
     }
@@ -144,41 +157,51 @@ def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
 
 @dataclass(frozen=True)
 class _Negatives:
-    """The scores of human texts, and for each score the number of its text: a text may be scored under several keys."""
+    """The scores of human texts, and for each score the number of its text: a text may be scored under several keys.
+
+    There are no rates where there are no human texts, or no marked ones.
+    """
 
     human: Human
     groups: list[int]
     statistic: Statistic
 
+    @property
+    def scores(self) -> list[float]:
+        return self.human["scores"]
+
     def rates(self, scores: Sequence[float], levels: Sequence[float]) -> dict[str, Estimate | None]:
         """The TPR of marked texts at each false-positive rate."""
         rates: dict[str, Estimate | None] = {}
         for fpr in levels:
-            rate = metrics.tpr_at(scores, self.human["scores"], fpr, groups=self.groups)
+            both = scores and self.scores
+            rate = metrics.tpr_at(scores, self.scores, fpr, groups=self.groups) if both else None
             rates[f"{fpr:g}"] = None if rate is None else _estimate(rate)
         return rates
 
-    def auroc(self, scores: Sequence[float]) -> Estimate:
-        return _estimate(metrics.auroc_interval(scores, self.human["scores"], groups=self.groups))
+    def auroc(self, scores: Sequence[float]) -> Estimate | None:
+        if not scores or not self.scores:
+            return None
+        return _estimate(metrics.auroc_interval(scores, self.scores, groups=self.groups))
 
     def public_readings(self, scores: Sequence[float]) -> dict[str, float]:
         """The TPR where the paper's public script evaluates it, by the rate that the script names."""
+        if not scores or not self.scores:
+            return {}
         return {
-            named: metrics.tpr_interpolated(scores, self.human["scores"], fpr)
-            for named, fpr in metrics.PUBLIC_READINGS.items()
+            named: metrics.tpr_interpolated(scores, self.scores, fpr) for named, fpr in metrics.PUBLIC_READINGS.items()
         }
 
 
-def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Negatives | None:
+def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Negatives:
     rows = [
         (number, records.scores[job.id]) for number, job in run.human_jobs(cell, detection) if job.id in records.scores
     ]
     rows = [(number, record) for number, record in rows if not record.get("failed")]
-    if not rows:
-        return None
     p_values = [float(record["p_value"]) for _, record in rows]
-    marked = (record for attack in _conditions(cell) for record in _scored(run, cell, detection, attack, records)[0])
-    statistic = ranked_by([*(record for _, record in rows), *marked], cell.recipe.statistic)
+    marked = [scored for attack in _conditions(cell) for scored in _scored(run, cell, detection, attack, records)]
+    sound = [record for _, record in marked if not record.get("failed")]
+    statistic = ranked_by([*(record for _, record in rows), *sound], cell.recipe.statistic)
     human: Human = {
         **_where(cell, detection), "statistic": statistic,
         "scores": [statistic_of(record, statistic) for _, record in rows], "p_values": p_values,
@@ -190,9 +213,9 @@ def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Ne
 
 def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: _Negatives) -> Iterator[Row]:
     for attack in _conditions(cell):
-        sound, failed = _scored(run, cell, detection, attack, records)
-        if sound:
-            yield _row(run, cell, detection, attack, sound, failed, human, records)
+        scored = _scored(run, cell, detection, attack, records)
+        if scored and (human.scores or all(record.get("failed") for _, record in scored)):
+            yield _row(run, cell, detection, attack, scored, human, records)
 
 
 def _conditions(cell: Cell) -> list[OneAttack | None]:
@@ -202,17 +225,17 @@ def _conditions(cell: Cell) -> list[OneAttack | None]:
 
 def _scored(
     run: Run, cell: Cell, detection: Detection, attack: OneAttack | None, records: _Records
-) -> tuple[list[Record], int]:
-    """The detections of a method's marked texts under an attack, and the number of texts on which it failed."""
+) -> list[tuple[Item, Record]]:
+    """The detections of a method's marked texts under an attack, failed ones included, each with its prompt."""
     sources = [
         run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id for item in cell.items
     ]
     jobs = [
         run.detect_job(cell, detection, source, item.prompt) for source, item in zip(sources, cell.items, strict=True)
     ]
-    scored = [records.scores[job.id] for job in jobs if job.id in records.scores]
-    sound = [record for record in scored if not record.get("failed")]
-    return sound, len(scored) - len(sound)
+    return [
+        (item, records.scores[job.id]) for item, job in zip(cell.items, jobs, strict=True) if job.id in records.scores
+    ]
 
 
 def _row(
@@ -220,15 +243,16 @@ def _row(
     cell: Cell,
     detection: Detection,
     attack: OneAttack | None,
-    sound: Sequence[Record],
-    failed: int,
+    scored: Sequence[tuple[Item, Record]],
     human: _Negatives,
     records: _Records,
 ) -> Row:
+    sound = [record for _, record in scored if not record.get("failed")]
+    failed = len(scored) - len(sound)
     scores = [statistic_of(record, human.statistic) for record in sound]
     p_values = [float(record["p_value"]) for record in sound]
     cosines, deltas = _change(run, cell, attack, records)
-    retried, kept = _answers(run, cell, attack, records)
+    retried, kept = _answers(run, cell, attack, [item for item, _ in scored], records)
     return {
         **_where(cell, detection),
         "attack": attack.label if attack else "none",
@@ -236,7 +260,7 @@ def _row(
         "rate": attack.rate if attack else None,
         "texts": len(sound),
         "failed": failed,
-        "negatives": len(human.human["scores"]),
+        "negatives": len(human.scores),
         "auroc": human.auroc(scores),
         "tpr": human.rates(scores, cell.recipe.fpr),
         "tpr_public": human.public_readings(scores),
@@ -258,7 +282,7 @@ def _with_failures(
     """The rates with failed attacks as texts in which nothing is found: below every other score."""
     if not failed:
         return None
-    lowest = min(*scores, *human.human["scores"]) - 1
+    lowest = min([*scores, *human.scores], default=0.0) - 1
     every = [*scores, *[lowest] * failed]
     return {
         "auroc": human.auroc(every),
@@ -267,31 +291,18 @@ def _with_failures(
     }
 
 
-def _answers(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -> tuple[int | None, int]:
-    """The texts with an answer that was not used (None where a record does not say), and the sentences left as they were."""
-    retried, kept, known = 0, 0, True
-    for item in cell.items if attack else ():
-        assert attack is not None
-        steps = [records.texts.get(job.id, {}) for job in run.attack_job(cell, item, attack).chain]
-        counts = [_rejected(step) for step in steps]
-        known &= None not in counts
-        retried += any(counts)
-        kept += sum(int(step.get("left", 0)) for step in steps)
-    return (retried if known else None), kept
+def _answers(
+    run: Run, cell: Cell, attack: OneAttack | None, items: Sequence[Item], records: _Records
+) -> tuple[int | None, int]:
+    """The texts with an answer that was not used (None where a record does not say), and the sentences left as they were.
 
-
-def _rejected(record: Record) -> int | None:
-    """The answers of a model that an attack did not use; None where the record of an earlier release does not say.
-
-    Those records have the number of tries. All but the last failed where one answer is enough; an attack by sentences or in
-    rounds needs several.
+    `items` are the prompts of the scored texts, of which these are shares.
     """
-    if "rejected" in record:
-        return int(record["rejected"])
-    tries, failed = int(record.get("tries", 1)), int(bool(record.get("failed")))
-    attack = record.get("attack", {"name": "", "settings": {}})
-    needs_several = attack["name"] == "chat-sentences" or "rounds" in attack["settings"]
-    return None if needs_several and tries > 1 else tries - 1 + failed
+    if attack is None:
+        return 0, 0
+    jobs = [run.attack_job(cell, item, attack).chain for item in items]
+    chains = [[records.texts.get(job.id, {}) for job in chain] for chain in jobs]
+    return texts_with_rejected(chains), sum(int(step.get("left", 0)) for steps in chains for step in steps)
 
 
 def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -> tuple[list[float], list[float]]:
@@ -318,7 +329,7 @@ def _cost(run: Run, cell: Cell, records: _Records) -> list[Cost]:
     return [{**_where(cell, None), "texts": len(costs), "tokens": tokens, "seconds": seconds}]
 
 
-def _quality(run: Run, records: _Records) -> Iterator[Quality]:
+def _quality(run: Run, records: _Records, finished: bool) -> Iterator[Quality]:
     done: set[tuple[str, str, str]] = set()
     for cell in run.cells:
         by_kind: dict[str, list[Record]] = {}
@@ -336,7 +347,8 @@ def _quality(run: Run, records: _Records) -> Iterator[Quality]:
                 "oracle": cell.recipe.quality.oracle, "perplexity": [float(record["perplexity"]) for record in of_kind],
                 "distinct": _mean([record["distinct"] for record in of_kind]),
                 "repetition": _mean([record["repetition"] for record in of_kind]),
-                "diversity": _diversity(run, cell, kind, records),
+                "diversity": _diversity(run, cell, kind, records) if finished else None,
+                "embedder": diversity_embedder(run.recipe),
             }  # fmt: skip
 
 
@@ -347,7 +359,7 @@ def _diversity(run: Run, cell: Cell, kind: str, records: _Records) -> Estimate |
     wanted = cell.recipe.quality
     if not wanted.answers or kind == "human":
         return None
-    embedder = embedder_for(cell.watermark, run.models) or run.models.embedder(DEFAULT_EMBEDDER)
+    embedder = run.models.embedder(diversity_embedder(run.recipe))
     diversities = []
     for item in cell.items[: wanted.prompts]:
         jobs = [run.generate_job(cell, item, marked=kind != "unmarked", answer=i) for i in range(wanted.answers)]

@@ -26,7 +26,8 @@ def export(table: Table, form: Format) -> str:
 
     Args:
         table: The table.
-        form: "csv" has a column for each figure and columns for the ends of its interval; "latex" is a `table` that needs the
+        form: "csv" has a column for each figure, columns for the ends of its interval and for the figure with failed texts as
+            misses, and the note in the last one; "latex" is a `table` that needs the
             package booktabs; "markdown" is what the report has.
 
     Returns:
@@ -42,21 +43,30 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The table as CSV: shares are numbers between 0 and 1, and an interval has two columns of its own."""
+    """The table as CSV: shares are numbers between 0 and 1, and an interval has two columns of its own.
+
+    Where texts failed, a column has the figures with these as misses. The last column has the note, which names the statistic.
+    """
     by_group = any(line.group for line in table.lines)
-    intervals = [any(line.cells[i].interval for line in table.lines) for i in range(len(table.columns))]
+    figures = [[line.cells[i] for line in table.lines] for i in range(len(table.columns))]
+    intervals = [any(cell.interval for cell in cells) for cells in figures]
+    misses = [any(cell.every is not None for cell in cells) for cells in figures]
     names = [f"{column.over} {column.label}".strip() for column in table.columns]
     header = [table.grouped_by or "group"] if by_group else []
-    for name, interval in zip(names, intervals, strict=True):
+    for name, interval, failed in zip(names, intervals, misses, strict=True):
         header += [name, *([f"{name} low", f"{name} high"] if interval else [])]
+        header += [f"{name}, failed as misses"] if failed else []
+    header += ["note"] if table.note else []
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(map(_safe_cell, header))
     for line in table.lines:
         row: list[str] = [_safe_cell(line.group)] if by_group else []
-        for cell, interval in zip(line.cells, intervals, strict=True):
-            row.append(f"{cell.value:.6g}" if cell.value is not None else _safe_cell(cell.text))
-            row += [f"{end:.6g}" for end in cell.interval or ()] or ([""] * 2 if interval else [])
+        for cell, interval, failed in zip(line.cells, intervals, misses, strict=True):
+            figure = f"{cell.value:.6g}" if cell.value is not None else _safe_cell(cell.text)
+            row += [figure, *([f"{end:.6g}" for end in cell.interval or ()] or ([""] * 2 if interval else []))]
+            row += [figure if cell.every is None else f"{cell.every:.6g}"] if failed else []
+        row += [_safe_cell(table.note)] if table.note else []
         writer.writerow(row)
     return file.getvalue()
 

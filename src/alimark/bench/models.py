@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from alimark._util.jsonl import Record
-from alimark.bench.recipe import Detection, Watermark, detection_options
+from alimark.bench.recipe import Detection, Recipe, Watermark, detection_options
 from alimark.bench.workspace import digest
 from alimark.detection.stats.p_values import RandomKeys
 from alimark.embedding.base import Embedder
@@ -20,7 +20,7 @@ from alimark.keys.key import DEFAULT_EMBEDDER, Key
 from alimark.llm import load_llm
 from alimark.llm.base import LLM
 from alimark.parameters import parameters_class
-from alimark.schemes.registry import scheme
+from alimark.schemes.registry import fit_options, scheme
 
 LEARNED = "learned:"
 """Start of a row's `fitted` that the run makes itself: the name of a file in the folder `fitted` of the workspace."""
@@ -43,13 +43,24 @@ class Lesson:
         content = digest({"embedder": self.embedder, "options": self.options, "texts": list(self.texts)})
         return f"{self.scheme}-{content}.npz"
 
+    def check_options(self) -> None:
+        """Check that the scheme knows the options; raises AlimarkError if not."""
+        known = fit_options(scheme(self.scheme))
+        if unknown := ", ".join(sorted(set(self.options) - set(known))):
+            raise AlimarkError(f"{self.scheme} has no option {unknown} of learning; it has: {', '.join(known)}")
+
     def check(self) -> None:
-        """Check that there are enough texts; raises AlimarkError if not."""
+        """Check that there are enough texts, and what the scheme asks of them; raises AlimarkError if not."""
         if len(self.texts) < _LEAST_TEXTS:
             raise AlimarkError(
                 f"{self.scheme} learns from texts that are not scored, and only {len(self.texts)} are left; name other data "
                 f"sets of at least {_LEAST_TEXTS} texts ([fit] sets), or score fewer human texts (data.human_texts)"
             )
+        if check_fit := getattr(scheme(self.scheme), "check_fit", None):
+            try:
+                check_fit(self.texts, **self.options)
+            except (TypeError, ValueError) as error:
+                raise AlimarkError(f"{self.scheme} cannot learn with these options: {error}") from None
 
     def learn(self, models: Models) -> Fitted:
         """Learn what the keys of the scheme need.
@@ -57,6 +68,7 @@ class Lesson:
         Raises:
             AlimarkError: There are too few texts, an option is unknown, or a library is missing.
         """
+        self.check_options()
         self.check()
         kind: Any = scheme(self.scheme)
         try:
@@ -142,6 +154,11 @@ def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
 def embedder_name(watermark: Watermark) -> str:
     """The name of the embedder of a watermark's keys, for schemes that embed."""
     return str(watermark.key.get("embedder", DEFAULT_EMBEDDER))
+
+
+def diversity_embedder(recipe: Recipe) -> str:
+    """The name of the embedder that measures the diversity of answers, the same for all watermarks and unmarked texts."""
+    return recipe.embedder or recipe.meaning or DEFAULT_EMBEDDER
 
 
 def settings_for(watermark: Watermark, detection: Detection) -> RandomKeys:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from alimark.bench.cells import (
     ranked_places,
     three,
     unranked_note,
+    with_misses,
 )
 from alimark.bench.metrics import PUBLIC_READINGS
 from alimark.bench.results import Estimate, Results, Row, WithFailures
@@ -69,7 +71,7 @@ class Metric:
     def cell(self, row: Row) -> Cell:
         """The figure with its interval and, where attacks failed, the figure with failures as misses."""
         cell, every = estimated(self.of(row)), self.with_failures(row)
-        return replace(cell, small=f"{cell.small}; all {percent(every['value'])}") if every else cell
+        return with_misses(cell, every["value"] if every else None)
 
 
 def _tpr(level: str) -> Metric:
@@ -87,7 +89,7 @@ def metrics(rows: Sequence[Row]) -> list[Metric]:
     nominal = sorted({level for row in rows for level in row["tpr_nominal"]}, key=float)
     every = [*MAIN, *map(_tpr, levels)]
     every += [Metric(f"p@{p}", f"p ≤ {p}", f"share of marked texts with a p-value of {p} or less") for p in nominal]
-    return [metric for metric in every if any(metric.of(row) for row in rows)]
+    return [metric for metric in every if any(metric.of(row) or metric.with_failures(row) for row in rows)]
 
 
 # --- Tables
@@ -110,16 +112,31 @@ def _beside_note(shown: Sequence[Metric], rows: Sequence[Row]) -> str:
     return _BESIDE + (_TWO_READINGS if two_readings else "")
 
 
+class AttackedTexts(NamedTuple):
+    """The number of texts under an attack, of those on which it failed, and of those for which its model gave an answer that
+    was not used; None if not recorded."""
+
+    texts: int
+    failed: int
+    rejected: int | None
+
+
 def _answers_note(rows: Sequence[Row]) -> str:
+    attacked = [row for row in rows if row["attack"] != NO_ATTACK]
+    counts = (AttackedTexts(row["texts"] + row["failed"], row["failed"], row.get("retried")) for row in attacked)
+    return answers_note(list(zip((row["attack"] for row in attacked), counts)))
+
+
+def answers_note(counts: Sequence[tuple[str, AttackedTexts]]) -> str:
     """The share of texts on which each attack failed, or for which its model gave an answer that was not used."""
     parts = []
-    for attack in dict.fromkeys(row["attack"] for row in rows if row["attack"] != NO_ATTACK):
-        members = [row for row in rows if row["attack"] == attack]
-        texts = sum(row["texts"] + row["failed"] for row in members)
-        failed, counts = sum(row["failed"] for row in members), [row.get("retried") for row in members]
-        if failed or any(counts):
-            known = [count for count in counts if count is not None]
-            again = f"{percent(sum(known) / texts)}%" if len(known) == len(counts) else "an unrecorded share"
+    for attack in dict.fromkeys(attack for attack, _ in counts):
+        members = [count for other, count in counts if other == attack]
+        texts, failed = sum(count.texts for count in members), sum(count.failed for count in members)
+        rejected = [count.rejected for count in members]
+        if failed or any(rejected):
+            known = [count for count in rejected if count is not None]
+            again = f"{percent(sum(known) / texts)}%" if len(known) == len(rejected) else "an unrecorded share"
             parts.append(f"{attack}: {again} with rejected answers, {percent(failed / texts)}% failed")
     if not parts:
         return " No attack failed or rejected an answer."

@@ -239,6 +239,11 @@ class Recipe(_Part):
     paper: list[str] = []
     """Tables of the paper whose figures the report shows beside ours."""
 
+    @property
+    def writes(self) -> bool:
+        """Whether a language model writes texts: marked ones, or unmarked ones whose quality is measured."""
+        return any(not mark.human for mark in self.watermark) or bool(self.quality.oracle and self.quality.unmarked)
+
     @model_validator(mode="before")
     @classmethod
     def _without(cls, content: Any) -> Any:

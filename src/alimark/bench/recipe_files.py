@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from alimark._util.files import read_text
-from alimark.bench.recipe import JsonObject, Recipe, detection_options
+from alimark.bench.recipe import JsonObject, Recipe, Watermark, detection_options
 from alimark.bench.recipe_changes import overridden, profiled
 from alimark.bench.recipe_points import attacks, variants
 from alimark.errors import AlimarkError
@@ -109,6 +110,7 @@ def _check(recipe: Recipe, where: str) -> None:
         for detection in recipe.detection:
             DetectionSettings(**detection_options(detection))
         for watermark in recipe.watermark:
+            _check_generation(watermark, recipe)
             if watermark.scheme in known_schemes():  # an unknown scheme is an error of the run only
                 watermark.parameters()
         for attack in attacks(recipe):
@@ -116,3 +118,13 @@ def _check(recipe: Recipe, where: str) -> None:
                 load_attack(step.name, **step.settings)
     except (TypeError, ValueError, AlimarkError) as error:
         raise AlimarkError(f"{where} cannot be used: {error}") from None
+
+
+def _check_generation(watermark: Watermark, recipe: Recipe) -> None:
+    """Check the settings of a row's `generate`; sentences and sampling belong to other parts of the recipe."""
+    from alimark.generation.settings import GenerationSettings
+
+    known = [field.name for field in fields(GenerationSettings) if field.name not in ("sentences", "sampling")]
+    if unknown := ", ".join(sorted(set(watermark.generate) - set(known))):
+        raise AlimarkError(f"`generate` of {watermark.label} has no setting {unknown}; it has: {', '.join(known)}")
+    GenerationSettings(recipe.data.sentences, **watermark.generate)

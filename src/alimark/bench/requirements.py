@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from alimark.attacks import Attack, load_attack
 from alimark.bench.jobs import Plan
-from alimark.bench.models import embedder_name, learns
+from alimark.bench.models import Lesson, diversity_embedder, embedder_name, learns
 from alimark.bench.recipe import Recipe, Watermark, token_level
 from alimark.bench.recipe_points import OneAttack, attacks, variants
 from alimark.bench.workspace import STAGES
 from alimark.embedding.loading import check_embedder, split_prefix
-from alimark.errors import AlimarkError, LLMError, MissingExtra
+from alimark.errors import AlimarkError, KeyMismatch, LLMError, MissingExtra
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import DEFAULT_EMBEDDER, Key
 from alimark.llm import check_llm
@@ -65,8 +65,10 @@ def store_models(recipe: Recipe) -> list[str]:
     names = {recipe.meaning, recipe.quality.oracle}
     for variant in variants(recipe):
         point = variant.recipe
-        names |= {point.llm.model, *(detection.llm for detection in point.detection)}
+        names |= {point.llm.model} if point.writes else set()
+        names |= {*(detection.llm for detection in point.detection)}
         embedders = [embedder_name(mark) for mark in point.watermark if parameters_class(mark.scheme).embeds]
+        embedders += [diversity_embedder(recipe)] if _measures_diversity(point) else []
         names |= {split_prefix(name)[0] for name in embedders}
         names |= {plain_name(_inserter(mark)) for mark in point.watermark}
         names |= {model for attack in attacks(point) for step in attack.steps for model in _loaded(step).models}
@@ -120,7 +122,7 @@ class _Checks:
 
     def models(self, point: Recipe) -> None:
         """Check the models that are named outside the rows of watermarks and attacks."""
-        if "generate" in self.stages:
+        if point.writes and "generate" in self.stages:
             self.check(f"language model {point.llm.name}", partial(check_llm, point.llm.name))
             if device := str(point.llm.options.get("device", "")):
                 self.check(f"device {device}", partial(_check_device, device))
@@ -132,6 +134,9 @@ class _Checks:
         if point.quality.oracle and "quality" in self.stages:
             self.libraries("perplexity", _TORCH)
             self.check(f"oracle {point.quality.oracle}", partial(store.check, point.quality.oracle))
+        if _measures_diversity(point):  # by the evaluation, whichever records exist
+            name = diversity_embedder(self.plan.recipe)
+            self.check(f"embedder {name}", partial(check_embedder, name))
 
     def watermark(self, watermark: Watermark, point: Recipe) -> None:
         """Check what the keys of a row need."""
@@ -147,8 +152,9 @@ class _Checks:
             whole &= self.check(f"embedder {name}", partial(check_embedder, name))
         if token_level(kind):
             self.libraries(label, _TORCH)
-            self.check(f"token probabilities for {label}", partial(_check_engine, point.llm.name))
-            self._tokenizer(str(watermark.parameters()["tokenizer"]), point)
+            if not watermark.human:
+                self.check(f"token probabilities for {label}", partial(_check_engine, point.llm.name))
+            self._tokenizer(watermark, point)
         if inserter := _inserter(watermark):
             self.check(f"language model {inserter}", partial(check_llm, inserter))
         if "fitted" in watermark.key:
@@ -159,17 +165,28 @@ class _Checks:
         elif whole:
             self.check(f"key of {label}", partial(_check_key, watermark))
 
-    def _tokenizer(self, name: str, point: Recipe) -> None:
-        """Check that a tokenizer is there; that of a store model is made from the weights, which the run fetches."""
-        there = self._results.get(f"language model {point.llm.name}", "") == "" or name != point.llm.model
+    def _tokenizer(self, watermark: Watermark, point: Recipe) -> None:
+        """Check that the tokenizer of a key is there, and that it is the language model's.
+
+        That of a store model is made from the weights, which the run fetches; it is compared where they are on this machine.
+        """
+        name, model = str(watermark.parameters()["tokenizer"]), point.llm.model
+        model_there = self._results.get(f"language model {point.llm.name}", "") == ""
+        there = model_there or name != model
         if name not in store.names() and there:
-            self.check(f"tokenizer of {name}", partial(load_tokenizer, name))
+            there = self.check(f"tokenizer of {name}", partial(load_tokenizer, name))
+        if there and model_there and name != model and not watermark.human and _at_hand(name) and _at_hand(model):
+            self.check(f"tokenizer of {watermark.label}", partial(_check_tokenizer, name, model))
 
     def _lessons(self, watermark: Watermark, point: Recipe) -> None:
-        """Check that there are texts to learn from."""
+        """Check what the scheme needs to learn: libraries, options that it knows, and enough texts."""
+        libraries = getattr(scheme(watermark.scheme), "fit_libraries", ())
+        self.libraries(f"the learning of {watermark.label}", libraries)
+        options = Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, ()).check_options
+        known = self.check(f"learning of {watermark.label}", options)
         for name in point.fit.sets:
             self.check(f"data set {name}", partial(self.plan.fit_set, name, point))
-        for name in point.data.sets:
+        for name in point.data.sets if known else ():
             if self._results[f"data set {name}"] or any(self._results[f"data set {other}"] for other in point.fit.sets):
                 continue
             self.check(
@@ -192,6 +209,11 @@ class _Checks:
 
 def _loaded(step: OneAttack) -> Attack:
     return load_attack(step.name, **step.settings)
+
+
+def _measures_diversity(point: Recipe) -> bool:
+    written = any(not watermark.human for watermark in point.watermark)
+    return written and bool(point.quality.oracle and point.quality.answers)
 
 
 def _inserter(watermark: Watermark) -> str:
@@ -218,6 +240,19 @@ def _check_engine(llm: str) -> None:
         raise LLMError(
             f"{llm} does not return token probabilities, which a token-level watermark needs; load the model with "
             "transformers or llama.cpp, e.g. --set llm=transformers:smollm2-135m"
+        )
+
+
+def _at_hand(model: str) -> bool:
+    """Whether the tokenizer of a model can be loaded without downloading weights."""
+    return model not in store.names() or store.is_fetched(model)
+
+
+def _check_tokenizer(name: str, model: str) -> None:
+    if not load_tokenizer(name).agrees(load_tokenizer(model)):
+        raise KeyMismatch(
+            f"{name} has another tokenizer than the language model {model}, so that every text would fail; leave `tokenizer` "
+            "out of the row's `key`"
         )
 
 

@@ -43,13 +43,16 @@ class Where(TypedDict):
 class WithFailures(TypedDict):
     """The rates of a row with failed attacks as misses."""
 
-    auroc: Estimate
+    auroc: Estimate | None
     tpr: dict[str, Estimate | None]
     tpr_nominal: dict[str, Estimate]
 
 
 class Row(Where):
-    """One method under one attack. Results of earlier releases have no `statistic` and what depends on it: `score`."""
+    """One method under one attack. Results of earlier releases have no `statistic` and what depends on it: `score`.
+
+    Where the attack failed on every text there are no rates: they are None or absent, except in `with_failures`.
+    """
 
     attack: str
     """"none", or the attack's name with the settings that the recipe varies: "delete 0.3"."""
@@ -59,7 +62,7 @@ class Row(Where):
     """Attacked texts, without those where the attack failed."""
     failed: int
     negatives: int
-    auroc: Estimate
+    auroc: Estimate | None
     tpr: dict[str, Estimate | None]
     """By false-positive rate, such as "0.01": at the empirical quantile of the human texts; None if these are too few."""
     tpr_nominal: dict[str, Estimate]
@@ -119,6 +122,8 @@ class Quality(TypedDict):
     """The share of four-word sequences that occurred before in the text."""
     diversity: Estimate | None
     """One minus the mean cosine similarity among several answers to one prompt."""
+    embedder: NotRequired[str]
+    """The embedder that measured diversity; rows of earlier releases were measured by those of their keys, and lack it."""
 
 
 class Runtime(TypedDict):

@@ -35,9 +35,13 @@ class Variant:
     grid: tuple[tuple[str, str], ...]
 
     @property
+    def settings(self) -> list[str]:
+        """The settings of the grid, each with its name."""
+        return [f"{name.replace('_', ' ')} {value}" for name, value in self.grid]
+
+    @property
     def label(self) -> str:
-        grid = (f"{name.replace('_', ' ')} {value}" for name, value in self.grid)
-        return ", ".join(part for part in (self.method, self.detection, *grid) if part)
+        return ", ".join(part for part in (self.method, self.detection, *self.settings) if part)
 
 
 @dataclass(frozen=True)
@@ -107,12 +111,21 @@ def _is_rate(word: str, rate: float) -> bool:
 
 
 def statistics(rows: Iterable[JsonMapping]) -> dict[str, list[str]]:
-    """The methods by the statistic that they are ranked by. Results of earlier releases were ranked by the score."""
+    """The methods by the statistic that they are ranked by. Results of earlier releases were ranked by the score.
+
+    A method that is ranked by several has the settings and the data set behind its name.
+    """
+    ranked = list(dict.fromkeys((row.get("statistic", "score"), variant(row), group(row)) for row in rows))
+    groups = [place for *_, place in ranked]
+    several = Counter(method for method, _ in {(compared.method, statistic) for statistic, compared, _ in ranked})
     methods: dict[str, list[str]] = {}
-    for row in rows:
-        members = methods.setdefault(row.get("statistic", "score"), [])
-        if row["method"] not in members:
-            members.append(row["method"])
+    for statistic, compared, place in ranked:
+        members, name = methods.setdefault(statistic, []), compared.method
+        if several[name] > 1:
+            settings = [compared.detection, *compared.settings, group_label(place, groups)]
+            name = f"{name} ({', '.join(filter(None, settings))})"
+        if name not in members:
+            members.append(name)
     return methods
 
 

@@ -13,7 +13,7 @@ Statistic = Literal["score", "z", "p"]
 TITLES: dict[str, str] = {
     "z": "the method's own z",
     "score": "the score standardised by random keys",
-    "p": "the p-value by random keys",
+    "p": "-log10 of the p-value by random keys",
 }
 """What each statistic is, for the notes of tables."""
 

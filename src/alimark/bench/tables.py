@@ -84,9 +84,11 @@ def _quality_note(rows: Sequence[Quality], diverse: bool) -> str:
         f"Perplexity{f' by {oracles}' if oracles else ''}, with the quartiles below the median. Distinct: the share of "
         "different word pairs. Repetition: the share of four-word sequences that occurred before in the text."
     )
-    return note + (
-        " Diversity: one minus the mean cosine similarity among several answers to one prompt." if diverse else ""
-    )
+    if not diverse:
+        return note
+    embedders = ", ".join(dict.fromkeys(row["embedder"] for row in rows if row["diversity"] and "embedder" in row))
+    by = f", by {embedders}" if embedders else ""
+    return f"{note} Diversity: one minus the mean cosine similarity among several answers to one prompt{by}."
 
 
 def _tenth(value: float) -> str:

@@ -216,8 +216,13 @@ def _print_plan(recipe: Recipe) -> None:
 
     points = [point.recipe for point in variants(recipe)]
     cells = [len(point.data.sets) * len(point.watermark) for point in points]
-    texts = [count * point.data.texts for count, point in zip(cells, points, strict=True)]
-    attacked = [count * len(attacks(point)) for count, point in zip(texts, points, strict=True)]
+    prompts = [len(point.data.sets) * point.data.texts for point in points]
+    texts = [
+        count * sum(not mark.human for mark in point.watermark) for count, point in zip(prompts, points, strict=True)
+    ]
+    attacked = [
+        count * len(point.watermark) * len(attacks(point)) for count, point in zip(prompts, points, strict=True)
+    ]
     show.note(
         f"{recipe.title}: {len(points)} points of the grid, {sum(cells)} cells, at most {sum(texts)} texts to write and "
         f"{sum(attacked)} to attack; attacks: {', '.join(attack.label for attack in attacks(points[0])) or 'none'}"
@@ -245,10 +250,10 @@ def _print_table(results: Results) -> None:
         grid = ", ".join(f"{name}={value}" for name, value in row["grid"].items())
         method = " ".join(part for part in (row["method"], row["detection"], grid) if part)
         rates = [_percent(row["tpr"].get(rate)) for rate in ("0.01", "0.05")]
-        every, retried = row.get("with_failures"), row.get("retried")
+        auroc, every, retried = row["auroc"], row.get("with_failures"), row.get("retried")
         table.add_row(
             method, row["data"], row["attack"], row.get("statistic", "score"), str(row["texts"]), str(row["failed"]),
-            "-" if retried is None else str(retried), f"{row['auroc']['value']:.3f}", *rates,
+            "-" if retried is None else str(retried), f"{auroc['value']:.3f}" if auroc else "-", *rates,
             _percent(row["tpr_nominal"].get("0.01")), _percent(every["tpr"].get("0.01")) if every else rates[0],
         )  # fmt: skip
     show.print_table(table)

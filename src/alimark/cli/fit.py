@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -111,10 +110,10 @@ def _fit_scheme(
 ) -> dict[str, object]:  # fmt: skip
     """Learns what the keys of a scheme need, writes it and returns the record of its origin."""
     from alimark.calibration.human_text import human_texts
+    from alimark.schemes.registry import fit_options
 
     kind = _learning_scheme(scheme)
-    parameters = inspect.signature(kind.fit).parameters.values()
-    _check_settings(scheme, settings, [item.name for item in parameters if item.kind == item.KEYWORD_ONLY])
+    _check_settings(scheme, settings, fit_options(kind))
     if pairs:
         raise AlimarkError(f"--pairs is for {EMBEDDER}; {scheme} learns from --human")
     if not human:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from alimark.errors import ContextFull, LLMError
 from alimark.llm.base import LLM, Message, Request, Sampling
-from alimark.schemes.tokens import TextTokenizer, vocabulary_of
+from alimark.schemes.tokens import SAMPLE, TextTokenizer, vocabulary_of
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +30,6 @@ _TRIES = 16  # of llama.cpp, until it samples a token that is no part of a chara
 
 Bias = Callable[["torch.Tensor"], "torch.Tensor"]
 """From tokens, one row for each text, to the numbers that are added to their logits."""
-
-_SAMPLE = "The keeper's map, 12.5 miles wide (or so), was older than the town."
 
 
 class Source(Protocol):
@@ -248,8 +246,8 @@ class LlamaEngine:
         return str(self._llm._server.post("/detokenize", {"tokens": list(ids)})["content"])
 
     def writes(self, tokenizer: TextTokenizer) -> bool:
-        asked = {"content": _SAMPLE, "add_special": False}
-        return bool(self._llm._server.post("/tokenize", asked)["tokens"] == tokenizer.ids(_SAMPLE).tolist())
+        asked = {"content": SAMPLE, "add_special": False}
+        return bool(self._llm._server.post("/tokenize", asked)["tokens"] == tokenizer.ids(SAMPLE).tolist())
 
 
 class LlamaSource:

@@ -13,7 +13,7 @@ from alimark.errors import AlimarkError, KeyMismatch, MissingExtra
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.parameters.k_semstamp import KSemStampParameters
-from alimark.schemes._fit import embedded, sentences_of
+from alimark.schemes._fit import Sentences, embedded, sentences_of
 from alimark.schemes._regions import Located, Mask, RegionRule, RegionWatermark
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ class KSemStamp(RegionWatermark):
     def rule(cls, key: Key) -> CentreRule:
         return CentreRule(key)
 
+    fit_libraries = (("sklearn", "fit"),)
+
+    @classmethod
+    def check_fit(cls, texts: Iterable[str], *, regions: int = 8, seed: int = 1) -> None:
+        """Check the texts and options of `fit`; raises AlimarkError."""
+        _corpus(texts, regions)
+
     @classmethod
     def fit(cls, texts: Iterable[str], embedder: Embedder, *, regions: int = 8, seed: int = 1) -> Fitted:
         """Learns the regions: the k-means centres of normalised sentence embeddings, by scikit-learn."""
@@ -67,16 +74,22 @@ class KSemStamp(RegionWatermark):
             from sklearn.cluster import KMeans
         except ImportError:
             raise MissingExtra("scikit-learn", "fit") from None
-        if not 2 <= regions <= 4096:
-            raise AlimarkError(f"regions must be from 2 to 4096, not {regions}")
-        corpus = sentences_of(texts)
-        if len(corpus.sentences) < 10 * regions:
-            raise AlimarkError(
-                f"{len(corpus.sentences)} sentences are too few for {regions} regions; give at least ten for each"
-            )
+        corpus = _corpus(texts, regions)
         vectors = _unit(embedded(corpus.sentences, embedder).astype(np.float64))
         learned = KMeans(regions, n_init=10, random_state=seed).fit(vectors)
         centres = _unit(learned.cluster_centers_).astype("<f4")
         sizes = np.bincount(learned.labels_, minlength=regions).tolist()
         origin = corpus.origin(embedder) | {"regions": regions, "seed": seed, "sizes": sizes}
         return Fitted(cls.scheme, {"centres": centres}, origin)
+
+
+def _corpus(texts: Iterable[str], regions: int) -> Sentences:
+    """The sentences to learn from; raises AlimarkError if they are too few."""
+    if not 2 <= regions <= 4096:
+        raise AlimarkError(f"regions must be from 2 to 4096, not {regions}")
+    corpus = sentences_of(texts)
+    if len(corpus.sentences) < 10 * regions:
+        raise AlimarkError(
+            f"{len(corpus.sentences)} sentences are too few for {regions} regions; give at least ten for each"
+        )
+    return corpus

@@ -32,7 +32,7 @@ from alimark.generation.settings import GenerationSettings, Prompt
 from alimark.keys.fitted import Fitted
 from alimark.parameters import SchemeParameters
 from alimark.parameters.postmark import PostMarkParameters
-from alimark.schemes._fit import embedded, sentences_of
+from alimark.schemes._fit import Sentences, embedded, sentences_of
 from alimark.schemes._insertion import Insertion, insert_words, words_of
 from alimark.schemes._word_table import KEYS_A_CHUNK, TextPoint, WordTable, frequent_words, unit_rows
 from alimark.schemes.base import KeyedWatermark, generate_in_order
@@ -319,6 +319,11 @@ class PostMark(KeyedWatermark[Detection]):
         return Statistic(share, None, null, float(present.mean()) ** len(chosen), evidence)
 
     @classmethod
+    def check_fit(cls, texts: Iterable[str], *, words: int = 3000, components: int = 32) -> None:
+        """Check the texts and options of `fit`; raises AlimarkError."""
+        _excerpts(texts, words, components)
+
+    @classmethod
     def fit(cls, texts: Iterable[str], embedder: Embedder, *, words: int = 3000, components: int = 32) -> Fitted:
         """Learns the list of words and the spread of human texts in the embedding space.
 
@@ -331,19 +336,10 @@ class PostMark(KeyedWatermark[Detection]):
             words: The greatest number of words.
             components: The number of principal components, at most.
         """
-        if not 50 <= words <= 100_000 or not 1 <= components <= 4096:
-            raise AlimarkError("words must be from 50 to 100,000, and components from 1 to 4096")
         known = list(dict.fromkeys(texts))
-        corpus = sentences_of(known)
-        excerpts: dict[tuple[int, int], list[int]] = {}
-        before: Counter[int] = Counter()
-        for row, number in enumerate(corpus.texts):
-            excerpts.setdefault((number, before[number] // _SENTENCES_A_POINT), []).append(row)
-            before[number] += 1
-        if len(excerpts) < 50:
-            raise AlimarkError(f"{len(excerpts)} excerpts are too few to learn from; give texts of at least 50")
+        corpus, excerpts = _excerpts(known, words, components)
         vectors = unit_rows(embedded(corpus.sentences, embedder))
-        points = unit_rows(np.array([vectors[rows].mean(axis=0) for rows in excerpts.values()]))
+        points = unit_rows(np.array([vectors[rows].mean(axis=0) for rows in excerpts]))
         mean = points.mean(axis=0)
         _, spreads, directions = np.linalg.svd(points - mean, full_matrices=False)
         count = min(components, len(points) - 1, len(mean))
@@ -356,3 +352,18 @@ class PostMark(KeyedWatermark[Detection]):
 def _units_of_text(text: SplitText) -> list[str]:
     """What detection embeds of a text: its sentences, and each of its words."""
     return [*text.sentences, *dict.fromkeys(words_of(text.text))]
+
+
+def _excerpts(texts: Iterable[str], words: int, components: int) -> tuple[Sentences, list[list[int]]]:
+    """The sentences to learn from, and the places of those of each excerpt; raises AlimarkError if there are too few."""
+    if not 50 <= words <= 100_000 or not 1 <= components <= 4096:
+        raise AlimarkError("words must be from 50 to 100,000, and components from 1 to 4096")
+    corpus = sentences_of(texts)
+    excerpts: dict[tuple[int, int], list[int]] = {}
+    before: Counter[int] = Counter()
+    for row, number in enumerate(corpus.texts):
+        excerpts.setdefault((number, before[number] // _SENTENCES_A_POINT), []).append(row)
+        before[number] += 1
+    if len(excerpts) < 50:
+        raise AlimarkError(f"{len(excerpts)} excerpts are too few to learn from; give texts of at least 50")
+    return corpus, list(excerpts.values())

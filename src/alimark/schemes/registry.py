@@ -6,6 +6,7 @@ names a class with the interface `alimark.Watermark`; its attribute `Parameters`
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING
 
 from alimark._util.registry import Registry
@@ -69,6 +70,13 @@ def aligns(name: str) -> bool:
 def asks_llm(key: Key) -> bool:
     """Whether detection under a key asks the model that wrote the text, as PMark does for sampled medians."""
     return scheme(key.scheme).asks_llm(key)
+
+
+def fit_options(kind: type[Watermark]) -> list[str]:
+    """The names of the options that the class method `fit` of a watermark class takes; empty if it has none."""
+    fit = getattr(kind, "fit", None)
+    parameters = signature(fit).parameters.values() if fit else ()
+    return [item.name for item in parameters if item.kind == item.KEYWORD_ONLY]
 
 
 def rule_for(key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:

@@ -8,6 +8,7 @@ interval was learned from, with a count at least as high.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from alimark.generation.selection import Weight
 from alimark.keys.fitted import Fitted
 from alimark.keys.key import Key
 from alimark.parameters.simmark import DISTANCES, SimMarkParameters
-from alimark.schemes._fit import embedded, sentences_of
+from alimark.schemes._fit import Sentences, embedded, sentences_of
 from alimark.schemes.sentence import REJECTION_WAVE, SentenceRival, count_z, in_chunks, too_short
 
 if TYPE_CHECKING:
@@ -150,6 +151,20 @@ class SimMark(SentenceRival):
         return Statistic.of_z(count_z(float(counts.sum()), steps, share), null, share**steps, evidence)
 
     @classmethod
+    def check_fit(
+        cls,
+        texts: Iterable[str],
+        *,
+        distance: str = "cosine",
+        components: int = 0,
+        closeness: tuple[float, float] = (0.5, 0.7),
+    ) -> None:
+        """Check the texts and options of `fit`; raises AlimarkError."""
+        _corpus(texts, distance, closeness)
+        if components and find_spec("sklearn") is None:
+            raise MissingExtra("scikit-learn", "fit")
+
+    @classmethod
     def fit(
         cls,
         texts: Iterable[str],
@@ -172,20 +187,11 @@ class SimMark(SentenceRival):
             closeness: The two quantiles, where 1 is the closest pair.
         """
         low, high = closeness
-        if distance not in DISTANCES:
-            raise AlimarkError(f"distance must be cosine or euclidean, not {distance!r}")
-        if not 0 <= low < high <= 1:
-            raise AlimarkError(
-                f"closeness must be two increasing numbers from 0 to 1, such as 0.5 and 0.7, not {low:g} and {high:g}"
-            )
-        corpus = sentences_of(texts)
+        corpus, neighbours = _corpus(texts, distance, closeness)
         vectors = embedded(corpus.sentences, embedder)
         mean, rows = _principal(vectors, components) if components else (None, None)
         measure = Measure(distance, mean, rows)
-        seen, numbers = measure.see(vectors), np.array(corpus.texts)
-        neighbours = np.flatnonzero(numbers[1:] == numbers[:-1])
-        if len(neighbours) < 100:
-            raise AlimarkError(f"{len(neighbours)} pairs of sentences are too few to learn from; give at least 100")
+        seen = measure.see(vectors)
         values = measure.between(seen[neighbours + 1], seen[neighbours])
         shares = (low, high) if distance == "cosine" else (1 - high, 1 - low)
         arrays: dict[str, Array] = {
@@ -199,6 +205,23 @@ class SimMark(SentenceRival):
             "interval": [round(value, 4) for value in arrays["interval"].tolist()],
         }  # fmt: skip
         return Fitted(cls.scheme, arrays, origin)
+
+
+def _corpus(texts: Iterable[str], distance: str, closeness: tuple[float, float]) -> tuple[Sentences, NDArray[np.intp]]:
+    """The sentences to learn from, and the places of those that another one of the same text follows; raises AlimarkError."""
+    low, high = closeness
+    if distance not in DISTANCES:
+        raise AlimarkError(f"distance must be cosine or euclidean, not {distance!r}")
+    if not 0 <= low < high <= 1:
+        raise AlimarkError(
+            f"closeness must be two increasing numbers from 0 to 1, such as 0.5 and 0.7, not {low:g} and {high:g}"
+        )
+    corpus = sentences_of(texts)
+    numbers = np.array(corpus.texts)
+    neighbours = np.flatnonzero(numbers[1:] == numbers[:-1])
+    if len(neighbours) < 100:
+        raise AlimarkError(f"{len(neighbours)} pairs of sentences are too few to learn from; give at least 100")
+    return corpus, neighbours
 
 
 def _principal(vectors: NDArray[np.float32], components: int) -> tuple[Array, Array]:

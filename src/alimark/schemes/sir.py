@@ -96,6 +96,15 @@ class SIR(TokenLevel):
         raw = float(scores(self.secret[None])[0])
         return Statistic(raw, None, null, 0.0, {"mean": raw, "scored": len(tokens), "contexts": len(contexts)})
 
+    fit_libraries = (("torch", "transformers"),)
+
+    @classmethod
+    def check_fit(
+        cls, texts: Iterable[str], *, dimension: int = 300, passages: int = 2000, epochs: int = 60, seed: int = 0
+    ) -> None:
+        """Check the texts and options of `fit`; raises AlimarkError."""
+        _enough_passages(list(dict.fromkeys(texts)), passages, seed)
+
     @classmethod
     def fit(
         cls, texts: Iterable[str], embedder: Embedder, *, dimension: int = 300, passages: int = 2000, epochs: int = 60,
@@ -112,9 +121,7 @@ class SIR(TokenLevel):
             seed: Makes the training repeatable.
         """
         read = list(dict.fromkeys(texts))
-        chosen = passages_of(read, passages, seed)
-        if len(chosen) < _LEAST_PASSAGES:
-            raise AlimarkError(f"{len(chosen)} passages are too few to train on; give at least {_LEAST_PASSAGES}")
+        chosen = _enough_passages(read, passages, seed)
         vectors = np.concatenate([embedder.embed(chosen[i : i + 64]) for i in range(0, len(chosen), 64)])
         arrays, losses = train(vectors, dimension, epochs, seed)
         digest = hashlib.sha256("\0".join(read).encode("utf-8", "surrogatepass")).hexdigest()
@@ -223,6 +230,14 @@ def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
             runs.append(text[spans[start][0] : spans[stop - 1][1]])
     random.shuffle(runs)
     return list(dict.fromkeys(runs))[:count]
+
+
+def _enough_passages(texts: Sequence[str], count: int, seed: int) -> list[str]:
+    """The passages to train on; raises AlimarkError if they are too few."""
+    chosen = passages_of(texts, count, seed)
+    if len(chosen) < _LEAST_PASSAGES:
+        raise AlimarkError(f"{len(chosen)} passages are too few to train on; give at least {_LEAST_PASSAGES}")
+    return chosen
 
 
 def train(

@@ -16,6 +16,9 @@ from alimark.errors import KeyMismatch, MissingExtra, ModelError
 
 Ids = NDArray[np.int64]
 
+SAMPLE = "The keeper's map, 12.5 miles wide (or so), was older than the town."
+"""A text that different tokenizers encode differently."""
+
 _PARTS = ("model", "normalizer", "pre_tokenizer", "added_tokens")
 _ENGINES = ("transformers:", "llama.cpp:", "vllm:")
 
@@ -52,6 +55,10 @@ class TextTokenizer:
     def text(self, ids: Ids | list[int]) -> str:
         """Decodes tokens, leaving out special ones."""
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True))
+
+    def agrees(self, other: TextTokenizer) -> bool:
+        """Whether another tokenizer encodes text in the same way, as far as a sample shows."""
+        return self.fingerprint == other.fingerprint or bool(np.array_equal(self.ids(SAMPLE), other.ids(SAMPLE)))
 
     def __repr__(self) -> str:
         return f"<TextTokenizer {self.name}>"

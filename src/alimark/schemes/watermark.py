@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 class Watermark(Protocol):
     """The interface of every scheme: it generates marked text and detects the mark in a text.
 
-    `alimark.load` returns the watermark of a key. Schemes that learn from text also have a class method `fit`.
+    `alimark.load` returns the watermark of a key. Schemes that learn from text also have a class method `fit`. They may declare
+    what it needs, so that it is known before a run: `fit_libraries` names optional libraries, each with the extra that installs
+    it, and the class method `check_fit` takes the texts and options of `fit` and raises an AlimarkError where they do not do.
 
     Example:
         >>> import alimark

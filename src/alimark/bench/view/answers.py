@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 
 from alimark._util.json_types import JsonObject
 from alimark.bench import metrics, rates, tables
-from alimark.bench.cells import Cell, Column, Line, Table, estimated, mark_columns, ranked_places, unranked_note
+from alimark.bench.cells import (
+    Cell,
+    Column,
+    Line,
+    Table,
+    estimated,
+    mark_columns,
+    ranked_places,
+    unranked_note,
+    with_misses,
+)
 from alimark.bench.export import Format, export
 from alimark.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.bench.results import load as load_results
@@ -165,14 +176,16 @@ def found_table(index: Index, filters: Mapping[str, str]) -> Table:
         filters: Values of the fields; see `Index.chosen`. A filter by verdict is not used, since it would decide the shares.
     """
     wanted = {field: value for field, value in filters.items() if field != "verdict"}
-    counts = index.counts(index.chosen(wanted))
-    watermarks = list(dict.fromkeys(watermark for watermark, _ in counts))
-    attacks = list(dict.fromkeys(attack for _, attack in counts))
+    entries = index.by_watermark_and_attack(index.chosen(wanted))
+    watermarks = list(dict.fromkeys(watermark for watermark, _ in entries))
+    attacks = list(dict.fromkeys(attack for _, attack in entries))
     columns = [Column("watermark", number=False), *(Column(attack) for attack in attacks)]
-    lines = [Line([Cell(name), *(_share(counts.get((name, attack))) for attack in attacks)]) for name in watermarks]
+    lines = [
+        Line([Cell(name), *(_share(entries.get((name, attack), [])) for attack in attacks)]) for name in watermarks
+    ]
     title = f"{_FOUND} at a p-value of at most {index.fpr:g}, in percent"
-    failed = sum(count["failed"] for count in counts.values())
-    note = "Shares with 95% intervals; failed texts are left out." + (f" Failed: {failed:,} texts." if failed else "")
+    attacked = rates.answers_note([(attack, _attacked(members)) for (_, attack), members in entries.items()])
+    note = f"Shares with 95% intervals; failed texts are left out.{attacked}"
     sets: Sequence[int] = [0] * len(lines)
     human = {i for i, column in enumerate(columns) if column.label == "human text"}  # fewer are better there
     places = [i for i in ranked_places(lines, columns) if i not in human] if len(lines) > 1 else []
@@ -180,10 +193,19 @@ def found_table(index: Index, filters: Mapping[str, str]) -> Table:
     return Table(title, columns, marked, note, ranked="watermarks" if places else "", unranked=unranked)
 
 
-def _share(counts: Mapping[str, int] | None) -> Cell:
-    scored = counts["found"] + counts["not found"] if counts else 0
-    if not counts or not scored:
-        return Cell("–")
-    share = metrics.share(counts["found"], scored)
+def _attacked(entries: Sequence[Entry]) -> rates.AttackedTexts:
+    counts = [entry.rejected for entry in entries]
+    failed = sum(entry.verdict == "failed" for entry in entries)
+    return rates.AttackedTexts(len(entries), failed, None if None in counts else sum(map(bool, counts)))
+
+
+def _share(entries: Sequence[Entry]) -> Cell:
+    """The share of texts found among those that did not fail and, where some failed, among all."""
+    scored = sum(entry.verdict != "failed" for entry in entries)
+    found = sum(entry.verdict == "found" for entry in entries)
+    every = found / len(entries) if scored < len(entries) else None
+    if not scored:
+        return with_misses(Cell("–"), every)
+    share = metrics.share(found, scored)
     cell = estimated({"value": share.value, "low": share.low, "high": share.high, "count": scored})
-    return Cell(cell.text, f"{cell.small}, {scored:,} texts", cell.value, interval=cell.interval)
+    return with_misses(replace(cell, small=f"{cell.small}, {scored:,} texts"), every)

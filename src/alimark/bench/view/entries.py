@@ -19,6 +19,7 @@ from alimark.bench.jobs import HUMAN, Cell
 from alimark.bench.recipe import Detection
 from alimark.bench.recipe_files import load as load_recipe
 from alimark.bench.recipe_points import OneAttack, attacks
+from alimark.bench.rejections import rejected
 from alimark.bench.run import Run
 from alimark.bench.shape import attack_label, shown
 from alimark.bench.workspace import Stage, Workspace
@@ -61,6 +62,8 @@ class Entry:
     """Prompt and human text; None for a human text, which is `secret_text`."""
     secret_text: str
     number: int
+    rejected: int | None = 0
+    """The answers of a model that the attack did not use; None if a record does not say."""
 
     @property
     def data(self) -> str:
@@ -127,12 +130,12 @@ class Index:
     def __init__(self, workspace: Workspace, fpr: float = 0.01) -> None:
         self.workspace, self.fpr = workspace, fpr
         self.records = Records(workspace)
-        scores = dict(_scores(workspace))
+        scores, rejections = dict(_scores(workspace)), dict(_rejections(workspace))
         self.entries: list[Entry] = []
         for name in workspace.names():
             path = workspace.recipe(name)
             if path.exists():
-                self.entries += _entries(name, Run(load_recipe(path), workspace), scores, fpr)
+                self.entries += _entries(name, Run(load_recipe(path), workspace), scores, rejections, fpr)
 
     def choices(self) -> dict[str, list[str]]:
         """The different values of each field that texts can be filtered by, in order of appearance."""
@@ -147,13 +150,13 @@ class Index:
             if all(getattr(entry, field) == value for field, value in wanted)
         ]
 
-    def counts(self, numbers: Iterable[int]) -> dict[tuple[str, str], dict[str, int]]:
-        """How many of these entries have each verdict, by watermark and attack."""
-        counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(VERDICTS, 0))
+    def by_watermark_and_attack(self, numbers: Iterable[int]) -> dict[tuple[str, str], list[Entry]]:
+        """These entries, by watermark and attack."""
+        entries: dict[tuple[str, str], list[Entry]] = defaultdict(list)
         for number in numbers:
             entry = self.entries[number]
-            counts[entry.watermark, entry.attack][entry.verdict] += 1
-        return dict(counts)
+            entries[entry.watermark, entry.attack].append(entry)
+        return dict(entries)
 
 
 def _scores(workspace: Workspace) -> Iterator[tuple[str, _Scores]]:
@@ -176,12 +179,24 @@ def _scores(workspace: Workspace) -> Iterator[tuple[str, _Scores]]:
                 )
 
 
-def _entries(name: str, run: Run, scores: Mapping[str, _Scores], fpr: float) -> Iterator[Entry]:
+def _rejections(workspace: Workspace) -> Iterator[tuple[str, int | None]]:
+    """For each attacked text the number of answers that the attack did not use."""
+    for path in workspace.files("attack"):
+        with open(path, "rb") as file:
+            for line in file:
+                record = parse_record(line, str(path))
+                if not isinstance(record, AlimarkError) and "id" in record:
+                    yield str(record["id"]), rejected(record)
+
+
+def _entries(
+    name: str, run: Run, scores: Mapping[str, _Scores], rejections: Mapping[str, int | None], fpr: float
+) -> Iterator[Entry]:
     """The scored texts of a recipe, cell by cell."""
     for cell in run.cells:
         for detection in cell.recipe.detection:
             for item in cell.items:
-                yield from _item_entries(name, run, cell, detection, item, scores, fpr)
+                yield from _item_entries(name, run, cell, detection, item, scores, rejections, fpr)
             for number, job in run.human_jobs(cell, detection):
                 if answer := scores.get(job.id):
                     content = job.content
@@ -192,18 +207,32 @@ def _entries(name: str, run: Run, scores: Mapping[str, _Scores], fpr: float) -> 
 
 
 def _item_entries(
-    name: str, run: Run, cell: Cell, detection: Detection, item: Item, scores: Mapping[str, _Scores], fpr: float
+    name: str,
+    run: Run,
+    cell: Cell,
+    detection: Detection,
+    item: Item,
+    scores: Mapping[str, _Scores],
+    rejections: Mapping[str, int | None],
+    fpr: float,
 ) -> Iterator[Entry]:
     """The marked text of a prompt, without an attack and under each attack."""
     original = run.source(cell, item)
     every: list[OneAttack | None] = [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
     for attack in every:
-        source = run.attack_job(cell, item, attack).id if attack else original
+        steps = [job.id for job in run.attack_job(cell, item, attack).chain] if attack else []
+        source = steps[-1] if steps else original
         if answer := scores.get(run.detect_job(cell, detection, source, item.prompt).id):
             yield Entry(
                 run, name, cell, detection, _watermark(cell, detection), attack_label(attack.label if attack else "none"),
                 *_numbers(answer, fpr), original, source, item, item.prompt, 0,
+                _sum([rejections.get(step, 0) for step in steps]),
             )  # fmt: skip
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _numbers(answer: _Scores, fpr: float) -> tuple[Verdict, float | None, float | None, int | None, str]:

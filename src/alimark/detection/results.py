@@ -39,7 +39,7 @@ class Detection:
     score: float
     """The statistic in standard deviations above its mean over random keys."""
     z: float | None
-    """The z-score of the scheme's paper, for AliMark that of the text's sentences; None where there is none."""
+    """The z-score of the scheme's paper, for AliMark that of the text's sentences; None where there is no such score."""
     p_value: float
     """The share of random keys that score as high; never too small, and corrected where many keys were tried."""
     p_randomised: float

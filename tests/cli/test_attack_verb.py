@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from alimark.attacks import attack_class, names
+from alimark.attacks import Attack, attack_class, names
 from commands import Run
 
 
@@ -173,6 +173,38 @@ def test_the_list_and_the_help_teach(run: Run) -> None:
         assert status == 0
         assert (attack_class(name).__doc__ or "")[:20] in out
         assert "--seed" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "value"),
+    [
+        (["chat"], "max_tokens", 1024),
+        (["chat", "--preset", "paper"], "max_tokens", 512),
+        (["chat", "--preset", "paper", "--max-tokens", "1024"], "max_tokens", 1024),
+        (["pegasus", "--preset", "paper"], "sample", True),
+        (["pegasus", "--preset", "paper", "--no-sample"], "sample", False),
+        (["pegasus", "--preset", "paper", "--repetition-penalty", "1"], "repetition_penalty", 1.0),
+        (["dipper", "--tries", "3", "--preset", "paper"], "tries", 3),
+        (["parrot", "--preset", "paper", "--max-tokens", "128"], "max_tokens", 128),
+        (["parrot", "--preset", "paper"], "max_tokens", 92),
+    ],
+)
+def test_an_option_beside_a_preset_wins(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], setting: str, value: object
+) -> None:
+    made: list[Attack] = []
+    monkeypatch.setattr("alimark.cli.attack._run", lambda attack, job: made.append(attack))
+    status, _, err = run(*words, tmp_path / "story.txt")
+    assert status == 0, err
+    assert getattr(made[0], setting) == value
+
+
+def test_the_help_shows_the_defaults(run: Run) -> None:
+    _, out, _ = run("chat", "--help")
+    assert "1024]" in out
+    assert "qwen2.5-coder-1.5b]" in out
+    _, out, _ = run("pegasus", "--help")
+    assert "--no-sample" in out
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 from alimark.attacks.checks import joined_flaw, sentence_flaw
 from alimark.errors import AttackError
@@ -120,6 +120,14 @@ class Attack(ABC):
     """The settings that a preset changes, by the name of the preset."""
     preset: str = ""
     """The name of the preset, empty without one. An attack with presets has a setting of this name."""
+    _given: frozenset[str]
+
+    def __new__(cls, *values: object, **settings: object) -> Self:
+        """Notes which settings are given: the fields cannot tell a default that is given from one that is not."""
+        attack = super().__new__(cls)
+        in_order = [option.name for option in fields(cls) if option.init and not option.kw_only] if values else []  # type: ignore[arg-type]
+        object.__setattr__(attack, "_given", frozenset([*settings, *in_order[: len(values)]]))  # it is frozen
+        return attack
 
     @property
     def follows_public_code(self) -> bool:
@@ -180,7 +188,8 @@ class Attack(ABC):
 def apply_preset(attack: Attack) -> None:
     """Gives the settings of an attack the values of its preset; called in the `__post_init__` of attacks with presets.
 
-    A setting that has another value than its default was given beside the preset, and stays.
+    A setting that was given beside the preset stays, also where its value is the default. `dataclasses.replace` gives all
+    settings to the copy, so that a preset has to be named when an attack is made, not in a copy.
 
     Args:
         attack: The attack, a frozen dataclass.
@@ -193,14 +202,15 @@ def apply_preset(attack: Attack) -> None:
     if attack.preset not in attack.presets:
         known = ", ".join(attack.presets) or "none"
         raise AttackError(f"{attack.name} has no preset {attack.preset!r}; there is: {known}")
-    defaults = {option.name: option.default for option in fields(attack)}  # type: ignore[arg-type]
     for name, value in attack.presets[attack.preset].items():
-        if getattr(attack, name) == defaults[name]:
+        if name not in attack._given:
             object.__setattr__(attack, name, value)  # the dataclass is frozen only from here on
 
 
 def recorded_settings(kind: type[Attack], settings: Mapping[str, T]) -> dict[str, T]:
     """The settings that records and job ids name: all but those declared with `record_default=False` that have their default.
+
+    A setting that the preset changes is named in any case, because its default is then not what the preset means.
 
     Args:
         kind: The class of the attack.
@@ -210,10 +220,16 @@ def recorded_settings(kind: type[Attack], settings: Mapping[str, T]) -> dict[str
         The settings to record, by name.
     """
     options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
+    of_preset = kind.presets.get(str(settings.get("preset", "")), {})
 
     def is_recorded(name: str, value: T) -> bool:
         option = options.get(name)
-        return option is None or option.metadata.get("record_default", True) or bool(value != option.default)
+        return (
+            option is None
+            or option.metadata.get("record_default", True)
+            or name in of_preset
+            or bool(value != option.default)
+        )
 
     return {name: value for name, value in settings.items() if is_recorded(name, value)}
 

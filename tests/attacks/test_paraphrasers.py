@@ -179,10 +179,23 @@ def test_an_answer_that_is_used_unchecked_may_be_empty(folders: Folders, monkeyp
     rows = {sentence: [said] for sentence, said in PARAPHRASES.items()} | {SENTENCES[2]: [""], SENTENCES[4]: []}
     monkeypatch.setattr(Pegasus, "answers", lambda self, sentences: [rows[sentence] for sentence in sentences])
     [done] = finished(attack, Target(TEXT))
-    assert done.text == " ".join(SAID[i] for i in (0, 1, 3, 5))
+    assert done == Attacked(" ".join(SAID[i] for i in (0, 1, 3, 5)), rejected=("empty", "empty"))
     rows = {sentence: [""] for sentence in SENTENCES}
-    assert finished(attack, Target(TEXT))[0].error == "empty"
-    assert finished(attack, Target(" "))[0].error == "the text holds no sentence"
+    assert finished(attack, Target(TEXT))[0] == Attacked("", "empty", rejected=("empty",) * 6)
+    assert finished(attack, Target(" "))[0] == Attacked("", "the text holds no sentence")
+
+
+LAID_OUT = "# {}\n\n- {}\n- {}\n\n```\nx = 1\n```\n\n{} {}\n"
+"""A heading, a list, code before a sentence, and a second sentence on its line."""
+WITHOUT_TWO = f"# {SAID[0]}\n\n- {SAID[1]}\n\n```\nx = 1\n```\n\n{SAID[4]}\n"
+"""The rewrite without the second item of the list and the sentence after the code."""
+
+
+def test_a_lost_sentence_leaves_code_and_paragraphs(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {sentence: [said] for sentence, said in PARAPHRASES.items()} | {SENTENCES[2]: [""], SENTENCES[3]: [" "]}
+    monkeypatch.setattr(Pegasus, "answers", lambda self, sentences: [rows[sentence] for sentence in sentences])
+    [done] = finished(Pegasus(preset="paper"), Target(LAID_OUT.format(*SENTENCES[:5])))
+    assert done == Attacked(WITHOUT_TWO, rejected=("empty", "empty"))
 
 
 # Parrot
@@ -427,9 +440,20 @@ def test_dipper_as_in_the_public_code(folders: Folders, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         _seq2seq.Network, "decode", lambda self, rows: ["" if text in lost else text for text in decode(rows)]
     )
-    assert finished(attack, Target(TEXT))[0].text == " ".join(said for said in SAID if said != SAID[2])
+    [done] = finished(attack, Target(TEXT))
+    assert done.text == " ".join(said for said in SAID if said != SAID[2])
+    assert (done.tries, done.rejected) == (1, ("empty",))
     lost |= set(SAID)
-    assert finished(attack, Target(SENTENCES[0]))[0].error == "empty after 5 tries"
+    [done] = finished(attack, Target(SENTENCES[0]))
+    assert (done.error, done.rejected) == ("empty after 5 tries", ("empty",) * 5)
+
+
+def test_a_lost_window_leaves_code_and_paragraphs(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = Dipper(model=folders.t5(), preset="paper")
+    rewrites = iter([*SAID[:2], "", "", SAID[4]])
+    monkeypatch.setattr(Dipper, "_sample", lambda self, inputs, seeds: [(next(rewrites), 1)])
+    [done] = finished(attack, Target(LAID_OUT.format(*SENTENCES[:5])))
+    assert done == Attacked(WITHOUT_TWO, rejected=("empty", "empty"), tokens=5)
 
 
 def test_a_lost_sentence_is_a_flaw(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
+from alimark.attacks._layout import join_without
 from alimark.attacks.checks import joined_flaw, sentence_flaw
 from alimark.errors import AttackError
 from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
@@ -65,7 +66,7 @@ class Attacked:
         text: The rewritten text, empty where the attack failed.
         error: Why the attack failed, empty where it did not.
         tries: How often a model was asked for the text.
-        rejected: For each answer of a model that was not used: the reason, a colon, and the start of the answer.
+        rejected: For each answer of a model that was not used: the reason, a colon, and the start of the answer; or "empty".
         left: The number of sentences that were not rewritten because no answer for them was usable.
         tokens: The number of tokens that a model generated.
 
@@ -282,7 +283,7 @@ class SentenceAttack(Attack):
 
     A sentence without an answer that passes the checks is not changed, and `Attacked.left` counts it. Where this holds for
     more than `_MAX_SHARE_LEFT` of the sentences of a text, the attack on that text has failed. With the paper's preset nothing
-    is checked: the first answer replaces the sentence, and a sentence with an empty answer is lost.
+    is checked: the first answer replaces the sentence, and a sentence with an empty answer is left out and named in `rejected`.
     """
 
     by_model = True
@@ -342,15 +343,19 @@ def _rewritten(sentences: Sequence[Piece], tail: str, answers: dict[str, list[st
 
 
 def _rewritten_unchecked(sentences: Sequence[Piece], tail: str, answers: dict[str, list[str]]) -> Attacked:
-    """The text with the first answer in the place of each sentence, whatever it says; empty answers leave a sentence out."""
+    """The text with the first answer in the place of each sentence, whatever it says.
+
+    A sentence with an empty answer is left out, and `rejected` has "empty" for it.
+    """
     if not sentences:
         return Attacked("", "the text holds no sentence")
     bodies = [next(iter(answers[piece.body]), "").strip() for piece in sentences]
-    if not any(bodies):
-        return Attacked("", "empty")
-    return Attacked(
-        join([Piece(piece.lead, body) for piece, body in zip(sentences, bodies, strict=True) if body], tail)
-    )
+    lost = {i for i, body in enumerate(bodies) if not body}
+    rejected = ("empty",) * len(lost)
+    if len(lost) == len(sentences):
+        return Attacked("", "empty", rejected=rejected)
+    rewritten = [Piece(piece.lead, body) for piece, body in zip(sentences, bodies, strict=True)]
+    return Attacked(join_without(rewritten, tail, lost), rejected=rejected)
 
 
 def replace_sentences(

@@ -27,6 +27,7 @@ from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from alimark.attacks._layout import join_without
 from alimark.attacks.base import TextAttack, setting
 from alimark.errors import AttackError
 from alimark.text.language import WORDS
@@ -147,29 +148,9 @@ class Truncate(_StructureAttack):
 
 
 def _without(sentences: Sequence[Piece], tail: str, deleted: set[int]) -> str:
-    """The text without these sentences. Code blocks and paragraph breaks stay; list markers go with their sentences."""
     if len(deleted) == len(sentences):
         raise AttackError(f"nothing would be left of {len(sentences)} sentences")
-    result: list[Piece] = []
-    code = blank = ""  # what stood before deleted sentences and is not in the result yet
-    for i, piece in enumerate(sentences):
-        new_code, new_blank, marker = _lead_parts(piece.lead)
-        code += new_code
-        blank = new_blank if new_code or new_blank.count("\n") >= blank.count("\n") else blank
-        if i not in deleted:
-            lead = code + blank + marker
-            result.append(Piece(lead if result else lead.lstrip(), piece.body))
-            code = blank = ""
-    return join(result, code + tail)
-
-
-def _lead_parts(lead: str) -> tuple[str, str, str]:
-    """What precedes a sentence, in three parts: code blocks, white space, and the marker of a list item or heading."""
-    fence = max(lead.rfind("```"), lead.rfind("~~~"))
-    end = lead.find("\n", fence) if fence >= 0 else 0
-    code, rest = lead[:end], lead[end:]
-    marker = rest.lstrip()
-    return code, rest[: len(rest) - len(marker)], marker
+    return join_without(sentences, tail, deleted)
 
 
 @dataclass(frozen=True)

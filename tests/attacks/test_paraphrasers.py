@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -198,6 +199,25 @@ def test_a_lost_sentence_leaves_code_and_paragraphs(folders: Folders, monkeypatc
     assert done == Attacked(WITHOUT_TWO, rejected=("empty", "empty"))
 
 
+HALF_PAIR = "The mayor \ud800 opened the old bridge on Monday."
+"""A sentence with half a surrogate pair, which JSON can hold; tokenizers cannot read it."""
+
+
+@pytest.mark.parametrize("preset", ["", "paper"])
+def test_half_a_surrogate_pair_does_not_end_the_run(folders: Folders, preset: str) -> None:
+    targets = [Target(f"{HALF_PAIR} {SENTENCES[1]}"), Target(SENTENCES[2])]
+    attacks = (
+        Pegasus(model=folders.pegasus(), beams=2, preset=preset),
+        Pegasus(model=folders.pegasus(), beams=2, preset=preset, sample=True),
+        parrot_of(folders, adequacy=0, fluency=0, beams=4, preset=preset),
+        Dipper(model=folders.t5(), preset=preset),
+    )
+    for attack in attacks:
+        first, second = finished(attack, *targets)
+        assert first.text or first.error
+        assert second == finished(attack, targets[1])[0]
+
+
 # Parrot
 
 
@@ -313,6 +333,16 @@ def plain_distance(a: str, b: str) -> int:
 @settings(max_examples=200, deadline=None)
 def test_difference_is_the_normalised_edit_distance(a: str, b: str) -> None:
     assert parrot.edit_distance(a, b) == pytest.approx(plain_distance(a, b) / max(1, len(a), len(b)))
+
+
+def test_the_distance_to_a_long_sentence_takes_no_longer_than_from_it() -> None:
+    def cpu_seconds(*sides: str) -> float:
+        start = time.process_time()
+        parrot._levenshtein(*sides)
+        return time.process_time() - start
+
+    long, short = "a" * 60_000, "The mayor opened the bridge."
+    assert cpu_seconds(long, short) < 8 * cpu_seconds(short, long)
 
 
 # DIPPER

@@ -111,6 +111,19 @@ def test_what_cannot_be_attacked_is_recorded(run: Run, tmp_path: Path) -> None:
     assert "failed" not in made
 
 
+def test_half_a_surrogate_pair(run: Run, tmp_path: Path) -> None:
+    """JSON can hold it, in a text and in an id, and UTF-8 cannot."""
+    lines = [{"id": "a\ud800", "text": text(1) + " It was \udfff good."}, {"id": "b", "text": text(2)}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n", "utf-8")
+    for name in ("delete", "typos", "insert"):
+        status, _, err = run(name, "--input", tmp_path / "in.jsonl", "--output", tmp_path / f"{name}.jsonl")
+        assert status == 0, err
+        first, second = records(tmp_path / f"{name}.jsonl")
+        assert first["parent_id"] == "a\ud800"
+        assert first["text"]
+        assert second["text"]
+
+
 def test_sentences_of_other_texts(run: Run, many: Path, tmp_path: Path) -> None:
     status, _, err = run("insert", "--input", many, "--output", tmp_path / "out.jsonl")
     assert status == 0, err

@@ -250,7 +250,8 @@ def seed_for(attack: str, seed: int, record_id: str) -> int:
         >>> seed_for("delete", 0, "a") == seed_for("delete", 0, "b")
         False
     """
-    return int.from_bytes(hashlib.sha256(f"alimark/attack/{attack}/{seed}/{record_id}".encode()).digest()[:6], "big")
+    label = f"alimark/attack/{attack}/{seed}/{record_id}".encode("utf-8", "surrogatepass")  # JSON can hold half a pair
+    return int.from_bytes(hashlib.sha256(label).digest()[:6], "big")
 
 
 class TextAttack(Attack):

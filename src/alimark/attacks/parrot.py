@@ -145,7 +145,8 @@ def edit_distance(text: str, other: str) -> float:
 
 def _levenshtein(text: str, other: str) -> int:
     """The fewest characters to insert, delete or replace to make one text from the other."""
-    a, b = (np.array([ord(c) for c in side], dtype=np.int64) for side in (text, other))
+    # The loop is over the shorter text, since a sentence may be any length and a paraphrase has a maximum.
+    a, b = (np.array([ord(c) for c in side], dtype=np.int64) for side in sorted((text, other), key=len))
     if not len(a) or not len(b):
         return max(len(a), len(b))
     columns = np.arange(len(b) + 1)

@@ -357,7 +357,7 @@ _PHRASE = re.compile(
     r"(?=(?:in|on|at|with|for|by|from|near|through|under|over|between|among|within|across|along|against)\s+\w+)"
 )
 _MIN_WORDS = 3  # of each half
-_PLACES_TRIED = 25  # of each kind of break, since every try splits the whole sentence
+_PLACES_TRIED = 10  # of each kind of break, since every try splits the whole sentence
 
 
 @dataclass(frozen=True)

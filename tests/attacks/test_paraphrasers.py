@@ -32,12 +32,13 @@ from tiny_models import (  # noqa: E402
     save_t5,
 )
 
-from alimark.attacks import _seq2seq, dipper, parrot  # noqa: E402
+from alimark.attacks import _seq2seq, dipper, load_attack, parrot  # noqa: E402
 from alimark.attacks.base import Attacked, Target  # noqa: E402
 from alimark.attacks.dipper import Dipper  # noqa: E402
 from alimark.attacks.parrot import Parrot  # noqa: E402
 from alimark.attacks.pegasus import Pegasus  # noqa: E402
 from alimark.errors import AttackError, MissingExtra, ModelError  # noqa: E402
+from alimark.text.splitting import Piece  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -216,6 +217,16 @@ def test_half_a_surrogate_pair_does_not_end_the_run(folders: Folders, preset: st
         first, second = finished(attack, *targets)
         assert first.text or first.error
         assert second == finished(attack, targets[1])[0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("pegasus", "temperature"), ("pegasus", "repetition_penalty"), ("parrot", "diversity_penalty")],
+)
+def test_what_is_no_number_is_refused_before_a_model_runs(name: str, setting: str, value: float) -> None:
+    with pytest.raises(AttackError, match=rf"{setting.replace('_', '.')}.*must be .*, not {value}"):
+        load_attack(name, **{setting: value})
 
 
 # Parrot
@@ -493,6 +504,15 @@ def test_a_lost_sentence_is_a_flaw(folders: Folders, monkeypatch: pytest.MonkeyP
         _seq2seq.Network, "decode", lambda self, rows: ["" if text == SAID[2] else text for text in decode(rows)]
     )
     assert finished(attack, Target(TEXT))[0].error == "empty after 1 tries"
+
+
+def test_the_words_before_a_window_are_read_from_the_end(folders: Folders) -> None:
+    """Those of a long text cannot all fit, and to read them for every window would take quadratic time."""
+    attack = Dipper(model=folders.t5(), max_tokens=60)
+    last = [Piece(" ", said) for said in SAID * 4] + [Piece(" ", "")] * 3
+    poisoned: list[Any] = [None] * 5 + last
+    assert attack._input(poisoned, SENTENCES[0]) == attack._input(last, SENTENCES[0])
+    assert SAID[-1] in attack._input(poisoned, SENTENCES[0])
 
 
 @pytest.mark.parametrize("top_p", [0.2, 0.75, 1.0])

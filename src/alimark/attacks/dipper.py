@@ -126,8 +126,12 @@ class Dipper(DipperSettings, Attack):
 
     def _input(self, rewritten: Sequence[Piece], window: str) -> str:
         """The model's input, of at most `max_tokens`: where it is longer, the start of the context is cut off."""
-        # A word is at least one token, so words further back cannot fit.
-        before = " ".join(piece.body for piece in rewritten).split()[-self.max_tokens :]
+        before: list[str] = []
+        for piece in reversed(rewritten):
+            if len(before) >= self.max_tokens:  # a word is at least one token, so words further back cannot fit
+                break
+            before = piece.body.split() + before
+        before = before[-self.max_tokens :]
         text = self.prompt(" ".join(before), window)
         excess = self._count([text], special=True)[0] - self.max_tokens
         if excess <= 0:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -54,8 +55,8 @@ class Parrot(ParrotSettings, SentenceAttack):
             raise AttackError(f"{self.beams} beams cannot be divided into {self.groups} groups of the same size")
         if not (0 <= self.adequacy <= 1 and 0 <= self.fluency <= 1):
             raise AttackError("adequacy and fluency are probabilities and must lie between 0 and 1")
-        if self.diversity_penalty < 0:
-            raise AttackError(f"the diversity penalty must be at least 0, not {self.diversity_penalty}")
+        if not 0 <= self.diversity_penalty < inf:  # true for nan, too
+            raise AttackError(f"the diversity penalty must be at least 0 and finite, not {self.diversity_penalty}")
 
     @property
     def models(self) -> tuple[str, ...]:

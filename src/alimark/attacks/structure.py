@@ -52,6 +52,12 @@ def pool_digest(pool: Sequence[str]) -> str:
     return f"{len(pool)} texts, " + hashlib.sha256("\0".join(pool).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def _check_pool(pool: object) -> None:
+    """Raises AttackError for a pool that is no sequence of texts, such as a single text, which is a sequence of characters."""
+    if isinstance(pool, str) or not isinstance(pool, Sequence) or not all(isinstance(text, str) for text in pool):
+        raise AttackError("the pool must be a list of texts; put a single text into a list")
+
+
 @dataclass(frozen=True)
 class _StructureAttack(TextAttack):
     """An attack that changes a share of the sentences."""
@@ -80,6 +86,10 @@ class Insert(_StructureAttack):
     name: ClassVar[str] = "insert"
     pool: Sequence[str] = field(default=(), repr=False)
     """The texts that sentences are taken from. Sentences that the attacked text has already are not taken."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_pool(self.pool)
 
     @property
     def settings(self) -> Record:
@@ -433,6 +443,7 @@ class CopyPaste(_StructureAttack):
         super().__post_init__()
         if self.runs < 1:
             raise AttackError(f"the number of runs must be at least 1, not {self.runs}")
+        _check_pool(self.pool)
 
     @property
     def settings(self) -> Record:

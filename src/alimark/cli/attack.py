@@ -34,7 +34,9 @@ def attack(context: typer.Context) -> None:
         alimark attack chat --input texts.jsonl --output attacked.jsonl
     """
     words = context.args or ["--help"]
-    _app(words[0])(words, prog_name="alimark attack", standalone_mode=False)
+    status = _app(words[0])(words, prog_name="alimark attack", standalone_mode=False)
+    if status:  # after Ctrl-C, newer versions of typer return it where older ones raise
+        raise typer.Exit(status)
 
 
 def _app(wanted: str) -> typer.Typer:

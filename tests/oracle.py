@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import cache
 from itertools import combinations
 
@@ -64,6 +65,11 @@ def runs_of(count: int, removed: set[int], split: set[int]) -> list[Run]:
     return runs
 
 
+def prefix_length(share: float, sentences: int) -> int:
+    """The ceiling of a share of the sentences, at least 1; the share is the decimal number that Python prints."""
+    return max(1, math.ceil(Fraction(str(share)) * sentences))
+
+
 def score(
     count: int,
     bits: Mapping[Run, Bits],
@@ -85,7 +91,7 @@ def score(
     for _, _, runs in candidates(count, splittable, merges, splits, total):
         sentences = [bits[run] for run in runs]
         n = len(sentences)
-        for length in range(max(1, math.ceil(alpha * n)), max(1, math.ceil(beta * n)) + 1):
+        for length in range(prefix_length(alpha, n), prefix_length(beta, n) + 1):
             distance = block_edit_distance(sentences, secret[:length], m)
             rate = distance / (m * max(n, length))
             at = max(n, length) if by_longer else n

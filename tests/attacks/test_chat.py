@@ -358,3 +358,24 @@ def test_the_papers_preset_is_recorded_and_a_setting_beside_it_wins() -> None:
 def test_a_preset_that_does_not_exist() -> None:
     with pytest.raises(AttackError, match="chat has no preset 'public'; there is: paper"):
         load_attack("chat", preset="public")
+
+
+@pytest.mark.parametrize("preset", ["", "paper"])
+@pytest.mark.parametrize("text", ["", " \n\t "])
+def test_a_text_without_a_sentence_is_not_shown_to_the_model(text: str, preset: str) -> None:
+    """It would make one up, and with the paper's preset that would be the rewrite."""
+    llm = Teller(lambda request, before: GOOD)
+    nothing, something = attacked(llm, [text, TEXT], preset=preset)
+    assert nothing == Attacked("", "the text holds no sentence")
+    assert something.text == GOOD
+    assert len(llm.asked) == 1
+
+
+@pytest.mark.parametrize("name", ["chat", "chat-sentences"])
+def test_half_a_surrogate_pair_is_not_shown_to_the_model(name: str) -> None:
+    """Tokenizers cannot read it, and a run over many texts would end there."""
+    llm = Teller(lambda request, before: GOOD)
+    list(load_attack(name, engine=llm).run([Target(TEXT.replace("boat", "boat \ud800"))]))
+    contents = [request.messages[-1].content for request in llm.asked]
+    assert any("boat \ufffd" in content for content in contents)
+    assert "\ud800" not in "".join(contents)

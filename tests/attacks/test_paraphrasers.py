@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -31,12 +32,13 @@ from tiny_models import (  # noqa: E402
     save_t5,
 )
 
-from alimark.attacks import _seq2seq, dipper, parrot  # noqa: E402
+from alimark.attacks import _seq2seq, dipper, load_attack, parrot  # noqa: E402
 from alimark.attacks.base import Attacked, Target  # noqa: E402
 from alimark.attacks.dipper import Dipper  # noqa: E402
 from alimark.attacks.parrot import Parrot  # noqa: E402
 from alimark.attacks.pegasus import Pegasus  # noqa: E402
 from alimark.errors import AttackError, MissingExtra, ModelError  # noqa: E402
+from alimark.text.splitting import Piece  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -179,10 +181,52 @@ def test_an_answer_that_is_used_unchecked_may_be_empty(folders: Folders, monkeyp
     rows = {sentence: [said] for sentence, said in PARAPHRASES.items()} | {SENTENCES[2]: [""], SENTENCES[4]: []}
     monkeypatch.setattr(Pegasus, "answers", lambda self, sentences: [rows[sentence] for sentence in sentences])
     [done] = finished(attack, Target(TEXT))
-    assert done.text == " ".join(SAID[i] for i in (0, 1, 3, 5))
+    assert done == Attacked(" ".join(SAID[i] for i in (0, 1, 3, 5)), rejected=("empty", "empty"))
     rows = {sentence: [""] for sentence in SENTENCES}
-    assert finished(attack, Target(TEXT))[0].error == "empty"
-    assert finished(attack, Target(" "))[0].error == "the text holds no sentence"
+    assert finished(attack, Target(TEXT))[0] == Attacked("", "empty", rejected=("empty",) * 6)
+    assert finished(attack, Target(" "))[0] == Attacked("", "the text holds no sentence")
+
+
+LAID_OUT = "# {}\n\n- {}\n- {}\n\n```\nx = 1\n```\n\n{} {}\n"
+"""A heading, a list, code before a sentence, and a second sentence on its line."""
+WITHOUT_TWO = f"# {SAID[0]}\n\n- {SAID[1]}\n\n```\nx = 1\n```\n\n{SAID[4]}\n"
+"""The rewrite without the second item of the list and the sentence after the code."""
+
+
+def test_a_lost_sentence_leaves_code_and_paragraphs(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {sentence: [said] for sentence, said in PARAPHRASES.items()} | {SENTENCES[2]: [""], SENTENCES[3]: [" "]}
+    monkeypatch.setattr(Pegasus, "answers", lambda self, sentences: [rows[sentence] for sentence in sentences])
+    [done] = finished(Pegasus(preset="paper"), Target(LAID_OUT.format(*SENTENCES[:5])))
+    assert done == Attacked(WITHOUT_TWO, rejected=("empty", "empty"))
+
+
+HALF_PAIR = "The mayor \ud800 opened the old bridge on Monday."
+"""A sentence with half a surrogate pair, which JSON can hold; tokenizers cannot read it."""
+
+
+@pytest.mark.parametrize("preset", ["", "paper"])
+def test_half_a_surrogate_pair_does_not_end_the_run(folders: Folders, preset: str) -> None:
+    targets = [Target(f"{HALF_PAIR} {SENTENCES[1]}"), Target(SENTENCES[2])]
+    attacks = (
+        Pegasus(model=folders.pegasus(), beams=2, preset=preset),
+        Pegasus(model=folders.pegasus(), beams=2, preset=preset, sample=True),
+        parrot_of(folders, adequacy=0, fluency=0, beams=4, preset=preset),
+        Dipper(model=folders.t5(), preset=preset),
+    )
+    for attack in attacks:
+        first, second = finished(attack, *targets)
+        assert first.text or first.error
+        assert second == finished(attack, targets[1])[0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("pegasus", "temperature"), ("pegasus", "repetition_penalty"), ("parrot", "diversity_penalty")],
+)
+def test_what_is_no_number_is_refused_before_a_model_runs(name: str, setting: str, value: float) -> None:
+    with pytest.raises(AttackError, match=rf"{setting.replace('_', '.')}.*must be .*, not {value}"):
+        load_attack(name, **{setting: value})
 
 
 # Parrot
@@ -300,6 +344,16 @@ def plain_distance(a: str, b: str) -> int:
 @settings(max_examples=200, deadline=None)
 def test_difference_is_the_normalised_edit_distance(a: str, b: str) -> None:
     assert parrot.edit_distance(a, b) == pytest.approx(plain_distance(a, b) / max(1, len(a), len(b)))
+
+
+def test_the_distance_to_a_long_sentence_takes_no_longer_than_from_it() -> None:
+    def cpu_seconds(*sides: str) -> float:
+        start = time.process_time()
+        parrot._levenshtein(*sides)
+        return time.process_time() - start
+
+    long, short = "a" * 60_000, "The mayor opened the bridge."
+    assert cpu_seconds(long, short) < 8 * cpu_seconds(short, long)
 
 
 # DIPPER
@@ -427,9 +481,20 @@ def test_dipper_as_in_the_public_code(folders: Folders, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         _seq2seq.Network, "decode", lambda self, rows: ["" if text in lost else text for text in decode(rows)]
     )
-    assert finished(attack, Target(TEXT))[0].text == " ".join(said for said in SAID if said != SAID[2])
+    [done] = finished(attack, Target(TEXT))
+    assert done.text == " ".join(said for said in SAID if said != SAID[2])
+    assert (done.tries, done.rejected) == (1, ("empty",))
     lost |= set(SAID)
-    assert finished(attack, Target(SENTENCES[0]))[0].error == "empty after 5 tries"
+    [done] = finished(attack, Target(SENTENCES[0]))
+    assert (done.error, done.rejected) == ("empty after 5 tries", ("empty",) * 5)
+
+
+def test_a_lost_window_leaves_code_and_paragraphs(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = Dipper(model=folders.t5(), preset="paper")
+    rewrites = iter([*SAID[:2], "", "", SAID[4]])
+    monkeypatch.setattr(Dipper, "_sample", lambda self, inputs, seeds: [(next(rewrites), 1)])
+    [done] = finished(attack, Target(LAID_OUT.format(*SENTENCES[:5])))
+    assert done == Attacked(WITHOUT_TWO, rejected=("empty", "empty"), tokens=5)
 
 
 def test_a_lost_sentence_is_a_flaw(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,6 +504,15 @@ def test_a_lost_sentence_is_a_flaw(folders: Folders, monkeypatch: pytest.MonkeyP
         _seq2seq.Network, "decode", lambda self, rows: ["" if text == SAID[2] else text for text in decode(rows)]
     )
     assert finished(attack, Target(TEXT))[0].error == "empty after 1 tries"
+
+
+def test_the_words_before_a_window_are_read_from_the_end(folders: Folders) -> None:
+    """Those of a long text cannot all fit, and to read them for every window would take quadratic time."""
+    attack = Dipper(model=folders.t5(), max_tokens=60)
+    last = [Piece(" ", said) for said in SAID * 4] + [Piece(" ", "")] * 3
+    poisoned: list[Any] = [None] * 5 + last
+    assert attack._input(poisoned, SENTENCES[0]) == attack._input(last, SENTENCES[0])
+    assert SAID[-1] in attack._input(poisoned, SENTENCES[0])
 
 
 @pytest.mark.parametrize("top_p", [0.2, 0.75, 1.0])

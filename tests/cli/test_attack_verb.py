@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from alimark.attacks import attack_class, names
+from alimark.attacks import Attack, attack_class, names
 from commands import Run
 
 
@@ -111,6 +111,19 @@ def test_what_cannot_be_attacked_is_recorded(run: Run, tmp_path: Path) -> None:
     assert "failed" not in made
 
 
+def test_half_a_surrogate_pair(run: Run, tmp_path: Path) -> None:
+    """JSON can hold it, in a text and in an id, and UTF-8 cannot."""
+    lines = [{"id": "a\ud800", "text": text(1) + " It was \udfff good."}, {"id": "b", "text": text(2)}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n", "utf-8")
+    for name in ("delete", "typos", "insert"):
+        status, _, err = run(name, "--input", tmp_path / "in.jsonl", "--output", tmp_path / f"{name}.jsonl")
+        assert status == 0, err
+        first, second = records(tmp_path / f"{name}.jsonl")
+        assert first["parent_id"] == "a\ud800"
+        assert first["text"]
+        assert second["text"]
+
+
 def test_sentences_of_other_texts(run: Run, many: Path, tmp_path: Path) -> None:
     status, _, err = run("insert", "--input", many, "--output", tmp_path / "out.jsonl")
     assert status == 0, err
@@ -175,18 +188,55 @@ def test_the_list_and_the_help_teach(run: Run) -> None:
         assert "--seed" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "setting", "value"),
+    [
+        (["chat"], "max_tokens", 1024),
+        (["chat", "--preset", "paper"], "max_tokens", 512),
+        (["chat", "--preset", "paper", "--max-tokens", "1024"], "max_tokens", 1024),
+        (["pegasus", "--preset", "paper"], "sample", True),
+        (["pegasus", "--preset", "paper", "--no-sample"], "sample", False),
+        (["pegasus", "--preset", "paper", "--repetition-penalty", "1"], "repetition_penalty", 1.0),
+        (["dipper", "--tries", "3", "--preset", "paper"], "tries", 3),
+        (["parrot", "--preset", "paper", "--max-tokens", "128"], "max_tokens", 128),
+        (["parrot", "--preset", "paper"], "max_tokens", 92),
+    ],
+)
+def test_an_option_beside_a_preset_wins(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], setting: str, value: object
+) -> None:
+    made: list[Attack] = []
+    monkeypatch.setattr("alimark.cli.attack._run", lambda attack, job: made.append(attack))
+    status, _, err = run(*words, tmp_path / "story.txt")
+    assert status == 0, err
+    assert getattr(made[0], setting) == value
+
+
+def test_the_help_shows_the_defaults(run: Run) -> None:
+    _, out, _ = run("chat", "--help")
+    assert "1024]" in out
+    assert "qwen2.5-coder-1.5b]" in out
+    _, out, _ = run("pegasus", "--help")
+    assert "--no-sample" in out
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_a_run_that_is_killed_goes_on(many: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_run_that_is_interrupted_or_killed_goes_on(
+    many: Path, tmp_path: Path, sent: signal.Signals, status: int
+) -> None:
     many.write_text("".join(json.dumps({"id": i, "text": text(i, 60)}) + "\n" for i in range(400)), "utf-8")
     out = tmp_path / "out.jsonl"
     words = [sys.executable, "-m", "alimark", "attack", "split", "--input", str(many), "--output", str(out)]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not (out.exists() and out.stat().st_size > 20_000) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(sent)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == status
+    assert (b"interrupted; what was finished is kept" in errors) == (sent == signal.SIGINT)
     before = len(out.read_text("utf-8").splitlines())
     assert 0 < before <= 400
     subprocess.run(words, env=environment, check=True, capture_output=True)

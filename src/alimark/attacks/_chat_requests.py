@@ -15,6 +15,7 @@ from alimark.attacks.settings import CHAT_PROMPTS, CHAT_SYSTEM
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.llm.base import LLM, Message, Request, Sampling, never
 from alimark.llm.chat import Answer, draw_all
+from alimark.text.surrogates import without_half_pairs
 
 _MAX_ERRORS_IN_A_ROW = 3  # then the model is not reachable, and the run ends with the error
 _PLACE = "{text}"
@@ -74,7 +75,7 @@ class Question:
     def request(self) -> Request:
         """The request for the next try."""
         digest = hashlib.sha256(f"{self.seed_name}/{self.tries}".encode()).digest()
-        content = self.prompt.replace(_PLACE, self.passage.strip())
+        content = without_half_pairs(self.prompt.replace(_PLACE, self.passage.strip()))
         messages = (Message("system", CHAT_SYSTEM), Message("user", content))
         return Request("", 1, int.from_bytes(digest[:6], "big"), messages=messages)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from alimark.errors import AttackError, MissingExtra, ModelError
+from alimark.text.surrogates import without_half_pairs
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +48,11 @@ class Network:
 
 
 def one_line(text: str) -> str:
-    """The text with single spaces and no line breaks, as in the training texts of these models."""
-    return " ".join(text.split())
+    """The text with single spaces and no line breaks, as in the training texts of these models.
+
+    Half a surrogate pair, which tokenizers cannot read, becomes the replacement character.
+    """
+    return without_half_pairs(" ".join(text.split()))
 
 
 def load_seq2seq(source: str, device: str, *, tokenizer: str = "", bfloat16: bool = False) -> Network:

@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
+from alimark.attacks._layout import join_without
 from alimark.attacks.checks import joined_flaw, sentence_flaw
 from alimark.errors import AttackError
 from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
@@ -65,7 +66,7 @@ class Attacked:
         text: The rewritten text, empty where the attack failed.
         error: Why the attack failed, empty where it did not.
         tries: How often a model was asked for the text.
-        rejected: For each answer of a model that was not used: the reason, a colon, and the start of the answer.
+        rejected: For each answer of a model that was not used: the reason, a colon, and the start of the answer; or "empty".
         left: The number of sentences that were not rewritten because no answer for them was usable.
         tokens: The number of tokens that a model generated.
 
@@ -120,6 +121,14 @@ class Attack(ABC):
     """The settings that a preset changes, by the name of the preset."""
     preset: str = ""
     """The name of the preset, empty without one. An attack with presets has a setting of this name."""
+    _given: frozenset[str]
+
+    def __new__(cls, *values: object, **settings: object) -> Self:
+        """Notes which settings are given: the fields cannot tell a default that is given from one that is not."""
+        attack = super().__new__(cls)
+        in_order = [option.name for option in fields(cls) if option.init and not option.kw_only] if values else []  # type: ignore[arg-type]
+        object.__setattr__(attack, "_given", frozenset([*settings, *in_order[: len(values)]]))  # it is frozen
+        return attack
 
     @property
     def follows_public_code(self) -> bool:
@@ -180,7 +189,8 @@ class Attack(ABC):
 def apply_preset(attack: Attack) -> None:
     """Gives the settings of an attack the values of its preset; called in the `__post_init__` of attacks with presets.
 
-    A setting that has another value than its default was given beside the preset, and stays.
+    A setting that was given beside the preset stays, also where its value is the default. `dataclasses.replace` gives all
+    settings to the copy, so that a preset has to be named when an attack is made, not in a copy.
 
     Args:
         attack: The attack, a frozen dataclass.
@@ -193,14 +203,15 @@ def apply_preset(attack: Attack) -> None:
     if attack.preset not in attack.presets:
         known = ", ".join(attack.presets) or "none"
         raise AttackError(f"{attack.name} has no preset {attack.preset!r}; there is: {known}")
-    defaults = {option.name: option.default for option in fields(attack)}  # type: ignore[arg-type]
     for name, value in attack.presets[attack.preset].items():
-        if getattr(attack, name) == defaults[name]:
+        if name not in attack._given:
             object.__setattr__(attack, name, value)  # the dataclass is frozen only from here on
 
 
 def recorded_settings(kind: type[Attack], settings: Mapping[str, T]) -> dict[str, T]:
     """The settings that records and job ids name: all but those declared with `record_default=False` that have their default.
+
+    A setting that the preset changes is named in any case, because its default is then not what the preset means.
 
     Args:
         kind: The class of the attack.
@@ -210,10 +221,16 @@ def recorded_settings(kind: type[Attack], settings: Mapping[str, T]) -> dict[str
         The settings to record, by name.
     """
     options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
+    of_preset = kind.presets.get(str(settings.get("preset", "")), {})
 
     def is_recorded(name: str, value: T) -> bool:
         option = options.get(name)
-        return option is None or option.metadata.get("record_default", True) or bool(value != option.default)
+        return (
+            option is None
+            or option.metadata.get("record_default", True)
+            or name in of_preset
+            or bool(value != option.default)
+        )
 
     return {name: value for name, value in settings.items() if is_recorded(name, value)}
 
@@ -233,7 +250,8 @@ def seed_for(attack: str, seed: int, record_id: str) -> int:
         >>> seed_for("delete", 0, "a") == seed_for("delete", 0, "b")
         False
     """
-    return int.from_bytes(hashlib.sha256(f"alimark/attack/{attack}/{seed}/{record_id}".encode()).digest()[:6], "big")
+    label = f"alimark/attack/{attack}/{seed}/{record_id}".encode("utf-8", "surrogatepass")  # JSON can hold half a pair
+    return int.from_bytes(hashlib.sha256(label).digest()[:6], "big")
 
 
 class TextAttack(Attack):
@@ -266,7 +284,7 @@ class SentenceAttack(Attack):
 
     A sentence without an answer that passes the checks is not changed, and `Attacked.left` counts it. Where this holds for
     more than `_MAX_SHARE_LEFT` of the sentences of a text, the attack on that text has failed. With the paper's preset nothing
-    is checked: the first answer replaces the sentence, and a sentence with an empty answer is lost.
+    is checked: the first answer replaces the sentence, and a sentence with an empty answer is left out and named in `rejected`.
     """
 
     by_model = True
@@ -326,15 +344,19 @@ def _rewritten(sentences: Sequence[Piece], tail: str, answers: dict[str, list[st
 
 
 def _rewritten_unchecked(sentences: Sequence[Piece], tail: str, answers: dict[str, list[str]]) -> Attacked:
-    """The text with the first answer in the place of each sentence, whatever it says; empty answers leave a sentence out."""
+    """The text with the first answer in the place of each sentence, whatever it says.
+
+    A sentence with an empty answer is left out, and `rejected` has "empty" for it.
+    """
     if not sentences:
         return Attacked("", "the text holds no sentence")
     bodies = [next(iter(answers[piece.body]), "").strip() for piece in sentences]
-    if not any(bodies):
-        return Attacked("", "empty")
-    return Attacked(
-        join([Piece(piece.lead, body) for piece, body in zip(sentences, bodies, strict=True) if body], tail)
-    )
+    lost = {i for i, body in enumerate(bodies) if not body}
+    rejected = ("empty",) * len(lost)
+    if len(lost) == len(sentences):
+        return Attacked("", "empty", rejected=rejected)
+    rewritten = [Piece(piece.lead, body) for piece, body in zip(sentences, bodies, strict=True)]
+    return Attacked(join_without(rewritten, tail, lost), rejected=rejected)
 
 
 def replace_sentences(

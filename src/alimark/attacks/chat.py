@@ -67,12 +67,18 @@ class Chat(ChatSettings, ChatModelAttack):
             raise AttackError(f"rounds must be at least 1, not {self.rounds}")
 
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
-        fresh = (
-            _Job(index, target, [self._question(target.text, f"alimark/chat/{target.seed}")])
-            for index, target in enumerate(targets)
-        )
-        for job in ask_until_done(self._model, fresh, self._sampling, self._is_done):
+        empty: list[int] = []
+
+        def fresh() -> Iterator[_Job]:
+            for index, target in enumerate(targets):
+                if target.text.strip():
+                    yield _Job(index, target, [self._question(target.text, f"alimark/chat/{target.seed}")])
+                else:  # the model would make up a text
+                    empty.append(index)
+
+        for job in ask_until_done(self._model, fresh(), self._sampling, self._is_done):
             yield job.index, self._result(job)
+        yield from ((index, Attacked("", "the text holds no sentence")) for index in empty)
 
     def _question(self, passage: str, seed_name: str) -> Question:
         return Question(passage, prompt_text(self.prompt), seed_name)

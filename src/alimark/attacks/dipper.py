@@ -10,12 +10,13 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from alimark.attacks._layout import join_without
 from alimark.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
 from alimark.attacks.base import PAPER_PRESET, Attack, Attacked, Target, apply_preset
 from alimark.attacks.checks import text_flaw
 from alimark.attacks.settings import DipperSettings
 from alimark.errors import AttackError
-from alimark.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
+from alimark.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
 
 if TYPE_CHECKING:
     import torch
@@ -91,11 +92,13 @@ class Dipper(DipperSettings, Attack):
         jobs = [job for job in jobs if job.windows]
         for attempt in range(self.tries):
             for job, windows in zip(jobs, self._rewrite(jobs, attempt), strict=True):
-                text = join([piece for piece in windows if piece.body], job.tail)
+                lost = {i for i, piece in enumerate(windows) if not piece.body}
+                text = join_without(windows, job.tail, lost)
                 job.flaw = self._flaw(windows, text, job.target.text)
                 if job.flaw:
-                    job.rejected.append(f"{job.flaw}: {text[:80]}")
+                    job.rejected.append(f"{job.flaw}: {text[:80]}" if len(lost) < len(windows) else job.flaw)
                 else:
+                    job.rejected += ["empty"] * len(lost)  # with the paper's preset these windows are left out
                     yield job.index, Attacked(text, "", attempt + 1, tuple(job.rejected), tokens=job.tokens)
             jobs = [job for job in jobs if job.flaw]
         for job in jobs:
@@ -123,8 +126,12 @@ class Dipper(DipperSettings, Attack):
 
     def _input(self, rewritten: Sequence[Piece], window: str) -> str:
         """The model's input, of at most `max_tokens`: where it is longer, the start of the context is cut off."""
-        # A word is at least one token, so words further back cannot fit.
-        before = " ".join(piece.body for piece in rewritten).split()[-self.max_tokens :]
+        before: list[str] = []
+        for piece in reversed(rewritten):
+            if len(before) >= self.max_tokens:  # a word is at least one token, so words further back cannot fit
+                break
+            before = piece.body.split() + before
+        before = before[-self.max_tokens :]
         text = self.prompt(" ".join(before), window)
         excess = self._count([text], special=True)[0] - self.max_tokens
         if excess <= 0:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -54,8 +55,8 @@ class Parrot(ParrotSettings, SentenceAttack):
             raise AttackError(f"{self.beams} beams cannot be divided into {self.groups} groups of the same size")
         if not (0 <= self.adequacy <= 1 and 0 <= self.fluency <= 1):
             raise AttackError("adequacy and fluency are probabilities and must lie between 0 and 1")
-        if self.diversity_penalty < 0:
-            raise AttackError(f"the diversity penalty must be at least 0, not {self.diversity_penalty}")
+        if not 0 <= self.diversity_penalty < inf:  # true for nan, too
+            raise AttackError(f"the diversity penalty must be at least 0 and finite, not {self.diversity_penalty}")
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -145,7 +146,8 @@ def edit_distance(text: str, other: str) -> float:
 
 def _levenshtein(text: str, other: str) -> int:
     """The fewest characters to insert, delete or replace to make one text from the other."""
-    a, b = (np.array([ord(c) for c in side], dtype=np.int64) for side in (text, other))
+    # The loop is over the shorter text, since a sentence may be any length and a paraphrase has a maximum.
+    a, b = (np.array([ord(c) for c in side], dtype=np.int64) for side in sorted((text, other), key=len))
     if not len(a) or not len(b):
         return max(len(a), len(b))
     columns = np.arange(len(b) + 1)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -41,10 +42,12 @@ class Pegasus(PegasusSettings, SentenceAttack):
         apply_preset(self)
         if min(self.beams, self.max_tokens, self.batch) < 1:
             raise AttackError("beams, max_tokens and batch must be at least 1")
-        if self.temperature <= 0:
-            raise AttackError(f"the temperature must be above 0, not {self.temperature}")
-        if self.repetition_penalty <= 0 or self.top_k < 0:
-            raise AttackError("repetition_penalty must be above 0, and top_k at least 0")
+        if not 0 < self.temperature < inf:  # true for nan, too
+            raise AttackError(f"the temperature must be above 0 and finite, not {self.temperature}")
+        if not 0 < self.repetition_penalty < inf:
+            raise AttackError(f"the repetition penalty must be above 0 and finite, not {self.repetition_penalty}")
+        if self.top_k < 0:
+            raise AttackError(f"top_k must be at least 0, not {self.top_k}")
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -21,12 +21,17 @@ import hashlib
 import math
 import re
 from abc import abstractmethod
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import nsmallest
+from itertools import accumulate, islice
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from alimark.attacks._layout import join_without
 from alimark.attacks.base import TextAttack, setting
 from alimark.errors import AttackError
 from alimark.text.language import WORDS
@@ -45,6 +50,12 @@ def number_to_change(rate: float, count: int) -> int:
 def pool_digest(pool: Sequence[str]) -> str:
     """The number of texts in a pool and a hash of them, by which records identify the pool."""
     return f"{len(pool)} texts, " + hashlib.sha256("\0".join(pool).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _check_pool(pool: object) -> None:
+    """Raises AttackError for a pool that is no sequence of texts, such as a single text, which is a sequence of characters."""
+    if isinstance(pool, str) or not isinstance(pool, Sequence) or not all(isinstance(text, str) for text in pool):
+        raise AttackError("the pool must be a list of texts; put a single text into a list")
 
 
 @dataclass(frozen=True)
@@ -76,9 +87,17 @@ class Insert(_StructureAttack):
     pool: Sequence[str] = field(default=(), repr=False)
     """The texts that sentences are taken from. Sentences that the attacked text has already are not taken."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_pool(self.pool)
+
     @property
     def settings(self) -> Record:
-        return super().settings | {"pool": pool_digest(self.pool)}
+        return super().settings | {"pool": self._pool_digest}
+
+    @cached_property
+    def _pool_digest(self) -> str:
+        return pool_digest(self.pool)  # every record names it, and a pool may be as large as all texts together
 
     @cached_property
     def _pool_sentences(self) -> list[str]:
@@ -87,23 +106,41 @@ class Insert(_StructureAttack):
         bodies = dict.fromkeys(piece.body for text in self.pool for piece in pieces(text, sentence_splitter)[0])
         return [body for body in bodies if _can_stand_alone(body)]
 
+    @cached_property
+    def _pool_indices(self) -> dict[str, int]:
+        return {body: index for index, body in enumerate(self._pool_sentences)}
+
     def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
-        present = {piece.body for piece in sentences}
-        others = [body for body in self._pool_sentences if body not in present]
-        if len(others) < count:
-            raise AttackError(
-                f"{count} sentences of other texts are to be inserted and there are {len(others)}; give a larger pool"
-            )
-        gaps = sorted(random.randrange(len(sentences) + 1) for _ in range(count))
-        inserted = random.sample(others, count)
+        gaps = Counter(random.randrange(len(sentences) + 1) for _ in range(count))
+        inserted = iter(self._drawn({piece.body for piece in sentences}, count, random))
         result: list[Piece] = []
         for i in range(len(sentences) + 1):
-            for body in (body for gap, body in zip(gaps, inserted, strict=True) if gap == i):
+            for body in islice(inserted, gaps[i]):
                 result.append(Piece(_lead_after(result), body))
             if i < len(sentences):
                 lead = sentences[i].lead
                 result.append(Piece(lead if i or not result else f" {lead}", sentences[i].body))
         return join(result, tail)
+
+    def _drawn(self, present: set[str], count: int, random: Random) -> list[str]:
+        """Different sentences of the pool that are not present in the text.
+
+        They are drawn by their numbers without those of the present ones, since a list of the others would be as long as the
+        pool for every text.
+        """
+        indices = sorted(self._pool_indices[body] for body in present if body in self._pool_indices)
+        others = len(self._pool_sentences) - len(indices)
+        if others < count:
+            raise AttackError(
+                f"{count} sentences of other texts are to be inserted and there are {others}; give a larger pool"
+            )
+        before = [
+            index - i for i, index in enumerate(indices)
+        ]  # how many other sentences stand before each present one
+        return [
+            self._pool_sentences[number + bisect_right(before, number)]
+            for number in random.sample(range(others), count)
+        ]
 
 
 def _lead_after(sentences: Sequence[Piece]) -> str:
@@ -147,29 +184,9 @@ class Truncate(_StructureAttack):
 
 
 def _without(sentences: Sequence[Piece], tail: str, deleted: set[int]) -> str:
-    """The text without these sentences. Code blocks and paragraph breaks stay; list markers go with their sentences."""
     if len(deleted) == len(sentences):
         raise AttackError(f"nothing would be left of {len(sentences)} sentences")
-    result: list[Piece] = []
-    code = blank = ""  # what stood before deleted sentences and is not in the result yet
-    for i, piece in enumerate(sentences):
-        new_code, new_blank, marker = _lead_parts(piece.lead)
-        code += new_code
-        blank = new_blank if new_code or new_blank.count("\n") >= blank.count("\n") else blank
-        if i not in deleted:
-            lead = code + blank + marker
-            result.append(Piece(lead if result else lead.lstrip(), piece.body))
-            code = blank = ""
-    return join(result, code + tail)
-
-
-def _lead_parts(lead: str) -> tuple[str, str, str]:
-    """What precedes a sentence, in three parts: code blocks, white space, and the marker of a list item or heading."""
-    fence = max(lead.rfind("```"), lead.rfind("~~~"))
-    end = lead.find("\n", fence) if fence >= 0 else 0
-    code, rest = lead[:end], lead[end:]
-    marker = rest.lstrip()
-    return code, rest[: len(rest) - len(marker)], marker
+    return join_without(sentences, tail, deleted)
 
 
 @dataclass(frozen=True)
@@ -261,11 +278,36 @@ def _lowercase_start(sentence: str) -> str:
     return sentence
 
 
+_PAIRS_AT_ONCE = 1000  # the counts of sets of so many pairs take some megabytes, and grow with the third power
+
+
 def _disjoint(pairs: Sequence[int], count: int, random: Random) -> set[int]:
     """Chooses `count` of the pairs (i, i + 1), given by i, so that no two share a sentence; fewer where that is not possible.
 
-    All such sets have the same probability: `ways` counts, for each suffix of `pairs`, the sets of each size.
+    All such sets have the same probability. Of a long text each part of `_PAIRS_AT_ONCE` pairs gets its share of the count, and
+    the sets of pairs of the part have the same probability.
     """
+    parts = [pairs[start : start + _PAIRS_AT_ONCE] for start in range(0, len(pairs), _PAIRS_AT_ONCE)]
+    possible = list(accumulate(_most_disjoint(part) for part in parts))
+    chosen: set[int] = set()
+    for part, so_far in zip(parts, possible, strict=True):
+        free = [pair for pair in part if pair - 1 not in chosen]
+        wanted = min(count, possible[-1]) * so_far // possible[-1]
+        chosen |= _disjoint_of_few(free, wanted - len(chosen), random)
+    return chosen
+
+
+def _most_disjoint(pairs: Sequence[int]) -> int:
+    """The largest number of pairs of which no two share a sentence."""
+    count, last = 0, -2
+    for pair in pairs:
+        if pair > last + 1:
+            count, last = count + 1, pair
+    return count
+
+
+def _disjoint_of_few(pairs: Sequence[int], count: int, random: Random) -> set[int]:
+    """Chooses pairs by the number of all sets: `ways` counts, for each suffix of `pairs`, the sets of each size."""
     ways = {len(pairs): [1]}
 
     def next_free(k: int) -> int:
@@ -325,6 +367,7 @@ _PHRASE = re.compile(
     r"(?=(?:in|on|at|with|for|by|from|near|through|under|over|between|among|within|across|along|against)\s+\w+)"
 )
 _MIN_WORDS = 3  # of each half
+_PLACES_TRIED = 10  # of each kind of break, since every try splits the whole sentence
 
 
 @dataclass(frozen=True)
@@ -362,7 +405,9 @@ def _halves(sentence: str) -> tuple[str, str] | None:
         *([(match, "This was ") for match in pattern.finditer(sentence)] for pattern in (_FREE_PHRASE, _PHRASE)),
     ]
     for matches in breaks:
-        for match, start in sorted(matches, key=lambda pair: abs(pair[0].start() - len(sentence) / 2)):
+        for match, start in nsmallest(
+            _PLACES_TRIED, matches, key=lambda pair: abs(pair[0].start() - len(sentence) / 2)
+        ):
             if halves := _split_at(sentence, match, start):
                 return halves
     return None
@@ -398,10 +443,15 @@ class CopyPaste(_StructureAttack):
         super().__post_init__()
         if self.runs < 1:
             raise AttackError(f"the number of runs must be at least 1, not {self.runs}")
+        _check_pool(self.pool)
 
     @property
     def settings(self) -> Record:
-        return super().settings | {"pool": pool_digest(self.pool)}
+        return super().settings | {"pool": self._pool_digest}
+
+    @cached_property
+    def _pool_digest(self) -> str:
+        return pool_digest(self.pool)  # every record names it, and a pool may be as large as all texts together
 
     @cached_property
     def _human_texts(self) -> list[list[Piece]]:

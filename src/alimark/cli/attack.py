@@ -34,7 +34,9 @@ def attack(context: typer.Context) -> None:
         alimark attack chat --input texts.jsonl --output attacked.jsonl
     """
     words = context.args or ["--help"]
-    _app(words[0])(words, prog_name="alimark attack", standalone_mode=False)
+    status = _app(words[0])(words, prog_name="alimark attack", standalone_mode=False)
+    if status:  # after Ctrl-C, newer versions of typer return it where older ones raise
+        raise typer.Exit(status)
 
 
 def _app(wanted: str) -> typer.Typer:
@@ -105,6 +107,7 @@ def _command(kind: type[Attack]) -> Callable[..., None]:
     """Makes the command of an attack: the fields of its class become options."""
     hints = get_type_hints(kind)
     parameters = [
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         *_common(),
         *(
             _parameter(option.name, hints[option.name], option.default, option.metadata["help"])
@@ -114,12 +117,14 @@ def _command(kind: type[Attack]) -> Callable[..., None]:
     if _takes_pool(kind):
         parameters.append(_parameter("pool", Path | None, None, _POOL))
 
-    def command(**given: Any) -> None:
-        job = _Job(**{name: given.pop(name) for name in _Job.__dataclass_fields__})
-        pool = given.pop("pool", None)
+    def command(context: typer.Context, **values: Any) -> None:
+        job = _Job(**{name: values.pop(name) for name in _Job.__dataclass_fields__})
+        pool = values.pop("pool", None)
+        # A preset changes the settings that are not given, so an option that is left out is not passed on as its default.
+        settings = {name: value for name, value in values.items() if _is_given(context, name)}
         if _takes_pool(kind):
-            given["pool"] = _pool(kind, pool, job.input_file)
-        _run(kind(**given), job)
+            settings["pool"] = _pool(kind, pool, job.input_file)
+        _run(kind(**settings), job)
 
     command.__doc__ = inspect.getdoc(kind)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -127,8 +132,15 @@ def _command(kind: type[Attack]) -> Callable[..., None]:
     return command
 
 
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line, rather than left at its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def _parameter(name: str, kind: Any, default: Any, help_text: str) -> inspect.Parameter:
-    option = typer.Option(f"--{name.replace('_', '-')}", help=help_text)
+    words = name.replace("_", "-")
+    option = typer.Option(f"--{words}/--no-{words}" if kind is bool else f"--{words}", help=help_text)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 
 

@@ -27,7 +27,7 @@ from alimark.detection.kernels.types import (
     Rule,
     Step,
 )
-from alimark.detection.stats.null_tables import reference_rule
+from alimark.detection.stats.null_tables import prefix_lengths, reference_rule
 
 CASES = 600
 
@@ -76,13 +76,11 @@ class Case:
 
 def a_rule(seed: int, alpha: float, beta: float, by_longer: bool, upto: int = 60) -> Rule:
     rng = np.random.default_rng(seed)
-    lengths = range(upto + 1)
     return Rule(
         0.5 - 0.1 * rng.random(2 * upto),
         0.03 + 0.1 * rng.random(2 * upto),
         by_longer,
-        np.array([max(1, math.ceil(alpha * n)) for n in lengths]),
-        np.array([max(1, math.ceil(beta * n)) for n in lengths]),
+        *prefix_lengths(upto, alpha, beta),
     )
 
 
@@ -115,6 +113,40 @@ def test_search_is_the_oracle(
             merges=limits.merges, splits=limits.splits, total=limits.total, by_longer=by_longer,
         )  # fmt: skip
         assert result.z[key] == expected
+
+
+@pytest.mark.parametrize(("share", "count", "length"), [(0.28, 25, 7), (0.07, 100, 7), (1.12, 25, 28), (1.1, 50, 55)])
+def test_prefix_lengths_are_exact(share: float, count: int, length: int) -> None:
+    """In floating point each of these products is a little more than the whole number."""
+    assert share * count > length
+    assert oracle.prefix_length(share, count) == length
+    least, most = prefix_lengths(count, min(share, 1), max(share, 1))
+    assert (least if share < 1 else most)[count] == length
+
+
+@settings(max_examples=100, deadline=None)
+@given(hundredths=st.integers(1, 400), count=st.integers(0, 60))
+def test_prefix_lengths_are_the_oracles(hundredths: int, count: int) -> None:
+    share = hundredths / 100
+    least, most = prefix_lengths(count, min(share, 1), max(share, 1))
+    assert (least if share < 1 else most)[count] == oracle.prefix_length(share, count)
+
+
+def test_search_is_the_oracle_where_floating_point_would_try_another_block() -> None:
+    """The text follows the secret from its fifth block to its 29th, and 1.12 times 25 sentences are 28 blocks."""
+    limits, m = Limits.of("none"), 8
+    case = Case(3, 25, m, limits, keys=1, blocks=29)
+    for i in range(25):
+        case.bits[(i, i, False, False)] = case.secret(0)[i + 4]
+        case.units[i, 0, WHOLE] = case.packed[0, i + 4]
+    rule = a_rule(3, 0.28, 1.12, False)
+    result = alignment.search(case.units, case.valid, case.packed, m, limits, rule)
+    expected = oracle.score(
+        25, case.bits, case.splittable.tolist(), case.secret(0), m, mean=dict(enumerate(rule.mean)),
+        std=dict(enumerate(rule.std)), alpha=0.28, beta=1.12, merges=0, splits=0, total=0,
+    )  # fmt: skip
+    assert result.length[0] == 28
+    assert result.z[0] == expected
 
 
 @settings(max_examples=60, deadline=None)

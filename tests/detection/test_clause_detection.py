@@ -57,6 +57,10 @@ def test_a_hard_key_gives_every_whole_text_the_z_of_its_sentences(marked: tuple[
     assert isinstance(by_sentences, AlignedDetection)
     assert detection.reading == "by clauses"
     assert detection.z == (None if mark.key.soft else by_sentences.raw)
+    clauses_alone = prepare(text, mark.key, EMBEDDER, settings).further[-1]
+    [by_clauses] = detect_batch([clauses_alone], mark.key, EMBEDDER, settings)
+    assert isinstance(by_clauses, AlignedDetection)
+    assert by_clauses.z is None
 
 
 def test_random_keys_score_the_reading_that_was_found(marked: tuple[AliMark, list[str]]) -> None:

@@ -82,8 +82,9 @@ def detect_signals(
         answers.append((replace(scored, variant=versions.start + scored.variant), significance))
     scored, significance = _likeliest(answers)
     # The paper's z-score is one of sentences, so that a text that is read by clauses keeps that of its sentences.
-    by_sentences, _ = _likeliest([answer for answer in answers if signals[answer[0].variant].chances is None])
-    z = None if key.soft or settings.search == "excerpt" else by_sentences.raw
+    by_sentences = [answer for answer in answers if signals[answer[0].variant].chances is None]
+    has_z = by_sentences and not key.soft and settings.search == "whole"
+    z = _likeliest(by_sentences)[0].raw if has_z else None
     return describe(text, signals, scored, z, significance.corrected(len(answers)), key, embedder, settings)
 
 

@@ -6,17 +6,21 @@ import io
 import json
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import alimark
+import alimark.cli.detect
+import alimark.cli.loading
 import alimark.detection.preparing
 import alimark.embedding.loading
 import alimark.llm
 from alimark import AliMark, Key
 from alimark.cli.demo import HUMAN
 from alimark.cli.detections import alignment_table
+from alimark.errors import ModelError
 from alimark.testing import StandInEmbedder
 from alimark.text.splitting import splitter
 from commands import Run
@@ -236,6 +240,34 @@ def test_the_unexpected_is_an_error_and_not_a_verdict(
     assert "unexpected ZeroDivisionError" in done.err
     assert run("detect", "--no-such-option").status == 2
     assert run("detect", "-k", key_file, marked_file, "--draws", 50).status == 2
+
+
+def test_the_program_does_not_end_while_kernels_are_compiled(
+    run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python ends daemon threads in the middle of their work, and crashes where this work is a compiler's."""
+    ended = threading.Event()
+    monkeypatch.setattr(alimark.cli.detect, "_warm_up", lambda *_: ended.wait(30))
+    monkeypatch.setattr(alimark.cli.loading, "load_mark", fails)
+    done = run("detect", "-k", key_file, marked_file)
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "alimark-kernels"]
+    ended.set()
+    assert (done.status, thread.daemon) == (2, False)
+    thread.join()
+
+
+def test_kernels_are_not_compiled_before_the_embedder_is_there(
+    run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[object] = []
+    monkeypatch.setattr(alimark.cli.detect, "_warm_up", lambda *_: compiled.append(1))
+    monkeypatch.setattr(alimark.cli.loading, "fetch_models", fails)
+    done = run("detect", "-k", key_file, marked_file)
+    assert (done.status, done.err, compiled) == (2, "error: there is no network\n", [])
+
+
+def fails(*_: object) -> None:
+    raise ModelError("there is no network")
 
 
 def test_debug_shows_the_traceback(run: Run) -> None:

@@ -104,9 +104,11 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
     from alimark.schemes.api import detect as detect_keys
     from alimark.schemes.registry import aligns
 
+    loading.fetch_models(keys[0].embedder)
     if aligns(keys[0].scheme):
-        # Loading the compiled kernels takes half a second; it runs while the embedder is loaded.
-        threading.Thread(target=_warm_up, args=(keys[0], settings), daemon=True).start()
+        # Loading the compiled kernels takes half a second; it runs while the embedder is loaded. An error must wait for it:
+        # a program that ends while a kernel is compiled, which happens once, crashes. So the thread is no daemon.
+        threading.Thread(target=_warm_up, args=(keys[0], settings), name="alimark-kernels").start()
     mark = loading.load_mark(keys[0])
     llm = None if llm_name is None else loading.load_llm(llm_name)
     answers: Answers = {}

@@ -52,12 +52,6 @@ def pool_digest(pool: Sequence[str]) -> str:
     return f"{len(pool)} texts, " + hashlib.sha256("\0".join(pool).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _check_pool(pool: object) -> None:
-    """Raises AttackError for a pool that is no sequence of texts, such as a single text, which is a sequence of characters."""
-    if isinstance(pool, str) or not isinstance(pool, Sequence) or not all(isinstance(text, str) for text in pool):
-        raise AttackError("the pool must be a list of texts; put a single text into a list")
-
-
 @dataclass(frozen=True)
 class _StructureAttack(TextAttack):
     """An attack that changes a share of the sentences."""
@@ -79,17 +73,16 @@ class _StructureAttack(TextAttack):
         """The text with `count` of its sentences changed; `tail` is what follows the last sentence."""
 
 
-@dataclass(frozen=True)
-class Insert(_StructureAttack):
-    """Insert sentences of other texts."""
+class _PooledAttack(_StructureAttack):
+    """An attack that takes sentences of other texts: its class has a field `pool`. Records name the pool by its digest."""
 
-    name: ClassVar[str] = "insert"
-    pool: Sequence[str] = field(default=(), repr=False)
-    """The texts that sentences are taken from. Sentences that the attacked text has already are not taken."""
+    pool: Sequence[str]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_pool(self.pool)
+        pool: object = self.pool  # a single text is a sequence, too: of its characters
+        if isinstance(pool, str) or not isinstance(pool, Sequence) or not all(isinstance(text, str) for text in pool):
+            raise AttackError("the pool must be a list of texts; put a single text into a list")
 
     @property
     def settings(self) -> Record:
@@ -98,6 +91,15 @@ class Insert(_StructureAttack):
     @cached_property
     def _pool_digest(self) -> str:
         return pool_digest(self.pool)  # every record names it, and a pool may be as large as all texts together
+
+
+@dataclass(frozen=True)
+class Insert(_PooledAttack):
+    """Insert sentences of other texts."""
+
+    name: ClassVar[str] = "insert"
+    pool: Sequence[str] = field(default=(), repr=False)
+    """The texts that sentences are taken from. Sentences that the attacked text has already are not taken."""
 
     @cached_property
     def _pool_sentences(self) -> list[str]:
@@ -430,7 +432,7 @@ def _checked(first: str, second: str) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True)
-class CopyPaste(_StructureAttack):
+class CopyPaste(_PooledAttack):
     """Paste marked sentences into a human text."""
 
     name: ClassVar[str] = "copy-paste"
@@ -443,15 +445,6 @@ class CopyPaste(_StructureAttack):
         super().__post_init__()
         if self.runs < 1:
             raise AttackError(f"the number of runs must be at least 1, not {self.runs}")
-        _check_pool(self.pool)
-
-    @property
-    def settings(self) -> Record:
-        return super().settings | {"pool": self._pool_digest}
-
-    @cached_property
-    def _pool_digest(self) -> str:
-        return pool_digest(self.pool)  # every record names it, and a pool may be as large as all texts together
 
     @cached_property
     def _human_texts(self) -> list[list[Piece]]:

@@ -17,7 +17,6 @@ openai: all other servers. They do not return the string that stopped a draw, so
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -28,10 +27,10 @@ from alimark.llm._prompts import as_dicts
 from alimark.llm._rounds import COMMON_STOPS, PRECISE_STOPS, REPLACEMENT, SHORT_ROUNDS
 from alimark.llm.base import Draw, Ended, Request, Sampling, StopCondition
 from alimark.llm.options import Api, DialectName
+from alimark.text.surrogates import without_half_pairs
 
 _STEP = 32  # tokens: enough for most English sentences
 
-_SURROGATES = re.compile("[\ud800-\udfff]")  # halves of a character that JSON writes as two escapes
 _CLOSING = ("", *".,;:!?…)]}”’")
 _WHOLE_CONTEXT = 65_536
 
@@ -353,7 +352,7 @@ def _text_of(choice: Any) -> str:
         text = "" if message.get("content", "") is None else required(message, "content", str)
     else:
         text = required(choice, "text", str)
-    return _SURROGATES.sub(REPLACEMENT, text)
+    return without_half_pairs(text)
 
 
 def _token_counts(answer: Any, texts: list[str], cut: list[bool], asked: int) -> list[tuple[int, bool]]:

@@ -18,7 +18,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks tools examples
 	$(BIN)/ruff format --check src tests benchmarks tools examples
 	$(BIN)/mypy
-	for file in tests/*/conftest.py; do $(BIN)/mypy $$file || exit 1; done
+	for file in $$(find tests -mindepth 2 -name conftest.py); do $(BIN)/mypy $$file || exit 1; done
 	$(BIN)/lint-imports
 
 # The site is docs/_build/html/index.html. A warning is an error: a broken link, a page in no menu, a docstring that cannot be shown.
@@ -49,7 +49,7 @@ lowest:
 	$(PYTHON) tools/lowest_versions.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/constraints.txt -e . pytest hypothesis scipy
 	# Older libraries warn about newer ones that are not our dependencies.
-	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not weights and not slow" tests/keys tests/text tests/detection tests/golden tests/_util
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not weights and not slow" tests/core/keys tests/core/text tests/core/detection tests/golden tests/_util
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -44,22 +44,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark._util.arrays import Floats, Packed
-from alimark._util.jsonl import read_jsonl
-from alimark.bench.vectors import KeptVectors
-from alimark.calibration.human_text import read_texts
-from alimark.detection.kernels.types import WHOLE
-from alimark.detection.scoring import score_table, scoring
-from alimark.detection.settings import DetectionSettings
-from alimark.detection.units import Units
-from alimark.embedding.base import Embedder
-from alimark.embedding.directions import directions, mean
-from alimark.embedding.learning import aligned
-from alimark.embedding.loading import load_embedder
+from alimark.core._util.arrays import Floats, Packed
+from alimark.core._util.jsonl import read_jsonl
+from alimark.core.detection.kernels.types import WHOLE
+from alimark.core.detection.scoring import score_table, scoring
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.units import Units
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.directions import directions, mean
+from alimark.core.embedding.learning import aligned
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.key import SOFT_VERSION, Key
+from alimark.core.keys.projection import project, targets
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import splitter
 from alimark.errors import RecordError
-from alimark.keys.key import SOFT_VERSION, Key
-from alimark.keys.projection import project, targets
-from alimark.text.splitting import splitter
+from alimark.lab.bench.vectors import KeptVectors
 
 Ints = NDArray[np.int64]
 Vectors = NDArray[np.float32]
@@ -529,10 +529,10 @@ def told(texts: Sequence[Vectors], keys: Sequence[Key], pool: Pool) -> str:
 
 
 def beside_real(pool: Pool, args: argparse.Namespace) -> None:
-    from alimark.bench.models import key_for, secret
-    from alimark.bench.recipe_files import load
-    from alimark.bench.run import Run
-    from alimark.bench.workspace import Workspace
+    from alimark.lab.bench.models import key_for, secret
+    from alimark.lab.bench.recipe_files import load
+    from alimark.lab.bench.run import Run
+    from alimark.lab.bench.workspace import Workspace
 
     run = Run(load(args.real[0], args.overrides), Workspace(args.real[1], part=99))
     for watermark in run.recipe.watermark:

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder
-from alimark._util.jsonl import JsonlWriter, read_jsonl
-from alimark.attacks import Target, load_attack, seed_for
-from alimark.calibration.human_text import read_texts
-from alimark.detection.chat_restructuring import words_in_common
-from alimark.embedding.base import Embedder
-from alimark.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core._util.jsonl import JsonlWriter, read_jsonl
+from alimark.core.detection.chat_restructuring import words_in_common
+from alimark.core.embedding.base import Embedder
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.lab.attacks import Target, load_attack, seed_for
 
 Record = dict[str, Any]
 

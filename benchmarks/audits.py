@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alimark.calibration.human_text import read_texts
-from alimark.embedding.loading import load_embedder
-from alimark.keys.key import Key
-from alimark.keys.projection import carried, project, targets
-from alimark.text.splitting import splitter
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.key import Key
+from alimark.core.keys.projection import carried, project, targets
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import splitter
 
 SENTENCES = 26
 IN_FULL = ("--first-pass", "1", "--precision", "float32")

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark
-from alimark._util.jsonl import JsonlWriter, read_jsonl
-from alimark.llm.base import Message, Request, Sampling, never
+from alimark.core._util.jsonl import JsonlWriter, read_jsonl
+from alimark.core.llm.base import Message, Request, Sampling, never
 from local_service import Running, add_options, running_service
 
 PROMPTS = Path(__file__).with_name("data") / "chat_prompts.tsv"

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import httpx
 
-from alimark.embedding.loading import load_embedder
-from alimark.keys.key import Key
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.key import Key
 from embedding import sentences
 
 

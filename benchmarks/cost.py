@@ -18,11 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from alimark import AliMark, Key
-from alimark.embedding.base import Embedder
-from alimark.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
-from alimark.generation.settings import STRENGTHS
-from alimark.llm.base import LLM, Request, Sampling, count_tokens, never
-from alimark.schemes.registry import rule_for
+from alimark.core.embedding.base import Embedder
+from alimark.core.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
+from alimark.core.generation.settings import STRENGTHS
+from alimark.core.llm.base import LLM, Request, Sampling, count_tokens, never
+from alimark.core.schemes.registry import rule_for
 from local_service import load_models
 from marked_texts import PROMPTS
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from alimark import load_llm
-from alimark.llm.base import Request, Sampling
+from alimark.core.llm.base import Request, Sampling
 from marked_texts import PROMPTS
 
 _CONTEXT_TOKENS = 512
@@ -27,7 +27,7 @@ def seconds_a_step(llm: Any, size: int, calls: int, steps: int) -> float:
     """The mean time of a step, of `calls` calls of `steps` steps each."""
     import torch
 
-    from alimark.llm.torch.continuous_batch import ContinuousBatch
+    from alimark.gpu.continuous_batch import ContinuousBatch
 
     prompts = [llm._ids(Request(prompt, 1, 1)) for prompt in PROMPTS[: max(1, min(len(PROMPTS), size))]]
     stream: Any = torch.cuda.Stream() if llm._device.type == "cuda" else None  # type: ignore[no-untyped-call]

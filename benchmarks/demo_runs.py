@@ -15,9 +15,9 @@ import argparse
 import time
 
 from alimark.cli import demo
-from alimark.embedding.loading import load_embedder
-from alimark.keys.key import DEFAULT_EMBEDDER
-from alimark.llm import DEFAULT_LLM, load_llm
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.key import DEFAULT_EMBEDDER
+from alimark.core.llm import DEFAULT_LLM, load_llm
 
 
 def cell(rows: list[demo.Row]) -> str:

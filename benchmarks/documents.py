@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 
 from alimark import AlimarkError, Embedder, Key, load_embedder, read_document
-from alimark._util.jsonl import Record, read_jsonl
-from alimark.schemes.api import load
-from alimark.text.splitting import splitter
+from alimark.core._util.jsonl import Record, read_jsonl
+from alimark.core.schemes.api import load
+from alimark.core.text.splitting import splitter
 from made_documents import MAKERS, Content, make_all
 
 LEVEL = 0.01

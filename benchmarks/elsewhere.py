@@ -27,20 +27,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from alimark._util.files import write_whole
-from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
+from alimark.core._util.files import write_whole
+from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from alimark.bench.jobs import Cell, Job, TextToAttack
-    from alimark.bench.run import Run
-    from alimark.bench.vectors import KeptVectors
-    from alimark.detection.stats.p_values import RandomKeys
-    from alimark.embedding.base import Embedder
-    from alimark.keys.key import Key
-    from alimark.llm.base import LLM
+    from alimark.core.detection.stats.p_values import RandomKeys
+    from alimark.core.embedding.base import Embedder
+    from alimark.core.keys.key import Key
+    from alimark.core.llm.base import LLM
+    from alimark.lab.bench.jobs import Cell, Job, TextToAttack
+    from alimark.lab.bench.run import Run
+    from alimark.lab.bench.vectors import KeptVectors
 
 STAGES = ("generate", "attack", "detect", "quality")
 _CHAT_ATTACKS = ("chat", "chat-sentences")
@@ -54,10 +54,10 @@ _RESTRUCTURED_TOGETHER = 64
 
 
 def jobs(args: argparse.Namespace) -> None:
-    from alimark.bench.models import LEARNED
-    from alimark.bench.recipe_files import load
-    from alimark.bench.run import Run
-    from alimark.bench.workspace import Workspace
+    from alimark.lab.bench.models import LEARNED
+    from alimark.lab.bench.recipe_files import load
+    from alimark.lab.bench.run import Run
+    from alimark.lab.bench.workspace import Workspace
 
     run = Run(load(args.recipe, args.overrides, args.profiles), Workspace(args.workspace))
     run.fit()
@@ -82,7 +82,7 @@ def _name(source: str) -> str:
 
 def _sent(run: Run, cell: Cell, own: bytes) -> Record:
     """A key's parameters and its secret. What the run learned travels once, and a key names its file."""
-    from alimark.bench.models import LEARNED, key_for
+    from alimark.lab.bench.models import LEARNED, key_for
 
     key = key_for(cell.watermark, own, run.models)
     public = key.public() | ({} if key.payload is None else {"payload": key.payload})
@@ -93,8 +93,8 @@ def _sent(run: Run, cell: Cell, own: bytes) -> Record:
 
 
 def _texts_to_write(run: Run) -> Iterator[Record]:
-    from alimark.bench.models import secret
-    from alimark.bench.run import text_seed
+    from alimark.lab.bench.models import secret
+    from alimark.lab.bench.run import text_seed
 
     for job in run.missing("generate", run.generate_jobs()):
         cell, item, settings, marked, _ = job.content
@@ -117,9 +117,9 @@ def _attacks(run: Run) -> Iterator[Record]:
 
 def _detections(run: Run) -> Iterator[Record]:
     """All that need an embedder alone or with a chat model that restructures; PMark's online form asks the text's writer."""
-    from alimark.bench.models import key_for, secret
-    from alimark.parameters import parameters_class
-    from alimark.schemes.registry import asks_llm
+    from alimark.core.parameters import parameters_class
+    from alimark.core.schemes.registry import asks_llm
+    from alimark.lab.bench.models import key_for, secret
 
     for job in run.missing("detect", run.detect_jobs()):
         cell, detection, source, secret_text, number = job.content
@@ -206,7 +206,7 @@ def _alike(job: Record) -> Any:
 
 
 def _embedder(name: str, args: argparse.Namespace) -> Embedder:
-    from alimark.embedding.loading import load_embedder
+    from alimark.core.embedding.loading import load_embedder
 
     on_device: Any = {"backend": "torch", "device": args.device} if args.device else {}
     return load_embedder(name, precision=args.precision, **on_device)
@@ -217,10 +217,10 @@ _fitted: dict[str, Record] = {}
 
 
 def _key(sent: Record, embedder: Embedder | None) -> Key:
-    from alimark.keys.fitted import Fitted
-    from alimark.keys.key import Key
-    from alimark.parameters import parameters_class
-    from alimark.parameters.alimark import AliMarkParameters
+    from alimark.core.keys.fitted import Fitted
+    from alimark.core.keys.key import Key
+    from alimark.core.parameters import parameters_class
+    from alimark.core.parameters.alimark import AliMarkParameters
 
     kind = parameters_class(sent["scheme"])
     parameters = kind.of(sent["parameters"]) if "parameters" in sent else AliMarkParameters.parse(sent)
@@ -236,11 +236,11 @@ def _key(sent: Record, embedder: Embedder | None) -> Key:
 
 
 def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
+    from alimark.core.generation.api import GenerationSettings, Prompt
+    from alimark.core.llm import load_llm
+    from alimark.core.llm.base import Sampling
+    from alimark.core.schemes.api import generate_many, load
     from alimark.errors import AlimarkError
-    from alimark.generation.api import GenerationSettings, Prompt
-    from alimark.llm import load_llm
-    from alimark.llm.base import Sampling
-    from alimark.schemes.api import generate_many, load
 
     device = {"device": args.device} if args.device else {}
     llms: dict[str, Any] = {}
@@ -266,8 +266,8 @@ def _generate(jobs: list[Record], texts: dict[str, str], args: argparse.Namespac
 
 
 def _attack(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
-    from alimark.attacks import Target, load_attack
-    from alimark.llm import load_llm
+    from alimark.core.llm import load_llm
+    from alimark.lab.attacks import Target, load_attack
 
     llms: dict[str, Any] = {}
     for some in _groups(jobs, lambda job: (job["attack"], job["settings"])):
@@ -293,7 +293,7 @@ def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
 
     Texts that a chat model restructures come last, and are scored here.
     """
-    from alimark.bench.vectors import KeptVectors
+    from alimark.lab.bench.vectors import KeptVectors
 
     for group in _groups((job for job in jobs if not job["llm"]), lambda job: job["key"]["embedder"]):
         embedder = _embedder(group[0]["key"]["embedder"], args)
@@ -315,9 +315,9 @@ def _detect(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace)
 
 def _detect_restructured(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
     """Many texts at a time, so that the requests to the chat model share its batches."""
-    from alimark.bench.workspace import scored
-    from alimark.llm import load_llm
-    from alimark.schemes.api import load
+    from alimark.core.llm import load_llm
+    from alimark.core.schemes.api import load
+    from alimark.lab.bench.workspace import scored
 
     for same in _groups(jobs, lambda job: (job["llm"], job["key"]["embedder"])):
         llm = load_llm(args.chat_llm or same[0]["llm"], **({"device": args.device} if args.device else {}))
@@ -334,7 +334,7 @@ def _detect_restructured(jobs: list[Record], texts: dict[str, str], args: argpar
 
 
 def _embed(jobs: list[Record], texts: dict[str, str], vectors: KeptVectors) -> None:
-    from alimark.schemes.api import load
+    from alimark.core.schemes.api import load
 
     for some in _groups(jobs, lambda job: (job["key"] | {"secret": "", "payload": None}, job["options"])):
         mark, settings = load(_key(some[0]["key"], vectors), embedder=vectors), _settings(some[0])
@@ -347,7 +347,7 @@ def _embed(jobs: list[Record], texts: dict[str, str], vectors: KeptVectors) -> N
 
 def _settings(job: Record) -> RandomKeys:
     """The detection settings of the key's scheme: the recipe's options that the scheme has."""
-    from alimark.schemes.registry import scheme
+    from alimark.core.schemes.registry import scheme
 
     kind = scheme(job["key"]["scheme"]).settings
     options: Any = {n: tuple(v) if isinstance(v, list) else v for n, v in job["options"].items()}
@@ -376,15 +376,15 @@ _vectors: list[KeptVectors] = []
 def _begin(about: _Known, folder: Path) -> None:
     import numba
 
-    from alimark.bench.vectors import KeptVectors
+    from alimark.lab.bench.vectors import KeptVectors
 
     numba.set_num_threads(1)  # there is a process for each core
     _vectors[:] = [KeptVectors(about, folder, os.getpid())]
 
 
 def _score(work: tuple[Record, str]) -> Record:
-    from alimark.bench.workspace import scored
-    from alimark.schemes.api import load
+    from alimark.core.schemes.api import load
+    from alimark.lab.bench.workspace import scored
 
     job, text = work
     mark = load(_key(job["key"], _vectors[0]), embedder=_vectors[0])
@@ -393,7 +393,7 @@ def _score(work: tuple[Record, str]) -> Record:
 
 
 def _quality(jobs: list[Record], texts: dict[str, str], args: argparse.Namespace) -> Iterator[Record]:
-    from alimark.bench.quality import Oracle, distinct, repetition
+    from alimark.lab.bench.quality import Oracle, distinct, repetition
 
     for group in _groups(jobs, lambda job: job["oracle"]):
         oracle = Oracle(group[0]["oracle"], args.device or "")

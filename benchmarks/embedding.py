@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from alimark.calibration.human_text import read_texts
-from alimark.detection.preparing import units_of
-from alimark.detection.settings import DetectionSettings
-from alimark.embedding.base import Embedder
-from alimark.embedding.loading import load_embedder
-from alimark.embedding.precision import at_precision, precisions_of
-from alimark.keys.key import Key
-from alimark.text.splitting import splitter
+from alimark.core.detection.preparing import units_of
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.embedding.precision import at_precision, precisions_of
+from alimark.core.keys.key import Key
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import splitter
 
 COLD_TEXTS = 47  # what `alimark detect` embeds for a text of twelve sentences
 WORDS = """the of and a to in is was for that on with as by at from it an be which are this were had not have
@@ -45,7 +45,7 @@ political development published including significant approximately characterist
 COLD = """
 import sys, time
 start = time.perf_counter()
-from alimark.embedding.loading import load_embedder
+from alimark.core.embedding.loading import load_embedder
 embedder = load_embedder(sys.argv[1], backend=sys.argv[2])
 embedder.embed(sys.stdin.read().split("\\n"))
 print(time.perf_counter() - start)
@@ -126,7 +126,7 @@ def print_arithmetic(args: argparse.Namespace, texts_a_second: Mapping[str, floa
     """Prints the operations a second in the matrix products of all layers, without padding and attention."""
     from tokenizers import Tokenizer
 
-    from alimark.models import store
+    from alimark.core.models import store
 
     folder = store.resolve(args.model)
     config = json.loads((folder / "config.json").read_bytes())
@@ -154,7 +154,7 @@ def _seconds(call: Callable[[], object]) -> float:
 def on_device(args: argparse.Namespace) -> None:
     from sentence_transformers import SentenceTransformer
 
-    from alimark.models import store
+    from alimark.core.models import store
 
     ours = load_embedder(args.model, backend="torch", device=args.device)
     rival = SentenceTransformer(str(store.resolve(args.model)), device=args.device)
@@ -176,7 +176,7 @@ def print_shares(name: str, embedder: Embedder, texts: list[str]) -> None:
     """Prints where the time of one call goes on a GPU: tokenising, padding, launching, waiting for the GPU, copying."""
     import torch
 
-    from alimark.embedding.cuda_graphs import plan_batches
+    from alimark.core.embedding.cuda_graphs import plan_batches
 
     inner: Any = embedder
     recorded = inner._recorded

@@ -40,20 +40,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark import AliMark, Key, load_embedder, load_llm
-from alimark._util.files import write_whole
-from alimark._util.jsonl import read_jsonl
-from alimark.bench.models import secret
-from alimark.calibration.rates import binomial_interval
-from alimark.detection.batching import project_text
-from alimark.detection.preparing import PreparedText, prepare
-from alimark.detection.searching import detect_signals
-from alimark.detection.settings import DetectionSettings
-from alimark.embedding.base import Embedder
+from alimark.audit.calibration.rates import binomial_interval
+from alimark.core._util.files import write_whole
+from alimark.core._util.jsonl import read_jsonl
+from alimark.core.detection.batching import project_text
+from alimark.core.detection.preparing import PreparedText, prepare
+from alimark.core.detection.searching import detect_signals
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.embedding.base import Embedder
+from alimark.core.text.clauses import clauses_of
+from alimark.core.text.normalising import normalise
+from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError
+from alimark.lab.bench.models import secret
 from alimark.testing import StandInEmbedder, StandInLLM
-from alimark.text.clauses import clauses_of
-from alimark.text.normalising import normalise
-from alimark.text.splitting import splitter
 
 FPR = 0.01
 KINDS = ("soft", "hard")

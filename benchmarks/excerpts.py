@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder
-from alimark._util.jsonl import read_jsonl
-from alimark.calibration.human_text import read_texts
-from alimark.text.splitting import splitter
+from alimark.core._util.jsonl import read_jsonl
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import splitter
 
 HOST = 40
 LEVEL = 0.01

@@ -18,8 +18,8 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.schemes import _prf
-from alimark.schemes.exp import costs
+from alimark.lab.rivals import _prf
+from alimark.lab.rivals.exp import costs
 
 VOCABULARY = 49_152
 

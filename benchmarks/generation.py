@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder, load_llm
-from alimark.embedding.base import Embedder
-from alimark.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
-from alimark.keys.projection import project, to_bits
-from alimark.llm.base import LLM, Request, Sampling
-from alimark.schemes.registry import rule_for
-from alimark.text.splitting import splitter
-from alimark.text.units import clean
+from alimark.core.embedding.base import Embedder
+from alimark.core.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
+from alimark.core.keys.projection import project, to_bits
+from alimark.core.llm.base import LLM, Request, Sampling
+from alimark.core.schemes.registry import rule_for
+from alimark.core.text.splitting import splitter
+from alimark.core.text.units import clean
 from marked_texts import read_prompts
 
 Continue = Callable[[str, int, int], list[str]]
@@ -156,8 +156,8 @@ def own_generate(name: str, device: str) -> Continue:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from alimark.llm.torch.weights import converted
-    from alimark.models import store
+    from alimark.core.models import store
+    from alimark.core.models.torch_weights import converted
 
     path = store.resolve(name.removeprefix("transformers:"))
     folder = converted(path) if path.suffix == ".gguf" else path

@@ -112,8 +112,8 @@ class Watch:
 
 
 def quadratic_text() -> Iterator[Row]:
-    from alimark.text.splitting import splitter
-    from alimark.text.units import clean
+    from alimark.core.text.splitting import splitter
+    from alimark.core.text.units import clean
 
     cutter = splitter()
     cutter.spans(TEXT)
@@ -229,7 +229,7 @@ def starving() -> Iterator[Row]:
 
 
 def upstream() -> Iterator[Row]:
-    from alimark.llm.openai import OpenAI
+    from alimark.core.llm.openai import OpenAI
 
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -296,7 +296,7 @@ def health() -> Iterator[Row]:
 
 
 def _read(content: bytes) -> str:
-    from alimark.keys.key import Key
+    from alimark.core.keys.key import Key
 
     Key._decoded(content, "key.json")
     return "accepted"
@@ -306,7 +306,7 @@ def key_files() -> Iterator[Row]:
     fuzz: Any = import_module("fuzz")  # tools/fuzz.py of this tree
 
     yield "7. 5,000 damaged key files: undeclared errors", str(fuzz.fuzz("keys", inputs=5000).crashes)
-    from alimark.keys.key import Key
+    from alimark.core.keys.key import Key
     from alimark.testing import StandInEmbedder
 
     for name, field in (("block_size = true", {"block_size": True}), ("an empty embedder", {"embedder": ""})):

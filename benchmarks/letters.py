@@ -24,13 +24,13 @@ import numpy as np
 
 import saved_rewrites
 from alimark import AliMark, Key, load_embedder
-from alimark._util.jsonl import JsonlWriter, read_jsonl
-from alimark.embedding.base import Embedder
+from alimark.core._util.jsonl import JsonlWriter, read_jsonl
+from alimark.core.embedding.base import Embedder
+from alimark.core.generation.settings import candidates_for
+from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many
+from alimark.core.rewriting.results import Rewriting
+from alimark.core.rewriting.settings import DEFAULT_REWRITES
 from alimark.errors import AlimarkError
-from alimark.generation.settings import candidates_for
-from alimark.rewriting.api import Original, RewriteSettings, rewrite_many
-from alimark.rewriting.results import Rewriting
-from alimark.rewriting.settings import DEFAULT_REWRITES
 
 LETTERS = Path(__file__).with_name("data") / "letters.txt"
 FPR = 0.01

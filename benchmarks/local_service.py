@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import uvicorn
 
-from alimark.embedding.base import Embedder
-from alimark.embedding.loading import load_embedder
-from alimark.keys.key import Key
-from alimark.llm import load_llm
-from alimark.llm.base import LLM
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.key import Key
+from alimark.core.llm import load_llm
+from alimark.core.llm.base import LLM
 from alimark.serve.app import create_app
 from alimark.serve.service import Service
 from alimark.serve.settings import Settings

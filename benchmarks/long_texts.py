@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder
-from alimark._util.jsonl import read_jsonl
-from alimark.bench.models import secret
-from alimark.calibration.human_text import read_texts
-from alimark.calibration.rates import LEVELS, binomial_interval
-from alimark.scale.cache import RememberingEmbedder
-from alimark.text.splitting import Splitter, splitter
+from alimark.audit.calibration.rates import LEVELS, binomial_interval
+from alimark.audit.corpora.cache import RememberingEmbedder
+from alimark.core._util.jsonl import read_jsonl
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import Splitter, splitter
+from alimark.lab.bench.models import secret
 
 SEED = 3
 STEP = 20

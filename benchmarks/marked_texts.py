@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder, load_llm
-from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
+from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
+from alimark.core.generation.api import GenerationSettings, Prompt, generate_many
+from alimark.core.schemes.registry import rule_for
 from alimark.errors import AlimarkError
-from alimark.generation.api import GenerationSettings, Prompt, generate_many
-from alimark.schemes.registry import rule_for
 
 PROMPTS = (
     "The old lighthouse at the edge of the bay had been dark for thirty years.",

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.bench.jobs import Cell
-from alimark.bench.metrics import Estimate, auroc_interval, share, tpr_at
-from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import OneAttack, attacks
-from alimark.bench.run import Run
-from alimark.bench.statistic import TITLES, Statistic
-from alimark.bench.workspace import Workspace
+from alimark.lab.bench.jobs import Cell
+from alimark.lab.bench.metrics import Estimate, auroc_interval, share, tpr_at
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.recipe_points import OneAttack, attacks
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.statistic import TITLES, Statistic
+from alimark.lab.bench.workspace import Workspace
 from share_found import detection_ids, human, rejected_share, statistic_for, values
 
 Floats = NDArray[np.float64]

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from alimark.bench.recipe_files import load
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.embedding.base import Embedder
-from alimark.embedding.loading import load_embedder
-from alimark.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 
 
 def cosines(texts: list[str], embedder: Embedder) -> list[float]:

@@ -21,16 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
-from alimark._util.arrays import Floats
-from alimark.bench.recipe_files import load
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.detection.kernels.types import Limits
-from alimark.detection.scoring import Hard, Scoring, Soft, scoring
-from alimark.detection.settings import DetectionSettings
-from alimark.detection.units import restructure
-from alimark.keys.key import Key
-from alimark.keys.projection import project
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.kernels.types import Limits
+from alimark.core.detection.scoring import Hard, Scoring, Soft, scoring
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.units import restructure
+from alimark.core.keys.key import Key
+from alimark.core.keys.projection import project
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 from attacker import TAIL_DRAWS, tail
 from soft_rules import Text, texts_of
 

@@ -26,13 +26,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.bench.data import Item
-from alimark.bench.jobs import Cell, Job
-from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import OneAttack, attacks
-from alimark.bench.run import Run
-from alimark.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
-from alimark.bench.workspace import Workspace
+from alimark.lab.bench.data import Item
+from alimark.lab.bench.jobs import Cell, Job
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.recipe_points import OneAttack, attacks
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
+from alimark.lab.bench.workspace import Workspace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

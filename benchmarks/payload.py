@@ -30,24 +30,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark import AliMark, Key, detect
-from alimark._util.arrays import Packed
-from alimark.attacks import load_attack
-from alimark.bench.models import key_for, secret
-from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import attacks
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.detection.batching import signals_of
-from alimark.detection.payloads import decode
-from alimark.detection.preparing import prepare
-from alimark.detection.scoring import Soft, SoftPayload
-from alimark.detection.settings import DetectionSettings
-from alimark.detection.signals import Signals
-from alimark.detection.stats.p_values import tail_estimate
-from alimark.embedding.loading import load_embedder
-from alimark.keys.payload_code import PayloadCode
-from alimark.keys.projection import project
-from alimark.text.splitting import splitter
+from alimark.core._util.arrays import Packed
+from alimark.core.detection.batching import signals_of
+from alimark.core.detection.payloads import decode
+from alimark.core.detection.preparing import prepare
+from alimark.core.detection.scoring import Soft, SoftPayload
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.signals import Signals
+from alimark.core.detection.stats.p_values import tail_estimate
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.payload_code import PayloadCode
+from alimark.core.keys.projection import project
+from alimark.core.text.splitting import splitter
+from alimark.lab.attacks import load_attack
+from alimark.lab.bench.models import key_for, secret
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.recipe_points import attacks
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 from share_found import wilson
 
 BITS = (8, 16, 24)

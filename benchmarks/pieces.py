@@ -22,17 +22,17 @@ from pathlib import Path
 import numpy as np
 
 from alimark import AliMark, Key
-from alimark.bench.data import MANUAL, load
-from alimark.bench.metrics import Estimate, mean_interval, share
-from alimark.bench.models import secret
-from alimark.embedding.base import Embedder
-from alimark.embedding.loading import load_embedder
-from alimark.generation.api import Ending, GenerationSettings, Scheduler, Session
-from alimark.llm import load_llm
-from alimark.llm.base import LLM, Request, Sampling, count_tokens
-from alimark.schemes.registry import rule_for
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.generation.api import Ending, GenerationSettings, Scheduler, Session
+from alimark.core.llm import load_llm
+from alimark.core.llm.base import LLM, Request, Sampling, count_tokens
+from alimark.core.schemes.registry import rule_for
+from alimark.core.text.splitting import splitter
+from alimark.lab.bench.data import MANUAL, load
+from alimark.lab.bench.metrics import Estimate, mean_interval, share
+from alimark.lab.bench.models import secret
 from alimark.testing import StandInEmbedder, StandInLLM
-from alimark.text.splitting import splitter
 
 MOST_REQUESTS = 60
 SEED = 23

@@ -21,23 +21,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark._util.arrays import Floats
 from alimark.audit.auditor import FirstPass
-from alimark.bench.models import key_for, secret
-from alimark.bench.recipe import Watermark
-from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import attacks
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.calibration.human_text import read_texts
-from alimark.detection.aligned_results import AlignedDetection
-from alimark.detection.pipeline import detect_batch
-from alimark.detection.settings import DetectionSettings
-from alimark.embedding.base import Embedder
-from alimark.embedding.loading import load_embedder
-from alimark.embedding.precision import at_precision
-from alimark.keys.key import Key
-from alimark.text.splitting import splitter
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.pipeline import detect_batch
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.embedding.precision import at_precision
+from alimark.core.keys.key import Key
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import splitter
+from alimark.lab.bench.models import key_for, secret
+from alimark.lab.bench.recipe import Watermark
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.recipe_points import attacks
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 
 LEVEL = 0.01
 FULL = DetectionSettings(draws=999)

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.bench.data import Item
-from alimark.bench.jobs import Cell, Job, TextToRead
-from alimark.bench.quality import distinct, diversity, repetition, self_overlap
-from alimark.bench.recipe_files import load
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
+from alimark.lab.bench.data import Item
+from alimark.lab.bench.jobs import Cell, Job, TextToRead
+from alimark.lab.bench.quality import distinct, diversity, repetition, self_overlap
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 
 Floats = NDArray[np.float64]
 REPEATS = 4000

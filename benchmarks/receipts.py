@@ -17,9 +17,9 @@ from pathlib import Path
 
 from alimark import Key, load_embedder
 from alimark.audit.auditor import Auditor
+from alimark.audit.corpora.cache import RememberingEmbedder
 from alimark.audit.run import JsonlDocuments, audit_documents, enough_draws
-from alimark.detection.settings import DetectionSettings
-from alimark.scale.cache import RememberingEmbedder
+from alimark.core.detection.settings import DetectionSettings
 
 GOODS = (
     "a lamp|two chairs|a kettle|four cups|a garden hose|a box of nails|a blue jacket|an umbrella|a desk|a radio".split(

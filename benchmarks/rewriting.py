@@ -27,15 +27,15 @@ import numpy as np
 
 import saved_rewrites
 from alimark import AliMark, Key, load_embedder
-from alimark._util.jsonl import JsonlWriter, read_jsonl
-from alimark.calibration.human_text import cut, read_texts
-from alimark.embedding.base import Embedder
+from alimark.core._util.jsonl import JsonlWriter, read_jsonl
+from alimark.core.embedding.base import Embedder
+from alimark.core.llm.base import LLM
+from alimark.core.rewriting.api import rewrite_many
+from alimark.core.rewriting.results import Rewriting
+from alimark.core.rewriting.settings import Original, RewriteSettings
+from alimark.core.text.human_text import cut, read_texts
+from alimark.core.text.splitting import DEFAULT_SPLITTER
 from alimark.errors import AlimarkError
-from alimark.llm.base import LLM
-from alimark.rewriting.api import rewrite_many
-from alimark.rewriting.results import Rewriting
-from alimark.rewriting.settings import Original, RewriteSettings
-from alimark.text.splitting import DEFAULT_SPLITTER
 
 Record = dict[str, Any]
 

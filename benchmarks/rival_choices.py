@@ -20,20 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from alimark._util.arrays import Floats
-from alimark._util.jsonl import JsonlWriter, read_jsonl
-from alimark.attacks import Target, load_attack
-from alimark.bench.metrics import auroc
-from alimark.embedding.base import Embedder
-from alimark.embedding.loading import load_embedder
-from alimark.generation.api import GenerationSettings, Prompt
-from alimark.keys.fitted import Fitted
-from alimark.keys.key import Key
-from alimark.llm import load_llm
-from alimark.schemes._word_table import unit_rows
-from alimark.schemes.postmark import PostMark
-from alimark.schemes.samark import AnchorRule, SAMark, scores_of
-from alimark.text.splitting import splitter
+from alimark.core._util.arrays import Floats
+from alimark.core._util.jsonl import JsonlWriter, read_jsonl
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.generation.api import GenerationSettings, Prompt
+from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import Key
+from alimark.core.llm import load_llm
+from alimark.core.text.splitting import splitter
+from alimark.lab.attacks import Target, load_attack
+from alimark.lab.bench.metrics import auroc
+from alimark.lab.rivals._word_table import unit_rows
+from alimark.lab.rivals.postmark import PostMark
+from alimark.lab.rivals.samark import AnchorRule, SAMark, scores_of
 
 TUNING = 111
 """Records below this number are for tuning."""

@@ -29,21 +29,21 @@ from typing import Any
 import numpy as np
 
 from alimark import load, load_embedder, load_llm
-from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
-from alimark.attacks import load_attack, seed_for
-from alimark.bench.data import DataSet
-from alimark.bench.data import load as load_data
-from alimark.bench.metrics import auroc_interval, tpr_at
-from alimark.bench.vectors import KeptVectors
-from alimark.detection.results import Detection
-from alimark.detection.stats.p_values import RandomKeys
-from alimark.embedding.base import Embedder
+from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
+from alimark.core.detection.results import Detection
+from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.embedding.base import Embedder
+from alimark.core.generation.api import GenerationSettings, Prompt
+from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import Key
+from alimark.core.schemes.registry import scheme
+from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError, AttackError
-from alimark.generation.api import GenerationSettings, Prompt
-from alimark.keys.fitted import Fitted
-from alimark.keys.key import Key
-from alimark.schemes.registry import scheme
-from alimark.text.splitting import splitter
+from alimark.lab.attacks import load_attack, seed_for
+from alimark.lab.bench.data import DataSet
+from alimark.lab.bench.data import load as load_data
+from alimark.lab.bench.metrics import auroc_interval, tpr_at
+from alimark.lab.bench.vectors import KeptVectors
 
 METHODS: dict[str, dict[str, Any]] = {
     "AliMark": {"decision": "hard"},

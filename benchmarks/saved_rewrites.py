@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from alimark import AliMark, Key, load_llm
-from alimark._util.jsonl import JsonlWriter, read_jsonl
-from alimark.embedding.base import Embedder
+from alimark.audit.corpora.cache import RememberingEmbedder
+from alimark.core._util.jsonl import JsonlWriter, read_jsonl
+from alimark.core.embedding.base import Embedder
+from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
+from alimark.core.rewriting.api import rewrite_many
+from alimark.core.rewriting.settings import WAYS, Original, RewriteSettings
+from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError
-from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
-from alimark.rewriting.api import rewrite_many
-from alimark.rewriting.settings import WAYS, Original, RewriteSettings
-from alimark.scale.cache import RememberingEmbedder
-from alimark.text.splitting import splitter
 
 FPR = 0.01
 _CACHE_MEGABYTES = 256

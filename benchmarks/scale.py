@@ -35,16 +35,16 @@ import pyarrow
 import pyarrow.parquet
 
 from alimark.audit.auditor import Auditor
-from alimark.calibration.human_text import read_texts
-from alimark.detection.preparing import units_of
-from alimark.detection.settings import DetectionSettings
-from alimark.embedding.loading import load_embedder
-from alimark.embedding.precision import at_precision, precisions_of
-from alimark.keys.key import Key
-from alimark.keys.projection import project, to_bits
-from alimark.scale.cache import RememberingEmbedder
-from alimark.scale.files import find, plan, read
-from alimark.text.splitting import splitter
+from alimark.audit.corpora.cache import RememberingEmbedder
+from alimark.audit.corpora.files import find, plan, read
+from alimark.core.detection.preparing import units_of
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.embedding.precision import at_precision, precisions_of
+from alimark.core.keys.key import Key
+from alimark.core.keys.projection import project, to_bits
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import splitter
 
 PASSAGE = 4
 EMBEDDER = "all-MiniLM-L6-v2"

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 
 import attacker
-from alimark._util.arrays import Floats
-from alimark.bench.vectors import KeptVectors
-from alimark.detection.soft_versions import SOFT_VERSIONS
-from alimark.embedding.loading import load_embedder
-from alimark.keys.key import Key
-from alimark.keys.projection import project, targets
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.key import Key
+from alimark.core.keys.projection import project, targets
+from alimark.lab.bench.vectors import KeptVectors
 from attacker import SENTENCES, Ints, Pool, p_values, sentences_of
 
 SHRINK = SOFT_VERSIONS[1].shrink

@@ -23,13 +23,13 @@ from unittest import mock
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder
-from alimark._util.jsonl import read_jsonl
-from alimark.bench.metrics import auroc
-from alimark.calibration.human_text import read_texts
-from alimark.detection import searching
-from alimark.detection.sentence_chances import chances_by_all_alignments, chances_by_one_alignment
-from alimark.scale.cache import RememberingEmbedder
-from alimark.text.splitting import Splitter, splitter
+from alimark.audit.corpora.cache import RememberingEmbedder
+from alimark.core._util.jsonl import read_jsonl
+from alimark.core.detection import searching
+from alimark.core.detection.sentence_chances import chances_by_all_alignments, chances_by_one_alignment
+from alimark.core.text.human_text import read_texts
+from alimark.core.text.splitting import Splitter, splitter
+from alimark.lab.bench.metrics import auroc
 from long_texts import KINDS, marked
 
 AROUND, PASTED = 24, 6

@@ -32,10 +32,10 @@ from typing import Any
 import httpx
 import numpy as np
 
-from alimark.embedding.base import Embedder
-from alimark.embedding.loading import load_embedder
-from alimark.keys.key import Key
-from alimark.llm import load_llm
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.key import Key
+from alimark.core.llm import load_llm
 from alimark.testing import StandInEmbedder, StandInLLM
 
 
@@ -58,8 +58,8 @@ def llm_of(name: str) -> Any:
 
 def library(name: str, key_file: str, pipe: Any) -> None:
     """Seconds and CPU seconds of each batch that is sent; everything loaded and warm."""
-    from alimark.detection.pipeline import detect_batch
-    from alimark.detection.settings import DetectionSettings
+    from alimark.core.detection.pipeline import detect_batch
+    from alimark.core.detection.settings import DetectionSettings
 
     key, embedder = Key.load(key_file), embedder_of(name)
     while texts := pipe.recv():

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.bench.jobs import Cell
-from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import OneAttack, attacks
-from alimark.bench.rejections import texts_with_rejected
-from alimark.bench.run import Run
-from alimark.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
-from alimark.bench.workspace import Workspace
+from alimark.lab.bench.jobs import Cell
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.recipe_points import OneAttack, attacks
+from alimark.lab.bench.rejections import texts_with_rejected
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
+from alimark.lab.bench.workspace import Workspace
 
 Floats = NDArray[np.float64]
 LEVELS = (0.01, 0.05, 0.5)

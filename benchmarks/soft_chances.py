@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from alimark._util.arrays import Floats
-from alimark.bench.recipe_files import load
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.detection.kernels.soft import search_soft
-from alimark.detection.kernels.types import Limits, SoftRule
-from alimark.detection.scoring import Soft
-from alimark.detection.soft_versions import SOFT_VERSIONS, SoftVersion
-from alimark.keys.projection import project
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.kernels.soft import search_soft
+from alimark.core.detection.kernels.types import Limits, SoftRule
+from alimark.core.detection.scoring import Soft
+from alimark.core.detection.soft_versions import SOFT_VERSIONS, SoftVersion
+from alimark.core.keys.projection import project
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 from soft_rules import Text, texts_of
 
 VERSION = SOFT_VERSIONS[3]

@@ -18,22 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from alimark._util.arrays import Floats
-from alimark._util.compiling import kernel
-from alimark.bench.models import key_for, secret
-from alimark.bench.recipe import Watermark
-from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import attacks
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.detection.kernels.soft import trace_soft
-from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits, SoftRule
-from alimark.detection.scoring import Soft
-from alimark.detection.soft_versions import SOFT_VERSIONS
-from alimark.detection.units import Units, restructure
-from alimark.keys.key import Key
-from alimark.keys.projection import project
-from alimark.text.splitting import splitter
+from alimark.core._util.arrays import Floats
+from alimark.core._util.compiling import kernel
+from alimark.core.detection.kernels.soft import trace_soft
+from alimark.core.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits, SoftRule
+from alimark.core.detection.scoring import Soft
+from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.detection.units import Units, restructure
+from alimark.core.keys.key import Key
+from alimark.core.keys.projection import project
+from alimark.core.text.splitting import splitter
+from alimark.lab.bench.models import key_for, secret
+from alimark.lab.bench.recipe import Watermark
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.recipe_points import attacks
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 
 FIRST = SOFT_VERSIONS[1]
 [RULE] = FIRST.rules

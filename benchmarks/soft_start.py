@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from alimark._util.arrays import Floats
-from alimark.bench.recipe_files import load
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.detection.scoring import Soft
-from alimark.detection.soft_versions import SOFT_VERSIONS
-from alimark.keys.key import SOFT_VERSION
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.scoring import Soft
+from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.keys.key import SOFT_VERSION
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 from soft_rules import SINGLE, Score, Text, by, starting_point, texts_of
 
 REPEATS = 4000

@@ -19,21 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from alimark._util.arrays import Floats
-from alimark._util.compiling import kernel
-from alimark.bench.models import key_for, secret
-from alimark.bench.recipe import Watermark
-from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import attacks
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.detection.kernels.soft import _worths, worth_tables
-from alimark.detection.kernels.types import SoftRule
-from alimark.detection.soft_versions import SOFT_VERSIONS
-from alimark.keys.key import Key
-from alimark.keys.projection import project
-from alimark.text.splitting import splitter
-from alimark.text.units import halve, merge, with_full_stop
+from alimark.core._util.arrays import Floats
+from alimark.core._util.compiling import kernel
+from alimark.core.detection.kernels.soft import _worths, worth_tables
+from alimark.core.detection.kernels.types import SoftRule
+from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.keys.key import Key
+from alimark.core.keys.projection import project
+from alimark.core.text.splitting import splitter
+from alimark.core.text.units import halve, merge, with_full_stop
+from alimark.lab.bench.models import key_for, secret
+from alimark.lab.bench.recipe import Watermark
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.recipe_points import attacks
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 
 NOW = SOFT_VERSIONS[1]
 WHOLE, PAIR, THREE, MIDDLE, CLAUSE = 0, 1, 2, 3, 5  # units of a sentence; halves take two places

@@ -5,8 +5,8 @@
 
 `simulate` draws worths from normal distributions, with a spread that differs from sentence to sentence or not, and finds for
 each way to form waves the threshold at which the mean number of candidates is the fixed number. The threshold times this
-number is nearly the same for all numbers: it is the constant in alimark/schemes/_block_rules.py. `write` writes texts with a
-language model both ways, under the same keys, and prints what they cost and the mean worth of their sentences.
+number is nearly the same for all numbers: it is the constant in alimark/core/schemes/_block_rules.py. `write` writes texts
+with a language model both ways, under the same keys, and prints what they cost and the mean worth of their sentences.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from itertools import islice
 
 import numpy as np
 
-from alimark._util.arrays import Floats
-from alimark.calibration.human_text import read_texts
-from alimark.embedding.loading import load_embedder
-from alimark.generation.api import GenerationSettings, Prompt, generate_many
-from alimark.generation.results import Generation
-from alimark.keys.key import DEFAULT_EMBEDDER, Key
-from alimark.keys.projection import carried, project, targets
-from alimark.llm import DEFAULT_LLM, load_llm
-from alimark.schemes._block_rules import AdaptiveBlockRule, BlockRule, expected_gain
+from alimark.core._util.arrays import Floats
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.generation.api import GenerationSettings, Prompt, generate_many
+from alimark.core.generation.results import Generation
+from alimark.core.keys.key import DEFAULT_EMBEDDER, Key
+from alimark.core.keys.projection import carried, project, targets
+from alimark.core.llm import DEFAULT_LLM, load_llm
+from alimark.core.schemes._block_rules import AdaptiveBlockRule, BlockRule, expected_gain
+from alimark.core.text.human_text import read_texts
 
 SENTENCES, TEXTS = 12, 600
 

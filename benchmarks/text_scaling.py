@@ -2,7 +2,8 @@
 
     python benchmarks/text_scaling.py [--length 100000]
 
-Linear time gives ratios of about 10, quadratic time about 100. `tests/text/test_linear_time.py` checks all Unicode classes.
+Linear time gives ratios of about 10, quadratic time about 100. `tests/core/text/test_linear_time.py` checks all Unicode
+classes.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from alimark.text.splitting import splitter
-from alimark.text.units import clean
+from alimark.core.text.splitting import splitter
+from alimark.core.text.units import clean
 
 RUNS = ("a", " ", "\n", "!", "!?", "…", "。", "؟", "a. ", "! ", "\t\x1f", "```\n", "- a\n")
 

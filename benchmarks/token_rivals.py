@@ -29,17 +29,17 @@ from typing import Any
 import numpy as np
 
 from alimark import load, load_embedder, load_llm
-from alimark._util.jsonl import JsonlWriter, Record, read_jsonl
-from alimark.attacks import Target, load_attack, seed_for
-from alimark.bench.metrics import auroc_interval, tpr_at
-from alimark.detection.results import Detection
-from alimark.embedding.base import Embedder
+from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
+from alimark.core.detection.results import Detection
+from alimark.core.embedding.base import Embedder
+from alimark.core.generation.api import GenerationSettings, Prompt
+from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError
-from alimark.generation.api import GenerationSettings, Prompt
-from alimark.keys.fitted import Fitted
-from alimark.keys.key import Key
-from alimark.schemes.sir import SIR
-from alimark.schemes.tokens import load_tokenizer
+from alimark.lab.attacks import Target, load_attack, seed_for
+from alimark.lab.bench.metrics import auroc_interval, tpr_at
+from alimark.lab.rivals.sir import SIR
+from alimark.lab.rivals.tokens import load_tokenizer
 
 METHODS = {"KGW": "kgw", "EXP": "exp", "SynthID": "synthid", "SIR": "sir"}
 DRAWS = {"EXP": 100}

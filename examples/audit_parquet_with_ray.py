@@ -13,7 +13,7 @@ import sys
 import pyarrow.parquet
 
 import alimark
-from alimark.scale.audit import CorpusOptions, audit_corpus
+from alimark.audit.corpora.audit import CorpusOptions, audit_corpus
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from transformers import Pipeline, pipeline, set_seed
 
 import alimark
-from alimark.llm.base import Draw, Request, Sampling, StopCondition
+from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 
 
 class PipelineLLM(alimark.LLM):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import alimark.attacks
-import alimark.embedding.loading
-import alimark.llm
-import alimark.parameters
-import alimark.schemes.registry
-import alimark.text.splitting
+import alimark.core.embedding.loading
+import alimark.core.llm
+import alimark.core.parameters
+import alimark.core.schemes.registry
+import alimark.core.text.splitting
+import alimark.lab.attacks
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import command
 
@@ -41,8 +41,8 @@ def fixed_secrets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def stand_in_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands load the stand-in model and the stand-in embedder, whatever name they are given."""
-    monkeypatch.setattr(alimark.embedding.loading, "load_embedder", lambda *_, **__: StandInEmbedder())
-    monkeypatch.setattr(alimark.llm, "load_llm", lambda *_, **__: StandInLLM())
+    monkeypatch.setattr(alimark.core.embedding.loading, "load_embedder", lambda *_, **__: StandInEmbedder())
+    monkeypatch.setattr(alimark.core.llm, "load_llm", lambda *_, **__: StandInLLM())
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def one_torch_thread() -> Iterator[None]:
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Installs a package with entry points, as pip would, for one test: `install(package, source, group={name: target})`."""
     for registry in (
-        alimark.attacks.ATTACKS, alimark.embedding.loading.EMBEDDERS, alimark.llm.ENGINES,
-        alimark.parameters._REGISTRY, alimark.schemes.registry.SCHEMES, alimark.text.splitting.SPLITTERS,
+        alimark.lab.attacks.ATTACKS, alimark.core.embedding.loading.EMBEDDERS, alimark.core.llm.ENGINES,
+        alimark.core.parameters._REGISTRY, alimark.core.schemes.registry.SCHEMES, alimark.core.text.splitting.SPLITTERS,
     ):  # fmt: skip
         monkeypatch.setattr(registry, "_objects", dict(registry._objects))
         monkeypatch.setattr(registry, "_entry_points", None)  # so that the value read before comes back after the test

@@ -16,7 +16,7 @@ _MESSAGE = re.compile(r"(?P<what>.+) is deprecated and will be removed in alimar
 def check_deprecation(message: str, what: str) -> None:
     """Checks a message about a deprecated thing; fails once the release that removes it has come."""
     match = _MESSAGE.search(message)
-    assert match is not None, f"not a message of alimark._util.deprecation: {message!r}"
+    assert match is not None, f"not a message of alimark.core._util.deprecation: {message!r}"
     assert what in match["what"], message
     current, removal = _numbers(alimark.__version__), _numbers(match["release"])
     assert current < removal, (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from alimark.llm import _http
+from alimark.core.llm import _http
 
 KEY = "sk-do-not-tell-1234567890"
 

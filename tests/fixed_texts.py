@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from alimark import Key
-from alimark.generation.api import GenerationSettings
-from alimark.keys.key import SOFT_VERSION
+from alimark.core.generation.api import GenerationSettings
+from alimark.core.keys.key import SOFT_VERSION
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import generate
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alimark import Key, Rewriting, Sampling
-from alimark.llm.base import LLM, Draw, Ended, Request, StopCondition
-from alimark.rewriting.settings import RewriteSettings
+from alimark.core.llm.base import LLM, Draw, Ended, Request, StopCondition
+from alimark.core.rewriting.settings import RewriteSettings
 from alimark.testing import StandInEmbedder
 from single_text import rewrite
 

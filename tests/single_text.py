@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from alimark import Generation, Key, Rewriting
-from alimark.embedding.base import Embedder
-from alimark.generation.api import GenerationSettings, ManyProgress, Prompt, generate_many
-from alimark.llm.base import LLM
-from alimark.rewriting.api import Original, Progress, RewriteSettings, rewrite_many
-from alimark.schemes.base import in_order
-from alimark.schemes.registry import rule_for
+from alimark.core.embedding.base import Embedder
+from alimark.core.generation.api import GenerationSettings, ManyProgress, Prompt, generate_many
+from alimark.core.llm.base import LLM
+from alimark.core.rewriting.api import Original, Progress, RewriteSettings, rewrite_many
+from alimark.core.schemes.base import in_order
+from alimark.core.schemes.registry import rule_for
 
 
 def generate(

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from alimark.bench.recipe import Recipe
-from alimark.bench.recipe_files import parse
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
+from alimark.lab.bench.recipe import Recipe
+from alimark.lab.bench.recipe_files import parse
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
 
 STAND_INS: dict[str, Any] = {
     "title": "stand-ins",

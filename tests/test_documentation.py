@@ -26,14 +26,14 @@ import typer.main
 from markdown_it import MarkdownIt
 
 import alimark
-import alimark.embedding.loading
-import alimark.llm
-import alimark.schemes.base
+import alimark.core.embedding.loading
+import alimark.core.llm
+import alimark.core.schemes.base
 import small_documents
 from alimark.cli.main import app
-from alimark.generation.settings import STRENGTHS
-from alimark.keys.key import DEFAULT_EMBEDDER
-from alimark.schemes.alimark import AliMark
+from alimark.core.generation.settings import STRENGTHS
+from alimark.core.keys.key import DEFAULT_EMBEDDER
+from alimark.core.schemes.alimark import AliMark
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
 
@@ -148,14 +148,14 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever model a block names, it gets the stand-in; and it gets few candidates, to save time."""
-    monkeypatch.setattr(alimark.schemes.base.SentenceWatermark, "candidates", 8)
+    monkeypatch.setattr(alimark.core.schemes.base.SentenceWatermark, "candidates", 8)
     monkeypatch.setitem(cast("dict[str, int]", STRENGTHS), "strong", 16)
-    for module in (alimark, alimark.llm):
+    for module in (alimark, alimark.core.llm):
         monkeypatch.setattr(module, "load_llm", lambda *_, **__: StandInLLM())
-    for module in (alimark, alimark.embedding.loading):
+    for module in (alimark, alimark.core.embedding.loading):
         monkeypatch.setattr(module, "load_embedder", stand_in_embedder)
     # Not `load_embedder` of that module: its answers are cached, so later tests would get the stand-in as well.
-    monkeypatch.setattr(alimark.schemes.base, "_load_embedder", stand_in_embedder)
+    monkeypatch.setattr(alimark.core.schemes.base, "_load_embedder", stand_in_embedder)
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if any(block.reason is None for block in blocks(page))])

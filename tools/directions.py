@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark._util.jsonl import read_jsonl
-from alimark.embedding.base import Embedder
-from alimark.embedding.directions import FILE, MOST, NOISE_AWARE_FILE, mean_of, noise_aware
-from alimark.embedding.learning import Pair, Statistics, aligned, combine, directions_of, pair_statistics, table_of
-from alimark.embedding.loading import load_embedder
+from alimark.core._util.jsonl import read_jsonl
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.directions import FILE, MOST, NOISE_AWARE_FILE, mean_of, noise_aware
+from alimark.core.embedding.learning import Pair, Statistics, aligned, combine, directions_of, pair_statistics, table_of
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import RecordError
-from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 _LONGEST = 40  # sentences of a text
 

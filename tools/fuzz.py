@@ -56,7 +56,7 @@ TOKENS = [
 
 @contextmanager
 def keys(folder: Path) -> Iterator[Target]:
-    from alimark.keys.key import Key
+    from alimark.core.keys.key import Key
 
     def read(data: bytes) -> None:
         content = _json(data)
@@ -74,7 +74,7 @@ def keys(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def jsonl(folder: Path) -> Iterator[Target]:
-    from alimark._util.jsonl import JsonlWriter, read_jsonl
+    from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 
     path, out = folder / "in.jsonl", folder / "out.jsonl"
 
@@ -91,7 +91,7 @@ def jsonl(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def recipes(folder: Path) -> Iterator[Target]:
-    from alimark.bench.recipe_files import load
+    from alimark.lab.bench.recipe_files import load
 
     path = folder / "recipe.toml"
 
@@ -104,8 +104,8 @@ def recipes(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def documents(folder: Path) -> Iterator[Target]:
-    from alimark.documents.kinds import KINDS
-    from alimark.documents.reading import read_document
+    from alimark.audit.documents.kinds import KINDS
+    from alimark.audit.documents.reading import read_document
 
     def read(data: bytes) -> None:
         """The first line of an input is the kind that a client declares."""
@@ -119,9 +119,9 @@ def documents(folder: Path) -> Iterator[Target]:
 @contextmanager
 def texts(folder: Path) -> Iterator[Target]:
     from alimark import AliMark, Key
-    from alimark.attacks import load_attack
+    from alimark.core.text.language import looks_english
+    from alimark.lab.attacks import load_attack
     from alimark.testing import StandInEmbedder
-    from alimark.text.language import looks_english
 
     embedder = StandInEmbedder()
     marks = [

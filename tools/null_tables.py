@@ -10,10 +10,10 @@ import argparse
 import json
 from pathlib import Path
 
-from alimark.detection.stats.null_tables import monte_carlo, null_table, tabled_lengths
+from alimark.core.detection.stats.null_tables import monte_carlo, null_table, tabled_lengths
 
 SIZES = (2, 4, 8, 16)
-SHIPPED = Path(__file__).parents[1] / "src" / "alimark" / "detection" / "stats" / "null_tables.json"
+SHIPPED = Path(__file__).parents[1] / "src" / "alimark" / "core" / "detection" / "stats" / "null_tables.json"
 
 
 def write(pairs: int, longest: int) -> None:

@@ -21,9 +21,9 @@ import httpx
 import uvicorn
 from playwright.sync_api import Page, sync_playwright
 
-from alimark.embedding.loading import load_embedder
-from alimark.llm import load_llm
-from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.llm import load_llm
+from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.serve.app import create_app
 from alimark.serve.service import Service
 from alimark.serve.settings import Settings

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from alimark.detection.kernels.hard import search
-from alimark.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
-from alimark.detection.stats.null_tables import reference_rule
+from alimark.core.detection.kernels.hard import search
+from alimark.core.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
+from alimark.core.detection.stats.null_tables import reference_rule
 
 M = 8
 

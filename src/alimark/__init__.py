@@ -9,58 +9,58 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alimark.detection.aligned_results import AlignedDetection as AlignedDetection
-    from alimark.detection.result_parts import AlignedStep as AlignedStep
-    from alimark.detection.result_parts import Passage as Passage
-    from alimark.detection.results import Detection as Detection
-    from alimark.detection.settings import DetectionSettings as DetectionSettings
-    from alimark.detection.verdicts import Verdict as Verdict
-    from alimark.documents.reading import Document as Document
-    from alimark.documents.reading import read_document as read_document
-    from alimark.embedding.base import Embedder as Embedder
-    from alimark.embedding.loading import load_embedder as load_embedder
+    from alimark.audit.documents.reading import Document as Document
+    from alimark.audit.documents.reading import read_document as read_document
+    from alimark.core.detection.aligned_results import AlignedDetection as AlignedDetection
+    from alimark.core.detection.result_parts import AlignedStep as AlignedStep
+    from alimark.core.detection.result_parts import Passage as Passage
+    from alimark.core.detection.results import Detection as Detection
+    from alimark.core.detection.settings import DetectionSettings as DetectionSettings
+    from alimark.core.detection.verdicts import Verdict as Verdict
+    from alimark.core.embedding.base import Embedder as Embedder
+    from alimark.core.embedding.loading import load_embedder as load_embedder
+    from alimark.core.generation.results import Generation as Generation
+    from alimark.core.generation.results import MarkedSentence as MarkedSentence
+    from alimark.core.keys.key import Key as Key
+    from alimark.core.llm import load_llm as load_llm
+    from alimark.core.llm.base import LLM as LLM
+    from alimark.core.llm.base import Sampling as Sampling
+    from alimark.core.rewriting.results import Rewriting as Rewriting
+    from alimark.core.rewriting.results import RewrittenSentence as RewrittenSentence
+    from alimark.core.rewriting.settings import RewriteSettings as RewriteSettings
+    from alimark.core.schemes.alimark import AliMark as AliMark
+    from alimark.core.schemes.api import detect as detect
+    from alimark.core.schemes.api import load as load
+    from alimark.core.schemes.watermark import Watermark as Watermark
+    from alimark.core.text.splitting import register_splitter as register_splitter
     from alimark.errors import AlimarkError as AlimarkError
-    from alimark.generation.results import Generation as Generation
-    from alimark.generation.results import MarkedSentence as MarkedSentence
-    from alimark.keys.key import Key as Key
-    from alimark.llm import load_llm as load_llm
-    from alimark.llm.base import LLM as LLM
-    from alimark.llm.base import Sampling as Sampling
-    from alimark.rewriting.results import Rewriting as Rewriting
-    from alimark.rewriting.results import RewrittenSentence as RewrittenSentence
-    from alimark.rewriting.settings import RewriteSettings as RewriteSettings
-    from alimark.schemes.alimark import AliMark as AliMark
-    from alimark.schemes.api import detect as detect
-    from alimark.schemes.api import load as load
-    from alimark.schemes.watermark import Watermark as Watermark
-    from alimark.text.splitting import register_splitter as register_splitter
 
 _HOME = {
-    "AliMark": "schemes.alimark",
-    "AlignedDetection": "detection.aligned_results",
-    "AlignedStep": "detection.result_parts",
+    "AliMark": "core.schemes.alimark",
+    "AlignedDetection": "core.detection.aligned_results",
+    "AlignedStep": "core.detection.result_parts",
     "AlimarkError": "errors",
-    "Detection": "detection.results",
-    "DetectionSettings": "detection.settings",
-    "Document": "documents.reading",
-    "Embedder": "embedding.base",
-    "Generation": "generation.results",
-    "Key": "keys.key",
-    "LLM": "llm.base",
-    "MarkedSentence": "generation.results",
-    "Passage": "detection.result_parts",
-    "RewriteSettings": "rewriting.settings",
-    "RewrittenSentence": "rewriting.results",
-    "Rewriting": "rewriting.results",
-    "Sampling": "llm.base",
-    "Verdict": "detection.verdicts",
-    "Watermark": "schemes.watermark",
-    "detect": "schemes.api",
-    "load": "schemes.api",
-    "load_embedder": "embedding.loading",
-    "load_llm": "llm",
-    "read_document": "documents.reading",
-    "register_splitter": "text.splitting",
+    "Detection": "core.detection.results",
+    "DetectionSettings": "core.detection.settings",
+    "Document": "audit.documents.reading",
+    "Embedder": "core.embedding.base",
+    "Generation": "core.generation.results",
+    "Key": "core.keys.key",
+    "LLM": "core.llm.base",
+    "MarkedSentence": "core.generation.results",
+    "Passage": "core.detection.result_parts",
+    "RewriteSettings": "core.rewriting.settings",
+    "RewrittenSentence": "core.rewriting.results",
+    "Rewriting": "core.rewriting.results",
+    "Sampling": "core.llm.base",
+    "Verdict": "core.detection.verdicts",
+    "Watermark": "core.schemes.watermark",
+    "detect": "core.schemes.api",
+    "load": "core.schemes.api",
+    "load_embedder": "core.embedding.loading",
+    "load_llm": "core.llm",
+    "read_document": "audit.documents.reading",
+    "register_splitter": "core.text.splitting",
 }
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605 - built from the one table above
 

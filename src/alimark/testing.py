@@ -16,8 +16,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.errors import ContextFull
-from alimark.llm.base import Draw, Request, Sampling, StopCondition
 
 _WORDS = {
     "who": "the teacher|a young doctor|her brother|the old sailor|Mrs. Brown|Dr. Smith|the mayor|a stranger"
@@ -68,7 +68,7 @@ class StandInLLM:
         preferred_batch: The property of this name of the LLM protocol.
 
     Example:
-        >>> from alimark.llm.base import Request, Sampling
+        >>> from alimark.core.llm.base import Request, Sampling
         >>> llm = StandInLLM()
         >>> [[draw]] = llm.draw([Request("A story. ", 1, seed=9)], Sampling(), lambda text: text.endswith(". "))
         >>> draw.text

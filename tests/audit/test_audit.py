@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from alimark import Key
-from alimark._util.jsonl import JsonlWriter
 from alimark.audit.auditor import Auditor
 from alimark.audit.run import MAX_DRAWS, JsonlDocuments, audit_documents, check_rate, enough_draws, finish
 from alimark.audit.summary import summarise
-from alimark.detection.settings import DetectionSettings
+from alimark.core._util.jsonl import JsonlWriter
+from alimark.core.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder
 

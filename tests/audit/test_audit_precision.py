@@ -10,9 +10,9 @@ import pytest
 
 from alimark import AliMark, Key
 from alimark.audit.auditor import Auditor, FirstPass
-from alimark.detection.preparing import PreparedText, prepare, sentences_suffice, with_units
-from alimark.detection.results import Detection
-from alimark.detection.settings import DetectionSettings
+from alimark.core.detection.preparing import PreparedText, prepare, sentences_suffice, with_units
+from alimark.core.detection.results import Detection
+from alimark.core.detection.settings import DetectionSettings
 from alimark.testing import StandInEmbedder
 from fixed_texts import fixed_key, soft_key, unmarked, written
 from rough_embedder import RoughEmbedder
@@ -113,7 +113,7 @@ def test_a_document_is_prepared_once(first: FirstPass | None, monkeypatch: pytes
         prepared.append(text)
         return prepare(text, *arguments)
 
-    for module in ("alimark.audit.auditor", "alimark.detection.preparing"):
+    for module in ("alimark.audit.auditor", "alimark.core.detection.preparing"):
         monkeypatch.setattr(f"{module}.prepare", counted)
     answers(RoughEmbedder(), SETTINGS, first)
     assert sorted(prepared) == sorted(" ".join(text) for text in (MARKED, *OTHERS))

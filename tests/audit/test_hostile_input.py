@@ -14,7 +14,7 @@ from alimark.audit.answers import FIELDS
 from alimark.audit.auditor import Auditor
 from alimark.audit.run import JsonlDocuments, audit_documents
 from alimark.cli.audit_output import printable
-from alimark.detection.settings import DetectionSettings
+from alimark.core.detection.settings import DetectionSettings
 from alimark.errors import RecordError
 from alimark.testing import StandInEmbedder
 

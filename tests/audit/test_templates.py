@@ -16,11 +16,11 @@ from alimark.audit.auditor import Auditor, FirstPass
 from alimark.audit.kept_signals import KeptSignals
 from alimark.audit.run import JsonlDocuments, audit_documents
 from alimark.audit.templates import BURSTS, effective_count, find_groups, search_groups
-from alimark.detection.batching import signals_of
-from alimark.detection.preparing import PreparedText, prepare
-from alimark.detection.settings import DetectionSettings
-from alimark.detection.signals import Signals
-from alimark.keys.projection import project
+from alimark.core.detection.batching import signals_of
+from alimark.core.detection.preparing import PreparedText, prepare
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.signals import Signals
+from alimark.core.keys.projection import project
 from alimark.testing import StandInEmbedder
 from fixed_texts import EMBEDDER, fixed_key, soft_key, unmarked, written
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import attacker
-from alimark._util.arrays import Floats, Ints, Packed
-from alimark.keys.key import Key
+from alimark.core._util.arrays import Floats, Ints, Packed
+from alimark.core.keys.key import Key
 from alimark.testing import StandInEmbedder
 from attacker import Defence, learn, nothing_learned, tail
 

@@ -15,11 +15,11 @@ import method_table
 import paired
 import quality
 import share_found
-from alimark.bench.recipe_files import load
-from alimark.bench.recipe_points import attacks
-from alimark.bench.recipe_toml import to_toml
-from alimark.bench.run import Run
-from alimark.bench.workspace import Stage, Workspace
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.recipe_points import attacks
+from alimark.lab.bench.recipe_toml import to_toml
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Stage, Workspace
 from rewriters import Rewriter
 from small_recipes import STAND_INS, recipe
 
@@ -248,7 +248,7 @@ def test_attacks_made_elsewhere_are_those_of_the_bench(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rewrites by chat models and chains come back as records that the bench would have made itself."""
-    monkeypatch.setattr("alimark.llm.load_llm", lambda *_, **__: Rewriter())
+    monkeypatch.setattr("alimark.core.llm.load_llm", lambda *_, **__: Rewriter())
     path = tmp_path / "recipe.toml"
     path.write_text(
         """

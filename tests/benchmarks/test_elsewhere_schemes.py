@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import elsewhere
-from alimark.bench.recipe_files import load
-from alimark.bench.run import Run
-from alimark.bench.workspace import Workspace
-from alimark.calibration.human_text import language_reference
-from alimark.schemes.postmark import PostMark
+from alimark.core.text.human_text import language_reference
+from alimark.lab.bench.recipe_files import load
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
+from alimark.lab.rivals.postmark import PostMark
 from alimark.testing import StandInEmbedder
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import saved_rewrites
+from alimark.core.rewriting.settings import Original, RewriteSettings
+from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError
-from alimark.rewriting.settings import Original, RewriteSettings
-from alimark.text.splitting import splitter
 from rewriters import EMBEDDER, KEY, PAGE, STORY, Rewriter, marked, reworded
 from single_text import rewrite
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from alimark import Key
-from alimark.generation.api import GenerationSettings
+from alimark.core.generation.api import GenerationSettings
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
 from single_text import generate

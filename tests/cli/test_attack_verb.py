@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from alimark.attacks import Attack, attack_class, names
+from alimark.lab.attacks import Attack, attack_class, names
 from commands import Run
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import alimark
-import alimark.detection.preparing
-import alimark.embedding.loading
-import alimark.llm
+import alimark.core.detection.preparing
+import alimark.core.embedding.loading
+import alimark.core.llm
 from alimark import Key
 from alimark.cli.demo import HUMAN
 from alimark.testing import StandInEmbedder
@@ -96,14 +96,14 @@ def test_enough_draws_for_one_marked_document_among_many(
 def test_an_unexpected_fault_is_one_documents_fault(
     run: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = alimark.detection.preparing.normalise
+    real = alimark.core.detection.preparing.normalise
 
     def brittle(text: str, *rest: Any) -> Any:
         if "poison" in text:
             raise ZeroDivisionError("never thought of")
         return real(text, *rest)
 
-    monkeypatch.setattr(alimark.detection.preparing, "normalise", brittle)
+    monkeypatch.setattr(alimark.core.detection.preparing, "normalise", brittle)
     source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
     source.write_text('{"id": 1, "text": "Good."}\n{"id": 2, "text": "poison"}\n{"id": 3, "text": "Good too."}\n')
     assert run("audit", "-k", key_file, "--input", source, "--output", output).status == 0

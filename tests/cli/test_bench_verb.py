@@ -8,8 +8,8 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from alimark.bench import results
 from alimark.errors import AlimarkError
+from alimark.lab.bench import results
 from commands import Run
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +122,7 @@ def test_a_partial_folder_is_reported(run: Run, tmp_path: Path, monkeypatch: pyt
 
     (tmp_path / "one.toml").write_text(STAND_INS, "utf-8")
     with monkeypatch.context() as patched:
-        patched.setattr("alimark.bench.run.Run._compared", stopped)
+        patched.setattr("alimark.lab.bench.run.Run._compared", stopped)
         status, _, err = run("run", tmp_path / "one.toml", "-o", tmp_path / "work")
         assert status == 2
         assert "stopped" in err

@@ -13,7 +13,7 @@ from rich.table import Table
 from alimark import Key
 from alimark.cli import show
 from alimark.cli.calibrate import rates_table
-from alimark.generation.api import GenerationSettings
+from alimark.core.generation.api import GenerationSettings
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
 from single_text import generate

@@ -14,15 +14,15 @@ import pytest
 import alimark
 import alimark.cli.detect
 import alimark.cli.loading
-import alimark.detection.preparing
-import alimark.embedding.loading
-import alimark.llm
+import alimark.core.detection.preparing
+import alimark.core.embedding.loading
+import alimark.core.llm
 from alimark import AliMark, Key
 from alimark.cli.demo import HUMAN
 from alimark.cli.detections import alignment_table
+from alimark.core.text.splitting import splitter
 from alimark.errors import ModelError
 from alimark.testing import StandInEmbedder
-from alimark.text.splitting import splitter
 from commands import Run
 from fixed_texts import unmarked
 from small_documents import docx
@@ -234,7 +234,7 @@ def test_the_unexpected_is_an_error_and_not_a_verdict(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(alimark.detection.preparing, "prepare", broken)
+    monkeypatch.setattr(alimark.core.detection.preparing, "prepare", broken)
     done = run("detect", "-k", key_file, marked_file)
     assert done.status == 2
     assert "unexpected ZeroDivisionError" in done.err

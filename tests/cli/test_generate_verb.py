@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from alimark.generation.settings import STRENGTHS
-from alimark.llm.base import Draw
+from alimark.core.generation.settings import STRENGTHS
+from alimark.core.llm.base import Draw
+from alimark.core.text.splitting import splitter
 from alimark.testing import StandInLLM
-from alimark.text.splitting import splitter
 from commands import Run
 
 
@@ -125,14 +125,14 @@ def test_wrong_options(run: Run, key_file: Path, words: list[str]) -> None:
 
 CHILD = """
 import sys, time
-import alimark.embedding.loading, alimark.llm
+import alimark.core.embedding.loading, alimark.core.llm
 from alimark.testing import StandInEmbedder, StandInLLM
 class Slow(StandInLLM):
     def draw(self, *a):
         time.sleep(0.05)
         return super().draw(*a)
-alimark.embedding.loading.load_embedder = lambda name, **_: StandInEmbedder()
-alimark.llm.load_llm = lambda name, **_: Slow()
+alimark.core.embedding.loading.load_embedder = lambda name, **_: StandInEmbedder()
+alimark.core.llm.load_llm = lambda name, **_: Slow()
 from alimark.cli.main import main
 sys.argv = ["alimark", *sys.argv[1:]]
 main()

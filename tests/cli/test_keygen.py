@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from alimark import Key
-from alimark.keys.key import SOFT_VERSION
+from alimark.core.keys.key import SOFT_VERSION
 from commands import Run
 
 

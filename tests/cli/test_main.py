@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 import alimark
-import alimark.detection.pipeline
-import alimark.embedding.loading
-import alimark.llm
+import alimark.core.detection.pipeline
+import alimark.core.embedding.loading
+import alimark.core.llm
 from alimark import Key
 from alimark.cli import main as cli
 from alimark.errors import AlimarkError

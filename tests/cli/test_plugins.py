@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from alimark import load_embedder, load_llm
-from alimark.attacks import load_attack
+from alimark.core.text.splitting import Splitter, splitter
 from alimark.errors import AlimarkError, AttackError, LLMError, ModelError
-from alimark.text.splitting import Splitter, splitter
+from alimark.lab.attacks import load_attack
 from commands import Run
 
 Install = Callable[..., None]
@@ -18,7 +18,7 @@ Install = Callable[..., None]
 GOOD = """
 from dataclasses import dataclass
 
-from alimark.attacks.base import TextAttack
+from alimark.lab.attacks.base import TextAttack
 
 
 @dataclass(frozen=True)

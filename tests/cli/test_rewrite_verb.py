@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import alimark.embedding.loading
-import alimark.llm
+import alimark.core.embedding.loading
+import alimark.core.llm
 from alimark.cli import loading
 from alimark.cli import rewrite as verb
+from alimark.core.generation.settings import STRENGTHS
+from alimark.core.rewriting.settings import WAYS, RewriteSettings
 from alimark.errors import LLMError
-from alimark.generation.settings import STRENGTHS
-from alimark.rewriting.settings import WAYS, RewriteSettings
 from commands import Run
 from rewriters import KEY, PAGE, STORY, Rewriter, marked
 
@@ -31,7 +31,7 @@ class Models:
 @pytest.fixture
 def models(stand_in_models: None, monkeypatch: pytest.MonkeyPatch) -> Models:
     loaded = Models()
-    monkeypatch.setattr(alimark.llm, "load_llm", lambda name, **_: loaded.llm)
+    monkeypatch.setattr(alimark.core.llm, "load_llm", lambda name, **_: loaded.llm)
     monkeypatch.setattr(loading, "fetch_models", lambda *_: None)
     return loaded
 

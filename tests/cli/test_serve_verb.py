@@ -7,8 +7,8 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from alimark.cli.main import app
+from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError
-from alimark.keys.key import Key
 from alimark.testing import StandInEmbedder
 
 

@@ -23,7 +23,7 @@ import httpx
 import uvicorn
 from stand_ins import stand_in_service
 
-from alimark.keys.key import Key
+from alimark.core.keys.key import Key
 from alimark.serve.app import create_app
 from alimark.serve.protocol import limited_protocol
 from alimark.serve.service import Service

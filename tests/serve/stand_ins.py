@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from alimark.llm.base import LLM, Draw, Request, Sampling, StopCondition
+from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.serve.service import Service
 from alimark.serve.settings import Settings
 from alimark.testing import StandInEmbedder, StandInLLM

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from services import Running, serving
 
-from alimark.llm.base import Draw, Request, Sampling, StopCondition
+from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.testing import StandInLLM
 
 

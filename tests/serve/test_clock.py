@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError
-from alimark.keys.key import Key
 from alimark.serve.database import Store
 from alimark.serve.records import Record, RecordLog
 from alimark.serve.ring import Ring

@@ -11,13 +11,13 @@ import pytest
 from services import Running
 
 import alimark
-from alimark._util.arrays import Packed
-from alimark._util.timed_future import TimedFuture
-from alimark.detection.aligned_results import LIKELY, PERHAPS
-from alimark.detection.batching import deduplicate, embed
-from alimark.detection.settings import DetectionSettings
+from alimark.core._util.arrays import Packed
+from alimark.core._util.timed_future import TimedFuture
+from alimark.core.detection.aligned_results import LIKELY, PERHAPS
+from alimark.core.detection.batching import deduplicate, embed
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.keys.key import Key
 from alimark.errors import LimitError, TextError
-from alimark.keys.key import Key
 from alimark.serve import checking
 from alimark.serve.checking import Check, Checker, QueueFull
 from alimark.testing import StandInEmbedder, StandInLLM

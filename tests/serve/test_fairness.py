@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from services import Running, serving
 from test_upstream import completions
 
-from alimark._util.fair_queue import FairQueue, may_enter
-from alimark.detection.settings import DetectionSettings
+from alimark.core._util.fair_queue import FairQueue, may_enter
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.llm.base import Draw, Sampling, StopCondition
+from alimark.core.llm.openai import OpenAI
+from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many
 from alimark.errors import AlimarkError
-from alimark.llm.base import Draw, Sampling, StopCondition
-from alimark.llm.openai import OpenAI
-from alimark.rewriting.api import Original, RewriteSettings, rewrite_many
 from alimark.serve import checking
 from alimark.serve.checking import QueueFull
 from alimark.serve.writing import FairPool, Places, Writers

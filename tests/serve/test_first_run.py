@@ -16,7 +16,7 @@ from stand_ins import stand_in_service
 from typer.testing import CliRunner, Result
 
 from alimark.cli.main import app
-from alimark.keys.key import Key
+from alimark.core.keys.key import Key
 from alimark.testing import StandInEmbedder
 
 

@@ -172,7 +172,7 @@ def test_repeated_log_records_are_counted() -> None:
 
 
 def test_the_verdict_is_not_computed_on_the_event_loop(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alimark.detection.stats import power
+    from alimark.core.detection.stats import power
 
     monkeypatch.setattr(power, "_TABLED", {0: {}, 2: {}, 3: {}})
 

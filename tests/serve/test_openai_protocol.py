@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from services import Running, serving
 
-from alimark.llm.openai import OpenAI
+from alimark.core.llm.openai import OpenAI
 from fake_server import Fake, Reply, fake
 
 openai = pytest.importorskip("openai")

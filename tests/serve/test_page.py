@@ -11,8 +11,8 @@ import pytest
 from services import Running
 
 import alimark
+from alimark.core.text.splitting import splitter
 from alimark.testing import StandInEmbedder, StandInLLM
-from alimark.text.splitting import splitter
 from browsers import browser
 from small_documents import docx, pdf
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from services import free_port, wait_for
 
-from alimark.keys.key import Key
+from alimark.core.keys.key import Key
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("xllamacpp")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from stand_ins import EchoLLM
 
+from alimark.core.keys.key import Key
+from alimark.core.llm.base import Draw, Sampling, StopCondition
+from alimark.core.rewriting.api import RewriteSettings
 from alimark.errors import LLMError, TextError
-from alimark.keys.key import Key
-from alimark.llm.base import Draw, Sampling, StopCondition
-from alimark.rewriting.api import RewriteSettings
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import rewrite

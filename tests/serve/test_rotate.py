@@ -10,9 +10,9 @@ import pytest
 from services import serving, serving_again, set_up
 from stand_ins import stand_in_service
 
+from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import Key
 from alimark.errors import KeyFileError, KeyMismatch
-from alimark.keys.fitted import Fitted
-from alimark.keys.key import Key
 from alimark.serve.ring import Ring
 from alimark.testing import StandInEmbedder
 

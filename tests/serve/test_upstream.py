@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from services import Running, serving
 
-from alimark.llm.base import Request, Sampling
-from alimark.llm.openai import OpenAI
+from alimark.core.llm.base import Request, Sampling
+from alimark.core.llm.openai import OpenAI
 from alimark.testing import StandInLLM
 from fake_server import KEY, Fake, Reply, Seen, fake
 

@@ -50,10 +50,10 @@ def test_the_wheel_is_complete(wheel: Path, tmp_path: Path) -> None:
     assert files <= names
     assert "alimark/py.typed" in names
     recipes = {path.relative_to(REPOSITORY / "recipes").as_posix() for path in REPOSITORY.glob("recipes/**/*.toml")}
-    assert {f"alimark/bench/recipes/{name}" for name in recipes} <= names
+    assert {f"alimark/lab/bench/recipes/{name}" for name in recipes} <= names
     assert not any(name.startswith(("tests/", "examples/")) for name in names)
     code = (
-        "from pathlib import Path; from alimark.bench.recipe_files import load; import alimark; "
+        "from pathlib import Path; from alimark.lab.bench.recipe_files import load; import alimark; "
         "print(alimark.__file__, load(Path('paper/main-opt'), (), ('local',)).llm.name)"
     )
     done = subprocess.run(

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from alimark._util.jsonl import Record
-from alimark.detection.results import Detection
+from alimark.core._util.jsonl import Record
+from alimark.core.detection.results import Detection
+from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError, RecordError
-from alimark.keys.key import Key
 
 if TYPE_CHECKING:
     from alimark.audit.auditor import Answer

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 from alimark.audit.answers import tests_made
 from alimark.audit.kept_signals import KeptSignals
 from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, Group, search_groups
-from alimark.detection.many_keys import detect_keys_batch, widest_key
-from alimark.detection.pipeline import detect_batch, null_scorers
-from alimark.detection.preparing import PreparedText, prepare, sentences_suffice, with_units
-from alimark.detection.results import Detection
-from alimark.detection.scoring import scoring
-from alimark.detection.searching import score
-from alimark.detection.settings import DetectionSettings
-from alimark.detection.signals import Signals
-from alimark.detection.stats.p_values import NullScores, RandomKeys
-from alimark.detection.timing import Beat, Clock
-from alimark.embedding.precision import Precision, precision_of, precisions_of
+from alimark.core.detection.many_keys import detect_keys_batch, widest_key
+from alimark.core.detection.pipeline import detect_batch, null_scorers
+from alimark.core.detection.preparing import PreparedText, prepare, sentences_suffice, with_units
+from alimark.core.detection.results import Detection
+from alimark.core.detection.scoring import scoring
+from alimark.core.detection.searching import score
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.signals import Signals
+from alimark.core.detection.stats.p_values import NullScores, RandomKeys
+from alimark.core.detection.timing import Beat, Clock
+from alimark.core.embedding.precision import Precision, precision_of, precisions_of
+from alimark.core.keys.key import Key
+from alimark.core.schemes.api import load
+from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError, RecordError, TextError
-from alimark.keys.key import Key
-from alimark.schemes.api import load
-from alimark.schemes.registry import aligns
 
 if TYPE_CHECKING:
-    from alimark._util.jsonl import Record
-    from alimark.embedding.base import Embedder
-    from alimark.llm.base import LLM
+    from alimark.core._util.jsonl import Record
+    from alimark.core.embedding.base import Embedder
+    from alimark.core.llm.base import LLM
 
 BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
 BATCH_DOCUMENTS = 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
-from alimark.detection.preparing import PreparedText
-from alimark.detection.settings import PASSAGES_FROM
-from alimark.detection.signals import Signals
+from alimark.core.detection.preparing import PreparedText
+from alimark.core.detection.settings import PASSAGES_FROM
+from alimark.core.detection.signals import Signals
 
 
 class KeptSignals:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from alimark._util.jsonl import JsonlWriter, Record, read_jsonl, unique_id
 from alimark.audit.answers import answer_record, final_verdict, in_order
 from alimark.audit.auditor import Auditor, Document, answers, in_batches
 from alimark.audit.summary import read_answers, summarise
 from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, effective_count
-from alimark.detection.stats.p_values import RandomKeys, q_values
+from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl, unique_id
+from alimark.core.detection.stats.p_values import RandomKeys, q_values
 from alimark.errors import AlimarkError, RecordError
 
 MAX_DRAWS = 1_000_000

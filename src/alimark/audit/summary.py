@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
-from alimark._util.jsonl import Record, read_jsonl
 from alimark.audit.answers import FIELDS
+from alimark.core._util.jsonl import Record, read_jsonl
 from alimark.errors import RecordError
 
 _NAMED = 100

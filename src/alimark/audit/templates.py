@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from alimark._util.arrays import Floats, Ints
-from alimark._util.json_types import JsonObject
-from alimark.detection.stats.p_values import NullScores
+from alimark.core._util.arrays import Floats, Ints
+from alimark.core._util.json_types import JsonObject
+from alimark.core.detection.stats.p_values import NullScores
 
 BURSTS = 2e-3
 """The share of random keys that may in any case make half as many documents of a group look as marked. By Markov's

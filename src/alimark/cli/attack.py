@@ -15,8 +15,8 @@ from alimark.cli import loading, show, texts
 from alimark.errors import AlimarkError, AttackError
 
 if TYPE_CHECKING:
-    from alimark._util.jsonl import JsonlWriter
-    from alimark.attacks import Attack, Target
+    from alimark.core._util.jsonl import JsonlWriter
+    from alimark.lab.attacks import Attack, Target
 
 _POOL = (
     "JSONL (`text` or `natural_text` on each line) or a text file that sentences are taken from. "
@@ -41,7 +41,7 @@ def attack(context: typer.Context) -> None:
 
 def _app(wanted: str) -> typer.Typer:
     """Builds the commands of the attacks; where one is named, only that, so that no library of another is imported."""
-    from alimark.attacks import attack_class, names
+    from alimark.lab.attacks import attack_class, names
 
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=attack.__doc__)
     app.command("list")(list_attacks)
@@ -54,7 +54,7 @@ def list_attacks(as_json: Annotated[bool, typer.Option("--json", help="Print the
     """List the attacks and their settings."""
     from rich.table import Table
 
-    from alimark.attacks import attack_class, names
+    from alimark.lab.attacks import attack_class, names
 
     kinds = [(name, attack_class(name)) for name in names()]
     if as_json:
@@ -182,8 +182,8 @@ def _run(attack: Attack, job: _Job) -> None:
 
 def _pool(kind: type[Attack], pool: Path | None, source: Path | None) -> tuple[str, ...]:
     """The texts that an attack takes sentences from."""
-    from alimark._util.files import read_text
-    from alimark.calibration.human_text import read_texts
+    from alimark.core._util.files import read_text
+    from alimark.core.text.human_text import read_texts
 
     if pool is not None and pool.suffix not in (".jsonl", ".gz"):
         return (read_text(pool),)
@@ -195,8 +195,8 @@ def _pool(kind: type[Attack], pool: Path | None, source: Path | None) -> tuple[s
 
 
 def _attack_text(attack: Attack, file: str, seed: int, as_json: bool) -> None:
-    from alimark.attacks import Target
-    from alimark.attacks.records import attack_record
+    from alimark.lab.attacks import Target
+    from alimark.lab.attacks.records import attack_record
 
     text = texts.read_text(file)
     if not text.strip():
@@ -216,8 +216,8 @@ def _attack_text(attack: Attack, file: str, seed: int, as_json: bool) -> None:
 
 
 def _attack_file(attack: Attack, source: Path, output: Path, seed: int, as_json: bool) -> None:
-    from alimark._util.jsonl import JsonlWriter
-    from alimark.attacks.records import attacked_id, check_resumable
+    from alimark.core._util.jsonl import JsonlWriter
+    from alimark.lab.attacks.records import attacked_id, check_resumable
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")
@@ -241,8 +241,8 @@ def _attack_file(attack: Attack, source: Path, output: Path, seed: int, as_json:
 
 def _attack_rows(attack: Attack, rows: list[texts.Row], seed: int, writer: JsonlWriter, counts: Counter[str]) -> None:
     """Attacks the texts and writes a record for each as soon as it is finished."""
-    from alimark.attacks import Target, seed_for
-    from alimark.attacks.records import attack_record
+    from alimark.lab.attacks import Target, seed_for
+    from alimark.lab.attacks.records import attack_record
 
     seeds = [seed_for(attack.name, seed, row.id) for row in rows]
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from alimark.audit.auditor import Document
-    from alimark.detection.stats.p_values import RandomKeys
-    from alimark.keys.key import Key
-    from alimark.scale.audit import CorpusOptions
+    from alimark.audit.corpora.audit import CorpusOptions
+    from alimark.core.detection.stats.p_values import RandomKeys
+    from alimark.core.keys.key import Key
 
 Inputs = Annotated[
     list[str] | None,
@@ -119,8 +119,8 @@ def audit(
 
     Exit status: 0 once every document has its answer, found or not; 2 error.
     """
-    from alimark.keys.folder import load_keys
-    from alimark.scale.audit import CorpusOptions
+    from alimark.audit.corpora.audit import CorpusOptions
+    from alimark.core.keys.folder import load_keys
 
     keys = load_keys(key)
     search = options.SearchOptions(
@@ -164,7 +164,7 @@ def _is_folder(output: str) -> bool:
 
 
 def _audit_to_folder(task: Audit, how: CorpusOptions, draws: int | None, llm: str | None) -> None:
-    from alimark.scale.audit import audit_corpus
+    from alimark.audit.corpora.audit import audit_corpus
 
     if llm is not None:
         raise AlimarkError("--llm goes with a JSONL file as --output; a corpus is audited without a chat model")
@@ -223,8 +223,8 @@ def _documents(inputs: list[str], output: Path, how: CorpusOptions) -> Iterable[
         if output.exists() and output.samefile(source):
             raise AlimarkError("--output must be another file than --input")
         return JsonlDocuments(source, how.text_field, how.max_document)
-    from alimark.scale.audit import CorpusDocuments
-    from alimark.scale.files import passed_over_message
+    from alimark.audit.corpora.audit import CorpusDocuments
+    from alimark.audit.corpora.files import passed_over_message
 
     for name in inputs:
         if "://" not in name and output.resolve().is_relative_to(Path(name).resolve()):
@@ -239,6 +239,6 @@ def _is_jsonl(name: str) -> bool:
     """Whether a name stands for a single JSONL file; the file need not have a known suffix."""
     if "://" in name or Path(name).is_dir() or (any(sign in name for sign in "*?[") and not Path(name).exists()):
         return False
-    from alimark.documents.kinds import kind_of_name
+    from alimark.audit.documents.kinds import kind_of_name
 
     return kind_of_name(name) is None and Path(name).suffix.lower() not in (".parquet", ".pq")

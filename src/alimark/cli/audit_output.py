@@ -10,7 +10,7 @@ from alimark.cli import show
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from alimark._util.jsonl import Record
+    from alimark.core._util.jsonl import Record
 
 _MAX_FAULTS = 5
 """Faults that are printed; more are only counted."""

@@ -14,9 +14,9 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from alimark.bench.recipe import Recipe
-    from alimark.bench.results import Estimate, Results
-    from alimark.scale.generation import Replicas
+    from alimark.audit.corpora.generation import Replicas
+    from alimark.lab.bench.recipe import Recipe
+    from alimark.lab.bench.results import Estimate, Results
 
 app = typer.Typer(no_args_is_help=True, help="Run experiments from recipes, and report their results.")
 
@@ -84,7 +84,7 @@ def run(
         alimark bench run paper/main-opt --profile local --set data.texts=20 -o work
         alimark bench report work
     """  # fmt: skip
-    from alimark.bench.recipe_files import load
+    from alimark.lab.bench.recipe_files import load
 
     loaded = load(recipe, overrides or (), profile or ())
     if dry_run:
@@ -96,7 +96,7 @@ def run(
         if processes > 1:
             if writers:
                 raise AlimarkError("--processes and --engine ray do not go together; leave one of them out")
-            from alimark.bench.processes import run_processes
+            from alimark.lab.bench.processes import run_processes
 
             run_processes(loaded, output, processes)
         _run(loaded, output, recipe.stem, StageBar(progress), writers)
@@ -113,9 +113,9 @@ def report(
 
     A run that is not finished, or was stopped, is reported as far as it is.
     """
-    from alimark.bench import report as reports
-    from alimark.bench.evaluate import all_results
-    from alimark.bench.workspace import Workspace
+    from alimark.lab.bench import report as reports
+    from alimark.lab.bench.evaluate import all_results
+    from alimark.lab.bench.workspace import Workspace
 
     results = all_results(Workspace(folder)) if (folder / "results").is_dir() else []
     if not results:
@@ -143,10 +143,10 @@ def view(
     """  # fmt: skip
     import webbrowser
 
-    from alimark.bench.view.answers import Answers
-    from alimark.bench.view.entries import Index
-    from alimark.bench.view.server import ViewServer
-    from alimark.bench.workspace import Workspace
+    from alimark.lab.bench.view.answers import Answers
+    from alimark.lab.bench.view.entries import Index
+    from alimark.lab.bench.view.server import ViewServer
+    from alimark.lab.bench.workspace import Workspace
 
     if not (folder / "records").is_dir():
         raise AlimarkError(f"{folder} holds no records; run: alimark bench run RECIPE --output {folder}")
@@ -169,11 +169,11 @@ def view(
 
 
 def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replicas | None) -> None:
-    from alimark.bench.evaluate import evaluate
-    from alimark.bench.recipe_toml import to_toml
-    from alimark.bench.results import save
-    from alimark.bench.run import Run
-    from alimark.bench.workspace import Workspace
+    from alimark.lab.bench.evaluate import evaluate
+    from alimark.lab.bench.recipe_toml import to_toml
+    from alimark.lab.bench.results import save
+    from alimark.lab.bench.run import Run
+    from alimark.lab.bench.workspace import Workspace
 
     started = time.perf_counter()
     workspace = Workspace(output)
@@ -192,10 +192,10 @@ def _check(recipe: Recipe, output: Path | None = None) -> None:
 
     With the folder of a run, only what is left of it is checked, and the models of the store are fetched.
     """
-    from alimark.bench import requirements
-    from alimark.bench.run import Run
-    from alimark.bench.workspace import Workspace
-    from alimark.models import store
+    from alimark.core.models import store
+    from alimark.lab.bench import requirements
+    from alimark.lab.bench.run import Run
+    from alimark.lab.bench.workspace import Workspace
 
     run = Run(recipe, Workspace(output)) if output and output.is_dir() else None
     if problems := requirements.missing(recipe, run):
@@ -212,7 +212,7 @@ def _check(recipe: Recipe, output: Path | None = None) -> None:
 
 
 def _print_plan(recipe: Recipe) -> None:
-    from alimark.bench.recipe_points import attacks, variants
+    from alimark.lab.bench.recipe_points import attacks, variants
 
     points = [point.recipe for point in variants(recipe)]
     cells = [len(point.data.sets) * len(point.watermark) for point in points]

@@ -15,9 +15,9 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from alimark._util.jsonl import Record
-    from alimark.calibration.report import CalibrationOptions
-    from alimark.keys.key import Key
+    from alimark.audit.calibration.report import CalibrationOptions
+    from alimark.core._util.jsonl import Record
+    from alimark.core.keys.key import Key
 
 LikeKey = Annotated[Path, typer.Option("-k", "--key", help="Key file; fresh keys have the same parameters.")]
 Sentences = Annotated[str, typer.Option(help="Lengths in sentences that texts are cut to, such as 12,8,4.")]
@@ -50,10 +50,10 @@ def calibrate(
         alimark calibrate -k key.json --human texts.jsonl
         alimark calibrate -k key.json --human texts.jsonl --keys 200 --centring
     """
-    from alimark.calibration.human_text import human_texts
-    from alimark.calibration.report import CalibrationOptions
-    from alimark.keys.key import Key
-    from alimark.schemes.registry import aligns
+    from alimark.audit.calibration.report import CalibrationOptions
+    from alimark.core.keys.key import Key
+    from alimark.core.schemes.registry import aligns
+    from alimark.core.text.human_text import human_texts
 
     try:
         lengths = [int(length) for length in sentences.split(",")]
@@ -75,9 +75,9 @@ def calibrate(
 def _alimark_reports(
     key: Key, texts: list[str], lengths: list[int], how: CalibrationOptions, centre_out: Path | None
 ) -> Iterator[Record]:
-    from alimark.calibration.rates import Embedded
-    from alimark.calibration.report import Sample, alimark_report, write_centre
-    from alimark.detection.settings import DetectionSettings
+    from alimark.audit.calibration.rates import Embedded
+    from alimark.audit.calibration.report import Sample, alimark_report, write_centre
+    from alimark.core.detection.settings import DetectionSettings
 
     embedder = loading.load_embedder(key.embedder)
     for length in lengths:
@@ -98,7 +98,7 @@ def _alimark_reports(
 
 
 def _scheme_reports(key: Key, texts: list[str], lengths: list[int], how: CalibrationOptions) -> Iterator[Record]:
-    from alimark.calibration.report import Sample, scheme_report
+    from alimark.audit.calibration.report import Sample, scheme_report
 
     mark = loading.load_mark(key)
     for length in lengths:

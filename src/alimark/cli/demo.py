@@ -12,12 +12,12 @@ from alimark.cli import detections, loading, options, show
 from alimark.errors import AttackError, MissingExtra
 
 if TYPE_CHECKING:
-    from alimark.attacks import Attack
-    from alimark.detection.aligned_results import AlignedDetection
-    from alimark.embedding.base import Embedder
-    from alimark.generation.api import Generation
-    from alimark.llm.base import LLM
-    from alimark.schemes.alimark import AliMark
+    from alimark.core.detection.aligned_results import AlignedDetection
+    from alimark.core.embedding.base import Embedder
+    from alimark.core.generation.api import Generation
+    from alimark.core.llm.base import LLM
+    from alimark.core.schemes.alimark import AliMark
+    from alimark.lab.attacks import Attack
 
 PROMPT = "The old lighthouse at the edge of the bay had been dark for thirty years."
 
@@ -85,7 +85,7 @@ def demo(
     time, 12 candidates are sampled for each sentence; `alimark generate`
     samples 64 and marks more strongly.
     """
-    from alimark.keys.key import DEFAULT_EMBEDDER
+    from alimark.core.keys.key import DEFAULT_EMBEDDER
 
     embedder, model = loading.load_embedder(DEFAULT_EMBEDDER), loading.load_llm(llm)
     mark, other = fresh_mark(embedder), fresh_mark(embedder)
@@ -103,8 +103,8 @@ def demo(
 
 def fresh_mark(embedder: Embedder) -> AliMark:
     """A watermark with a new random key."""
-    from alimark.keys.key import Key
-    from alimark.schemes.alimark import AliMark
+    from alimark.core.keys.key import Key
+    from alimark.core.schemes.alimark import AliMark
 
     return AliMark(Key.generate(embedder=embedder), embedder=embedder)
 
@@ -114,8 +114,8 @@ def marked_text(
 ) -> Generation:
     """Writes the marked text of the demo."""
     from alimark.cli.generate import write_one
-    from alimark.generation.api import GenerationSettings
-    from alimark.llm.base import Sampling
+    from alimark.core.generation.api import GenerationSettings
+    from alimark.core.llm.base import Sampling
 
     settings = GenerationSettings(sentences, candidates, Sampling(max_tokens=_MAX_TOKENS))
     return write_one(mark, llm, prompt, settings, seed, f"{sentences} marked sentences, {candidates} candidates each")
@@ -147,14 +147,14 @@ def translated(text: str) -> str:
 @cache
 def _translation() -> Attack:
     """The attack, which loads its models once."""
-    from alimark.attacks import load_attack
+    from alimark.lab.attacks import load_attack
 
     return load_attack("translate", via="pt")
 
 
 def changed(sentences: list[str]) -> str:
     """Changes a text as a rewrite would: one merge, one split and one deletion of sentences."""
-    from alimark.text.units import halve
+    from alimark.core.text.units import halve
 
     result = list(sentences)
     if len(result) > 8:

@@ -12,9 +12,9 @@ from alimark.cli import detections, evidence_files, loading, options, show, text
 from alimark.errors import AlimarkError, KeyMismatch, RecordError
 
 if TYPE_CHECKING:
-    from alimark._util.jsonl import Record
-    from alimark.detection.stats.p_values import RandomKeys
-    from alimark.keys.key import Key
+    from alimark.core._util.jsonl import Record
+    from alimark.core.detection.stats.p_values import RandomKeys
+    from alimark.core.keys.key import Key
 
 Files = Annotated[
     list[str] | None,
@@ -83,7 +83,7 @@ def detect(
 
     Exit status: 0 found in all texts, 1 not found in some, 2 error.
     """
-    from alimark.keys.folder import load_keys
+    from alimark.core.keys.folder import load_keys
 
     keys = load_keys(key)
     settings = options.SearchOptions(
@@ -101,8 +101,8 @@ def detect(
 
 def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> Answers:
     """For each file its detections, best key first, or the error that prevented them."""
-    from alimark.schemes.api import detect as detect_keys
-    from alimark.schemes.registry import aligns
+    from alimark.core.schemes.api import detect as detect_keys
+    from alimark.core.schemes.registry import aligns
 
     loading.fetch_models(keys[0].embedder)
     if aligns(keys[0].scheme):
@@ -131,8 +131,8 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
 
 
 def _warm_up(key: Key, settings: RandomKeys) -> None:
-    from alimark.detection.settings import DetectionSettings
-    from alimark.detection.warming import warm_up
+    from alimark.core.detection.settings import DetectionSettings
+    from alimark.core.detection.warming import warm_up
 
     warm_up(key, DetectionSettings.of(settings))
 

@@ -10,10 +10,10 @@ from alimark.cli import show
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from alimark.detection.aligned_results import AlignedDetection
-    from alimark.detection.result_parts import AlignedStep
-    from alimark.detection.results import Detection
-    from alimark.detection.verdicts import Verdict
+    from alimark.core.detection.aligned_results import AlignedDetection
+    from alimark.core.detection.result_parts import AlignedStep
+    from alimark.core.detection.results import Detection
+    from alimark.core.detection.verdicts import Verdict
 
 _COLOURS = {"found": "bold green", "not found": "bold", "too short to tell": "bold yellow"}
 
@@ -26,7 +26,7 @@ def print_detections(detections: Mapping[str, list[Detection]], fpr: float, alig
     """
     from rich.markup import escape
 
-    from alimark.detection.aligned_results import AlignedDetection
+    from alimark.core.detection.aligned_results import AlignedDetection
 
     console = show.stdout()
     for name, ranked in detections.items():
@@ -44,7 +44,7 @@ def print_detections(detections: Mapping[str, list[Detection]], fpr: float, alig
 
 def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str]:
     """The lines below the verdict."""
-    from alimark.detection.aligned_results import AlignedDetection
+    from alimark.core.detection.aligned_results import AlignedDetection
 
     best = ranked[0]
     keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
@@ -66,7 +66,7 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
 
 
 def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
-    from alimark.text.normalising import statements
+    from alimark.core.text.normalising import statements
 
     if payload := detection.payload:
         others = ", ".join(f"{value} ({share:.2g})" for value, share in payload.likeliest[1:3] if share > 0.001)
@@ -115,7 +115,7 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from alimark.detection.aligned_results import PERHAPS
+    from alimark.core.detection.aligned_results import PERHAPS
 
     size = detection.block_size
     cells = min(size, 8 if width < _NARROW else 16)
@@ -148,7 +148,7 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
 
 
 def _style(step: AlignedStep, chance: float) -> str:
-    from alimark.detection.aligned_results import LIKELY, PERHAPS
+    from alimark.core.detection.aligned_results import LIKELY, PERHAPS
 
     if step.agreed is None:
         return "dim"

@@ -11,9 +11,9 @@ from alimark.cli import show, texts
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark._util.json_types import JsonObject
-    from alimark.detection.results import Detection
-    from alimark.keys.key import Key
+    from alimark.core._util.json_types import JsonObject
+    from alimark.core.detection.results import Detection
+    from alimark.core.keys.key import Key
 
 Answers = dict[str, "list[Detection] | AlimarkError"]
 _SUFFIXES = (".html", ".htm", ".json")
@@ -29,10 +29,10 @@ def check(report: Path, names: list[str]) -> None:
 
 def write(report: Path, answers: Answers, keys: list[Key], fpr: float, calibration: Path | None) -> None:
     """Writes signed evidence about all texts that could be searched, and says who signed it."""
-    from alimark._util.files import write_whole
-    from alimark.evidence.page import render_json, render_page
-    from alimark.evidence.signing import SigningKey
-    from alimark.evidence.statement import Examined, make_evidence
+    from alimark.audit.evidence.page import render_json, render_page
+    from alimark.audit.evidence.signing import SigningKey
+    from alimark.audit.evidence.statement import Examined, make_evidence
+    from alimark.core._util.files import write_whole
 
     examined = []
     for name, answer in answers.items():

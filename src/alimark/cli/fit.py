@@ -92,7 +92,7 @@ def _fit_embedder(
     output: Path, human: list[Path] | None, embedder: str, pairs: list[Path] | None, settings: dict[str, Any]
 ) -> dict[str, object]:
     """Fine-tunes an embedder and returns the record of its origin."""
-    from alimark.embedding.finetuning import FineTuning, fine_tune, read_pairs
+    from alimark.lab.rivals.finetuning import FineTuning, fine_tune, read_pairs
 
     _check_settings(EMBEDDER, settings, [field.name for field in fields(FineTuning)])
     if not pairs or human:
@@ -109,8 +109,8 @@ def _fit_scheme(
     settings: dict[str, Any],
 ) -> dict[str, object]:  # fmt: skip
     """Learns what the keys of a scheme need, writes it and returns the record of its origin."""
-    from alimark.calibration.human_text import human_texts
-    from alimark.schemes.registry import fit_options
+    from alimark.core.schemes.registry import fit_options
+    from alimark.core.text.human_text import human_texts
 
     kind = _learning_scheme(scheme)
     _check_settings(scheme, settings, fit_options(kind))
@@ -134,8 +134,8 @@ def _check_settings(what: str, settings: dict[str, Any], known: list[str]) -> No
 
 def _learning_scheme(name: str) -> Any:
     """The class of a scheme that has `fit`; raises AlimarkError for the others."""
-    from alimark.schemes.registry import names
-    from alimark.schemes.registry import scheme as scheme_class
+    from alimark.core.schemes.registry import names
+    from alimark.core.schemes.registry import scheme as scheme_class
 
     name = "alimark" if name == "directions" else name
     kind: Any = scheme_class(name)

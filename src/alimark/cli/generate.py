@@ -20,12 +20,12 @@ from alimark.errors import AlimarkError, RecordError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from alimark._util.jsonl import JsonlWriter, Record
-    from alimark.generation.api import Finished, Generation, GenerationSettings, MarkedSentence, Prompt
-    from alimark.keys.key import Key
-    from alimark.llm.base import LLM, Sampling
-    from alimark.scale.generation import Replicas
-    from alimark.schemes.watermark import Watermark
+    from alimark.audit.corpora.generation import Replicas
+    from alimark.core._util.jsonl import JsonlWriter, Record
+    from alimark.core.generation.api import Finished, Generation, GenerationSettings, MarkedSentence, Prompt
+    from alimark.core.keys.key import Key
+    from alimark.core.llm.base import LLM, Sampling
+    from alimark.core.schemes.watermark import Watermark
 
 _FAULTS = 3  # after so many errors in a row the model is at fault, and not the prompts
 
@@ -183,7 +183,7 @@ def _check_options(
 
 
 def _sampling(temperature: float, top_p: float, repetition_penalty: float) -> Sampling:
-    from alimark.llm.base import Sampling
+    from alimark.core.llm.base import Sampling
 
     try:
         return Sampling(temperature, top_p, repetition_penalty)
@@ -201,8 +201,8 @@ def _settings(
     tokens: int | None,
     mark: Watermark | None,
 ) -> GenerationSettings:
-    from alimark.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_for
-    from alimark.schemes.base import SentenceWatermark
+    from alimark.core.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_for
+    from alimark.core.schemes.base import SentenceWatermark
 
     if may_end is None:  # token-level schemes cannot let the model end its text on every engine
         may_end = prompt_style == "chat" and (mark is None or isinstance(mark, SentenceWatermark))
@@ -213,7 +213,7 @@ def _settings(
 
 def _load_mark(key: Path, payload: int | None, *, embedder: bool) -> Watermark:
     """On a cluster the embedder is loaded where the texts are written, and not here."""
-    from alimark.keys.key import Key
+    from alimark.core.keys.key import Key
 
     return loading.load_mark(Key.load(key).carrying(payload), embedder=embedder)
 
@@ -258,8 +258,8 @@ def write_one(
     stream: _Stream | None = None,
 ) -> Generation:
     """Writes one text, with a progress bar that moves at each sentence. `stream` prints the sentences as they are chosen."""
-    from alimark.generation.api import Prompt
-    from alimark.schemes.api import generate_many
+    from alimark.core.generation.api import Prompt
+    from alimark.core.schemes.api import generate_many
 
     with show.progress(shown=not (stream and sys.stdout.isatty())) as bar:
         task = bar.add_task(title, total=settings.sentences)
@@ -280,7 +280,7 @@ def write_one(
 
 def _print_generation(generation: Generation, stream: _Stream | None) -> None:
     """Prints the rest of the text, or its whole record without a stream, on stdout, and what it cost on stderr."""
-    from alimark.schemes.registry import aligns
+    from alimark.core.schemes.registry import aligns
 
     if stream is None:
         show.print_json(generation.record("prompt"))
@@ -309,8 +309,8 @@ def _print_generation(generation: Generation, stream: _Stream | None) -> None:
 
 def _warn_of_short_text(generation: Generation, key: Key) -> None:
     """Says where a text has too few sentences for its mark to be found."""
-    from alimark.detection.stats.power import SentencesNeeded
-    from alimark.schemes.registry import aligns
+    from alimark.core.detection.stats.power import SentencesNeeded
+    from alimark.core.schemes.registry import aligns
 
     needed = SentencesNeeded.of(key)(0.01) if aligns(key.scheme) else None
     if needed is not None and len(generation.sentences) < needed:
@@ -336,7 +336,7 @@ def _jobs(
     source: Path, writer: JsonlWriter, key: Key | None, seed: int | None, counts: Counter[str]
 ) -> tuple[list[_Job], list[str]]:
     """The lines for which a text has to be written, and the ids of all lines in order."""
-    from alimark._util.jsonl import read_jsonl, unique_id
+    from alimark.core._util.jsonl import read_jsonl, unique_id
 
     jobs: list[_Job] = []
     order: list[str] = []
@@ -406,8 +406,8 @@ def _write_many(
     cluster: Replicas | None,
 ) -> None:
     """Writes a text for every line of a file that has none yet."""
-    from alimark._util.jsonl import JsonlWriter
-    from alimark.schemes.api import generate_many
+    from alimark.core._util.jsonl import JsonlWriter
+    from alimark.core.schemes.api import generate_many
 
     counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
     with JsonlWriter(output, key_id=mark.key.id if mark else None) as writer:
@@ -460,7 +460,7 @@ def _results(
     jobs: list[_Job], write: Callable[[list[Prompt]], Finished]
 ) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
     """Texts as they are finished. Several errors in a row end the run: then the model is at fault."""
-    from alimark.generation.api import Prompt
+    from alimark.core.generation.api import Prompt
 
     faults: list[AlimarkError] = []
     for i, result in write([Prompt(str(job.record["prompt"]), job.seed, job.key) for job in jobs]):

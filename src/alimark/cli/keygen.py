@@ -11,7 +11,7 @@ from alimark.cli import show
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.keys.key import Key
+    from alimark.core.keys.key import Key
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="The key file to write; never overwritten.")]
 SchemeName = Annotated[str, typer.Option(help="The watermark: alimark, or a rival (docs/rivals.md).")]
@@ -89,9 +89,9 @@ def keygen(
     it like a password. Marking and detection must use the same key, and the
     key fixes embedder, splitter and block size for both.
     """
-    from alimark.keys.fitted import Fitted
-    from alimark.keys.key import Key
-    from alimark.text.splitting import splitter as check_splitter
+    from alimark.core.keys.fitted import Fitted
+    from alimark.core.keys.key import Key
+    from alimark.core.text.splitting import splitter as check_splitter
 
     check_splitter(splitter)
     parameters: dict[str, Any] = assignments(setting or [])
@@ -120,7 +120,7 @@ def keygen(
 
 def _notes(key: Key, output: Path) -> list[str]:
     """Says in three lines what was made, what it is, and when to choose otherwise; a fourth says what a soft key lacks."""
-    from alimark.schemes.registry import aligns
+    from alimark.core.schemes.registry import aligns
 
     notes = [f"The key {key.id} is in {output}, which holds the secret: keep it safe and out of version control."]
     needs = f"marking and detecting need the embedder {key.embedder}" if key.embedder else "it names no embedder"
@@ -172,7 +172,7 @@ def assignments(pairs: list[str]) -> dict[str, object]:
 def _read_centre(path: Path, embedder: str) -> list[float]:
     import json
 
-    from alimark._util.files import read_text
+    from alimark.core._util.files import read_text
 
     try:
         content = json.loads(read_text(path))

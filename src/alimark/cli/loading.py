@@ -11,16 +11,16 @@ from alimark.cli.options import check_engine
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.embedding.base import Embedder
-    from alimark.keys.key import Key
-    from alimark.llm.base import LLM
-    from alimark.scale.generation import Replicas
-    from alimark.schemes.watermark import Watermark
+    from alimark.audit.corpora.generation import Replicas
+    from alimark.core.embedding.base import Embedder
+    from alimark.core.keys.key import Key
+    from alimark.core.llm.base import LLM
+    from alimark.core.schemes.watermark import Watermark
 
 
 def fetch_models(*names: str) -> None:
     """Fetches those models of the store that are not on this machine yet, with progress bars."""
-    from alimark.models import store
+    from alimark.core.models import store
 
     missing = [name for name in names if name in store.names() and not store.is_fetched(name)]
     if missing:
@@ -33,7 +33,7 @@ def fetch_models(*names: str) -> None:
 
 def load_llm(name: str) -> LLM:
     """Loads a language model by name; its weights are fetched first where they are missing."""
-    from alimark.llm import load_llm
+    from alimark.core.llm import load_llm
 
     fetch_models(name.split(":", 1)[-1])
     return load_llm(name)
@@ -41,7 +41,7 @@ def load_llm(name: str) -> LLM:
 
 def load_embedder(name: str) -> Embedder:
     """Loads an embedder by name; its weights are fetched first where they are missing."""
-    from alimark.embedding.loading import load_embedder
+    from alimark.core.embedding.loading import load_embedder
 
     fetch_models(name)
     return load_embedder(name)
@@ -49,7 +49,7 @@ def load_embedder(name: str) -> Embedder:
 
 def load_mark(key: Key, *, embedder: bool = True) -> Watermark:
     """Loads the watermark of a key; with `embedder=False` without its embedder, where other processes embed."""
-    from alimark.schemes.api import load
+    from alimark.core.schemes.api import load
 
     return load(key, embedder=load_embedder(key.embedder) if key.embedder and embedder else None)
 
@@ -71,8 +71,8 @@ def replicas(
             raise AlimarkError("--address and --replicas go with --engine ray; add it, or leave them out")
         yield None
         return
-    from alimark.scale.generation import Replicas
-    from alimark.scale.pool import Cluster
+    from alimark.audit.corpora.generation import Replicas
+    from alimark.audit.corpora.pool import Cluster
 
     options = {"device": device} if device else {}
     with Replicas(Cluster(address, count), llms if len(llms) > 1 else None, options) as pool:

@@ -9,8 +9,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from alimark._util import program
-from alimark._util.deprecation import deprecation_message
 from alimark.cli import (
     attack,
     audit,
@@ -27,6 +25,8 @@ from alimark.cli import (
     serve,
     verify,
 )
+from alimark.core._util import program
+from alimark.core._util.deprecation import deprecation_message
 from alimark.errors import AlimarkError
 
 _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended

@@ -13,7 +13,7 @@ from alimark.cli import show
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from alimark._util.jsonl import Record
+    from alimark.core._util.jsonl import Record
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 
 def _complete(begun: str) -> list[str]:
-    from alimark.models import store
+    from alimark.core.models import store
 
     return [name for name in store.names() if name.startswith(begun)]
 
@@ -50,7 +50,7 @@ def list_(as_json: Json = False) -> None:
     text; a translator is a pair of models, to another language and back.
     Models that are not listed are loaded by hub id or from a local path.
     """
-    from alimark.models import store
+    from alimark.core.models import store
 
     rows = [_row(name) for name in store.names()]
     if as_json:
@@ -75,7 +75,7 @@ def fetch(
 
         alimark models fetch all-MiniLM-L6-v2
     """
-    from alimark.models import store
+    from alimark.core.models import store
 
     wanted = store.names() if everything else list(names or [])
     if not wanted:
@@ -98,7 +98,7 @@ def path(name: Name, as_json: Json = False) -> None:
 
     Nothing is downloaded; exit status 2 means that the model is not fetched.
     """
-    from alimark.models import store
+    from alimark.core.models import store
 
     _print_path(name, store.path(name), as_json)
 
@@ -110,13 +110,13 @@ def verify(name: Name, as_json: Json = False) -> None:
     Exit status 2 means that a file differs from the pinned one; the error says
     how to replace it.
     """
-    from alimark.models import store
+    from alimark.core.models import store
 
     _print_path(name, store.verify(name), as_json)
 
 
 def _row(name: str) -> Record:
-    from alimark.models import store
+    from alimark.core.models import store
 
     model = store.entry(name)
     fetched = store.is_fetched(name)
@@ -172,7 +172,7 @@ def download_bars() -> Progress:
 
 def fetch_model(name: str, bars: Progress, force: bool = False) -> Path:
     """Fetches a model with a progress bar, unless it is fetched already; returns its path."""
-    from alimark.models import store
+    from alimark.core.models import store
 
     if store.is_fetched(name) and not force:
         return store.fetch(name)

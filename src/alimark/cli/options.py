@@ -14,9 +14,9 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from alimark.detection.settings import DetectionSettings
-    from alimark.detection.stats.p_values import RandomKeys
-    from alimark.keys.key import Key
+    from alimark.core.detection.settings import DetectionSettings
+    from alimark.core.detection.stats.p_values import RandomKeys
+    from alimark.core.keys.key import Key
 
 Engine = Literal["plain", "ray"]
 
@@ -39,7 +39,7 @@ HumanTexts = Annotated[
     ),
 ]
 
-# How strong a mark is. The numbers of the help are those of `alimark.generation.settings.STRENGTHS`.
+# How strong a mark is. The numbers of the help are those of `alimark.core.generation.settings.STRENGTHS`.
 
 Strength = Annotated[
     str | None,
@@ -154,9 +154,9 @@ class SearchOptions:
 
     def settings(self, keys: Sequence[Key]) -> RandomKeys:
         """The settings of a detection under these keys; options that a key's scheme does not have are refused."""
-        from alimark.detection.settings import DetectionSettings
-        from alimark.detection.stats.p_values import RandomKeys
-        from alimark.schemes.registry import aligns, asks_llm
+        from alimark.core.detection.settings import DetectionSettings
+        from alimark.core.detection.stats.p_values import RandomKeys
+        from alimark.core.schemes.registry import aligns, asks_llm
 
         settings = self._alimark_settings()
         if settings.learned != (self.llm is not None) and not (self.llm is not None and any(map(asks_llm, keys))):
@@ -173,8 +173,8 @@ class SearchOptions:
         return RandomKeys(**common)
 
     def _alimark_settings(self) -> DetectionSettings:
-        from alimark.detection.settings import DetectionSettings
-        from alimark.detection.stats.p_values import draws_for
+        from alimark.core.detection.settings import DetectionSettings
+        from alimark.core.detection.stats.p_values import draws_for
 
         default_draws = draws_for(self.fpr)
         if self.draws is not None and self.draws + 1 < 1 / self.fpr:

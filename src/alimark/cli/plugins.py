@@ -10,7 +10,7 @@ import typer
 from alimark.cli import show
 
 if TYPE_CHECKING:
-    from alimark._util.registry import Plugin
+    from alimark.core._util.registry import Plugin
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,11 +45,11 @@ def list_(
 
 
 def _plugins(built_in: bool) -> list[Plugin]:
-    from alimark.attacks import ATTACKS
-    from alimark.embedding.loading import EMBEDDERS
-    from alimark.llm import ENGINES
-    from alimark.schemes.registry import SCHEMES
-    from alimark.text.splitting import SPLITTERS
+    from alimark.core.embedding.loading import EMBEDDERS
+    from alimark.core.llm import ENGINES
+    from alimark.core.schemes.registry import SCHEMES
+    from alimark.core.text.splitting import SPLITTERS
+    from alimark.lab.attacks import ATTACKS
 
     registries = (SCHEMES, ATTACKS, EMBEDDERS, ENGINES, SPLITTERS)
     return [plugin for registry in registries for plugin in registry.plugins(built_in=built_in)]

@@ -14,11 +14,11 @@ from alimark.cli.options import KeyFile, RewriteStrength
 from alimark.errors import AlimarkError, LLMError
 
 if TYPE_CHECKING:
-    from alimark._util.jsonl import JsonlWriter, Record
     from alimark.cli.texts import Row
-    from alimark.keys.key import Key
-    from alimark.rewriting.api import RewriteSettings, Rewriting
-    from alimark.schemes.alimark import AliMark
+    from alimark.core._util.jsonl import JsonlWriter, Record
+    from alimark.core.keys.key import Key
+    from alimark.core.rewriting.api import RewriteSettings, Rewriting
+    from alimark.core.schemes.alimark import AliMark
 
 DEFAULT_LLM = "qwen2.5-coder-1.5b"
 """The smallest model of the store that rewrites a sentence without changing its meaning."""
@@ -112,8 +112,8 @@ def rewrite(
     A rewritten sentence carries fewer bits than a generated one, so a
     rewritten text has to be longer than a generated text to be detected.
     """
-    from alimark.generation.settings import candidates_for
-    from alimark.rewriting.settings import DEFAULT_REWRITES, RewriteSettings
+    from alimark.core.generation.settings import candidates_for
+    from alimark.core.rewriting.settings import DEFAULT_REWRITES, RewriteSettings
 
     if (file is None) == (input_file is None):
         raise AlimarkError("name a text file (- for standard input), or give --input and --output")
@@ -150,8 +150,8 @@ def _read(file: str) -> str:
 
 
 def _load_mark(path: Path, payload: int | None) -> AliMark:
-    from alimark.keys.key import Key
-    from alimark.schemes.alimark import AliMark
+    from alimark.core.keys.key import Key
+    from alimark.core.schemes.alimark import AliMark
 
     key = Key.load(path).carrying(payload)
     return AliMark(key, embedder=loading.load_embedder(key.embedder))
@@ -159,7 +159,7 @@ def _load_mark(path: Path, payload: int | None) -> AliMark:
 
 def _rewrite_one(mark: AliMark, llm_name: str, text: str, settings: RewriteSettings, seed: int | None) -> Rewriting:
     """Rewrites one text, with a progress bar that moves at each sentence."""
-    from alimark.rewriting.api import Original, rewrite_many
+    from alimark.core.rewriting.api import Original, rewrite_many
 
     llm = loading.load_llm(llm_name)
     with show.progress() as bar:
@@ -220,9 +220,9 @@ def _rewrite_many(
     mark: AliMark, llm_name: str, source: Path, output: Path, settings: RewriteSettings, seed: int | None, as_json: bool
 ) -> None:
     """Rewrites every text of a file that is not done yet."""
-    from alimark._util.jsonl import JsonlWriter
     from alimark.cli.texts import TextFile
-    from alimark.rewriting.api import Original, rewrite_many
+    from alimark.core._util.jsonl import JsonlWriter
+    from alimark.core.rewriting.api import Original, rewrite_many
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")

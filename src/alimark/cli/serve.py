@@ -12,7 +12,7 @@ from alimark.cli import loading, show
 from alimark.errors import AlimarkError, MissingExtra
 
 if TYPE_CHECKING:
-    from alimark.keys.key import Key
+    from alimark.core.keys.key import Key
     from alimark.serve.database import Store
     from alimark.serve.settings import Settings
 
@@ -157,7 +157,7 @@ def import_key(
     ] = False,
 ) -> None:
     """Add a key file to the keys of the service, and print its id. Which key marks new text changes only with --activate."""
-    from alimark.keys.key import Key
+    from alimark.core.keys.key import Key
     from alimark.serve.ring import Ring
 
     settings = _settings(data, config)
@@ -225,7 +225,7 @@ def rotate(
 
 def _explain_rotation(old: Key, new: Key) -> None:
     """Says what a rotation changed, and that there is a newer version where the new key is not of the newest."""
-    from alimark.parameters.alimark import SOFT_VERSION
+    from alimark.core.parameters.alimark import SOFT_VERSION
     from alimark.serve.ring import is_newest
 
     show.note(f"key {old.id} was replaced by key {new.id}; it marks no new text, and its texts are still found")
@@ -288,7 +288,7 @@ def prune(
 
 
 def _settings(data: Path | None, config: Path | None, **given: object) -> Settings:
-    from alimark._util.paths import cache_folder
+    from alimark.core._util.paths import cache_folder
     from alimark.serve.settings import read_settings
 
     named = {name: value for name, value in given.items() if value is not None}

@@ -11,12 +11,12 @@ from alimark.cli import show
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
-    from alimark._util.jsonl import Record
+    from alimark.core._util.jsonl import Record
 
 
 def read_text(name: str) -> str:
     """Reads the text of a document, or standard input where the name is `-`; prints what was left out or guessed."""
-    from alimark.documents.reading import MAX_BYTES, read_document
+    from alimark.audit.documents.reading import MAX_BYTES, read_document
 
     document = read_document(sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else name)
     for note in document.notes:
@@ -51,7 +51,7 @@ class TextFile:
 
     def rows(self) -> Iterator[Row]:
         """Yields every record that holds a text."""
-        from alimark._util.jsonl import read_jsonl, unique_id
+        from alimark.core._util.jsonl import read_jsonl, unique_id
 
         self.order, self.bad = [], 0
         seen: set[str] = set()
@@ -66,7 +66,7 @@ class TextFile:
 
     def texts(self) -> Iterator[str]:
         """Yields the texts alone, without warnings about lines that hold none."""
-        from alimark._util.jsonl import read_jsonl
+        from alimark.core._util.jsonl import read_jsonl
 
         for line, record in read_jsonl(self.source):
             if isinstance(record, dict) and not self._fault(line, record):

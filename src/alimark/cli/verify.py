@@ -11,7 +11,7 @@ from alimark.cli import loading, show, texts
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.evidence.verification import Check
+    from alimark.audit.evidence.verification import Check
 
 EvidenceFile = Annotated[Path, typer.Argument(help="The evidence, .json or .html.")]
 Documents = Annotated[list[str] | None, typer.Argument(help="The documents that the evidence is about.")]
@@ -48,8 +48,8 @@ def verify(evidence: EvidenceFile, documents: Documents = None, key: Keys = None
 
 def _checks(path: Path, names: list[str], key_paths: list[Path], signers: list[str]) -> list[Check]:
     """All checks in order; the results are computed only where everything before is right."""
-    from alimark.evidence.signing import SigningKey, signing_key_path
-    from alimark.evidence.verification import check_documents, check_results, check_signer, read_evidence
+    from alimark.audit.evidence.signing import SigningKey, signing_key_path
+    from alimark.audit.evidence.verification import check_documents, check_results, check_signer, read_evidence
 
     if not names:
         raise AlimarkError(
@@ -64,7 +64,7 @@ def _checks(path: Path, names: list[str], key_paths: list[Path], signers: list[s
     checks += check_documents(content, data)
     if not key_paths or not all(check.passed for check in checks):
         return checks
-    from alimark.keys.folder import load_keys
+    from alimark.core.keys.folder import load_keys
 
     contents = {name: (data[name], texts.read_text(name)) for name in names}
     return checks + check_results(content, contents, load_keys(key_paths), loading.load_mark)

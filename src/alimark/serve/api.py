@@ -14,16 +14,18 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from alimark._util.json_types import JsonObject
-from alimark.detection.aligned_results import AlignedDetection
-from alimark.detection.results import best_first
-from alimark.detection.settings import MAX_SENTENCES, DetectionSettings
-from alimark.detection.stats.p_values import draws_for
-from alimark.documents.kinds import KINDS
-from alimark.documents.reading import read_document
+from alimark.audit.documents.kinds import KINDS
+from alimark.audit.documents.reading import read_document
+from alimark.core._util.json_types import JsonObject
+from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.results import best_first
+from alimark.core.detection.settings import MAX_SENTENCES, DetectionSettings
+from alimark.core.detection.stats.p_values import draws_for
+from alimark.core.keys.key import Key
+from alimark.core.rewriting.api import RewriteSettings
+from alimark.core.text.normalising import statements
+from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
-from alimark.keys.key import Key
-from alimark.rewriting.api import RewriteSettings
 from alimark.serve import schemas
 from alimark.serve.auth import Token
 from alimark.serve.checking import BEST_KEYS, Answer, Check, QueueFull
@@ -33,8 +35,6 @@ from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, AnyToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
-from alimark.text.normalising import statements
-from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 router = APIRouter()
 log = logging.getLogger("alimark.serve")
@@ -207,7 +207,7 @@ async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -
 @router.get("/v1/attacks", tags=["writing"], response_model=list[schemas.AttackLabel])
 async def attacks(service: ServiceOf, token: GenerateToken) -> list[JsonObject]:
     """Lists the attacks of `/v1/attack` whose libraries are installed."""
-    from alimark.attacks import load_attack
+    from alimark.lab.attacks import load_attack
 
     loaded = [(name, about, load_attack(name)) for name, about in schemas.ATTACKS.items()]
     installed = [
@@ -219,7 +219,7 @@ async def attacks(service: ServiceOf, token: GenerateToken) -> list[JsonObject]:
 @router.post("/v1/attack", tags=["writing"], response_model=schemas.Attacked)
 async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken) -> JsonObject:
     """Changes a text by one attack, to see how much of the watermark is left."""
-    from alimark.attacks import load_attack
+    from alimark.lab.attacks import load_attack
 
     service.check_text(body.input)
     settings = {} if body.name == "translate" else {"rate": body.rate}

@@ -17,20 +17,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from alimark._util.cancelling import Cancellation
-from alimark._util.fair_queue import AtMost, FairQueue, may_enter
-from alimark._util.timed_future import TimedFuture, working
-from alimark.detection.aligned_results import AlignedDetection
-from alimark.detection.batching import UniqueUnits, Vectors, deduplicate, embed, project_text
-from alimark.detection.many_keys import best_keys, widest_key
-from alimark.detection.preparing import PreparedText, prepare
-from alimark.detection.results import best_first
-from alimark.detection.searching import detect_signals
-from alimark.detection.settings import DetectionSettings
-from alimark.detection.stats.p_values import draws_for_keys
-from alimark.embedding.base import Embedder
+from alimark.core._util.cancelling import Cancellation
+from alimark.core._util.fair_queue import AtMost, FairQueue, may_enter
+from alimark.core._util.timed_future import TimedFuture, working
+from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.batching import UniqueUnits, Vectors, deduplicate, embed, project_text
+from alimark.core.detection.many_keys import best_keys, widest_key
+from alimark.core.detection.preparing import PreparedText, prepare
+from alimark.core.detection.results import best_first
+from alimark.core.detection.searching import detect_signals
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.stats.p_values import draws_for_keys
+from alimark.core.embedding.base import Embedder
+from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError, LimitError
-from alimark.keys.key import Key
 from alimark.serve.work import detection_seconds, stop_after
 
 BATCH_TEXTS = 64

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from alimark._util.json_types import JsonObject
+from alimark.core._util.json_types import JsonObject
 from alimark.errors import AlimarkError, MissingExtra
 
 Row = JsonObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from html import escape
 
-from alimark._util.json_types import JsonObject
+from alimark.core._util.json_types import JsonObject
 
 
 def docs_page(description: JsonObject) -> str:

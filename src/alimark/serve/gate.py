@@ -19,7 +19,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from alimark._util.json_types import JsonObject
+from alimark.core._util.json_types import JsonObject
 from alimark.errors import (
     AlimarkError,
     AttackError,

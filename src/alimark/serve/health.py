@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from alimark.detection.settings import DetectionSettings
-from alimark.keys.key import Key
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.keys.key import Key
 from alimark.serve.checking import Check, Checker, QueueFull
 from alimark.serve.database import Store
 from alimark.serve.records import RecordLog

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Sequence
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from alimark._util.json_types import JsonObject
+from alimark.core._util.json_types import JsonObject
+from alimark.core.generation.api import Generation
 from alimark.errors import AlimarkError
-from alimark.generation.api import Generation
 from alimark.serve.gate import ApiError
 from alimark.serve.openai_schemas import ChatCompletion, Completion
 from alimark.serve.passing_on import unmarked_answer

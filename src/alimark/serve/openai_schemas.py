@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from alimark._util.json_types import JsonObject
-from alimark.llm.base import Message as Turn
+from alimark.core._util.json_types import JsonObject
+from alimark.core.llm.base import Message as Turn
 from alimark.serve.schemas import Strict
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]

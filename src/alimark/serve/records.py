@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from alimark._util.json_types import JsonObject
-from alimark.detection.aligned_results import AlignedDetection
+from alimark.core._util.json_types import JsonObject
+from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
 from alimark.serve.database import Connection, Job, Row, Store

@@ -10,9 +10,9 @@ from itertools import count
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 
-from alimark._util.json_types import JsonObject
+from alimark.core._util.json_types import JsonObject
+from alimark.core.generation.api import Generation
 from alimark.errors import AlimarkError
-from alimark.generation.api import Generation
 from alimark.serve.gate import AnyTextResponse, ApiError
 from alimark.serve.openai_schemas import CreateResponse
 from alimark.serve.passing_on import unmarked_answer

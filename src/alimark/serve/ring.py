@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from alimark.embedding.base import Embedder
+from alimark.core.embedding.base import Embedder
+from alimark.core.keys.key import Key
+from alimark.core.parameters.alimark import CONVERSATION_RUNS, DEFAULT_DECISION, SOFT_VERSION
+from alimark.core.schemes.registry import aligns
+from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError, KeyFileError
-from alimark.keys.key import Key
-from alimark.parameters.alimark import CONVERSATION_RUNS, DEFAULT_DECISION, SOFT_VERSION
-from alimark.schemes.registry import aligns
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store
-from alimark.text.splitting import DEFAULT_SPLITTER, splitter
 
 log = logging.getLogger("alimark.serve")
 

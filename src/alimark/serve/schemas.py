@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from alimark._util.json_types import JsonObject
-from alimark.keys.key import MAX_OFFSETS
-from alimark.parameters.alimark import DEFAULT_DECISION, MAX_PAYLOAD_BITS
+from alimark.core._util.json_types import JsonObject
+from alimark.core.keys.key import MAX_OFFSETS
+from alimark.core.parameters.alimark import DEFAULT_DECISION, MAX_PAYLOAD_BITS
 from alimark.serve.auth import LABEL
 
 Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]

@@ -10,13 +10,13 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from alimark._util.timed_future import TimedFuture
-from alimark.embedding.base import Embedder
-from alimark.embedding.loading import load_embedder
+from alimark.core._util.timed_future import TimedFuture
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.keys.key import Key
+from alimark.core.llm import load_llm
+from alimark.core.llm.base import LLM, ForwardsRequests
 from alimark.errors import AlimarkError
-from alimark.keys.key import Key
-from alimark.llm import load_llm
-from alimark.llm.base import LLM, ForwardsRequests
 from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
 from alimark.serve.database import Connection, DatabaseError, Store
@@ -137,7 +137,7 @@ class Service:
 
     def warm_up(self) -> None:
         """Compiles the detection kernels and loads the embedder, so that the first request need not wait for it."""
-        from alimark.detection.kernels.hard import warm_up
+        from alimark.core.detection.kernels.hard import warm_up
 
         warm_up()
         self.embedder(self.settings.embedder)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from alimark.core.generation.settings import DEFAULT_CANDIDATES, candidates_for
+from alimark.core.keys.key import DEFAULT_EMBEDDER
+from alimark.core.llm import DEFAULT_LLM
 from alimark.errors import AlimarkError
-from alimark.generation.settings import DEFAULT_CANDIDATES, candidates_for
-from alimark.keys.key import DEFAULT_EMBEDDER
-from alimark.llm import DEFAULT_LLM
 
 DATABASE_VARIABLE = "ALIMARK_DATABASE_URL"
 """Environment variable for the database address, which may contain a password that must not be on a command line."""

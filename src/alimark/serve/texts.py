@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from alimark._util.json_types import JsonObject
-from alimark._util.timed_future import TimedFuture
-from alimark.detection.stats.power import SentencesNeeded
+from alimark.core._util.json_types import JsonObject
+from alimark.core._util.timed_future import TimedFuture
+from alimark.core.detection.stats.power import SentencesNeeded
+from alimark.core.generation.api import Ending, Generation, GenerationSettings, MarkedSentence, Session
+from alimark.core.generation.settings import PromptStyle
+from alimark.core.keys.key import Key
+from alimark.core.llm.base import Message, Request, Sampling, count_tokens
+from alimark.core.schemes.registry import rule_for
 from alimark.errors import AlimarkError
-from alimark.generation.api import Ending, Generation, GenerationSettings, MarkedSentence, Session
-from alimark.generation.settings import PromptStyle
-from alimark.keys.key import Key
-from alimark.llm.base import Message, Request, Sampling, count_tokens
-from alimark.schemes.registry import rule_for
 from alimark.serve.auth import Token
 from alimark.serve.gate import ApiError, to_api_error
 from alimark.serve.openai_schemas import Mark, ToWrite

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from alimark.detection.excerpts import excerpt_length
-from alimark.detection.preparing import PreparedText
-from alimark.detection.scoring import scoring
-from alimark.detection.searching import EARLY_STOP
-from alimark.detection.settings import DetectionSettings
-from alimark.keys.key import Key
+from alimark.core.detection.excerpts import excerpt_length
+from alimark.core.detection.preparing import PreparedText
+from alimark.core.detection.scoring import scoring
+from alimark.core.detection.searching import EARLY_STOP
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.keys.key import Key
 
 _HARD, _SOFT, _PAYLOAD, _PASSAGE, _RUN = 10e-9, 45e-9, 100e-9, 10e-9, 12e-9
 """CPU seconds for a cell, measured on a machine of 2026: alignments of hard keys, soft keys and soft keys with payloads, the

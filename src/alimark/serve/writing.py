@@ -11,14 +11,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from alimark._util.cancelling import Cancellation
-from alimark._util.fair_queue import AtMost, FairQueue, may_enter
-from alimark._util.timed_future import TimedFuture
-from alimark.embedding.base import Embedder
-from alimark.generation.api import Generation, Scheduler, Session
-from alimark.keys.key import Key
-from alimark.llm.base import LLM
-from alimark.rewriting.api import Original, RewriteSettings, Rewriting, rewrite_many
+from alimark.core._util.cancelling import Cancellation
+from alimark.core._util.fair_queue import AtMost, FairQueue, may_enter
+from alimark.core._util.timed_future import TimedFuture
+from alimark.core.embedding.base import Embedder
+from alimark.core.generation.api import Generation, Scheduler, Session
+from alimark.core.keys.key import Key
+from alimark.core.llm.base import LLM
+from alimark.core.rewriting.api import Original, RewriteSettings, Rewriting, rewrite_many
 from alimark.serve.checking import QueueFull
 
 Result = TypeVar("Result")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from alimark.attacks.base import TextAttack, setting
+from alimark.lab.attacks.base import TextAttack, setting
 
 
 @dataclass(frozen=True)

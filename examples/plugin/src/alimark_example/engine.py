@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 import alimark
-from alimark.llm.base import Draw, Request, Sampling, StopCondition
+from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 
 _WHO = ("The keeper", "A gull", "The old boat", "My sister", "Nobody", "The captain", "A traveller", "The wind")
 _DID = ("watched", "remembered", "crossed", "followed", "left", "described", "missed", "reached")

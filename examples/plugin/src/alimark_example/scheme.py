@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark import LLM, Key
-from alimark.detection.building import Statistic
+from alimark.core.detection.building import Statistic
+from alimark.core.generation.selection import Weight
+from alimark.core.parameters import SchemeParameters
 from alimark.errors import KeyFileError
-from alimark.generation.selection import Weight
-from alimark.parameters import SchemeParameters
-from alimark.schemes.sentence import SentenceRival, count_z
+from alimark.lab.rivals.sentence import SentenceRival, count_z
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,351 @@
+"""Finds the files of a corpus on any file system, cuts them into blocks, and reads documents in bounded memory.
+
+Files are cut without reading them. The name of a block is a hash of what it covers, so that the same input always gives the
+same blocks.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+from alimark.audit.documents.kinds import ENDINGS, kind_of_name
+from alimark.audit.documents.reading import MAX_BYTES, read_document
+from alimark.core._util.jsonl import Record, parse_record, too_long
+from alimark.errors import AlimarkError, MissingExtra, RecordError
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyarrow.fs import FileSystem
+    from pyarrow.parquet import ParquetFile
+
+Kind = Literal["parquet", "jsonl", "text"]
+BLOCK_BYTES = 2 << 20
+"""About a thousand documents: minutes of work for a core, so that little is lost when a worker dies."""
+MAX_DOCUMENT = 8 << 20
+"""Bytes. A longer document is skipped and recorded as failed."""
+_FILES_PER_BLOCK = 256
+_KINDS: dict[str, Kind] = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_KINDS |= dict.fromkeys(ENDINGS, "text")
+_NAMED = 100
+"""So many files that are passed over are named; of more, the number is told."""
+_WEB = ("http:", "https:", "ftp:", "ftps:")
+_PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the corpus."""
+
+    path: str
+    size: int
+    kind: Kind
+    packed: str = ""
+    """The compression, if any. A compressed file can only be read from its beginning and is therefore one block."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Documents that a worker processes together: bytes of a JSONL file, rows of a Parquet file, or whole files."""
+
+    kind: Kind
+    paths: tuple[str, ...]
+    start: int
+    stop: int
+    """-1 is the end of the file."""
+    size: int
+    packed: str = ""
+
+    @property
+    def name(self) -> str:
+        content = json.dumps(asdict(self), sort_keys=True).encode()
+        return hashlib.sha256(content).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document with its place in the corpus, or the error that keeps it from being read."""
+
+    file: str
+    place: int
+    """The byte in a JSONL file or the row of a Parquet file; -1 is the whole file."""
+    record: Record | RecordError
+
+
+def arrow() -> ModuleType:
+    """The pyarrow library."""
+    try:
+        import pyarrow
+        import pyarrow.fs
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "ray") from None
+    library: ModuleType = pyarrow
+    return library
+
+
+def file_system(location: str) -> tuple[FileSystem, str]:
+    """The file system of a path or address (pyarrow's, or else fsspec's), and the path on it."""
+    fs = arrow().fs
+    if "://" not in location:
+        return fs.LocalFileSystem(), str(PurePosixPath(_absolute(location)))
+    if location.lower().startswith(_WEB):
+        raise AlimarkError(
+            f"{_bare(location)} is a web address, and alimark does not download pages; save them as files first"
+        )
+    try:
+        opened: tuple[FileSystem, str] = fs.FileSystem.from_uri(location)
+    except Exception as first:  # an address scheme that this build of pyarrow does not know
+        try:
+            from fsspec.core import url_to_fs
+
+            other, path = url_to_fs(location)
+        except Exception as error:
+            raise AlimarkError(f"{_bare(location)} cannot be opened: {first}; fsspec: {error}") from None
+        return fs.PyFileSystem(fs.FSSpecHandler(other)), path
+    return opened
+
+
+def _absolute(location: str) -> str:
+    return Path(location).expanduser().absolute().as_posix()
+
+
+def _bare(location: str) -> str:
+    """An address without its user name and password."""
+    scheme, sign, rest = location.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if sign else location
+
+
+def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], list[str]]:
+    """The file system of the inputs, their files (of folders, patterns and names), and the names of files of unknown kind."""
+    if not locations:
+        raise AlimarkError("name at least one file or folder of documents")
+    fs, _ = file_system(locations[0])
+    sources: dict[str, Source] = {}
+    passed_over: list[str] = []
+    for location in locations:
+        location_fs, path = file_system(location)
+        if location_fs.type_name != fs.type_name:
+            raise AlimarkError("all inputs must be on one file system; audit the others separately, or copy them")
+        expanded, of_unknown_kind = _expand(location_fs, path, _bare(location))
+        passed_over += of_unknown_kind
+        sources |= {source.path: source for source in expanded}
+    if not sources:
+        raise AlimarkError(
+            f"no documents in {', '.join(map(_bare, locations))}; known file types are .parquet, .jsonl and .ndjson (also "
+            f"with .gz, .zst, .bz2 or .lz4), {', '.join(ENDINGS)}"
+        )
+    return fs, [sources[path] for path in sorted(sources)], sorted(passed_over)
+
+
+def passed_over_message(names: Sequence[str]) -> str:
+    """What to tell about files that are not read because their kind is not known.
+
+    Example:
+        >>> passed_over_message(["docs/photo.jpeg"])
+        '1 file of unknown kind is skipped: docs/photo.jpeg'
+    """
+    count = "1 file of unknown kind is" if len(names) == 1 else f"{len(names):,} files of unknown kind are"
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"{count} skipped: {', '.join(names[:_NAMED])}{more}"
+
+
+def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], list[str]]:
+    """The files of a folder, pattern or name, and the names of files of unknown kind."""
+    kinds = arrow().fs
+    first_sign = min((path.index(sign) for sign in "*?[" if sign in path), default=None)
+    base = path if first_sign is None else path[:first_sign].rpartition("/")[0]
+    [top] = fs.get_file_info([base])
+    if top.type == kinds.FileType.NotFound:
+        raise AlimarkError(f"{shown} does not exist; check the path")
+    if top.type == kinds.FileType.File:
+        return [_source(top.path, top.size, "text")], []
+    inside = [info for info in fs.get_file_info(kinds.FileSelector(base, recursive=True)) if info.is_file]
+    if first_sign is not None:
+        return [_source(info.path, info.size, "text") for info in inside if fnmatch.fnmatch(info.path, path)], []
+    visible = [
+        info for info in inside if not any(part[:1] in "._" for part in PurePosixPath(info.path[len(base) :]).parts[1:])
+    ]
+    known = [Source(info.path, info.size, *kind) for info in visible if (kind := _kind(info.path))]
+    return known, [info.path for info in visible if not _kind(info.path)]
+
+
+def _source(path: str, size: int, otherwise: Kind) -> Source:
+    return Source(path, size, *(_kind(path) or (otherwise, "")))
+
+
+def _kind(path: str) -> tuple[Kind, str] | None:
+    """The kind and the compression of a file, from its suffixes; None if they are unknown."""
+    suffixes = PurePosixPath(path).suffixes
+    if not suffixes:
+        return None
+    packed = _PACKED.get(suffixes[-1], "")
+    kind = _KINDS.get(suffixes[-2 if packed and len(suffixes) > 1 else -1].lower())
+    return kind and (kind, packed if kind == "jsonl" else "")
+
+
+# Blocks
+
+
+def plan(fs: FileSystem, sources: Iterable[Source], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """The blocks in the order of the files. Only the footers of Parquet files are read."""
+    texts: list[Source] = []
+    for source in sources:
+        if source.kind == "text":
+            texts.append(source)
+            if len(texts) >= _FILES_PER_BLOCK or sum(text.size for text in texts) >= block_bytes:
+                yield _text_block(texts)
+                texts = []
+        elif source.kind == "parquet":
+            yield from _parquet_blocks(fs, source, block_bytes)
+        elif source.packed:
+            yield Block("jsonl", (source.path,), 0, -1, source.size, source.packed)
+        else:
+            for start in range(0, source.size, block_bytes):
+                stop = min(start + block_bytes, source.size)
+                yield Block("jsonl", (source.path,), start, stop, stop - start)
+    if texts:
+        yield _text_block(texts)
+
+
+def _text_block(sources: Sequence[Source]) -> Block:
+    return Block("text", tuple(source.path for source in sources), 0, -1, sum(source.size for source in sources))
+
+
+def _parquet_blocks(fs: FileSystem, source: Source, block_bytes: int) -> Iterator[Block]:
+    try:
+        with fs.open_input_file(source.path) as file:
+            rows = int(arrow().parquet.ParquetFile(file).metadata.num_rows)
+    except (OSError, ValueError):
+        rows = 0  # the worker that reads the block records the error
+    each = max(1, rows * block_bytes // max(1, 3 * source.size))  # compressed text takes about a third of its size
+    for start in range(0, max(1, rows), each):
+        stop = min(start + each, rows) if rows else -1
+        yield Block("parquet", (source.path,), start, stop, source.size * (max(1, stop - start)) // max(1, rows))
+
+
+# Reading
+
+
+def read(fs: FileSystem, block: Block, columns: Sequence[str], limit: int = MAX_DOCUMENT) -> Iterator[Document]:
+    """The documents of a block, of Parquet files with these columns only.
+
+    A document longer than `limit` bytes is not held in memory.
+    """
+    reader = {"parquet": _read_parquet, "jsonl": _read_jsonl, "text": _read_texts}[block.kind]
+    return reader(fs, block, columns, limit)
+
+
+def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> Iterator[Document]:
+    [path] = block.paths
+    offset = block.start
+    try:
+        with _opened(fs, path, block.packed) as file:
+            if block.start:
+                # A line belongs to the block that holds its first byte.
+                file.seek(block.start - 1)
+                offset += _rest_of_line(file) - 1
+            while block.stop < 0 or offset < block.stop:
+                line = file.readline(limit + 1)
+                if not line:
+                    return
+                length = len(line)
+                if length > limit and not line.endswith(b"\n"):
+                    length += _rest_of_line(file)
+                    yield Document(path, offset, too_long(length, limit))
+                elif line.strip():
+                    yield Document(path, offset, parse_record(line, f"{path}, byte {offset}"))
+                offset += length
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # pyarrow's errors are subclasses; a damaged .gz file is read up to the damage
+        yield Document(path, offset, _unreadable(path, f"beyond byte {offset}", error))
+
+
+def _unreadable(path: str, where: str, error: Exception) -> RecordError:
+    why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return RecordError(f"{path} cannot be read {where} ({why}); is the file complete?")
+
+
+def _rest_of_line(file: io.BufferedReader) -> int:
+    """Skip to the end of the line; return the number of bytes skipped."""
+    length = 0
+    while part := file.readline(1 << 20):
+        length += len(part)
+        if part.endswith(b"\n"):
+            break
+    return length
+
+
+def _opened(fs: FileSystem, path: str, packed: str) -> io.BufferedReader:
+    file = fs.open_input_file(path) if not packed else fs.open_input_stream(path, compression=packed)
+    return io.BufferedReader(file, 1 << 20)
+
+
+def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
+    [path] = block.paths
+    try:
+        with fs.open_input_file(path) as file:
+            yield from _read_rows(arrow().parquet.ParquetFile(file), path, block, columns, limit)
+    except (OSError, ValueError, arrow().ArrowException) as error:
+        yield Document(path, -1, RecordError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})"))
+
+
+def _read_rows(opened: ParquetFile, path: str, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
+    """The documents of a block; each row behind a damaged page of a row group is a document that failed."""
+    wanted = [name for name in columns if name in opened.schema_arrow.names]
+    first = 0
+    for group in range(opened.num_row_groups):
+        start, first = first, first + opened.metadata.row_group(group).num_rows
+        stop = first if block.stop < 0 else min(first, block.stop)
+        row = start
+        if stop <= block.start or start >= stop:
+            continue
+        try:
+            for batch in opened.iter_batches(64, row_groups=[group], columns=wanted):
+                for number in range(len(batch)):
+                    if block.start <= row < stop:
+                        yield Document(path, row, _row(batch, number, path, row, limit))
+                    row += 1
+        except (OSError, ValueError, arrow().ArrowException) as error:
+            for place in range(max(row, block.start), stop):
+                yield Document(path, place, _unreadable(path, f"at row {place}", error))
+
+
+def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Record | RecordError:
+    """A row of a batch as a record; an error where a value is not valid, such as text that is not UTF-8."""
+    try:
+        [record] = batch.slice(number, 1).to_pylist()
+    except (ValueError, OverflowError, arrow().ArrowException) as error:
+        return _unreadable(path, f"at row {row}", error)
+    return _bounded(record, limit)
+
+
+def _bounded(record: Record, limit: int) -> Record | RecordError:
+    longest = max((len(value) for value in record.values() if isinstance(value, str)), default=0)
+    return too_long(longest, limit) if longest > limit else record
+
+
+def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
+    for path in block.paths:
+        kind = kind_of_name(path)
+        most = MAX_BYTES if kind not in (None, "txt", "md") else limit  # pictures may make up most of a document
+        [info] = fs.get_file_info([path])
+        if info.size is not None and info.size > most:
+            yield Document(path, -1, too_long(info.size, most))
+            continue
+        try:
+            with fs.open_input_stream(path, compression=None) as file:
+                text = read_document(file.read(), kind=kind, max_characters=limit).text
+        except (OSError, AlimarkError) as error:
+            yield Document(path, -1, RecordError(f"{path} cannot be read: {error}"))
+        else:
+            yield Document(path, -1, {"id": path, columns[0]: text})

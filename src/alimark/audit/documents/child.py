@@ -1,0 +1,68 @@
+"""The process that parses a document: it is given limits on time and memory, no environment and no file to write.
+
+Started by `alimark.audit.documents.reading`. The document comes through standard input, and the answer goes to standard
+output as JSON: `text`, `kind` and `notes`; or `error`, a message for the user; or `missing`, the library that is not
+installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+
+from alimark.audit.documents.packages import Package
+from alimark.errors import AlimarkError, MissingExtra
+
+CPU_SECONDS = 20
+MEMORY = 2 << 30
+
+
+def main(kind: str, most: int) -> None:
+    """Reads a document of this kind from standard input, and writes the answer to standard output."""
+    try:
+        _limit_resources()
+        data = sys.stdin.buffer.read()
+        kind = Package(data).kind() if kind == "zip" else kind
+        text, notes = parse(data, kind, most)
+        answer: dict[str, object] = {"text": text[: most + 1], "kind": kind, "notes": notes}
+    except MissingExtra as error:
+        answer = {"missing": error.library}
+    except ImportError as error:
+        answer = {"missing": error.name or "a library"}
+    except AlimarkError as error:
+        answer = {"error": str(error)}
+    except MemoryError:
+        answer = {"error": f"the document needs more than {MEMORY >> 30} GB of memory to read; split it"}
+    except RecursionError:
+        answer = {"error": "the document is nested too deeply; save it in another program, or copy its text"}
+    except Exception as error:  # a library may raise anything on a damaged or hostile file
+        answer = {"error": f"the file cannot be read as {kind} ({type(error).__name__}); check that it is complete"}
+    sys.stdout.write(json.dumps(answer))
+
+
+def _limit_resources() -> None:
+    with contextlib.suppress(ImportError):  # Windows has no such limits; the time limit of the parent holds everywhere
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def parse(data: bytes, kind: str, most: int) -> tuple[str, list[str]]:
+    """Returns the text of a document, and notes about what was left out or guessed."""
+    from alimark.audit.documents import epub, html, mail, markdown, opendocument, pdf, rtf, word
+
+    if kind == "pdf":
+        return pdf.read(data, most)
+    if kind == "epub":
+        return epub.read(data, most)
+    readers = {
+        "html": html.read, "docx": word.read, "odt": opendocument.read, "rtf": rtf.read, "md": markdown.read, "eml": mail.read,
+    }  # fmt: skip
+    return readers[kind](data)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,197 @@
+"""Puts evidence together: what was found in which document, what that means, what it does not say, and how to repeat it."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from alimark.core._util.json_types import JsonObject
+from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.results import Detection
+from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from alimark.core.keys.key import Key
+
+FORMAT = "alimark evidence"
+VERSION = 1
+DOES_NOT_SAY = (
+    "Whoever has the key can forge the mark, and can mark any text. The evidence is as good as the secrecy of the key.",
+    "It does not say who wrote, asked for or published the text.",
+    "Where the mark was not found, that does not mean that a person wrote the text: text under another key, by another "
+    "model, or after a thorough rewrite looks the same.",
+    "The p-value is not the probability that the text is unmarked. It is the share of random keys that score as high.",
+    "A single sentence proves nothing. Only the text as a whole, or a passage named here, has a p-value.",
+)
+_SECRET_FREE = (
+    "scheme",
+    "version",
+    "decision",
+    "block_size",
+    "soft_version",
+    "splitter",
+    "embedder",
+    "fingerprint",
+    "offsets",
+)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A document that was searched for a mark, and the result."""
+
+    name: str
+    data: bytes
+    """The bytes of the document, of which the evidence records size and hash."""
+    detection: Detection
+    modified: datetime | None = None
+    """When the document was last changed, as its file system says."""
+
+
+def make_evidence(
+    documents: Sequence[Examined],
+    keys: Sequence[Key],
+    *,
+    fpr: float = 0.01,
+    calibration: JsonObject | None = None,
+    now: datetime | None = None,
+) -> JsonObject:
+    """Returns the evidence about documents, ready to be signed.
+
+    Args:
+        documents: The documents and their detections.
+        keys: The keys that were tried; the evidence holds public parameters of those that were named, never a secret.
+        fpr: The false-positive rate of the verdicts.
+        calibration: The false-positive rates that `alimark calibrate --json` measured for the key.
+        now: The date of the evidence; by default the present.
+
+    Returns:
+        A dictionary that is ready for JSON.
+
+    Raises:
+        AlimarkError: There is no document, or the calibration belongs to another key.
+    """
+    if not documents:
+        raise AlimarkError("evidence is about at least one document; name a file")
+    named = {document.detection.key_id for document in documents}
+    if calibration is not None and calibration.get("key_id") not in named:
+        raise AlimarkError(
+            f"the calibration is of key {calibration.get('key_id')}, which is not in this evidence; run `alimark calibrate "
+            "--json` with the key of the evidence"
+        )
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "date": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        "alimark": metadata.version("alimark"),
+        "false_positive_rate": fpr,
+        "keys": [_public(key) for key in keys if key.id in named],
+        "texts": [_text_evidence(document, fpr) for document in documents],
+        "calibration": calibration,
+        "does_not_say": list(DOES_NOT_SAY),
+        "how_to_repeat": _how_to_repeat(documents),
+    }
+
+
+def _public(key: Key) -> JsonObject:
+    """The public parameters of a key, without tables of learned numbers."""
+    public = key.public()
+    return {"id": key.id} | {name: public[name] for name in _SECRET_FREE if name in public}
+
+
+def _text_evidence(document: Examined, fpr: float) -> JsonObject:
+    detection = document.detection
+    caveat, sentences = "", []
+    passages: list[str] = []
+    if isinstance(detection, AlignedDetection):
+        passages = [
+            f"sentences {passage.first} to {passage.last}, p {detection.passage_p_text(passage)}"
+            for passage in detection.passages
+        ]
+        caveat = detection.caveat(fpr)
+        sentences = _sentences(detection) if detection.verdict(fpr).found else []
+    return {
+        "document": {
+            "name": document.name,
+            "size": len(document.data),
+            "sha256": hashlib.sha256(document.data).hexdigest(),
+            "modified": None if document.modified is None else document.modified.isoformat(timespec="seconds"),
+        },
+        "statement": statement(detection, document.name, fpr),
+        "caveats": [caveat] if caveat else [],
+        "passages": passages,
+        "p_value_explained": p_value_explained(detection),
+        "p_value_shown": detection.p_text,
+        "sentences": sentences,
+        "result": detection.report(fpr),
+    }
+
+
+def _sentences(detection: AlignedDetection) -> list[JsonObject]:
+    """The sentences with their probabilities of carrying the mark; of passages, two more sentences on either side."""
+    chances = detection.sentence_chances
+    near = {n for passage in detection.passages for n in range(passage.first - 2, passage.last + 3)}
+    numbers = [number for number in range(1, len(chances) + 1) if not near or number in near]
+    return [
+        {"number": number, "chance": round(chances[number - 1], 3), "text": detection.sentences[number - 1]}
+        for number in numbers
+    ]
+
+
+def statement(detection: Detection, name: str, fpr: float) -> str:
+    """The result in one sentence."""
+    verdict = detection.verdict(fpr)
+    count = len(detection.sentences)
+    sentences = "1 sentence" if count == 1 else f"{count:,} sentences"
+    if verdict == "found":
+        where = ""
+        if isinstance(detection, AlignedDetection) and detection.passages:
+            parts = [f"{passage.first} to {passage.last}" for passage in detection.passages]
+            where = f" in the sentences {' and '.join(parts)}"
+        return (
+            f"The mark of the key {detection.key_id} was found in “{name}” ({sentences}){where}: p {detection.p_text}, at a "
+            f"false-positive rate of {fpr:g}."
+        )
+    if verdict == "too short to tell":
+        return f"“{name}” ({sentences}) is too short to tell whether it carries the mark of the key {detection.key_id}."
+    return (
+        f"The mark of the key {detection.key_id} was not found in “{name}” ({sentences}): p {detection.p_text}. That does "
+        "not mean that a person wrote the text."
+    )
+
+
+def p_value_explained(detection: Detection) -> str:
+    """What the p-value counts, in words."""
+    high = detection.above + detection.ties
+    if not detection.draws:
+        text = "The p-value comes from the distribution that the scheme has for unmarked text."
+    elif detection.stopped_early:
+        text = f"Of {detection.draws:,} random keys {high:,} scored as high on this very text; then drawing ended."
+    elif high:
+        text = f"Of {detection.draws:,} random keys {high:,} scored as high on this very text as the key did."
+    else:
+        text = (
+            f"Of {detection.draws:,} random keys none scored as high on this very text as the key did, so that the p-value "
+            "is an upper bound."
+        )
+    if isinstance(detection, AlignedDetection) and len(detection.searched) > 1:
+        text += " It is multiplied by 2, because both the whole text and its passages were searched."
+    if detection.readings > 1:
+        text += f" It is multiplied by {detection.readings}, the number of ways in which the text was read."
+    if detection.keys_tried > 1:
+        text += f" It is multiplied by {detection.keys_tried:,}, the number of keys that were tried."
+    return text
+
+
+def _how_to_repeat(documents: Sequence[Examined]) -> list[str]:
+    """The commands with which another person repeats the test."""
+    names = shlex.join(document.name for document in documents)
+    return [
+        f"pip install alimark=={metadata.version('alimark')}",
+        f"alimark verify EVIDENCE.json {names} --key KEY.json --signer FINGERPRINT",
+    ]

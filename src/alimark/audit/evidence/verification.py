@@ -1,0 +1,171 @@
+"""Verifies evidence: the signature, the signer, the documents, and the results, which are computed again under the key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alimark.audit.evidence.page import embedded_evidence, render_json, render_page
+from alimark.audit.evidence.signing import check_signature
+from alimark.audit.evidence.statement import FORMAT, VERSION
+from alimark.core._util.json_types import JsonObject
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.schemes.registry import aligns
+from alimark.errors import AlimarkError, RecordError
+
+if TYPE_CHECKING:
+    from alimark.core.detection.results import Detection
+    from alimark.core.keys.key import Key
+    from alimark.core.schemes.watermark import Watermark
+
+_SAME_P = 0.1
+"""Two p-values are the same where they differ by at most this share; machines round the last digits of scores differently."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of a verification."""
+
+    passed: bool
+    message: str
+
+
+def read_evidence(path: Path) -> tuple[JsonObject, list[Check]]:
+    """Reads evidence from a .json file or a page.
+
+    Returns:
+        The evidence, and the check that the file, and so what the page shows, is what its signed content gives.
+
+    Raises:
+        RecordError: The file holds no evidence.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+        page = path.suffix.lower() in (".html", ".htm")
+        evidence = embedded_evidence(text) if page else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} cannot be read as evidence ({error})") from None
+    if not isinstance(evidence, dict) or evidence.get("format") != FORMAT:
+        raise RecordError(f"{path} holds no evidence of alimark; name a file that `alimark detect --report` wrote")
+    if evidence.get("version") != VERSION:
+        raise RecordError(f"{path} is evidence of version {evidence.get('version')}; update alimark")
+    render = render_page if page else render_json
+    try:
+        same = render(evidence) == text
+    except (AttributeError, KeyError, TypeError, ValueError):
+        same = False
+    message = "The file is byte by byte what was signed."
+    if not same:
+        message = (
+            f"The file was changed after it was signed, or a release other than {evidence.get('alimark')} made it."
+        )
+    return evidence, [Check(same, message)]
+
+
+def check_signer(evidence: JsonObject, trusted: Sequence[str]) -> list[Check]:
+    """Checks the signature, and that one of the trusted fingerprints signed."""
+    signer = check_signature(evidence)
+    if signer is None:
+        return [Check(False, "The signature does not fit the evidence: it was changed after it was signed.")]
+    checks = [Check(True, "The signature fits the evidence.")]
+    if signer in trusted:
+        return [*checks, Check(True, f"It was signed by {signer}.")]
+    message = (
+        f"It was signed by {signer}, which is neither this installation nor a signer that you named; ask the signer for the "
+        "fingerprint by another way, and give it with --signer."
+    )
+    return [*checks, Check(False, message)]
+
+
+def check_documents(evidence: JsonObject, documents: Mapping[str, bytes]) -> list[Check]:
+    """Checks that the documents are those of the evidence, byte by byte; the names of files do not matter."""
+    recorded = {text["document"]["sha256"]: text["document"]["name"] for text in evidence["texts"]}
+    checks = []
+    for name, data in documents.items():
+        known = hashlib.sha256(data).hexdigest() in recorded
+        message = f"{name} is {'a document' if known else 'none of the documents'} of the evidence, byte by byte."
+        checks.append(Check(known, message))
+    return checks
+
+
+Load = Callable[["Key"], "Watermark"]
+
+
+def check_results(
+    evidence: JsonObject, documents: Mapping[str, tuple[bytes, str]], keys: Sequence[Key], load: Load
+) -> list[Check]:
+    """Computes the result of each document again and compares it with that of the evidence.
+
+    Args:
+        evidence: Evidence whose signature was checked.
+        documents: The bytes and the text of each document, by name.
+        keys: The keys to compute with.
+        load: Returns the watermark of a key.
+
+    Returns:
+        A check for each document of the evidence that was given.
+    """
+    of_hash = {hashlib.sha256(data).hexdigest(): (name, text) for name, (data, text) in documents.items()}
+    of_id = {key.id: key for key in keys}
+    checks = []
+    for entry in evidence["texts"]:
+        result = entry["result"]
+        if entry["document"]["sha256"] not in of_hash:
+            continue
+        name, text = of_hash[entry["document"]["sha256"]]
+        key = of_id.get(result["key_id"])
+        if key is None:
+            message = f"{name}: the evidence is of key {result['key_id']}, not of {', '.join(of_id)}."
+            checks.append(Check(False, message))
+            continue
+        checks.append(_compare(name, result, text, load(key), evidence["false_positive_rate"]))
+    return checks
+
+
+def _compare(name: str, result: JsonObject, text: str, mark: Watermark, fpr: float) -> Check:
+    if result.get("restructured"):
+        return Check(False, f"{name}: a chat model took part in the search, so that it cannot be repeated exactly.")
+    try:
+        recorded = {**result["settings"], "precision": result.get("precision") or "auto"}
+        [answer] = mark.detect_batch([text], _settings(recorded, mark.key.scheme))
+        if isinstance(answer, AlimarkError):
+            raise answer
+        if result["keys_tried"] > 1:
+            answer = answer.corrected(result["keys_tried"])
+        verdict = str(answer.verdict(fpr))
+    except AlimarkError as error:
+        return Check(False, f"{name}: the result cannot be computed again: {error}")
+    same_text = answer.text_sha256 == result["text_sha256"] and list(answer.sentences) == list(result["sentences"])
+    if same_text and verdict == result["verdict"] and _same(answer, result):
+        return Check(True, f"{name}: computed again under key {answer.key_id}: {verdict}, p {answer.p_text}.")
+    return Check(
+        False,
+        f"{name}: computed again under key {answer.key_id}: {verdict}, p {answer.p_text}; the evidence says "
+        f"{result['verdict']}, p {result['p_value']:.3g}.",
+    )
+
+
+def _same(answer: Detection, result: JsonObject) -> bool:
+    tests = answer.keys_tried * answer.readings * answer.searches
+    few = 3 * tests / (result["draws"] + 1) if result["draws"] else 0.0
+    return bool(abs(answer.p_value - result["p_value"]) <= max(few, _SAME_P * result["p_value"]))
+
+
+def _settings(recorded: JsonObject, scheme: str) -> RandomKeys:
+    """The settings as the evidence records them."""
+    kind = DetectionSettings if aligns(scheme) else RandomKeys
+    known = {field.name for field in fields(kind)}
+    values = {name: value for name, value in recorded.items() if name in known}
+    if isinstance(values.get("restructure"), list):
+        values["restructure"] = tuple(values["restructure"])
+    if values.get("null_file"):
+        values["null_file"] = Path(values["null_file"])
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise AlimarkError(f"the settings of the evidence are not known to this release ({error})") from None

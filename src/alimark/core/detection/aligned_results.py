@@ -1,0 +1,178 @@
+"""AliMark's result: a detection with the alignment, the passages and the probability of each sentence.
+
+Importing this module does not load Numba.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Self
+
+from alimark.core._util.json_types import JsonObject
+from alimark.core.detection.result_parts import AlignedStep, Passage, Payload
+from alimark.core.detection.results import Detection
+from alimark.core.detection.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from alimark.core.detection.chat_restructuring import Restructured
+    from alimark.core.detection.settings import DetectionSettings
+
+Reading = Literal["as it stands", "normalised", "by clauses"]
+"""How a text was read before it was split (docs/reading.md)."""
+
+LIKELY, PERHAPS = 0.8, 0.5
+"""Probabilities of carrying the mark from which a sentence is shown in green and in yellow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedDetection(Detection):
+    """AliMark's result: a `Detection` with the alignment of the text's sentences with the key's blocks.
+
+    Example:
+        >>> from alimark import AliMark, Key
+        >>> from alimark.testing import StandInEmbedder
+        >>> embedder = StandInEmbedder()
+        >>> mark = AliMark(Key.generate(embedder=embedder, decision="hard", secret=bytes(32)), embedder=embedder)
+        >>> detection = mark.detect("The lamp went out. Nobody saw it.", restructure="none")
+        >>> [(step.kind, step.sentences, step.text) for step in detection.alignment if step.sentences]
+        [('match', (1,), 'The lamp went out.'), ('match', (2,), 'Nobody saw it.')]
+    """
+
+    decision: str
+    block_size: int
+    settings: DetectionSettings
+    alignment: tuple[AlignedStep, ...]
+    passages: tuple[Passage, ...]
+    near_flips: int
+    """Bits of whole sentences that rounding on another backend might flip."""
+    offsets: int = 1
+    """The number of blocks that the text may begin with; the p-value pays for the search over them."""
+    payload: Payload | None = None
+    """The payload of the text, where the key has payloads and the p-value is at most the settings' `passage_fpr`."""
+    normalised: dict[str, int] = field(default_factory=dict)
+    """How many changes of each kind normalisation makes in the text (`alimark.core.text.normalising.KINDS`)."""
+    reading: Reading = "as it stands"
+    """How the text was read; where it was read in several ways, the one with the smallest p-value."""
+    searched: tuple[str, ...] = ()
+    """The searches for which the p-value pays, "whole" and "excerpt", where the settings left the choice to the detector."""
+    restructured: Restructured | None = None
+    """A chat model's restructurings of the text, where it was asked; the alignment may be that of one of them."""
+    sentences_needed: Callable[[float], int | None] = field(repr=False, compare=False)
+    """The number of sentences that a false-positive rate needs. The pipeline provides it, so that results simulate nothing."""
+    compute_chances: Callable[[], Sequence[float]] | None = field(default=None, repr=False, compare=False)
+    """Computes what `sentence_chances` returns; None where the alignment is not one of the text's own sentences."""
+
+    _recorded = (*Detection._recorded, "near_flips")
+
+    @property
+    def searches(self) -> int:
+        return max(1, len(self.searched))
+
+    @property
+    def score_text(self) -> str:
+        # The score of a text that is found by its clauses and the z-score of its sentences would seem to contradict each other.
+        return f"score {self.score:.2f}" if self.reading == "by clauses" else super().score_text
+
+    def __getstate__(self) -> JsonObject:
+        return self.__dict__ | {"compute_chances": None}  # a function with the text's signals, which cannot be pickled
+
+    @cached_property
+    def sentence_chances(self) -> tuple[float, ...]:
+        """The probability of each sentence to carry the mark (docs/evidence.md); it is computed on demand.
+
+        Empty where it is not known: after learned restructuring, for a text that was read by clauses, and for a result that
+        was sent to another process.
+        """
+        return () if self.compute_chances is None else tuple(map(float, self.compute_chances()))
+
+    def caveat(self, fpr: float = 0.01) -> str:
+        """What has to be said beside "found" about a text that is shorter than a mark usually needs; else an empty string."""
+        if not self.verdict(fpr).found:
+            return ""
+        needed = self.sentences_needed(fpr / self.keys_tried)
+        if needed is not None and len(self.sentences) >= needed:
+            return ""
+        enough = f"about {needed}" if needed else "more than 40"
+        return (
+            f"The text is short: it has {len(self.sentences)} sentences, and a mark is reliably found from {enough} on. The "
+            "p-value holds all the same, but it rests on few sentences, so that a quotation can decide it; test more text "
+            "of the same source."
+        )
+
+    def passage_p_text(self, passage: Passage) -> str:
+        """The p-value of a passage as it is shown to people: "<=" where it is only an upper bound."""
+        least = self.keys_tried * self.readings * self.searches / (self.draws + 1) if self.draws else 0.0
+        bound = passage.p_value <= least * (1 + 1e-9) and not self.stopped_early
+        return f"<= {passage.p_value:.2g}" if bound else f"{passage.p_value:.3g}"
+
+    def _not_found(self, fpr: float) -> Verdict:
+        needed = self.sentences_needed(fpr / self.keys_tried)
+        if needed is None or len(self.sentences) < needed:
+            return Verdict("too short to tell", needed)
+        return Verdict("not found", needed)
+
+    def to_dict(self) -> JsonObject:
+        content = asdict(replace(self, compute_chances=None))
+        del content["sentences_needed"], content["compute_chances"]
+        if self.payload is None:
+            del content["payload"]  # keys without payloads keep the fields that they always had
+        content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
+        return content
+
+    def record(self) -> JsonObject:
+        content = super().record()
+        warnings = content.pop("warnings", None)
+        if self.payload:
+            content["payload"] = self.payload.record()
+        if self.normalised or self.readings > 1:
+            content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
+        if self.passages:
+            content["passages"] = [asdict(passage) for passage in self.passages]
+        if self.searched:
+            content["searched"] = list(self.searched)
+        if self.restructured:
+            content["restructured"] = asdict(self.restructured) | {"texts": len(self.restructured.texts)}
+        return content | ({"warnings": warnings} if warnings else {})
+
+    def report(self, fpr: float = 0.01) -> JsonObject:
+        return super().report(fpr) | {"bits": len(self.sentences) * self.block_size}
+
+    def _repeated(self, tests: int) -> Self:
+        passages = tuple(replace(passage, p_value=min(1.0, tests * passage.p_value)) for passage in self.passages)
+        result = replace(super()._repeated(tests), passages=passages)
+        # A payload is reported only where the mark is found.
+        return result if result.p_value <= self.settings.passage_fpr else replace(result, payload=None)
+
+    def of_searches(self, searches: tuple[str, ...], settings: DetectionSettings) -> Self:
+        """The same result as the best of several searches of the text, for all of which the p-value pays."""
+        return replace(self._repeated(len(searches)), searched=searches, settings=settings)
+
+    def step_chance(self, step: AlignedStep) -> float:
+        """The probability that the sentences of a step carry the mark; 0 where nothing was compared or nothing is known."""
+        if step.agreed is None or not self.sentence_chances:
+            return 0.0
+        return max(self.sentence_chances[number - 1] for number in step.sentences)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_html_row(step, self.block_size, self.step_chance(step)) for step in self.alignment)
+        return (
+            super()._repr_html_()
+            + "<table><thead><tr><th>block</th><th>sentence</th><th>move</th><th>bits agreed</th><th>text</th></tr></thead>"
+            f"<tbody>{rows}</tbody></table>"
+        )
+
+
+def _html_row(step: AlignedStep, block_size: int, chance: float) -> str:
+    colour = f"rgba(0,128,0,{chance / 2 if chance >= 0.5 else 0:.2f})"
+    agreed = "" if step.agreed is None else f"{step.agreed} of {block_size}"
+    sentences = "+".join(str(i) for i in step.sentences)
+    cells = (step.block or "", sentences, step.kind + (f" ({step.part})" if step.part else ""), agreed)
+    text = html.escape(step.text if len(step.text) <= 120 else step.text[:117] + "...")
+    return (
+        f'<tr style="background:{colour}">'
+        + "".join(f"<td>{cell}</td>" for cell in cells)
+        + f'<td style="text-align:left">{text}</td></tr>'
+    )

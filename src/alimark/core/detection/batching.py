@@ -1,0 +1,79 @@
+"""The middle stages of the detection pipeline: the units of many texts are embedded in one batch and projected.
+
+many PreparedText --deduplicate--> UniqueUnits --embed--> vectors --project--> Signals of each text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.preparing import PreparedText
+from alimark.core.detection.scoring import scoring
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.signals import Signals
+from alimark.core.detection.units import Units
+from alimark.core.embedding.base import Embedder
+from alimark.core.keys.key import Key
+from alimark.core.keys.projection import project
+
+Item = TypeVar("Item")
+Vectors = NDArray[np.float32]
+
+_UNITS_AT_A_TIME = 8192
+
+
+@dataclass(frozen=True)
+class UniqueUnits:
+    """Each distinct unit of many texts once, with its row in the embedding batch."""
+
+    row: dict[str, int]
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self.row)
+
+    def rows(self, units: Iterable[str]) -> list[int]:
+        """The rows of some units."""
+        return [self.row[unit] for unit in units]
+
+
+def deduplicate(unit_lists: Iterable[Sequence[str]]) -> UniqueUnits:
+    """The distinct units of many texts in the order of their first appearance, so that each is embedded once."""
+    distinct = dict.fromkeys(unit for units in unit_lists for unit in units)
+    return UniqueUnits({unit: row for row, unit in enumerate(distinct)})
+
+
+def embed(units: UniqueUnits, embedder: Embedder) -> Vectors:
+    """The vector of each unit, (units, dimension)."""
+    return embedder.embed(units.texts) if units.row else np.empty((0, embedder.dimension), np.float32)
+
+
+def embed_and_project(units: UniqueUnits, embedder: Embedder, projection: Callable[[Vectors], Floats]) -> Floats:
+    """The projections of each unit, embedded in parts so that the vectors of a long text are never all in memory."""
+    if not units.row:
+        return np.empty((0, 0))
+    return np.concatenate([projection(embedder.embed(part)) for part in parts(units.texts, _UNITS_AT_A_TIME)])
+
+
+def project_text(
+    text: PreparedText, vectors: Sequence[Vectors], key: Key, settings: DetectionSettings
+) -> list[Signals]:
+    """The signals of each version of a text under a key; `vectors` holds the vectors of each version's units."""
+    pairs = zip(text.versions, vectors, strict=True)
+    return [signals_of(version.units, project(unit_vectors, key), key, settings) for version, unit_vectors in pairs]
+
+
+def signals_of(units: Units, projections: Floats, key: Key, settings: DetectionSettings) -> Signals:
+    """The signals of the units of one version of a text."""
+    return scoring(key, settings, by_clauses=units.chances is not None).signals(units, projections)
+
+
+def parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """The items in runs of at most `size`."""
+    return (items[start : start + size] for start in range(0, len(items), size))

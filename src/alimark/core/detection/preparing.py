@@ -1,0 +1,265 @@
+"""The first stages of the detection pipeline: a text is normalised, split into sentences and cut into units.
+
+    text --normalise--> Normalised --split--> SplitText --make_units--> PreparedText
+
+`prepare` runs these three. Nothing is embedded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from alimark.core.detection.aligned_results import Reading
+from alimark.core.detection.clauses import clause_units
+from alimark.core.detection.scoring import scoring
+from alimark.core.detection.settings import (
+    MAX_EXCERPT_SENTENCES,
+    MAX_SENTENCES,
+    MAX_SOFT_EXCERPT_SENTENCES,
+    DetectionSettings,
+)
+from alimark.core.detection.timing import Beat
+from alimark.core.detection.units import Units, restructure
+from alimark.core.embedding.base import Embedder
+from alimark.core.keys.key import Key
+from alimark.core.text.language import looks_english
+from alimark.core.text.normalising import Normalised
+from alimark.core.text.normalising import normalise as normalise_text
+from alimark.core.text.splitting import BUILT_IN, splitter
+from alimark.core.text.units import clean
+from alimark.errors import AlimarkError, LimitError, TextError
+
+if TYPE_CHECKING:
+    from alimark.core.detection.chat_restructuring import Restructured
+    from alimark.core.llm.base import LLM
+
+
+@dataclass(frozen=True)
+class SplitText:
+    """A text and its sentences."""
+
+    text: str
+    sentences: list[str]
+    as_written: list[str]
+    """The sentences as they stand in the text, before they are cleaned."""
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """A text cut into units, before anything is embedded."""
+
+    text: str
+    """The text as it was given: its hash is recorded, and it decides how ties are broken."""
+    sentences: list[str]
+    units: Units
+    warnings: tuple[str, ...] = ()
+    restructured: Restructured | None = None
+    """The answers of a chat model, where restructuring is learned."""
+    variants: tuple[PreparedText, ...] = ()
+    """The chat model's restructurings of the text, prepared in the same way."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """How many changes of each kind normalisation makes in the text (`alimark.core.text.normalising.KINDS`)."""
+    reading: Reading = "as it stands"
+    further: tuple[PreparedText, ...] = ()
+    """Other readings of the text: after normalisation, where a key of text version 0 reads it both ways, and by clauses."""
+    replaced: bool = False
+    """Whether the restructurings are searched instead of the text, and not beside it."""
+
+    @property
+    def versions(self) -> tuple[PreparedText, ...]:
+        """What is searched: the text, its restructurings and its other readings, or the restructurings alone."""
+        return self.variants if self.replaced else (self, *self.variants, *self.further)
+
+    @property
+    def readings(self) -> list[slice]:
+        """The versions of each reading: the text with its restructurings, and each other reading."""
+        further = 0 if self.replaced else len(self.further)
+        first = len(self.versions) - further
+        return [slice(0, first), *(slice(number, number + 1) for number in range(first, first + further))]
+
+    @property
+    def unit_texts(self) -> list[str]:
+        """The units of all versions of the text."""
+        return [unit for version in self.versions for unit in version.units.texts]
+
+
+def normalise(text: str, key: Key) -> Normalised:
+    """The text as it is split: as it stands for keys of text version 0, normalised for those of version 1."""
+    return splitter(key.splitter, key.text_version).read(text)
+
+
+def split(text: str, key: Key, text_version: int | None = None) -> SplitText:
+    """Cuts a text that was normalised into sentences with the key's splitter.
+
+    Raises:
+        TextError: The text has no sentence.
+    """
+    cutter = splitter(key.splitter, key.text_version if text_version is None else text_version)
+    as_written = cutter.sentences(text)
+    sentences = [unit for sentence in as_written if (unit := clean(sentence))]
+    if not sentences:
+        raise TextError("the text holds no sentence; there is nothing to detect")
+    return SplitText(text, sentences, as_written)
+
+
+def check_length(split_text: SplitText, limit: int, remedy: str = "cut it into parts") -> None:
+    """Raises LimitError where a text has more sentences than can be searched."""
+    count = len(split_text.sentences)
+    if count > limit:
+        raise LimitError(f"the text has {count:,} sentences and the limit is {limit:,}; {remedy}")
+
+
+def make_units(split_text: SplitText, key: Key, settings: DetectionSettings) -> Units:
+    """The units that are embedded: sentences and, within the settings' limits, merged neighbours and halves."""
+    return restructure(split_text.sentences, scoring(key, settings).limits)
+
+
+def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> PreparedText:
+    """Normalises and splits a text and makes its units; raises AlimarkError where the text is empty or too long."""
+    normalised = normalise(text, key)
+    split_text = split(normalised.text, key)
+    _check_searchable(split_text, key, settings)
+    units = make_units(split_text, key, settings)
+    warnings = language_warnings(normalised.text, embedder)
+    prepared = PreparedText(text, split_text.sentences, units, warnings, changes=normalised.changes)
+    if key.text_version:
+        prepared = replace(prepared, reading="normalised")
+    else:
+        prepared, split_text = _read_both_ways(prepared, split_text, key, settings)
+    # Clauses are scored by whole blocks, which a payload that is not known changes.
+    if key.payload_bits or key.splitter not in BUILT_IN:  # a splitter of the user's own may end sentences anywhere
+        return prepared
+    return _read_by_clauses(prepared, split_text, settings)
+
+
+def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
+    if "excerpt" in settings.searches(len(split_text.sentences)):
+        check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)
+    else:
+        check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
+
+
+def _read_both_ways(
+    prepared: PreparedText, split_text: SplitText, key: Key, settings: DetectionSettings
+) -> tuple[PreparedText, SplitText]:
+    """The text with its normalised form beside it, where normalisation changes more than white space, and its sentences.
+
+    Whether there is a second reading depends on the text alone, and not on the key. The p-value of a text that is read once
+    is therefore valid as it is, and that of a text that is read twice is valid when it is doubled (`detect_signals`).
+    """
+    normalised = normalise_text(prepared.text)
+    if not normalised.changes:
+        return prepared, split_text
+    prepared = replace(prepared, changes=normalised.changes)
+    with suppress(TextError, LimitError):  # then only the text as it stands is searched
+        other = split(normalised.text, key, text_version=1)
+        _check_searchable(other, key, settings)
+        if _same_words(other.sentences, prepared.sentences):
+            return prepared, split_text
+        reading = replace(
+            prepared, sentences=other.sentences, units=make_units(other, key, settings), reading="normalised"
+        )
+        return replace(prepared, further=(reading,)), other
+    return prepared, split_text
+
+
+def _read_by_clauses(prepared: PreparedText, split_text: SplitText, settings: DetectionSettings) -> PreparedText:
+    """The text with its pieces as a further reading, where full stops are missing, replaced or scattered."""
+    if settings.search == "excerpt" or settings.restructure == "none":
+        return prepared
+    if (clauses := clause_units(split_text.as_written)) is None:
+        return prepared
+    pieces, units = clauses
+    reading = replace(prepared, sentences=pieces, units=units, reading="by clauses", further=())
+    return replace(prepared, further=(*prepared.further, reading))
+
+
+def _same_words(sentences: Sequence[str], others: Sequence[str]) -> bool:
+    return [sentence.split() for sentence in sentences] == [other.split() for other in others]
+
+
+def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:
+    """A warning where the embedder knows only English and the text does not look like English."""
+    if embedder.languages != {"en"} or looks_english(text):
+        return ()
+    name = embedder.name
+    return (f"the text does not look like English, the only language that {name} knows: a mark may not be found",)
+
+
+def prepare_each(
+    texts: Iterable[str | PreparedText], key: Key, embedder: Embedder, settings: DetectionSettings, beat: Beat
+) -> list[PreparedText | AlimarkError]:
+    """`prepare` for many texts: a text that cannot be searched gives its error, and a prepared text stays as it is."""
+    prepared: list[PreparedText | AlimarkError] = []
+    for text in texts:
+        beat()
+        try:
+            prepared.append(prepare(text, key, embedder, settings) if isinstance(text, str) else text)
+        except AlimarkError as error:
+            prepared.append(error)
+    return prepared
+
+
+def with_variants(
+    texts: Sequence[PreparedText], key: Key, embedder: Embedder, settings: DetectionSettings, llm: LLM | None
+) -> list[PreparedText]:
+    """Adds a chat model's restructurings to each text, where the settings ask for learned restructuring."""
+    if not settings.learned:
+        return list(texts)
+    if llm is None:
+        raise AlimarkError("learned restructuring asks a chat model; give one (llm=..., or --llm)")
+    from alimark.core.detection.chat_restructuring import restructured
+
+    checked = not settings.replaces_text
+    cutter = splitter(key.splitter, key.text_version)
+    answers = restructured([text.text for text in texts], llm, settings.variants, cutter, checked=checked)
+    complete = []
+    for text, answer in zip(texts, answers, strict=True):
+        variants = []
+        for variant in answer.texts:
+            with suppress(LimitError):  # a restructuring with more sentences than can be searched is left out
+                variants.append(prepare(variant, key, embedder, settings))
+        tried = replace(answer, texts=tuple(variant.text for variant in variants))
+        with_answers = replace(text, restructured=tried, variants=tuple(variants))
+        complete.append(_replaced(with_answers) if settings.replaces_text else with_answers)
+    return complete
+
+
+def _replaced(text: PreparedText) -> PreparedText:
+    """The text with its restructurings in its place; where there are none, the text itself with a warning."""
+    if text.variants:
+        return replace(text, replaced=True)
+    warning = "the chat model gave no answer that could replace the text, so the text was searched as it is"
+    return replace(text, warnings=(*text.warnings, warning))
+
+
+def sentences_suffice(text: PreparedText, settings: DetectionSettings) -> bool:
+    """Whether a test of the sentences alone, without merged and split ones, sees the marks that the full test can see.
+
+    It does not where full stops are missing, so that the text is also read by clauses, and where passages are looked for. The
+    answer depends on the text and not on the key.
+
+    Args:
+        text: The text, prepared for the full test.
+        settings: The settings of the full test.
+    """
+    longest = max(len(version.sentences) for version in text.versions)
+    by_clauses = any(version.reading == "by clauses" for version in text.versions)
+    return settings.searches(longest) == ("whole",) and not by_clauses
+
+
+def with_units(text: PreparedText, key: Key, settings: DetectionSettings) -> PreparedText:
+    """A text whose sentences suffice, with the units of other settings instead of those that it was prepared for."""
+    limits = scoring(key, settings).limits
+    readings = (replace(reading, units=restructure(reading.sentences, limits)) for reading in text.further)
+    return replace(text, units=restructure(text.sentences, limits), further=tuple(readings))
+
+
+def units_of(texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Iterator[str]:
+    """The units that detecting the texts will embed, without those of texts that cannot be searched."""
+    for text in texts:
+        with suppress(AlimarkError):
+            yield from prepare(text, key, embedder, settings).unit_texts

@@ -1,0 +1,302 @@
+"""How texts are scored under keys: the paper's edit distance for hard bits, and a likelihood ratio for soft decisions.
+
+Everything else about detection is the same for both: units, random keys, p-values, passages, many keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, Self
+
+import numpy as np
+
+from alimark.core._util.arrays import Floats, Ints, Packed
+from alimark.core.detection.clauses import ByClauses
+from alimark.core.detection.kernels import hard, payload, soft
+from alimark.core.detection.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
+from alimark.core.detection.result_parts import Payload
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.signals import Signals
+from alimark.core.detection.soft_versions import SOFT_VERSIONS, SoftVersion
+from alimark.core.detection.stats.null_tables import ALPHA, BETA
+from alimark.core.detection.stats.p_values import NullScores
+from alimark.core.detection.units import Units
+from alimark.core.keys.derivation import run_numbers
+from alimark.core.keys.key import Key
+from alimark.core.keys.payload_code import PayloadCode
+from alimark.core.keys.projection import to_bits
+from alimark.errors import AlimarkError
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of a text under its key, what is needed to score random keys, and the alignment behind it."""
+
+    raw: float
+    null_scores: NullScores
+    steps: Sequence[Step]
+    variant: int = 0
+    """Which version of the text scored best: an index into `PreparedText.versions`."""
+    payload: Payload | None = None
+    """The likeliest payload, where the key has payloads."""
+
+
+class Scoring(Protocol):
+    """How texts are scored under keys of one block size.
+
+    A job is a pair of a text and a key: an index into `signals` and a row of `blocks`.
+    """
+
+    @property
+    def limits(self) -> Limits:
+        """The merges and splits that the alignment may use, which decide the units to be embedded."""
+        ...
+
+    def length(self, sentences: int) -> int:
+        """How many blocks of a key a text of so many sentences may be aligned with, wherever it begins."""
+        ...
+
+    def signals(self, units: Units, projections: Floats) -> Signals:
+        """What the kernels need of a text, from the projections of its units."""
+        ...
+
+    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
+        """The score of each job."""
+        ...
+
+    def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
+        """The alignment behind the score, or the likeliest one where the score sums over alignments."""
+        ...
+
+    def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
+        """The score of the best passage of a text under each key."""
+        ...
+
+    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
+        """The score and the alignment of the best passage of a text under one key."""
+        ...
+
+    @property
+    def local_unit(self) -> float:
+        """What a passage's score is divided by where keys of several block sizes are compared."""
+        ...
+
+
+def scoring(key: Key, settings: DetectionSettings, *, by_clauses: bool = False) -> Scoring:
+    """The scoring of a key's decision, hard or soft, with or without payloads, or that of texts without known sentence ends."""
+    if by_clauses:
+        return ByClauses.of(key)
+    if not key.soft:
+        return Hard(key.block_size, settings, key.offsets)
+    return SoftPayload.of(key, settings) if key.payload_bits else Soft.of(key, settings)
+
+
+def score_table(rule: Scoring, signals: Sequence[Signals], blocks: Packed) -> Floats:
+    """The score of every text under every key: a row for each text, a column for each key."""
+    jobs = np.arange(len(signals) * len(blocks))
+    return rule.scores(signals, blocks, jobs // len(blocks), jobs % len(blocks)).reshape(len(signals), len(blocks))
+
+
+def _starts(signals: Sequence[Signals]) -> Ints:
+    """Where each text's sentences begin in the concatenation of all texts."""
+    return np.cumsum([0, *(len(text.packed) for text in signals)])
+
+
+@dataclass(frozen=True)
+class Hard:
+    """The paper's score: the z-score of the block edit distance, the best over restructurings and prefixes of the key."""
+
+    m: int
+    settings: DetectionSettings
+    offsets: int = 1
+    """A text starts at one of the first `offsets` blocks; the best score over them is taken, under random keys as well."""
+
+    @property
+    def limits(self) -> Limits:
+        return self.settings.limits
+
+    def _rule(self, sentences: int) -> Rule:
+        return self.settings.rule(self.m, sentences + self.limits.splits)
+
+    def length(self, sentences: int) -> int:
+        return int(self._rule(sentences).most[-1]) + self.offsets - 1
+
+    def signals(self, units: Units, projections: Floats) -> Signals:
+        sentences = projections[units.index[:, 0, WHOLE]]
+        packed = to_bits(projections)[units.index]
+        return Signals(packed, units.index >= 0, near_flips=int((np.abs(sentences) < 1e-4).sum()))
+
+    def _search(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Best:
+        units, valid = (
+            np.concatenate([text.packed for text in signals]),
+            np.concatenate([text.valid for text in signals]),
+        )
+        rule = self._rule(max(len(text.packed) for text in signals))
+        return hard.search(
+            units, valid, blocks, self.m, self.limits, rule, starts=_starts(signals), texts=texts, keys=keys,
+            offsets=self.offsets,
+        )  # fmt: skip
+
+    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
+        return self._search(signals, blocks, texts, keys).z
+
+    def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
+        best = self._search([signals], blocks[None], np.zeros(1, np.int64), np.zeros(1, np.int64))
+        merges, splits, used, first = (int(values[0]) for values in best[1:])
+        steps = hard.trace(signals.packed, signals.valid, blocks[first : first + used], self.m, merges, splits)
+        return [step if step.block < 0 else step._replace(block=step.block + first) for step in steps]
+
+    @property
+    def local_unit(self) -> float:
+        return self.m
+
+    @property
+    def _costs(self) -> LocalCosts:
+        """Costs in proportion to the block; benchmarks/excerpts.py compares them with others."""
+        return LocalCosts(0.35, 0.3 * self.m, 0.3 * self.m, 0.375 * self.m)
+
+    def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
+        return hard.search_local(signals.packed, signals.valid, blocks, self.m, self._costs)[0]
+
+    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
+        return hard.trace_local(signals.packed, signals.valid, blocks, self.m, self._costs)
+
+
+@dataclass(frozen=True)
+class Soft:
+    """The log-likelihood ratio of the text under the key, summed over all alignments of a model of rewriting."""
+
+    version: SoftVersion
+    restructure: bool
+    first_blocks: Ints = field(default_factory=lambda: soft.FIRST_BLOCK)
+    """A text starts at one of these blocks, each as likely."""
+
+    @classmethod
+    def of(cls, key: Key, settings: DetectionSettings) -> Self:
+        """The scoring of a soft key's version."""
+        if settings.null != "paper":
+            raise AlimarkError("null='reference' is a rule for hard bits; with a soft key use null='paper'")
+        if (settings.alpha, settings.beta) != (ALPHA, BETA):
+            raise AlimarkError(
+                "alpha and beta bound the blocks that hard bits are aligned with; for a soft key its version fixes them"
+            )
+        version = SOFT_VERSIONS[key.soft_version]
+        return cls(version, version.restructures and settings.limits.total > 0, key.starts)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(1, 0, 1) if self.restructure else Limits(0, 0, 0)
+
+    local_unit = 1.0
+
+    @cached_property
+    def _rules(self) -> tuple[SoftRule, ...]:
+        rules = self.version.rules
+        return rules if self.restructure else tuple(rule.without_restructuring() for rule in rules)
+
+    def length(self, sentences: int) -> int:
+        return math.ceil(self.version.blocks * sentences) + int(self.first_blocks[-1])
+
+    def signals(self, units: Units, projections: Floats) -> Signals:
+        """The projections minus their mean over the text, each unit scaled to a mean square of 1.
+
+        The mean says what the text is about, which the choice of candidates hardly changes. Where the version says so, units
+        that lie close to the mean, because they say little, count less than the others.
+        """
+        rows = units.index[:, 0, WHOLE]
+        sentences = projections[rows]
+        centred = projections - sentences.sum(axis=0) / (len(sentences) + self.version.shrink)
+        norms = np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
+        scaled = centred / norms
+        if self.version.norm_weight:
+            scaled *= (norms / np.sqrt((norms[rows] ** 2).mean())) ** self.version.norm_weight
+        valid, merges = units.index >= 0, self.limits.merges
+        valid[:, merges + 1 :] = False  # the text may have been prepared for a key of a version that merges sentences
+        return Signals(to_bits(scaled)[units.index], valid, soft=scaled[units.index[:, : merges + 1, WHOLE]])
+
+    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
+        tables = np.concatenate([text.tables for text in signals])
+        joinable = np.concatenate([text.joinable for text in signals])
+        lengths = np.array([self.length(len(text.packed)) for text in signals])
+        return soft.search_soft(
+            tables, joinable, blocks, lengths, self._rules, starts=_starts(signals), texts=texts, keys=keys,
+            first_blocks=self.first_blocks, weights=self.version.weights,
+        )  # fmt: skip
+
+    def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
+        """The likeliest alignment under the first rule, the most general one, whichever rule contributes most."""
+        return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rules[0], self.first_blocks)[1]
+
+    def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
+        return soft.search_local_soft(signals.tables, signals.joinable, blocks, self.version.local)
+
+    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
+        return soft.trace_local_soft(signals.tables, signals.joinable, blocks, self.version.local)
+
+
+def _period(key: Key) -> int:
+    """The number of sentences after which the runs of a key repeat; 0: never."""
+    return key.derivation.period if key.follows_conversation else 0
+
+
+@dataclass(frozen=True)
+class SoftPayload(Soft):
+    """The score of keys with payloads: a mark of the key, whatever the payload (`kernels.payload`).
+
+    Blocks are those of the keys without a payload. Marked passages are looked for by the bits that no payload flips.
+    """
+
+    code: PayloadCode = field(default_factory=lambda: PayloadCode(1, 64))
+    run: tuple[int, ...] = (1,)
+    period: int = 0
+    """The number of sentences after which the runs repeat; 0: never."""
+
+    @classmethod
+    def of(cls, key: Key, settings: DetectionSettings) -> Self:
+        plain = Soft.of(key, settings)
+        return cls(plain.version, plain.restructure, plain.first_blocks, key.payload_code, key.run, _period(key))
+
+    def search(self, length: int) -> payload.Search:
+        """What the kernels need to know of keys with `length` blocks."""
+        runs = np.resize(run_numbers(self.run, self.period), length) if self.period else run_numbers(self.run, length)
+        count = int(runs.max()) + 1
+        share = self.code.constant / self.code.block_size
+        return payload.Search(self.code.rows(count), self.code.columns(count), runs, share, self.code.bits)
+
+    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
+        lengths = np.array([self.length(len(text.packed)) for text in signals])
+        return payload.search_payloads(
+            np.concatenate([text.tables for text in signals]), np.concatenate([text.sentences for text in signals]),
+            blocks, lengths, self._rules, self.search(int(lengths.max())), starts=_starts(signals), texts=texts, keys=keys,
+            first_blocks=self.first_blocks, weights=self.version.weights,
+        )  # fmt: skip
+
+    def likelihoods(self, signals: Signals, blocks: Packed) -> Floats:
+        """The log-likelihood ratio of a text under each of some keys with known payloads: `blocks` include the payloads."""
+        table: Floats = score_table(Soft(self.version, self.restructure, self.first_blocks), [signals], blocks)
+        return np.asarray(table[0], np.float64)
+
+    def likely_payloads(
+        self, signals: Signals, blocks: Packed, known: int | None = None
+    ) -> tuple[list[int], Floats, float]:
+        """`kernels.payload.likely_payloads` of a text; `known` is a likely payload that helps to align it."""
+        return payload.likely_payloads(
+            signals.tables, signals.sentences, blocks, self._rules, self.search(len(blocks)), self.first_blocks,
+            self.version.weights, known,
+        )  # fmt: skip
+
+    def _constant_tables(self, signals: Signals) -> Floats:
+        """The lookup tables of the bits that no payload flips, scaled so that worths have a standard deviation of 1."""
+        first = (self.code.block_size - self.code.constant) // 8
+        tables = signals.tables * math.sqrt(self.code.block_size / self.code.constant)
+        tables[:, :, :first] = 0.0
+        return tables
+
+    def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
+        return soft.search_local_soft(self._constant_tables(signals), signals.joinable, blocks, self.version.local)
+
+    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
+        return soft.trace_local_soft(self._constant_tables(signals), signals.joinable, blocks, self.version.local)

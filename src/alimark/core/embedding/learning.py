@@ -1,0 +1,239 @@
+"""Learns the directions of an embedding space in which a mark survives paraphrasing.
+
+Three covariances decide. W says how the sentences of a text differ from the text's mean: a mark is the choice of a sentence, so
+it can only move a text along directions in which sentences differ. P says how a paraphrase moves a sentence: this is noise. T
+says how the means of texts differ, by their topics. This is noise too: no candidate sentence changes the topic, and all
+sentences of a text share it, so it does not average out within a block. The directions are the leading generalised
+eigenvectors of W against P + 2 T, scaled to a variance of 1 under W. They are not made orthonormal, because the scale is part
+of what makes noisy directions count less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.core._util.arrays import Floats
+from alimark.core._util.compiling import kernel
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.directions import MOST, DirectionTable
+from alimark.errors import AlimarkError
+
+_SINGLE, _DOUBLE = 0.35, 0.4  # the cosine above which matching one sentence, or one with two, beats leaving them out
+_RIDGE = 1e-4
+_TOPIC_WEIGHT = 2.0  # how much the topics count beside the paraphrases; docs/soft.md compares others
+_FEWEST_SENTENCES = 200
+_EMBEDDED_TOGETHER = 4096
+
+
+class Pair(NamedTuple):
+    """The sentences of a text and of its paraphrase."""
+
+    original: Sequence[str]
+    paraphrase: Sequence[str]
+
+
+@dataclass
+class Statistics:
+    """The sums from which directions are learned. Statistics of several corpora can be averaged, see `combine`."""
+
+    dimension: int
+    spread: Floats = field(init=False)
+    noise: Floats = field(init=False)
+    total: Floats = field(init=False)
+    means: list[Floats] = field(default_factory=list)
+    spread_count: int = 0
+    noise_count: int = 0
+    sentences: int = 0
+
+    def __post_init__(self) -> None:
+        self.spread, self.noise = np.zeros((2, self.dimension, self.dimension))
+        self.total = np.zeros(self.dimension)
+
+    def add_text(self, vectors: Floats) -> None:
+        """Adds how the sentences of a text differ from its mean, and the mean."""
+        self.means.append(vectors.mean(axis=0))
+        differences = vectors - self.means[-1]
+        self.spread += differences.T @ differences
+        self.spread_count += len(vectors) - 1
+        self.total += vectors.sum(axis=0)
+        self.sentences += len(vectors)
+
+    def add_noise(self, differences: Floats) -> None:
+        """Adds how paraphrases differ from their sentences, one difference per row."""
+        self.noise += differences.T @ differences
+        self.noise_count += len(differences)
+
+
+class Covariances(NamedTuple):
+    """What directions are learned from."""
+
+    spread: Floats
+    noise: Floats
+    topics: Floats
+    """The covariance of the means of texts. A part of it is the spread itself, which does not change the directions."""
+    mean: Floats
+    """The mean sentence."""
+
+    def against(self, topic_weight: float = _TOPIC_WEIGHT) -> Floats:
+        """The noise of paraphrases and topics together."""
+        return self.noise + topic_weight * self.topics
+
+
+def combine(corpora: Sequence[Statistics]) -> Covariances:
+    """The mean covariances and the mean sentence of several corpora; each corpus and each paraphraser counts the same."""
+    spread = np.mean([corpus.spread / corpus.spread_count for corpus in corpora if corpus.spread_count], axis=0)
+    noise = np.mean([corpus.noise / corpus.noise_count for corpus in corpora if corpus.noise_count], axis=0)
+    texts = [np.array(corpus.means) for corpus in corpora if len(corpus.means) > 1]
+    topics = np.mean([np.cov(means.T) for means in texts], axis=0) if texts else np.zeros_like(noise)
+    mean = np.sum([corpus.total for corpus in corpora], axis=0) / sum(corpus.sentences for corpus in corpora)
+    return Covariances(spread, noise, topics, mean)
+
+
+def directions_of(spread: Floats, noise: Floats, count: int = MOST, ridge: float = _RIDGE) -> tuple[Floats, Floats]:
+    """The leading directions, one per row, scaled to unit variance under `spread`; and their ratios of spread to noise.
+
+    `ridge` is added to the noise, as a share of its mean variance, so that it can be inverted.
+    """
+    size = len(noise)
+    lower = np.linalg.cholesky(noise + ridge * np.trace(noise) / size * np.eye(size))
+    inverse = np.linalg.inv(lower)
+    ratios, vectors = np.linalg.eigh(inverse @ spread @ inverse.T)
+    rows = (inverse.T @ vectors[:, ::-1]).T[:count] / np.sqrt(ratios[::-1][:count])[:, None]
+    signs = np.where(rows.sum(axis=1, keepdims=True) < 0, -1.0, 1.0)  # either sign is as good; one is chosen
+    return rows * signs, ratios[::-1][:count]
+
+
+def table_of(
+    corpora: Sequence[Statistics], ridge: float = _RIDGE, topic_weight: float = _TOPIC_WEIGHT
+) -> tuple[DirectionTable, Floats]:
+    """The table of directions learned from several corpora, and the ratio of spread to noise along each.
+
+    Raises:
+        AlimarkError: There is too little text.
+    """
+    if sum(corpus.noise_count for corpus in corpora) < _FEWEST_SENTENCES:
+        raise AlimarkError(
+            f"directions are learned from at least {_FEWEST_SENTENCES} sentences with their paraphrases; give more texts"
+        )
+    sums = combine(corpora)
+    rows, ratios = directions_of(sums.spread, sums.against(topic_weight), min(MOST, len(sums.mean)), ridge)
+    return DirectionTable.of(rows, sums.mean), ratios
+
+
+# Statistics of pairs of texts and paraphrases
+
+
+def pair_statistics(pairs: Sequence[Pair], embedder: Embedder) -> Statistics:
+    """The statistics of texts and their paraphrases, whose sentences are aligned by their cosines."""
+    rows: dict[str, int] = {}
+    for pair in pairs:
+        for sentence in (*pair.original, *pair.paraphrase):
+            rows.setdefault(sentence, len(rows))
+    vectors = _embedded(list(rows), embedder)
+    statistics = Statistics(embedder.dimension)
+    seen: set[tuple[str, ...]] = set()
+    for pair in pairs:
+        original, paraphrase = (vectors[[rows[s] for s in part]].astype(np.float64) for part in pair)
+        if tuple(pair.original) not in seen:  # a text with several paraphrases is one text
+            seen.add(tuple(pair.original))
+            statistics.add_text(original)
+        links = aligned(original, paraphrase)
+        if len(links):
+            statistics.add_noise(original[links[:, 0]] - paraphrase[links[:, 1]])
+    return statistics
+
+
+def _embedded(sentences: list[str], embedder: Embedder) -> NDArray[np.float32]:
+    parts = range(0, len(sentences), _EMBEDDED_TOGETHER)
+    return np.concatenate([embedder.embed(sentences[i : i + _EMBEDDED_TOGETHER]) for i in parts])
+
+
+def aligned(original: Floats, paraphrase: Floats) -> NDArray[np.int64]:
+    """The sentences of a text and of its paraphrase that stand for each other one to one, as rows (i, j).
+
+    The alignment with the largest sum of cosines is taken, in order; a sentence may be left out, and one may stand for two,
+    which are not returned: their embedding is not that of a sentence.
+    """
+    cosines = original @ paraphrase.T
+    first = _neighbours(original) @ paraphrase.T
+    second = original @ _neighbours(paraphrase).T
+    moves = np.zeros((len(original) + 1, len(paraphrase) + 1), np.int8)
+    _align(cosines, first, second, moves)
+    links, i, j = [], len(original), len(paraphrase)
+    steps = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 1), (1, 2))
+    while i or j:
+        down, right = steps[moves[i, j]]
+        if down == right == 1:
+            links.append((i - 1, j - 1))
+        i, j = i - down, j - right
+    return np.array(links[::-1], np.int64).reshape(-1, 2)
+
+
+def _neighbours(vectors: Floats) -> Floats:
+    """Approximate embeddings of each sentence together with the next one."""
+    sums = vectors[:-1] + vectors[1:]
+    return np.asarray(sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12))
+
+
+@kernel()
+def _align(cosines: Any, first: Any, second: Any, moves: Any) -> None:
+    n, m = cosines.shape
+    best = np.zeros((n + 1, m + 1))
+    for i in range(n + 1):
+        for j in range(m + 1):
+            value, move = -1.0, 0
+            if i == 0 and j == 0:
+                value = 0.0
+            if i > 0 and best[i - 1, j] > value:
+                value, move = best[i - 1, j], 1
+            if j > 0 and best[i, j - 1] > value:
+                value, move = best[i, j - 1], 2
+            if i > 0 and j > 0 and best[i - 1, j - 1] + cosines[i - 1, j - 1] - _SINGLE > value:
+                value, move = best[i - 1, j - 1] + cosines[i - 1, j - 1] - _SINGLE, 3
+            if i > 1 and j > 0:
+                candidate = best[i - 2, j - 1] + 1.5 * (first[i - 2, j - 1] - _DOUBLE)
+                if candidate > value:
+                    value, move = candidate, 4
+            if i > 0 and j > 1:
+                candidate = best[i - 1, j - 2] + 1.5 * (second[i - 1, j - 2] - _DOUBLE)
+                if candidate > value:
+                    value, move = candidate, 5
+            best[i, j], moves[i, j] = value, move
+
+
+# A noise model for texts without paraphrases
+
+
+def simulated_statistics(texts: Iterable[Sequence[str]], embedder: Embedder, seed: int = 0) -> Statistics:
+    """The statistics of texts alone; each sentence's paraphrase is replaced by a distorted copy of it."""
+    random = Random(seed)
+    pairs = [Pair(text, [distorted(sentence, random) for sentence in text]) for text in texts]
+    rows = list(dict.fromkeys(sentence for pair in pairs for part in pair for sentence in part))
+    vectors = dict(zip(rows, _embedded(rows, embedder).astype(np.float64), strict=True)) if rows else {}
+    statistics = Statistics(embedder.dimension)
+    for pair in pairs:
+        original, copy = (np.stack([vectors[sentence] for sentence in part]) for part in pair)
+        statistics.add_text(original)
+        statistics.add_noise(original - copy)
+    return statistics
+
+
+def distorted(sentence: str, random: Random) -> str:
+    """A copy of a sentence that is damaged as a clumsy paraphrase would damage it: words are left out, swapped and recased.
+
+    Example:
+        >>> distorted("The old boat went to a young doctor in the harbour.", Random(3))
+        'old boat went to in doctor harbour'
+    """
+    words = sentence.rstrip(".!?\"'”’").split()
+    kept = [word for word in words if random.random() > 0.25] or words[:1]
+    for i in range(len(kept) - 1):
+        if random.random() < 0.2:
+            kept[i], kept[i + 1] = kept[i + 1], kept[i]
+    return " ".join(kept).lower()

@@ -1,0 +1,152 @@
+"""What a generation gives: each sentence as it is chosen, and the finished text with its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from alimark.core.generation.settings import GenerationSettings
+
+if TYPE_CHECKING:
+    from alimark.core._util.jsonl import Record
+
+Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit", "stop sequence"]
+"""Why the text has the length it has."""
+
+
+@dataclass(frozen=True)
+class MarkedSentence:
+    """A sentence that was just chosen, as `progress` is called with it.
+
+    Attributes:
+        number: The number of the sentence in its text, from 1 on.
+        unit: The sentence as it is embedded, on one line and cleaned.
+        piece: What was added to the text since the sentence before: the sentence, and the white space and code before it.
+            All pieces joined are the text up to its last sentence.
+        matches: How much of the mark it carries, as in `Generation.matches`.
+        candidates: Candidates sampled so far, for all sentences.
+        tokens: Tokens sampled so far, for all candidates.
+
+    Example:
+        >>> from alimark import AliMark, Key
+        >>> from alimark.testing import StandInEmbedder, StandInLLM
+        >>> embedder = StandInEmbedder()
+        >>> key = Key.generate(embedder=embedder, secret=bytes(range(32)))
+        >>> pieces = []
+        >>> generation = AliMark(key, embedder=embedder).generate(
+        ...     "It was late.", StandInLLM(), sentences=2, candidates=4, seed=1,
+        ...     progress=lambda sentence: pieces.append(sentence.piece),
+        ... )
+        >>> "".join(pieces) == generation.text
+        True
+    """
+
+    number: int
+    unit: str
+    piece: str
+    matches: int
+    candidates: int
+    tokens: int
+
+
+Progress = Callable[[MarkedSentence], None]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A text, how well it carries the key, and what it cost. Unmarked text has no key and no matches.
+
+    Example:
+        >>> from alimark import AliMark, Key
+        >>> from alimark.testing import StandInEmbedder, StandInLLM
+        >>> embedder = StandInEmbedder()
+        >>> key = Key.generate(embedder=embedder, secret=bytes(range(32)))
+        >>> mark = AliMark(key, embedder=embedder)
+        >>> generation = mark.generate("It was late.", StandInLLM(), sentences=3, candidates=8, seed=1)
+        >>> generation.ended, len(generation.sentences), generation.candidates
+        ('complete', 3, 24)
+        >>> max(generation.matches) <= generation.block_size
+        True
+        >>> sorted(generation.record("story-1"))[:5]
+        ['cost', 'ended', 'id', 'key_id', 'matches']
+    """
+
+    prompt: str
+    text: str
+    sentences: tuple[str, ...]
+    matches: tuple[int, ...]
+    """How much each sentence carries: bits of its block (AliMark), channels (PMark, SAMark), or 1 where it meets the rule
+    (others). PostMark has a single number for the whole text: how many of the key's words are in it."""
+    block_size: int
+    """The most that a sentence can match."""
+    key_id: str
+    scheme: str
+    llm: str
+    settings: GenerationSettings
+    seed: int
+    candidates: int
+    """Candidates sampled, over all sentences."""
+    tokens: int
+    """Tokens sampled, over all candidates."""
+    waves: int
+    """Requests to the model."""
+    embedded: int
+    """Candidates embedded. Flawed candidates are not embedded, and a sentence that is drawn twice is embedded once."""
+    rejected: dict[str, int]
+    """Candidates that were not considered, by reason."""
+    surviving: int
+    """Sentences that are found again when the finished text is split."""
+    ended: Ended
+    seconds: float
+    """This text's share of the time spent: the time of a step is divided among the texts written in it."""
+    elapsed: float
+    """Seconds from the text's first request to its end."""
+    limits: tuple[str, ...] = ()
+    """Settings that the model could not follow, in words."""
+    unmet: int | None = None
+    """Sentences for which no candidate met the rule, so that the best was taken. None where the rule does not require it."""
+    payload: int | None = None
+    """The number that the mark carries; None where the key has no payloads."""
+
+    @property
+    def marked(self) -> bool:
+        """Whether the text was written under a key."""
+        return bool(self.key_id)
+
+    def record(self, record_id: str) -> Record:
+        """The generation as one record of a JSONL file.
+
+        Args:
+            record_id: The `id` of the record.
+
+        Returns:
+            A dictionary that can be written as JSON.
+        """
+        mark: dict[str, Any] = {"key_id": self.key_id, "matches": list(self.matches)} if self.marked else {}
+        if self.unmet is not None:
+            mark["unmet"] = self.unmet
+        if self.payload is not None:
+            mark["payload"] = self.payload
+        limits = {"limits": list(self.limits)} if self.limits else {}
+        return {
+            "id": record_id,
+            "prompt": self.prompt,
+            "text": self.text,
+            "sentences": list(self.sentences),
+            "scheme": self.scheme,
+            **mark,
+            "settings": self.settings.to_dict() | {"llm": self.llm, "block_size": self.block_size} | limits,
+            "seed": self.seed,
+            "surviving": self.surviving,
+            "ended": self.ended,
+            "cost": {
+                "candidates": self.candidates,
+                "tokens": self.tokens,
+                "waves": self.waves,
+                "embedded": self.embedded,
+                "rejected": self.rejected,
+                "seconds": round(self.seconds, 3),
+                "elapsed": round(self.elapsed, 3),
+            },
+        }

@@ -1,0 +1,176 @@
+"""Writes many texts with one model and one embedder, in this thread or in several.
+
+Every thread steps a group of texts through the generation loop. A model that takes several callers gets several threads, so
+that the candidates of one group are embedded while those of another are sampled.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import islice
+
+from alimark.core._util.cancelling import Cancellation
+from alimark.core._util.fair_queue import FairQueue
+from alimark.core._util.timed_future import TimedFuture, working
+from alimark.core.embedding.base import Embedder
+from alimark.core.generation.loop import Loop
+from alimark.core.generation.results import Generation
+from alimark.core.generation.session import Session
+from alimark.core.keys.key import Key
+from alimark.core.llm.base import LLM
+from alimark.errors import AlimarkError
+
+Finished = Iterator[tuple[int, Generation | AlimarkError]]
+"""Each text with its number as soon as it is finished, or the error that ended it."""
+
+_Job = tuple[Session, TimedFuture[Generation]]
+
+
+def check(key: Key | None, embedder: Embedder | None) -> None:
+    """Raises an error where a key names an embedder and another one, or none, is given."""
+    if key is not None and key.embedder:
+        if embedder is None:
+            raise AlimarkError("marking needs an embedder; load the one that the key names")
+        key.check(embedder)
+
+
+def default_batch(llm: LLM) -> int:
+    """How many texts in progress a model is fastest with."""
+    return max(1, llm.max_concurrency * llm.preferred_batch)
+
+
+class Scheduler:
+    """Writes texts in groups, as many groups as the model takes callers. A server keeps one scheduler.
+
+    `submit` is for servers: it may be called by any thread and returns a future. `run` writes given texts and yields them.
+    """
+
+    def __init__(self, llm: LLM, embedder: Embedder | None, *, batch: int | None = None) -> None:
+        self._loop = Loop(llm, embedder)
+        self._batch = batch or default_batch(llm)
+        self._groups = max(1, min(self._batch, llm.max_concurrency))
+        self._group_size = -(-self._batch // self._groups)
+        self._waiting: FairQueue[_Job | None] = FairQueue(lambda job: job[0].owner if job else "")
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def submit(self, session: Session) -> TimedFuture[Generation]:
+        """Starts a text and returns a future. Cancelling the future ends the work after the current step."""
+        return self._enqueue(session, start_thread=True)
+
+    def _enqueue(self, session: Session, *, start_thread: bool) -> TimedFuture[Generation]:
+        check(session.key, self._loop.embedder)
+        future: TimedFuture[Generation] = TimedFuture()
+        with self._lock:
+            if self._closed:
+                raise AlimarkError("the scheduler is closed")
+            self._waiting.put((session, future))
+            if start_thread and len(self._threads) < self._groups:
+                # Daemon threads: an interrupted program does not wait for a model in the middle of a wave.
+                thread = threading.Thread(target=self._serve, name="alimark-writer", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def _serve(self) -> None:
+        """The work of one thread: steps its group until the scheduler is closed."""
+        live: list[_Job] = []
+        while self._fill(live, wait=True):
+            self._step(live)
+            if self._closed:
+                for _, future in live:
+                    future.cancel()
+                return
+            self._take_turns(live)
+
+    def _take_turns(self, live: list[_Job]) -> None:
+        """Puts a full group behind the texts that wait: every text gets a sentence in turn, and none waits for whole texts."""
+        with self._lock:  # after `close` the queue is no longer read
+            if len(live) == self._group_size and not self._closed and not self._waiting.empty():
+                for job in live:
+                    self._waiting.put(job)
+                live.clear()
+
+    def _fill(self, live: list[_Job], *, wait: bool) -> bool:
+        """Adds waiting texts to a group; with `wait` an empty group waits for a text. False once no more will come."""
+        while len(live) < self._group_size:
+            try:
+                job = self._waiting.get(block=wait and not live)
+            except queue.Empty:
+                break
+            if job is None:
+                self._waiting.put(None)  # the other threads have to see it, too
+                return bool(live)
+            if not job[1].cancelled():
+                live.append(job)
+        return True
+
+    def _step(self, live: list[_Job]) -> None:
+        """One step of the loop for a group; texts that are finished, failed or cancelled leave it."""
+        cancellation = Cancellation()
+        cancellation.follow([future for _, future in live])
+        try:
+            with cancellation.block(), working(future for _, future in live):
+                self._loop.step([session for session, _ in live])
+            for session, future in live:
+                if session.error is not None:
+                    future.settle(session.error)
+                elif session.ended and not future.done():
+                    future.settle(session.generation(self._loop.llm))
+        except Exception as error:  # the callers wait for the futures and have to get any error
+            for _, future in live:
+                future.settle(error)
+        live[:] = [(session, future) for session, future in live if not session.ended and not future.done()]
+
+    def run(self, sessions: Iterator[tuple[int, Session]]) -> Finished:
+        """Writes numbered texts and yields each as soon as it is finished.
+
+        A single group is stepped in the calling thread, so that an interruption reaches the model at once.
+        """
+        inline = self._groups == 1
+        finished: queue.SimpleQueue[tuple[int, Future[Generation]]] = queue.SimpleQueue()
+        live: list[_Job] = []
+        pending = 0
+        while True:
+            for i, session in islice(sessions, max(0, self._batch - pending)):
+                pending += 1
+                future = self._enqueue(session, start_thread=not inline)
+                future.add_done_callback(lambda future, i=i: finished.put((i, future)))  # type: ignore[misc]
+            if not pending:
+                return
+            while inline and finished.empty():
+                self._fill(live, wait=False)
+                if not live:  # a thread that `submit` started has taken the texts
+                    break
+                self._step(live)
+            i, ended = finished.get()
+            pending -= 1
+            error = ended.exception()
+            if error is not None and not isinstance(error, AlimarkError):
+                raise error
+            yield i, error if error is not None else ended.result()
+
+    def close(self, wait: float = 10) -> None:
+        """Cancels all texts, and waits up to `wait` seconds for the threads to end their current steps."""
+        with self._lock:
+            self._closed = True
+        with suppress(queue.Empty):
+            while job := self._waiting.get_nowait():
+                job[1].cancel()
+        self._waiting.put(None)
+        until = time.monotonic() + wait
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0, until - time.monotonic()))
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,108 @@
+"""Selection rules: what a scheme adds to the loop. A rule rates candidates and says when sampling may stop.
+
+The rules of the schemes lie beside them in `alimark.schemes`; `Unmarked` is the rule of plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.core._util.arrays import Floats
+from alimark.core.generation.origin import TextOrigin
+from alimark.core.generation.settings import GenerationSettings
+from alimark.core.keys.key import Key
+
+
+class Weight(NamedTuple):
+    """How well a candidate meets the rule."""
+
+    matches: int
+    """How much of the mark it carries, of `Rule.size` at most."""
+    worth: float
+    """The number that candidates are compared by: the highest is taken, a random one of several with the same."""
+    met: bool
+    """Whether it meets the rule in full, so that no better candidate needs to be sampled."""
+
+
+class Rule(Protocol):
+    """The rule of one text under one key. It knows the sentences that were chosen before, and never the prompt."""
+
+    scheme: str
+    size: int
+    """The most that a sentence can match."""
+    embeds: bool
+    """Whether candidates have to be embedded."""
+    stops: bool
+    """Whether the first candidate that meets the rule is taken. If not, all candidates are sampled and the best is taken."""
+    strict: bool
+    """Whether a sentence that does not meet the rule is counted and reported as a failure."""
+
+    def wave(self, settings: GenerationSettings) -> int:
+        """How many candidates to sample together."""
+        ...
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        """Reduces embeddings to what the rule needs of them, such as projections; one row for each embedding."""
+        ...
+
+    def weigh(self, seen: Floats) -> Sequence[Weight]:
+        """Rates all candidates for the next sentence, in the order they were drawn; a sentence drawn twice is there twice."""
+        ...
+
+    def chose(self, seen: Floats) -> None:
+        """Takes note of the sentence that was appended."""
+        ...
+
+
+@runtime_checkable
+class TextRule(Rule, Protocol):
+    """A rule that also reads the candidates' texts, such as one that filters repeated words."""
+
+    def weigh_texts(self, seen: Floats, units: Sequence[str]) -> Sequence[Weight]:
+        """Rates all candidates as `weigh` does; `units` are their texts. It is called instead of `weigh`."""
+        ...
+
+    def chose_text(self, seen: Floats, unit: str) -> None:
+        """Takes note of the sentence that was appended, and of its text. It is called instead of `chose`."""
+        ...
+
+
+@runtime_checkable
+class AdaptiveRule(Rule, Protocol):
+    """A rule that samples more candidates for one sentence than for another, `settings.candidates` on average."""
+
+    def most(self, settings: GenerationSettings, spent: int) -> int:
+        """The most candidates for this sentence, after so many were spent on the text's sentences before it."""
+        ...
+
+    def enough(self, worths: Sequence[float]) -> bool:
+        """Whether the best of these candidates is taken, so that no further wave is sampled."""
+        ...
+
+
+RuleFactory = Callable[[Key, GenerationSettings, TextOrigin], Rule]
+"""Makes the rule of one text from its key, the settings, and what the text continues.
+
+`alimark.core.schemes.registry.rule_for` is the factory for keys of any scheme."""
+
+
+class Unmarked:
+    """The rule of plain text: the first candidate without a flaw is taken."""
+
+    scheme, size, embeds, stops, strict = "unmarked", 0, False, True, False
+
+    def wave(self, settings: GenerationSettings) -> int:
+        return 1
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        return np.empty((len(vectors), 0))
+
+    def weigh(self, seen: Floats) -> Sequence[Weight]:
+        return [Weight(0, 0.0, True)] * len(seen)
+
+    def chose(self, seen: Floats) -> None:
+        pass

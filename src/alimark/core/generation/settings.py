@@ -1,0 +1,121 @@
+"""What a generation is asked for: the prompt, how much is written, and how many candidates each sentence gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from alimark.core.keys.key import Key
+from alimark.core.llm.base import Sampling
+from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from alimark.core._util.jsonl import Record
+    from alimark.core.generation.results import Progress
+
+PromptStyle = Literal["continue", "chat"]
+"""`continue`: the text goes on where the prompt stops. `chat`: the text is a chat model's answer to the prompt."""
+
+DEFAULT_CANDIDATES = 64
+"""Candidates for each sentence of AliMark where no number is asked for, as in its paper."""
+Strength = Literal["light", "standard", "strong"]
+STRENGTHS: Mapping[str, int] = {"light": 16, "standard": DEFAULT_CANDIDATES, "strong": 256}
+"""Candidates for each sentence, by the name of a strength. Tokens grow in proportion to candidates; docs/soft.md shows how
+the share of texts found grows with them."""
+_MAX_SENTENCES = 10_000
+_MAX_TOKENS = 1_000_000
+
+
+def candidates_for(strength: str | None, candidates: int | None, default: int = DEFAULT_CANDIDATES) -> int:
+    """Returns the number of candidates that a strength names, or the number itself, or the default where neither is given.
+
+    Args:
+        strength: A name of `STRENGTHS`.
+        candidates: A number of candidates.
+        default: The number where both are None.
+
+    Returns:
+        How many candidates are sampled for a sentence, as `GenerationSettings.candidates`.
+
+    Raises:
+        AlimarkError: The strength is unknown, or both a strength and a number are given.
+
+    Example:
+        >>> candidates_for("strong", None), candidates_for(None, 32), candidates_for(None, None)
+        (256, 32, 64)
+        >>> candidates_for("strong", 32)
+        Traceback (most recent call last):
+        ...
+        alimark.errors.AlimarkError: give either a strength or a number of candidates, not both; strong means 256 candidates
+    """
+    if strength is None:
+        return default if candidates is None else candidates
+    if strength not in STRENGTHS:
+        raise AlimarkError(
+            f"strength is {', '.join(STRENGTHS)}, not {strength!r}; give any other number with the option `candidates`"
+        )
+    if candidates is not None:
+        raise AlimarkError(
+            f"give either a strength or a number of candidates, not both; {strength} means {STRENGTHS[strength]} candidates"
+        )
+    return STRENGTHS[strength]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One of several prompts, with its seed, and with its key where that is not the key of the whole run."""
+
+    text: str
+    seed: int | None = None
+    key: Key | None = None
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How much is written and how many candidates each sentence gets. The defaults are those of the AliMark paper."""
+
+    sentences: int = 12
+    candidates: int = DEFAULT_CANDIDATES
+    """How many candidates are sampled for a sentence: the most or, for soft keys of version 3 and 32 candidates or more, the
+    mean. Those keys sample three quarters as many where the best is good already, and up to three times as many elsewhere."""
+    sampling: Sampling = field(default_factory=Sampling)
+    wave: int | None = None
+    """Candidates that are sampled together. Sampling stops at the wave in which a candidate meets the scheme's rule in full.
+    By default the rule chooses: small waves where a full match is likely, all candidates at once where it is rare, because an
+    engine is fastest with many at once. A soft decision has no full match."""
+    prompt_style: PromptStyle = "continue"
+    tokens: int | None = None
+    """The length in tokens instead of sentences, for schemes that mark tokens."""
+    first_candidates: int | None = None
+    """Candidates for the first sentence of a text, where a reader waits for it. Soft keys of version 3 spend what is left of
+    its share on the later sentences. By default the first sentence gets as many as the others."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.sentences <= _MAX_SENTENCES:
+            raise AlimarkError(f"sentences must lie between 1 and {_MAX_SENTENCES}, not {self.sentences}")
+        if any(number is not None and number < 1 for number in (self.candidates, self.first_candidates, self.wave)):
+            raise AlimarkError("candidates, first_candidates and wave must be at least 1")
+        if self.tokens is not None and not 1 <= self.tokens <= _MAX_TOKENS:
+            raise AlimarkError(f"tokens must lie between 1 and {_MAX_TOKENS}, not {self.tokens}")
+        if self.prompt_style not in ("continue", "chat"):
+            raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
+
+    def to_dict(self) -> Record:
+        """The settings for a record. `tokens` and `first_candidates` are left out where they were not asked for."""
+        content = asdict(self)
+        return {name: value for name, value in content.items()
+                if value is not None or name not in ("tokens", "first_candidates")}  # fmt: skip
+
+
+class GenerateOptions(TypedDict, total=False):
+    """The options that `generate` of every scheme takes."""
+
+    sentences: int
+    candidates: int | None
+    strength: Strength | None
+    seed: int | None
+    sampling: Sampling | None
+    prompt_style: PromptStyle
+    batch: int | None
+    progress: Progress | None

@@ -1,0 +1,93 @@
+"""Projects embeddings on the secret vectors of a key, and measures how well projections agree with its blocks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.core._util.arrays import Floats, Packed
+from alimark.core.embedding.directions import mean
+from alimark.core.keys.arithmetic import pack_bits
+from alimark.core.keys.derivation import many_vectors
+from alimark.core.keys.key import Key
+from alimark.errors import ModelError
+
+_REWRITE_NOISE = 0.5
+"""The mean square that a rewrite adds to a projection, where 1 is that of ordinary sentences (docs/soft.md, "Selection").
+
+Detection divides the projections of a sentence by their size, to which a rewrite adds. So version 3 prefers a candidate that
+points along its block's direction over one that is merely far out, as far as the noise leaves a difference."""
+
+
+def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
+    """The projections of each embedding on the secret vectors, (n, M)."""
+    return _centred(embeddings, key) @ key.vectors(embeddings.shape[1]).T
+
+
+def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
+    wide = embeddings.astype(np.float64)
+    if not np.isfinite(wide).all():
+        raise ModelError(
+            "the embedder returned vectors with infinite or NaN values; its weights may be damaged, so download them again"
+        )
+    centre: NDArray[np.floating] | None = key.centre
+    if centre is None and key.soft:
+        table = key.derivation.table
+        centre = mean(key.fingerprint) if table is None else table.mean
+    return wide if centre is None else wide - centre
+
+
+def targets(key: Key, count: int, start: int = 0) -> Floats:
+    """The unit directions of `count` blocks from number `start` on, one per row: +1 for a bit 1 and -1 for a bit 0, scaled."""
+    m = np.uint64(key.block_size)
+    shifts = np.arange(m, dtype=np.uint64)[::-1]
+    signs = (key.blocks(start + count)[start:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
+    directions: Floats = signs / np.sqrt(float(m))
+    return directions
+
+
+class Carried(NamedTuple):
+    """How well a unit agrees with a block."""
+
+    bits: int
+    worth: float
+    """The value that selection compares: the bits that agree, or for soft keys the projection on the block's direction,
+    which version 3 divides by the size that the unit's projections have after a rewrite."""
+
+
+def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
+    """How well each unit, a row of projections, agrees with the block whose direction is `target`."""
+    bits = ((projections >= 0) == (target > 0)).sum(axis=1)
+    values = projections @ target / _sizes(projections, key) if key.soft else bits
+    return list(map(Carried, bits.tolist(), values.tolist()))
+
+
+def worths(projections: Floats, targets: Floats, key: Key) -> Floats:
+    """The worth of each unit, a row of projections, for each of many blocks, a row of `targets`: (units, blocks)."""
+    if key.soft:
+        return projections @ targets.T / _sizes(projections, key)[:, None]
+    agreeing: Floats = np.where(projections >= 0, 0.5, -0.5) @ np.sign(targets).T + key.block_size / 2
+    return agreeing
+
+
+def _sizes(projections: Floats, key: Key) -> Floats:
+    """What the projection of each unit on a block's direction is divided by."""
+    if key.soft_version < 3:
+        return np.ones(len(projections))
+    sizes: Floats = np.sqrt((projections**2).mean(axis=1) + _REWRITE_NOISE)
+    return sizes
+
+
+def to_bits(projections: NDArray[np.float64]) -> Packed:
+    """The packed bits of each row of projections: 1 for a projection of at least zero."""
+    flat = (projections >= 0).reshape(-1, projections.shape[-1])
+    return pack_bits(flat.astype(np.uint8)).reshape(projections.shape[:-1])
+
+
+def project_many(embeddings: NDArray[np.float32], keys: list[Key]) -> Floats:
+    """The projections under each of many keys of one block size, span and centre, (keys, n, M)."""
+    vectors = many_vectors([key.derivation for key in keys], embeddings.shape[1])
+    projections: Floats = np.einsum("ud,kmd->kum", _centred(embeddings, keys[0]), vectors, optimize=True)
+    return projections

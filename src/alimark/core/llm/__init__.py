@@ -1,0 +1,192 @@
+"""Language models: one protocol (`base`), and an adapter for each engine, imported on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from alimark.core._util.registry import Registry
+from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition
+from alimark.core.llm.options import LLMOptions
+from alimark.errors import LLMError, MissingExtra
+
+if TYPE_CHECKING:
+    from alimark.core.llm.openai import OpenAI
+    from alimark.core.models.manifest import Entry
+
+__all__ = [
+    "DEFAULT_LLM",
+    "LLM",
+    "Draw",
+    "LLMOptions",
+    "Message",
+    "Request",
+    "Sampling",
+    "StopCondition",
+    "check_llm",
+    "known_llm",
+    "load_llm",
+]
+
+DEFAULT_LLM = "smollm2-135m"
+ENGINES: Registry[Callable[..., LLM]] = Registry(
+    "engine",
+    "alimark.engines",
+    {
+        "llama.cpp": "alimark.core.llm:_llama_cpp",
+        "transformers": "alimark.core.llm:_transformers",
+        "vllm": "alimark.core.llm:_vllm",
+        "openai": "alimark.core.llm:_openai",
+        "stand-in": "alimark.testing:StandInLLM",  # needs no weights, for trying things out
+    },
+    error=LLMError,
+)
+"""Functions that make a language model: of what follows the colon in "engine:model", if anything does, and of options."""
+
+
+def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Unpack[LLMOptions]) -> LLM:
+    """Load a language model.
+
+    A GGUF file runs on llama.cpp, or on transformers if only that is installed; everything else runs on transformers. A prefix
+    chooses the engine: "llama.cpp:", "transformers:" or "vllm:". "openai:http://host:port/v1#model" is a model on a server;
+    "#model" may be left out if the server has only one.
+
+    Args:
+        name: A name in the model store, a path, a hub id, or "stand-in" for a model that needs no weights.
+        options: Options of the engine, such as `device`; see `alimark.core.llm.options`.
+
+    Returns:
+        The model. It may be shared by threads.
+
+    Raises:
+        MissingExtra: The library of the engine is not installed.
+        ModelError: The weights cannot be found or fetched.
+        LLMError: The name is not that of a language model, or the engine cannot load it.
+
+    Example:
+        >>> import alimark
+        >>> alimark.load_llm("stand-in").name
+        'stand-in'
+    """
+    engine, colon, model = str(name).partition(":")
+    if _registered(engine, bool(colon)):
+        return ENGINES.make(
+            engine,
+            lambda adapter: adapter(model, **options) if colon else adapter(**options),
+            attributes=("name", "draw"),
+        )
+    return _from_files("", str(name), {**options})
+
+
+def check_llm(name: str) -> None:
+    """Check that a language model can be loaded, without loading it and without downloading weights.
+
+    Args:
+        name: The name, as for `load_llm`. A model on a server is asked for.
+
+    Raises:
+        AlimarkError: A library is not installed, the weights cannot be found, or the server does not have the model.
+    """
+    from alimark.core.models import store
+
+    engine, colon, model = name.partition(":")
+    if not _registered(engine, bool(colon)):
+        engine, model = "", name
+    elif engine == "openai":
+        _openai(model, retries=0, timeout=10.0).close()
+        return
+    elif engine not in _LIBRARIES:
+        ENGINES.get(engine)
+        return
+    _need(engine or _usual_engine(gguf=known_llm(model) is not None or model.endswith(".gguf")))
+    store.check(model)
+
+
+def known_llm(name: str) -> Entry | None:
+    """What the store knows of a language model; nothing of a path or a hub id."""
+    from alimark.core.models import store
+
+    known = store.entries().get(name)
+    if known and known.kind != "llm":
+        llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
+        raise LLMError(f"{name} is not a language model but of the kind {known.kind}; language models are: {llms}")
+    return known
+
+
+def _registered(engine: str, has_model: bool) -> bool:
+    """Whether a name begins with an engine. Without a model it is one only where no model of the store has that name."""
+    from alimark.core.models import store
+
+    if not has_model and (engine in store.names() or engine in _LIBRARIES):
+        return False
+    return engine in ENGINES
+
+
+_LIBRARIES = {
+    "llama.cpp": ("xllamacpp", "llama-cpp"),
+    "transformers": ("transformers", "transformers"),
+    "vllm": ("vllm", "vllm"),
+}
+"""Engines that read files of weights: the library of each, and the extra that installs it."""
+
+
+def _from_files(engine: str, model: str, options: dict[str, Any]) -> LLM:
+    """A model from files of the store, a path or the hub, on an engine or, without one, on the one that fits the files."""
+    from alimark.core.models import store
+
+    known = known_llm(model)
+    _need(engine)  # before gigabytes are fetched
+    path = store.resolve(model)
+    if not engine:
+        engine = _usual_engine(gguf=path.suffix == ".gguf")
+        _need(engine)
+    if engine == "transformers" and path.is_dir():
+        path = store.resolve_weights(model)  # OPT and others are on the hub as pickled checkpoints only
+    if known and known.add_bos is not None:
+        options.setdefault("add_bos", known.add_bos)
+    return _adapter(engine)(path, **{"name": Path(model).name, **options})
+
+
+def _usual_engine(gguf: bool) -> str:
+    """The engine of a model whose name has none."""
+    return "llama.cpp" if gguf and (find_spec("xllamacpp") or not find_spec("transformers")) else "transformers"
+
+
+_ADAPTERS = {
+    "llama.cpp": "alimark.core.llm.llama_cpp:LlamaCpp",
+    "vllm": "alimark.core.llm.vllm:VLLM",
+    "transformers": "alimark.gpu.adapter:Transformers",
+}
+
+
+def _adapter(engine: str) -> Callable[..., LLM]:
+    module, name = _ADAPTERS[engine].split(":")
+    adapter: Callable[..., LLM] = getattr(import_module(module), name)
+    return adapter
+
+
+def _llama_cpp(model: str, **options: Any) -> LLM:
+    return _from_files("llama.cpp", model, options)
+
+
+def _transformers(model: str, **options: Any) -> LLM:
+    return _from_files("transformers", model, options)
+
+
+def _vllm(model: str, **options: Any) -> LLM:
+    return _from_files("vllm", model, options)
+
+
+def _openai(address: str = "", **options: Any) -> OpenAI:
+    from alimark.core.llm.openai import OpenAI
+
+    base_url, _, model = address.partition("#")
+    return OpenAI(base_url, **{"model": model or None, **options})
+
+
+def _need(engine: str) -> None:
+    if engine and not find_spec(_LIBRARIES[engine][0]):
+        raise MissingExtra(*_LIBRARIES[engine])

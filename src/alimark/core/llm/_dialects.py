@@ -1,0 +1,377 @@
+"""The requests that each kind of OpenAI-compatible server is sent ("dialects").
+
+The server's own name for itself (`owned_by` in its list of models) chooses the dialect:
+
+vllm, sglang: extra fields carry the repetition penalty, keep the model from ending its text and continue an unfinished
+    assistant message. Draws stop at strings that may end a sentence. A draw that stopped too early ("Dr. ") continues from its
+    text without the trailing blank, since that blank belongs to a token that is sampled again. With `ignore_eos`, these servers
+    sometimes still sample an end token and write on behind it.
+llama.cpp: its own protocol at the root of the address, since its OpenAI endpoints return neither the string that stopped a draw
+    nor the number of tokens of each draw. Draws continue from their exact tokens. They are reproducible only while the server
+    computes the same way: prompts in its cache and other requests in its batch change its logits a little. Behind a proxy that
+    forwards only /v1, use dialect="openai".
+openai: all other servers. They do not return the string that stopped a draw, so no stop strings are sent. A continuation is
+    requested in steps of a few tokens until its sentence is over, each from the text so far, which the server tokenises again.
+    A chat cannot continue an unfinished message: it is asked for a whole answer, or instructed in words to continue a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from alimark.core.llm._http import Http, MalformedAnswer, Refused, required
+from alimark.core.llm._prompts import as_dicts
+from alimark.core.llm._rounds import COMMON_STOPS, PRECISE_STOPS, REPLACEMENT, SHORT_ROUNDS
+from alimark.core.llm.base import Draw, Ended, Request, Sampling, StopCondition
+from alimark.core.llm.options import Api, DialectName
+from alimark.core.text.surrogates import without_half_pairs
+from alimark.errors import ContextFull, LLMError
+
+_STEP = 32  # tokens: enough for most English sentences
+
+_CLOSING = ("", *".,;:!?…)]}”’")
+_WHOLE_CONTEXT = 65_536
+
+_CONTINUE = (
+    "Continue the text below exactly where it stops, in the same style. "
+    "Write only what comes next: repeat none of it, and add no comment.\n\n"
+)
+_GO_ON = "Go on exactly where your last message stops. Write only what comes next, without repeating any of it."
+
+
+@dataclass(slots=True)
+class Job:
+    """A request to the model, its sampling, and the prompt as the dialect sends it."""
+
+    request: Request
+    sampling: Sampling
+    stop: StopCondition
+    prompt: str = ""
+
+
+@dataclass(slots=True)
+class PartialDraw:
+    """A draw in progress: its text, its tokens as far as the server returns them, and the number of further rounds."""
+
+    number: int
+    text: str = ""
+    tokens: int = 0
+    ids: list[int] = field(default_factory=list)
+    rounds: int = 0
+    ended: Ended | None = None
+
+    def finished(self) -> Draw:
+        assert self.ended is not None
+        return Draw(self.text, self.tokens, self.ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The result of one round; `stop` is the string it stopped at, which is not part of the text."""
+
+    text: str
+    tokens: int
+    ended: Literal["stop", "model", "length"]
+    stop: str = ""
+    ids: tuple[int, ...] = ()
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An HTTP request of a round, and the function that parses its answer."""
+
+    url: str
+    body: dict[str, Any]
+    read: Callable[[Any], list[Piece]]
+
+
+class Dialect(Protocol):
+    """How one kind of server is asked. `per_request`: the most draws of one request."""
+
+    per_request: int
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the server ignores, as `LLM.limits`."""
+        ...
+
+    async def prompt(self, request: Request) -> str:
+        """The prompt of a request, computed once before its first round."""
+        ...
+
+    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
+        """The request that samples `n` continuations of a draw."""
+        ...
+
+    def adapt(self, refusal: Refused, call: Call) -> bool:
+        """Adapt to the server after it refused a call; whether the call should be built and sent again."""
+        ...
+
+    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
+        """The text from which the next round continues a draw."""
+        ...
+
+    def can_continue(self, job: Job) -> bool:
+        """Whether a draw can be continued in a further round."""
+        ...
+
+
+class V1:
+    """OpenAI's endpoints; for vLLM and SGLang also the extra fields that both of them have."""
+
+    def __init__(self, http: Http, model: str, api: Api, name: DialectName) -> None:
+        self._http = http
+        self._model = model
+        self._api = api
+        self._extended = name != "openai"
+        self._stop_field = {"vllm": "stop_reason", "sglang": "matched_stop"}.get(name, "")
+        self._chat_only = api == "chat"
+        self._limit_field = "max_tokens"
+        # vLLM adds a draw's index to the seed; SGLang uses seeds only if configured to, and then all draws are the same.
+        self._seeded = name == "vllm"
+        self.per_request = 1 if name == "sglang" else 16
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        conditions = (
+            (not self._extended, "no repetition penalty"),
+            (not self._extended, "the model may end its text at any time"),
+            (not self._extended, "an unfinished turn is continued on request, in words"),
+            (self._chat_only, "a text is continued on request, in words"),
+            (not self._seeded, "seeds count only as far as the server heeds them"),
+        )
+        return tuple(limit for holds, limit in conditions if holds)
+
+    async def prompt(self, request: Request) -> str:
+        return request.context
+
+    def can_continue(self, job: Job) -> bool:
+        return self._extended or not self._uses_chat(job.request)
+
+    def _uses_chat(self, request: Request) -> bool:
+        return bool(request.messages) or self._chat_only
+
+    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
+        sampling, is_chat = job.sampling, self._uses_chat(job.request)
+        tokens = sampling.max_tokens - draw.tokens
+        short = draw.rounds < SHORT_ROUNDS
+        if short and self.can_continue(job) and not self._extended:
+            tokens = min(tokens, _STEP)
+        body = {
+            "model": self._model,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": seed,
+            self._limit_field if is_chat else "max_tokens": tokens,
+            **({"n": n} if n > 1 else {}),  # some servers refuse the field, whatever its value
+            **(self._extras(sampling, draw, short) if self._extended else {}),
+            **(self._messages(job.request, draw) if is_chat else {"prompt": job.request.context + draw.text}),
+        }
+        instructed = is_chat and bool(job.request.context) and not (self._extended and job.request.messages)
+        before = job.request.context if instructed and not draw.text else None
+
+        def read(answer: Any) -> list[Piece]:
+            return self._read(answer, tokens, before)
+
+        return Call(f"{self._http.base}/{'chat/' if is_chat else ''}completions", body, read)
+
+    def _extras(self, sampling: Sampling, draw: PartialDraw, short: bool) -> dict[str, Any]:
+        return {
+            "repetition_penalty": sampling.repetition_penalty,
+            # These are the servers' defaults, but a model's configuration may have others.
+            "top_k": -1,
+            "min_p": 0.0,
+            "ignore_eos": not sampling.may_end,
+            # The token that is sampled again was not an end; otherwise the model could end its text there with two chances.
+            "min_tokens": 1 if draw.rounds else 0,
+            "stop": list(COMMON_STOPS) if short else [],
+        }
+
+    def _messages(self, request: Request, draw: PartialDraw) -> dict[str, Any]:
+        messages = _messages(request)
+        answer = request.context + draw.text if request.messages else draw.text.lstrip()
+        body: dict[str, Any] = {"messages": messages}
+        if self._extended:
+            body["chat_template_kwargs"] = _NO_THINKING
+        if answer:
+            messages.append({"role": "assistant", "content": answer})
+            if self._extended:
+                body |= {"continue_final_message": True, "add_generation_prompt": False}
+            else:
+                messages.append({"role": "user", "content": _GO_ON})
+        return body
+
+    def adapt(self, refusal: Refused, call: Call) -> bool:
+        is_chat = "messages" in call.body
+        if not is_chat and self._api == "auto" and refusal.status in (404, 405):
+            self._chat_only = True
+            return True
+        if is_chat and "max_tokens" in call.body and "max_completion_tokens" in str(refusal):
+            self._limit_field = "max_completion_tokens"
+            return True
+        return False
+
+    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
+        return text.rstrip() if piece.stop else text.rstrip(REPLACEMENT)
+
+    def _read(self, answer: Any, asked: int, before: str | None) -> list[Piece]:
+        choices = sorted(required(answer, "choices", list), key=lambda choice: required(choice, "index", int))
+        if not choices:
+            raise MalformedAnswer("it holds no choices")
+        texts = [_text_of(choice) for choice in choices]
+        ends = [self._end_of(choice) for choice in choices]
+        counts = _token_counts(answer, texts, [end == "length" for end, _ in ends], asked)
+        return [
+            Piece(_joined(before, text), count, end, stop, estimated=estimated)
+            for text, (end, stop), (count, estimated) in zip(texts, ends, counts, strict=True)
+        ]
+
+    def _end_of(self, choice: Any) -> tuple[Literal["stop", "model", "length"], str]:
+        if choice.get("finish_reason") == "length":
+            return "length", ""
+        stop = choice.get(self._stop_field)
+        return ("stop", stop) if isinstance(stop, str) and stop in COMMON_STOPS else ("model", "")
+
+
+class LlamaCpp:
+    """The own protocol of llama.cpp's server."""
+
+    per_request = 16
+
+    def __init__(self, http: Http, api: Api, context: int | None) -> None:
+        self._http = http
+        self._chat_only = api == "chat"
+        self._root = http.base.removesuffix("/v1")
+        self._context = context or _WHOLE_CONTEXT
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        return ("a text is continued on request, in words",) if self._chat_only else ()
+
+    async def prompt(self, request: Request) -> str:
+        if not request.messages and not self._chat_only:
+            return request.context
+        body = {"messages": _messages(request), "chat_template_kwargs": _NO_THINKING}
+        template = await self._ask("/apply-template", body, "prompt")
+        return template + request.context if request.messages else template
+
+    async def _ask(self, path: str, body: dict[str, Any], key: str) -> str:
+        return await self._http.ask("POST", self._root + path, body, lambda answer: required(answer, key, str))
+
+    def can_continue(self, job: Job) -> bool:
+        return True
+
+    def adapt(self, refusal: Refused, call: Call) -> bool:
+        if refusal.status == 404:
+            raise LLMError(
+                f"llama.cpp answers at {self._http.base} but not at {call.url}; load the model with dialect='openai'"
+            ) from None
+        return False
+
+    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
+        sampling = job.sampling
+        tokens = sampling.max_tokens - draw.tokens
+        body = {
+            "prompt": [job.prompt, *draw.ids] if draw.ids else job.prompt,
+            "n_predict": tokens,
+            "seed": seed,
+            # All samplers, in this order; the server's other ones are not used.
+            "samplers": ["penalties", "temperature", "top_p"],
+            "repeat_penalty": sampling.repetition_penalty,
+            "repeat_last_n": self._context,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": 0,
+            "min_p": 0.0,
+            "ignore_eos": not sampling.may_end,
+            "stop": PRECISE_STOPS if draw.rounds < SHORT_ROUNDS else [],
+            "return_tokens": True,
+            "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "truncated"],
+            **({"n": n} if n > 1 else {}),
+        }
+        instructed = self._chat_only and not job.request.messages and not draw.text
+        before = job.request.context if instructed else None
+
+        def read(answer: Any) -> list[Piece]:
+            answers = answer if isinstance(answer, list) else [answer]
+            answers = sorted(answers, key=lambda choice: required(choice, "index", int))
+            if not answers:
+                raise MalformedAnswer("it holds no draws")
+            return [self._piece(choice, tokens, before) for choice in answers]
+
+        return Call(f"{self._root}/completion", body, read)
+
+    def _piece(self, answer: Any, asked: int, before: str | None) -> Piece:
+        text, ids = required(answer, "content", str), tuple(required(answer, "tokens", list))
+        if not all(type(token) is int for token in ids):
+            raise MalformedAnswer("its tokens are not numbers")
+        end, stop = required(answer, "stop_type", str), required(answer, "stopping_word", str)
+        if end == "limit" and len(ids) < asked and answer.get("truncated"):
+            raise ContextFull("prompt and text have filled the server's context; write fewer sentences")
+        kinds: dict[str, Literal["stop", "model", "length"]] = {"eos": "model", "word": "stop"}
+        return Piece(_joined(before, text), max(1, len(ids)), kinds.get(end, "length"), stop, ids)
+
+    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
+        if not piece.stop and REPLACEMENT not in text[-1:]:
+            return text
+        # The last token may reach beyond the stop string, and may hold only a part of a character.
+        whole = (await self._ask("/detokenize", {"tokens": draw.ids}, "content")).rstrip(REPLACEMENT)
+        text = text.rstrip(REPLACEMENT)
+        lead = len(text) - len(text.lstrip())
+        # Control tokens are only in `whole`, and the space that joins a chat's answer to the context is only in `text`.
+        return text[:lead] + whole.lstrip() if whole.lstrip().startswith(text.lstrip()) else text
+
+
+_NO_THINKING = {"enable_thinking": False}
+"""Only the answer itself is marked. Chat templates without a thinking mode ignore this."""
+
+
+def _messages(request: Request) -> list[dict[str, str]]:
+    """The messages of the request, or an instruction to continue its context, for a model that only chats."""
+    if request.messages:
+        return as_dicts(request.messages)
+    return [{"role": "user", "content": _CONTINUE + request.context}]
+
+
+def _joined(before: str | None, text: str) -> str:
+    """The answer of a model that was instructed to continue `before`, without a repetition of it and with a joining space."""
+    if before is None:
+        return text
+    repeated = before.strip()
+    text = text.lstrip().removeprefix(repeated).lstrip() if repeated else text
+    return text if before[-1:].isspace() or text[:1] in _CLOSING else f" {text}"
+
+
+def _text_of(choice: Any) -> str:
+    if "message" in choice:
+        message = required(choice, "message", dict)
+        # An answer that is only thinking, or a refusal, has no content.
+        text = "" if message.get("content", "") is None else required(message, "content", str)
+    else:
+        text = required(choice, "text", str)
+    return without_half_pairs(text)
+
+
+def _token_counts(answer: Any, texts: list[str], cut: list[bool], asked: int) -> list[tuple[int, bool]]:
+    """The number of tokens of each choice, and whether it is an estimate.
+
+    Servers return only the sum: a choice that was cut off has as many as were asked for, the others share the rest by length.
+    """
+    usage = answer.get("usage")
+    reported = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    total = reported if isinstance(reported, int) else 0
+    if total > 0 and len(texts) == 1:
+        return [(min(asked, total), False)]
+    rest = total - asked * sum(cut)
+    shared = sum(len(text) + 1 for text, whole in zip(texts, cut, strict=True) if not whole)
+    size = sum(len(text.encode()) for text, whole in zip(texts, cut, strict=True) if not whole)
+    # More than eight letters a token cannot be right: llama.cpp returns only the first choice's tokens.
+    estimated = rest < len(texts) - sum(cut) or 8 * rest < size
+    counts = []
+    for text, whole in zip(texts, cut, strict=True):
+        count = asked if whole else round(len(text.encode()) / 4 if estimated else rest * (len(text) + 1) / shared)
+        counts.append((max(1, min(asked, count)), estimated))
+    return counts

@@ -1,0 +1,194 @@
+"""The protocol of language models: requests for continuations, and the draws that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+from alimark.core._util.json_types import JsonObject
+from alimark.core.text import continuations
+
+StopCondition = Callable[[str], bool]
+"""Tells from a continuation so far whether its first sentence is certainly over, so that sampling can stop.
+
+A stop condition may also have a method `readings(texts)`, which returns for each text the reading of its first sentence, or
+None while that is not over. Engines that sample many sequences at a time call it for several of them, and keep the reading in
+the draw. On a GPU a stop condition is called by several threads at a time."""
+
+
+def never(text: str) -> bool:
+    """A stop condition for whole texts. Engines recognise this very function and then do not look for sentence ends."""
+    return False
+
+
+Ended = continuations.Ended
+"""Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are sampled. The defaults are those of the paper.
+
+    Args:
+        temperature: Divides the logits; greater than 0, at most 10.
+        top_p: Tokens are sampled from the likeliest ones that together have this probability; greater than 0, at most 1.
+        repetition_penalty: Applies to tokens of the prompt and of the text; 1 switches it off.
+        max_tokens: The most tokens of one draw.
+        may_end: Whether the model may end its text before it has written the sentences that were asked for, which chat
+            models often do.
+
+    Raises:
+        ValueError: A value is out of range.
+
+    Example:
+        >>> Sampling(temperature=1.0, max_tokens=64)
+        Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.15, max_tokens=64, may_end=False)
+        >>> Sampling(top_p=0)
+        Traceback (most recent call last):
+        ValueError: top_p must lie in (0, 1], not 0
+    """
+
+    temperature: float = 0.7
+    top_p: float = 0.95
+    repetition_penalty: float = 1.15
+    max_tokens: int = 128
+    may_end: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature <= 10:
+            raise ValueError(f"temperature must lie in (0, 10], not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], not {self.top_p}")
+        if not 0 < self.repetition_penalty <= 10:
+            raise ValueError(f"repetition_penalty must lie in (0, 10], not {self.repetition_penalty}")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for `count` draws, each a continuation of `context`.
+
+    With `messages`, the model's chat template is applied to them, and `context` is the beginning of the assistant's answer:
+    empty, or a text that is to be continued.
+
+    Draw number `first + i` is a function of (messages, context, sampling, seed, first + i) as far as the engine is
+    deterministic. So the same draws come in the same order, however they are divided into requests.
+    """
+
+    context: str
+    count: int
+    seed: int
+    first: int = 0
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One sampled continuation: its raw text, which may reach a little beyond the first sentence, and its token count."""
+
+    text: str
+    tokens: int
+    ended: Ended
+    reading: continuations.Reading | None = field(default=None, compare=False, repr=False)
+    """What the stop condition has read in this text. A draw with another text must be made without it."""
+
+
+class LLM(Protocol):
+    """A language model that samples continuations. Every method may be called by several threads at a time.
+
+    An adapter inherits from this class, or only has the same attributes. It must implement `name` and `draw`.
+
+    Example:
+        >>> from alimark import LLM, Sampling, load_llm
+        >>> from alimark.core.llm.base import Request, never
+        >>> llm: LLM = load_llm("stand-in")
+        >>> [draws] = llm.draw([Request("The old map was wrong.", 3, seed=1)], Sampling(max_tokens=5), never)
+        >>> [draw.tokens for draw in draws]
+        [5, 5, 5]
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the model, as records hold it."""
+        ...
+
+    @property
+    def max_concurrency(self) -> int:
+        """How many threads should call `draw` at a time, at most."""
+        return 1
+
+    @property
+    def preferred_batch(self) -> int:
+        """How many requests one call of `draw` should hold, if there are as many."""
+        return 1
+
+    @property
+    def single_draw_batching(self) -> tuple[int, int]:
+        """`max_concurrency` and `preferred_batch` for requests of a single draw each, as requests to chat models are."""
+        return self.max_concurrency, self.preferred_batch
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What this engine ignores of `Sampling` and `Request`, in the words that go into the record of a text."""
+        return ()
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition, /) -> list[list[Draw]]:
+        """Sample the draws of each request.
+
+        Args:
+            requests: What is to be continued, and how often.
+            sampling: How tokens are sampled.
+            stop: Tells when a continuation may be cut off.
+
+        Returns:
+            For each request its draws, in the order of their numbers.
+
+        Raises:
+            ContextFull: A context leaves no room for `sampling.max_tokens` more tokens.
+            LLMError: The model cannot be asked, or cannot answer.
+        """
+        ...
+
+
+@runtime_checkable
+class ForwardsRequests(Protocol):
+    """A language model whose server answers requests of the OpenAI protocol itself."""
+
+    def forward(self, path: str, body: JsonObject) -> JsonObject:
+        """Return the server's own answer to a request.
+
+        Args:
+            path: The path behind /v1, such as "chat/completions".
+            body: The request; the server's own name of the model replaces the field `model`.
+
+        Raises:
+            LLMError: The server cannot be reached, or refuses the request.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A language model whose tokenizer runs in this process."""
+
+    def count_tokens(self, request: Request) -> int:
+        """Count the tokens of the request as the model reads it, chat template included."""
+        ...
+
+
+def count_tokens(llm: LLM, request: Request) -> int:
+    """Count the tokens of a request; estimated at four bytes a token if the tokenizer is on a server."""
+    if isinstance(llm, CountsTokens):
+        return llm.count_tokens(request)
+    text = "".join(message.content for message in request.messages) + request.context
+    return -(-len(text.encode("utf-8", "replace")) // 4)

@@ -1,0 +1,162 @@
+"""The base class of the parameter classes of all schemes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.core._util.json_types import JsonObject
+from alimark.errors import KeyFileError
+
+DEFAULT_TOKENIZER = "smollm2-135m"
+"""The model whose tokenizer the keys of token-level schemes use by default."""
+
+
+class FittedData(Protocol):
+    """Data that a scheme learned from text; `alimark.core.keys.fitted.Fitted` is the implementation."""
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def arrays(self) -> Mapping[str, NDArray[np.floating]]: ...
+    @property
+    def origin(self) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True)
+class SchemeParameters:
+    """The public parameters of a scheme's keys.
+
+    A scheme is a frozen dataclass that adds its fields, with the defaults of its paper, and raises KeyFileError in
+    `__post_init__` for invalid values. `dict(parameters)` and `parameters["name"]` also work.
+    """
+
+    scheme: ClassVar[str]
+    """The scheme's name in key files and records."""
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = MappingProxyType({})
+    """Named sets of parameters that replace the defaults; "paper" has those of the experiments in the AliMark paper."""
+    embeds: ClassVar[bool] = False
+    """Whether a key names a sentence embedder."""
+    earlier: ClassVar[Mapping[str, object]] = MappingProxyType({})
+    """Parameters that were added after a release, with the values that keep what that release did. Key files do not hold
+    them at these values, so that key files of that release and the ids of their keys stay the same."""
+
+    @classmethod
+    def of(
+        cls,
+        given: Mapping[str, object],
+        *,
+        preset: str | None = None,
+        fingerprint: str = "",
+        fitted: FittedData | None = None,
+    ) -> Self:
+        """Makes the parameters from those given, those of a preset and the defaults, in this order of precedence.
+
+        Args:
+            given: Values by name, from Python, JSON or TOML.
+            preset: The name of a preset.
+            fingerprint: The fingerprint of the key's embedder, which some defaults depend on.
+            fitted: The data that the scheme learned from text, which some defaults depend on.
+
+        Raises:
+            KeyFileError: A name is unknown, or a value is invalid.
+        """
+        defaults = {field.name: field.default for field in fields(cls)}
+        wanted = {**cls._preset(preset), **given}
+        cls.check_names(wanted)
+        return cls(**{name: _converted(defaults[name], value, name) for name, value in wanted.items()})
+
+    @classmethod
+    def parse(cls, stored: JsonObject) -> Self:
+        """Reads the parameters of a key file. Those that an earlier release did not have get the values of `earlier`.
+
+        Args:
+            stored: The parameters as `to_json` returns them.
+
+        Raises:
+            KeyFileError: A name is unknown, or a value is invalid.
+        """
+        return cls.of({**cls.earlier, **stored})
+
+    @classmethod
+    def _preset(cls, preset: str | None) -> Mapping[str, object]:
+        if preset is None:
+            return {}
+        if preset not in cls.presets:
+            raise KeyFileError(f"{cls.scheme} has no preset {preset!r}; known: {', '.join(cls.presets) or 'none'}")
+        return cls.presets[preset]
+
+    @classmethod
+    def check_names(cls, names: Iterable[str]) -> None:
+        """Checks that all names are parameters of the scheme; raises KeyFileError if not."""
+        known = [field.name for field in fields(cls)]
+        if unknown := sorted(set(names) - set(known)):
+            raise KeyFileError(
+                f"{cls.scheme} has no parameter {', '.join(unknown)}; it has: {', '.join(known) or 'none'}"
+            )
+
+    def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
+        """Checks that a key with these parameters can have this embedder and this learned data; raises KeyFileError if not."""
+        if self.embeds != bool(embedder.strip()):
+            raise KeyFileError(f"a {self.scheme} key must name {'an' if self.embeds else 'no'} embedder")
+        if fitted is not None and fitted.scheme != self.scheme:
+            raise KeyFileError(
+                f"data learned for {fitted.scheme} cannot be used for {self.scheme}; learn them: alimark fit {self.scheme}"
+            )
+        if fitted is not None and embedder and fitted.origin.get("fingerprint") != fingerprint:
+            raise KeyFileError(
+                f"the learned data were learned with the embedder {fitted.origin.get('embedder')}, not {embedder}; learn them "
+                "with the embedder of the key: alimark fit"
+            )
+        self.check_fitted(fitted)
+
+    def check_fitted(self, fitted: FittedData | None) -> None:
+        """Checks the data that the scheme learned from text; raises KeyFileError if they are missing or do not fit."""
+        if fitted is not None:
+            raise KeyFileError(f"{self.scheme} does not learn from text; leave the learned data out")
+
+    def check_dimension(self, dimension: int) -> None:
+        """Checks the dimension of the embedder; raises KeyMismatch if the parameters need another."""
+
+    def to_json(self) -> JsonObject:
+        """The parameters as a key file holds them: without those that have their values of `earlier`."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in self.earlier or value != self.earlier[name]
+        }
+
+    def keys(self) -> list[str]:
+        """The names of the parameters."""
+        return [field.name for field in fields(self)]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.keys():
+            raise KeyError(name)
+        return getattr(self, name)
+
+
+def check_bias(bias: str) -> None:
+    """Checks the parameter that says where a token-level scheme adds its bias; raises KeyFileError if it is invalid."""
+    if bias not in ("logits", "nucleus"):
+        raise KeyFileError(f"bias must be logits (before temperature and top-p) or nucleus (after them), not {bias!r}")
+
+
+def _converted(default: Any, value: Any, name: str) -> Any:
+    """Converts a value to the type of the default: JSON and TOML have no tuples, and 1 may stand for 1.0."""
+    if isinstance(default, tuple) and isinstance(value, (list, tuple)):
+        return tuple(_converted(default[0], item, name) if default else item for item in value)
+    if type(value) in (int, float) and math.isfinite(value) and isinstance(default, float):
+        return float(value)
+    if default is None or (type(value) is type(default) and not isinstance(value, float)):
+        return value
+    raise KeyFileError(f"{name} must be {_KINDS.get(type(default), 'of another type')}, not {value!r}")
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", tuple: "a list"}

@@ -1,0 +1,143 @@
+"""Marking of texts that exist: a chat model rewrites every sentence many times, and the key chooses among the rewrites.
+
+What stands between the sentences stays as it is, code blocks included. The choice for a sentence does not depend on the other
+sentences, so the rewrites of all sentences of all texts are requested together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from alimark.core.embedding.base import Embedder
+from alimark.core.keys.key import Key
+from alimark.core.llm.base import LLM, Draw, Request
+from alimark.core.llm.chat import draw_all
+from alimark.core.rewriting.results import Rewriting
+from alimark.core.rewriting.session import Session
+from alimark.core.rewriting.settings import Original, RewriteOptions, RewriteSettings
+from alimark.core.text.splitting import Splitter, splitter
+from alimark.errors import AlimarkError
+
+__all__ = ["Original", "Progress", "RewriteOptions", "RewriteSettings", "Rewriting", "rewrite_many"]
+
+Progress = Callable[[int, int, int], None]
+"""Called with the number of a text, its sentences done so far, and all its sentences."""
+
+Finished = Iterator[tuple[int, Rewriting | AlimarkError]]
+"""Each text with its number as soon as it is finished, or the error that ended it."""
+
+
+def rewrite_many(
+    originals: Iterable[Original],
+    key: Key,
+    embedder: Embedder,
+    llm: LLM,
+    settings: RewriteSettings | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Finished:
+    """Marks each text by rewriting it; sentences of several texts share the model's batches.
+
+    Args:
+        originals: The texts. A text may have a key of its own.
+        key: The key of all other texts.
+        embedder: The embedder that the keys name.
+        llm: A chat model.
+        settings: How many rewrites each sentence gets, and how far the meaning may move.
+        progress: Called as the answers of the model come.
+
+    Yields:
+        The number of a text with its rewriting as soon as that is finished, or with the error that ended it.
+
+    Raises:
+        AlimarkError: Where the key names another embedder.
+    """
+    key.check(embedder)
+    yield from _Run(originals, key, embedder, llm, settings or RewriteSettings(), progress).results()
+
+
+class _Run:
+    """The requests and answers of one call of `rewrite_many`."""
+
+    def __init__(
+        self,
+        originals: Iterable[Original],
+        key: Key,
+        embedder: Embedder,
+        llm: LLM,
+        settings: RewriteSettings,
+        progress: Progress | None,
+    ) -> None:
+        self._originals = enumerate(originals)
+        self._key, self._embedder, self._llm, self._settings, self._progress = key, embedder, llm, settings, progress
+        self._later_waves: deque[tuple[Session, int, Request]] = deque()  # they go before the requests of new texts
+        self._ready: deque[Session | tuple[int, AlimarkError]] = deque()
+
+    def results(self) -> Finished:
+        over = _has_second_sentence(splitter(self._key.splitter, self._key.text_version))
+        least = self._settings.asks_a_wave
+        while True:  # a round ends when no request is left; its last answers may lead to another wave
+            asked: dict[int, tuple[Session, int]] = {}
+            for place, request, answer in draw_all(
+                self._llm, self._requests(asked), self._settings.sampling, over, min_batch=least
+            ):
+                self._parse(*asked.pop(place), request, answer)
+                yield from self._finished()
+            yield from self._finished()
+            if not self._later_waves:
+                return
+
+    def _requests(self, asked: dict[int, tuple[Session, int]]) -> Iterator[Request]:
+        """All requests; the text and the sentence number of each request are stored in `asked`."""
+        place = 0
+        for session, sentence, request in self._wanted():
+            if session.unwanted():
+                self._parse(session, sentence, request, AlimarkError("the rewriting was stopped"))
+                continue
+            asked[place] = session, sentence
+            yield request
+            place += 1
+
+    def _wanted(self) -> Iterator[tuple[Session, int, Request]]:
+        while self._later_waves:
+            yield self._later_waves.popleft()
+        for number, original in self._originals:
+            key = original.key or self._key
+            try:
+                key.check(self._embedder)
+                session = Session(number, original, key, self._settings)
+            except AlimarkError as error:
+                self._ready.append((number, error))
+                continue
+            requests = session.next_wave(self._embedder)
+            if not requests:
+                self._ready.append(session)
+            for sentence, request in requests:
+                yield session, sentence, request
+            while self._later_waves:
+                yield self._later_waves.popleft()
+
+    def _parse(self, session: Session, sentence: int, request: Request, answer: list[Draw] | AlimarkError) -> None:
+        session.parse(sentence, request, answer)
+        total = len(session.places)
+        if self._progress and session.step_done:
+            self._progress(session.number, session.done, total)
+        if session.waiting:
+            return
+        requests = session.next_wave(self._embedder)
+        self._later_waves.extend((session, sentence, request) for sentence, request in requests)
+        if not requests:
+            self._ready.append(session)
+            if self._progress and session.done < total:  # some sentences needed fewer requests than others
+                self._progress(session.number, total, total)
+
+    def _finished(self) -> Finished:
+        while self._ready:
+            ready = self._ready.popleft()
+            yield ready if isinstance(ready, tuple) else (ready.number, ready.finish(self._embedder, self._llm))
+
+
+def _has_second_sentence(cutter: Splitter) -> Callable[[str], bool]:
+    """Stops an answer that goes on after its sentence: it cannot be used, so the rest need not be sampled."""
+    return lambda text: len(cutter.spans(text)) > 1 and cutter.first_sentence_over(text)

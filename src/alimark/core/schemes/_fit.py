@@ -1,0 +1,65 @@
+"""Helpers for schemes that learn from text: the sentences of texts, their embeddings, and a record of their origin."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.core._util.json_types import JsonObject
+from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from alimark.core.embedding.base import Embedder
+
+_BATCH = 8192
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The sentences of all texts in order, the number of the text that each is from, and a hash of the texts."""
+
+    sentences: list[str]
+    texts: list[int]
+    digest: str
+
+    def origin(self, embedder: Embedder) -> JsonObject:
+        """The record of the training data, which shows whether a test text was among it."""
+        return {
+            "embedder": embedder.name,
+            "fingerprint": embedder.fingerprint,
+            "splitter": DEFAULT_SPLITTER,
+            "texts": len(set(self.texts)),
+            "sentences": len(self.sentences),
+            "texts_sha256": self.digest,
+        }
+
+
+def sentences_of(texts: Iterable[str]) -> Sentences:
+    """Splits texts into sentences. A text that is given twice is used once.
+
+    Raises:
+        AlimarkError: There is no sentence.
+    """
+    cutter, digest = splitter(DEFAULT_SPLITTER), hashlib.sha256()
+    sentences: list[str] = []
+    numbers: list[int] = []
+    for number, text in enumerate(dict.fromkeys(texts)):
+        units = cutter.units(text)
+        sentences += units
+        numbers += [number] * len(units)
+        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+    if not sentences:
+        raise AlimarkError("the texts have no sentence to learn from; give other texts")
+    return Sentences(sentences, numbers, digest.hexdigest())
+
+
+def embedded(sentences: list[str], embedder: Embedder) -> NDArray[np.float32]:
+    """The embeddings of the sentences, computed in batches."""
+    parts = [embedder.embed(sentences[start : start + _BATCH]) for start in range(0, len(sentences), _BATCH)]
+    return np.concatenate(parts)

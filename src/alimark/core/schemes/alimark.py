@@ -1,0 +1,182 @@
+"""AliMark: chooses each sentence by how well its projections agree with a block of the key's bits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Unpack, overload
+
+from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.pipeline import detect_batch
+from alimark.core.detection.preparing import units_of
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.learning import simulated_statistics, table_of
+from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import Key
+from alimark.core.parameters import SchemeParameters
+from alimark.core.parameters.alimark import AliMarkParameters
+from alimark.core.schemes._block_rules import AdaptiveBlockRule, BlockRule
+from alimark.core.schemes._fit import sentences_of
+from alimark.core.schemes.base import SentenceWatermark, check_names, in_order
+from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from alimark.core.generation.origin import TextOrigin
+    from alimark.core.generation.settings import GenerationSettings, Strength
+    from alimark.core.llm.base import LLM
+    from alimark.core.rewriting.api import RewriteOptions, Rewriting
+
+
+_FIT_RIDGE = 1.0
+"""How much unknown noise is added when directions are learned from few texts, as a share of the noise that was measured."""
+
+
+class AliMark(SentenceWatermark[AlignedDetection]):
+    """Generates and detects text marked under one AliMark key.
+
+    Args:
+        key: A key of the scheme `alimark`.
+        embedder: The embedder that the key names; by default it is loaded on first use.
+
+    Raises:
+        KeyMismatch: The key is of another scheme, or names another embedder.
+
+    Example:
+        >>> from alimark import AliMark, Key
+        >>> from alimark.testing import StandInEmbedder, StandInLLM
+        >>> embedder = StandInEmbedder()
+        >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
+        >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=16, seed=1)
+        >>> str(mark.detect(generation.text).verdict())
+        'found'
+    """
+
+    scheme = "alimark"
+    Parameters: ClassVar[type[SchemeParameters]] = AliMarkParameters
+    aligns = True
+    settings: ClassVar[type[RandomKeys]] = DetectionSettings
+
+    @classmethod
+    def fit(cls, texts: Iterable[str], embedder: Embedder, *, seed: int = 1) -> Fitted:
+        """Learns a table of directions for an embedder that has none, for `Key.generate(fitted=...)`.
+
+        How sentences differ is learned from the texts. How a paraphrase would change them is imitated: words are left out and
+        swapped. The tables that ship with alimark were learned from real paraphrases and are better.
+
+        Args:
+            texts: Ordinary texts, of at least 200 sentences together; some thousands are better.
+            embedder: The embedder of the keys.
+            seed: Makes the imitated paraphrases repeatable.
+
+        Returns:
+            The directions and the mean of all sentences, with a record of what they were learned from.
+
+        Raises:
+            AlimarkError: There are too few sentences.
+        """
+        corpus = sentences_of(texts)
+        by_text: dict[int, list[str]] = {}
+        for number, sentence in zip(corpus.texts, corpus.sentences, strict=True):
+            by_text.setdefault(number, []).append(sentence)
+        several = [sentences for sentences in by_text.values() if len(sentences) > 2]
+        table, ratios = table_of([simulated_statistics(several, embedder, seed)], ridge=_FIT_RIDGE)
+        arrays = {"directions": table.rows.astype("<f4"), "mean": table.mean.astype("<f4")}
+        origin = corpus.origin(embedder) | {"seed": seed, "spread_over_noise": round(float(ratios[:32].mean()), 2)}
+        return Fitted(cls.scheme, arrays, origin)
+
+    @classmethod
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> BlockRule:
+        rule = AdaptiveBlockRule if AdaptiveBlockRule.pays(key, settings) else BlockRule
+        return rule(key, settings, origin)
+
+    @overload
+    def rewrite(
+        self,
+        text: str,
+        llm: LLM,
+        *,
+        seed: int | None = ...,
+        strength: Strength | None = ...,
+        payload: int | None = ...,
+        **options: Unpack[RewriteOptions],
+    ) -> Rewriting: ...
+
+    @overload
+    def rewrite(
+        self,
+        text: list[str],
+        llm: LLM,
+        *,
+        seed: int | None = ...,
+        strength: Strength | None = ...,
+        payload: int | None = ...,
+        **options: Unpack[RewriteOptions],
+    ) -> list[Rewriting]: ...
+
+    def rewrite(
+        self,
+        text: str | list[str],
+        llm: LLM,
+        *,
+        seed: int | None = None,
+        strength: Strength | None = None,
+        payload: int | None = None,
+        **options: Unpack[RewriteOptions],
+    ) -> Rewriting | list[Rewriting]:
+        """Marks an existing text, or each of several: a chat model rewrites its sentences, and the key chooses the rewrites.
+
+        Args:
+            text: The text to mark; a list for several texts.
+            llm: A chat model.
+            seed: Makes the result repeatable. The i-th of several texts gets the seed `seed + i`.
+            strength: `light`, `standard` or `strong`: a name for a number of rewrites, instead of `candidates`.
+            payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
+            **options: The fields of `RewriteSettings`, such as `candidates=32`.
+
+        Returns:
+            The rewriting, or for a list of texts the list of rewritings in the same order.
+
+        Raises:
+            AlimarkError: An option is unknown, a text has no sentence, or the model fails.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.core.llm.base import Draw
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> class Chat(StandInLLM):  # answers every request with the same rewrite
+            ...     def draw(self, requests, sampling, over):
+            ...         return [[Draw("A young doctor bought the old boat.", 8, "model")] * r.count for r in requests]
+            >>> embedder = StandInEmbedder()
+            >>> key = Key.generate(embedder=embedder, decision="hard", secret=bytes(range(1, 33)))
+            >>> mark = AliMark(key, embedder=embedder)
+            >>> text = "The old boat went to a young doctor."
+            >>> rewriting = mark.rewrite(text, Chat(), seed=1, candidates=4, closeness=0.5, mean_closeness=0.5)
+            >>> rewriting.text, rewriting.rewritten[0].matches_before, rewriting.rewritten[0].matches
+            ('A young doctor bought the old boat.', 2, 3)
+        """
+        from alimark.core.generation.settings import candidates_for
+        from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many
+
+        check_names("rewriting", {**options}, RewriteSettings)
+        if strength is not None:
+            options["candidates"] = candidates_for(strength, options.get("candidates"))
+        texts = [text] if isinstance(text, str) else text
+        originals = [Original(original, None if seed is None else seed + i) for i, original in enumerate(texts)]
+        key = self.key.carrying(payload)
+        rewritings = in_order(rewrite_many(originals, key, self.embedder, llm, RewriteSettings(**options)))
+        return rewritings[0] if isinstance(text, str) else rewritings
+
+    def detect_batch(
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
+    ) -> list[AlignedDetection | AlimarkError]:
+        return detect_batch(texts, self.key, self.embedder, DetectionSettings.of(settings), llm=llm, times=times)
+
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        return units_of(texts, self.key, self.embedder, DetectionSettings.of(settings))

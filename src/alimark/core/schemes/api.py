@@ -1,0 +1,150 @@
+"""Functions for keys of any scheme: load the watermark of a key, generate, and detect under many keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+from alimark.core.detection.results import Detection, best_first
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.stats.p_values import RandomKeys, draws_for_keys
+from alimark.core.embedding.base import Embedder
+from alimark.core.keys.key import Key
+from alimark.core.schemes.base import KeyedWatermark, detection_settings
+from alimark.core.schemes.registry import aligns, scheme
+from alimark.core.schemes.watermark import Watermark
+from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from alimark.core.detection.settings import DetectionOptions
+    from alimark.core.generation.api import Finished, GenerationSettings, ManyProgress, Prompt
+    from alimark.core.llm.base import LLM
+
+
+def load(key: Key, *, embedder: Embedder | None = None) -> Watermark:
+    """Returns the watermark of the scheme that a key names.
+
+    Args:
+        key: A key of any scheme.
+        embedder: The embedder that the key names; it is loaded on first use where it is not given.
+
+    Returns:
+        An object that marks and detects under the key.
+
+    Raises:
+        KeyMismatch: The embedder is not the one that the key was made for.
+        KeyFileError: The package that adds the scheme cannot be loaded.
+
+    Example:
+        >>> from alimark.testing import StandInEmbedder
+        >>> embedder = StandInEmbedder()
+        >>> load(Key.generate(scheme="pmark", embedder=embedder), embedder=embedder).scheme
+        'pmark'
+    """
+    return scheme(key.scheme)(key, embedder=embedder)
+
+
+def generate_many(
+    mark: Watermark | None,
+    prompts: Iterable[Prompt],
+    llm: LLM,
+    settings: GenerationSettings,
+    *,
+    batch: int | None = None,
+    progress: ManyProgress | None = None,
+) -> Finished:
+    """Generates a text after each prompt, unmarked where `mark` is None, and yields the texts as they are finished."""
+    from alimark.core.generation.api import generate_many
+
+    if mark is None:
+        return generate_many(prompts, None, None, llm, settings, batch=batch, progress=progress)
+    return mark.generate_many(prompts, llm, settings, batch=batch, progress=progress)
+
+
+def detect(
+    text: str,
+    keys: Sequence[Key],
+    *,
+    embedder: Embedder | None = None,
+    best: int = 3,
+    settings: RandomKeys | None = None,
+    llm: LLM | None = None,
+    **options: Unpack[DetectionOptions],
+) -> list[Detection]:
+    """Finds out which of several keys a text was generated with.
+
+    Args:
+        text: The text.
+        keys: The keys to try, of one scheme or several.
+        embedder: The embedder that the keys name; it is loaded where it is not given.
+        best: The most detections that are returned.
+        settings: The settings of the detection; by default those of the scheme.
+        llm: The chat model that AliMark's learned restructuring asks, or the model that PMark samples.
+        **options: Fields of the settings that differ, such as `draws=10_000`.
+
+    Returns:
+        A detection for each of the best keys, best first, with p-values corrected for the number of keys tried.
+
+    Raises:
+        AlimarkError: No keys were given, or an option is not known.
+        TextError: The text holds no sentence.
+
+    Example:
+        >>> from alimark.testing import StandInEmbedder, StandInLLM
+        >>> embedder = StandInEmbedder()
+        >>> keys = [Key.generate(embedder=embedder, secret=bytes([i]) * 32) for i in range(3)]
+        >>> text = load(keys[1], embedder=embedder).generate("It was late.", StandInLLM(), sentences=12, seed=1).text
+        >>> answers = detect(text, keys, embedder=embedder)
+        >>> answers[0].key_id == keys[1].id, str(answers[0].verdict())
+        (True, 'found')
+    """
+    if not keys:
+        raise AlimarkError("no keys were given; give at least one")
+    first = load(keys[0], embedder=embedder)
+    if not isinstance(first, KeyedWatermark) or not all(aligns(key.scheme) for key in keys):
+        return _detect_each(text, keys, embedder, settings, {**options}, llm)[:best]
+    from alimark.core.detection.many_keys import detect_keys
+
+    chosen = DetectionSettings.of(detection_settings(first.scheme, first.settings, settings, {**options}))
+    detections: list[Detection] = []
+    for group in _alike(keys):
+        # An embedder that is given serves the keys that name it; keys of other embedders load theirs.
+        given = embedder if embedder is not None and group[0].fingerprint in ("", embedder.fingerprint) else None
+        mark = first if group[0].fingerprint == keys[0].fingerprint else load(group[0], embedder=given)
+        assert isinstance(mark, KeyedWatermark)
+        detections += detect_keys(text, group, mark.embedder, chosen, best=best, llm=llm, tried=len(keys))
+    return best_first(detections)[:best]
+
+
+def _alike(keys: Sequence[Key]) -> list[list[Key]]:
+    """Groups of AliMark's keys that can share one embedding and one kind of score."""
+    groups: dict[tuple[str, str, int, bool], list[Key]] = {}
+    for key in keys:
+        groups.setdefault((key.fingerprint, key.splitter, key.text_version, key.soft), []).append(key)
+    return list(groups.values())
+
+
+def _detect_each(
+    text: str,
+    keys: Sequence[Key],
+    embedder: Embedder | None,
+    settings: RandomKeys | None,
+    options: Mapping[str, object],
+    llm: LLM | None,
+) -> list[Detection]:
+    """Detects under each key in turn, with enough random keys to resolve p-values corrected for the number of keys."""
+    detections: list[Detection] = []
+    for key in keys:
+        mark = load(key, embedder=embedder)
+        # Settings that the keys of all schemes share leave AliMark's own search at its defaults.
+        shared = DetectionSettings.of(settings) if settings is not None and aligns(key.scheme) else settings
+        chosen = detection_settings(key.scheme, type(mark).settings, shared, options)
+        chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
+        [answer] = mark.detect_batch([text], chosen, llm=llm)
+        if isinstance(answer, AlimarkError):
+            raise answer
+        detections.append(answer.corrected(len(keys)))
+    return best_first(detections)

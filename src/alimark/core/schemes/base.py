@@ -1,0 +1,405 @@
+"""The base classes of the built-in schemes. They follow the protocol in `schemes/watermark.py`."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, Unpack, overload
+
+from alimark.core.detection.results import Detection
+from alimark.core.detection.settings import DetectionOptions
+from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
+from alimark.core.generation.settings import DEFAULT_CANDIDATES
+from alimark.core.keys.key import Key
+from alimark.core.parameters import SchemeParameters
+from alimark.errors import AlimarkError, KeyMismatch
+
+if TYPE_CHECKING:
+    from alimark.core.generation.api import (
+        Finished,
+        GenerateOptions,
+        Generation,
+        GenerationSettings,
+        ManyProgress,
+        Progress,
+        Prompt,
+        PromptStyle,
+        Scheduler,
+        Strength,
+    )
+    from alimark.core.generation.origin import TextOrigin
+    from alimark.core.generation.selection import Rule
+    from alimark.core.llm.base import LLM, Sampling
+    from alimark.core.schemes.watermark import Watermark
+
+
+Result = TypeVar("Result")
+SomeDetection = TypeVar("SomeDetection", bound=Detection)
+
+
+@lru_cache(maxsize=4)
+def _load_embedder(name: str) -> Embedder:
+    return load_embedder(name)
+
+
+_loading = threading.Lock()
+
+
+class KeyedWatermark(ABC, Generic[SomeDetection]):
+    """The part that all schemes share: the key, the embedder that it names, and `detect`.
+
+    The embedder is loaded on first use. Threads may share an instance.
+    """
+
+    scheme: ClassVar[str]
+    Parameters: ClassVar[type[SchemeParameters]]
+    aligns: ClassVar[bool] = False
+    candidates: ClassVar[int]
+    settings: ClassVar[type[RandomKeys]] = RandomKeys
+
+    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
+        if key.scheme != self.scheme:
+            raise KeyMismatch(
+                f"key {key.id} is of the scheme {key.scheme}, not {self.scheme}; alimark.load returns its watermark"
+            )
+        if embedder is not None:
+            key.check(embedder)
+        self.key = key
+        self._embedder = embedder
+
+    @classmethod
+    def asks_llm(cls, key: Key) -> bool:
+        """Whether detection under a key asks the model that wrote the text."""
+        return False
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder that the key names."""
+        if self._embedder is None:
+            with _loading:
+                loaded = _load_embedder(self.key.embedder)
+            self.key.check(loaded)
+            self._embedder = loaded
+        return self._embedder
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.key!r})"
+
+    @overload
+    def detect(
+        self,
+        text: str,
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> SomeDetection: ...
+
+    @overload
+    def detect(
+        self,
+        text: list[str],
+        *,
+        settings: RandomKeys | None = ...,
+        llm: LLM | None = ...,
+        **options: Unpack[DetectionOptions],
+    ) -> list[SomeDetection]: ...
+
+    def detect(
+        self,
+        text: str | list[str],
+        *,
+        settings: RandomKeys | None = None,
+        llm: LLM | None = None,
+        **options: Unpack[DetectionOptions],
+    ) -> SomeDetection | list[SomeDetection]:
+        """Detects the mark in a text, or in each of a list of texts.
+
+        Args:
+            text: The text; a list for several texts, whose units are embedded in one batch.
+            settings: How to search; by default the scheme's default settings.
+            llm: The model that detection asks: a chat model for AliMark's learned restructuring, and for PMark with sampled
+                medians the model that wrote the text.
+            options: Fields of the scheme's settings that replace those of `settings`.
+
+        Returns:
+            The detection, or for a list of texts the list of detections in the same order.
+
+        Raises:
+            AlimarkError: An option is unknown to the scheme, or a text is empty or too long.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
+            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=64, seed=1)
+            >>> detection = mark.detect(generation.text, draws=2000)
+            >>> detection.verdict() == "found", detection.draws
+            (True, 2000)
+        """
+        chosen = detection_settings(self.scheme, self.settings, settings, {**options})
+        detections: list[SomeDetection] = []
+        for answer in self.detect_batch([text] if isinstance(text, str) else text, chosen, llm=llm):
+            if isinstance(answer, AlimarkError):
+                raise answer
+            detections.append(answer)
+        return detections[0] if isinstance(text, str) else detections
+
+    @abstractmethod
+    def detect_batch(
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
+    ) -> list[SomeDetection | AlimarkError]:
+        """A result for each text, in order; for a text that cannot be searched, its error."""
+
+    @abstractmethod
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        """The texts that detection embeds, so that a caller can embed them beforehand."""
+
+
+class SentenceWatermark(KeyedWatermark[SomeDetection]):
+    """The base class of sentence-level schemes. A scheme adds its selection rule and its detection."""
+
+    candidates: ClassVar[int] = DEFAULT_CANDIDATES
+
+    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
+        super().__init__(key, embedder=embedder)
+        self._schedulers: dict[int, Scheduler] = {}
+
+    @classmethod
+    @abstractmethod
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:
+        """Makes the selection rule of one text.
+
+        Args:
+            key: A key of this scheme.
+            settings: The settings of the generation.
+            origin: What the text continues, with an id that no other text under the key has.
+        """
+
+    @overload
+    def generate(
+        self, prompt: str, llm: LLM, *, payload: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self, prompt: list[str], llm: LLM, *, payload: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> list[Generation]: ...
+
+    def generate(
+        self,
+        prompt: str | list[str],
+        llm: LLM,
+        *,
+        sentences: int = 12,
+        candidates: int | None = None,
+        strength: Strength | None = None,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        prompt_style: PromptStyle = "continue",
+        batch: int | None = None,
+        progress: Progress | None = None,
+        payload: int | None = None,
+    ) -> Generation | list[Generation]:
+        """Generates marked text after a prompt, or after each of several prompts.
+
+        Args:
+            prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
+            llm: The language model, as `alimark.load_llm` returns it.
+            sentences: How many sentences to write; the most, where the model may end its text.
+            candidates: How many candidates are sampled for a sentence (`GenerationSettings`); by default that of the scheme.
+            strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
+            seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
+            sampling: Temperature, top-p and the like, and whether the model may end its text (`may_end`). By default it may
+                with `prompt_style="chat"`; texts then end where and as often as the model ends them.
+            prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
+            batch: The number of texts generated at a time, for a list; by default the number that suits the model best.
+            progress: Called with each sentence as it is chosen.
+            payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
+
+        Returns:
+            The generation, or for a list of prompts the list of generations in the same order.
+
+        Raises:
+            AlimarkError: The options are invalid, or the model or the embedder fails.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> key = Key.generate(embedder=embedder, secret=bytes(range(32)))
+            >>> mark = AliMark(key, embedder=embedder)
+            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=3, candidates=8, seed=1)
+            >>> len(generation.sentences)
+            3
+            >>> two = mark.generate(["It was late.", "Morning came."], StandInLLM(), sentences=2, candidates=8, seed=1)
+            >>> [generation.seed for generation in two]
+            [1, 2]
+        """
+        settings = self._generation_settings(sentences, candidates, strength, sampling, prompt_style)
+        return generate_in_order(
+            self, prompt, llm, settings, seed=seed, batch=batch, progress=progress, payload=payload
+        )
+
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        llm: LLM,
+        settings: GenerationSettings,
+        *,
+        batch: int | None = None,
+        progress: ManyProgress | None = None,
+    ) -> Finished:
+        """Yields each text with its prompt's number as soon as it is finished, or the error that ended it."""
+        from alimark.core.generation.api import generate_many
+
+        return generate_many(
+            prompts, self.key, self.embedder, llm, settings, rule=self.sentence_rule, batch=batch, progress=progress
+        )
+
+    def _generation_settings(
+        self,
+        sentences: int,
+        candidates: int | None,
+        strength: Strength | None,
+        sampling: Sampling | None,
+        prompt_style: PromptStyle,
+    ) -> GenerationSettings:
+        from alimark.core.generation.settings import GenerationSettings, candidates_for
+        from alimark.core.llm.base import Sampling
+
+        count = candidates_for(strength, candidates, self.candidates)
+        chosen = sampling or Sampling(may_end=prompt_style == "chat")
+        return GenerationSettings(sentences, count, chosen, prompt_style=prompt_style)
+
+    async def agenerate(
+        self,
+        prompt: str,
+        llm: LLM,
+        *,
+        sentences: int = 12,
+        candidates: int | None = None,
+        strength: Strength | None = None,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        prompt_style: PromptStyle = "continue",
+        progress: Progress | None = None,
+        payload: int | None = None,
+    ) -> Generation:
+        """Generates a text like `generate`, for servers: texts that are awaited at the same time share batches.
+
+        Cancelling the task stops the generation.
+
+        Args:
+            prompt: What to continue or to answer.
+            llm: The language model.
+            sentences: How many sentences to write; the most, where the model may end its text.
+            candidates: How many candidates are sampled for a sentence (`GenerationSettings`); by default that of the scheme.
+            strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
+            seed: Makes the text repeatable.
+            sampling: Temperature, top-p and the like.
+            prompt_style: `continue` or `chat`, as in `generate`.
+            progress: Called with each sentence as it is chosen, not in the thread of the event loop.
+            payload: The number that the mark carries, as in `generate`.
+
+        Returns:
+            The generation, the same as that of `generate` with the same seed.
+
+        Raises:
+            AlimarkError: As in `generate`.
+
+        Example:
+            >>> import asyncio
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
+            >>> generation = asyncio.run(mark.agenerate("It was late.", StandInLLM(), sentences=2, candidates=4, seed=1))
+            >>> generation.text == mark.generate("It was late.", StandInLLM(), sentences=2, candidates=4, seed=1).text
+            True
+        """
+        import asyncio
+
+        from alimark.core.generation.session import Session
+
+        settings = self._generation_settings(sentences, candidates, strength, sampling, prompt_style)
+        scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
+        key = self.key.carrying(payload)
+        session = Session(prompt, key, settings, rule=self.sentence_rule, seed=seed, progress=progress)
+        return await asyncio.wrap_future(scheduler.submit(session))
+
+    def _scheduler(self, llm: LLM) -> Scheduler:
+        """The scheduler of a language model, made on first use."""
+        from alimark.core.generation.scheduler import Scheduler
+
+        embedder = self.embedder
+        with _loading:
+            # A scheduler refers to its model, so no other object can get the model's id.
+            return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
+
+
+def generate_in_order(
+    mark: Watermark,
+    prompt: str | list[str],
+    llm: LLM,
+    settings: GenerationSettings,
+    *,
+    seed: int | None,
+    batch: int | None,
+    progress: Progress | None,
+    payload: int | None = None,
+) -> Generation | list[Generation]:
+    """Implements `generate` by `generate_many`: returns results in the order of the prompts and raises the first error.
+
+    A single prompt is generated in the calling thread.
+    """
+    from alimark.core.generation.settings import Prompt
+
+    single = isinstance(prompt, str)
+    texts = [prompt] if isinstance(prompt, str) else prompt
+    key = None if payload is None else mark.key.carrying(payload)
+    prompts = [Prompt(text, None if seed is None else seed + i, key) for i, text in enumerate(texts)]
+    step = None if progress is None else (lambda _, sentence: progress(sentence))
+    generations = in_order(mark.generate_many(prompts, llm, settings, batch=1 if single else batch, progress=step))
+    return generations[0] if single else generations
+
+
+def in_order(results: Iterable[tuple[int, Result | AlimarkError]]) -> list[Result]:
+    """The results in the order of their numbers; raises the first error."""
+    by_number: dict[int, Result] = {}
+    for number, result in results:
+        if isinstance(result, AlimarkError):
+            raise result
+        by_number[number] = result
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def detection_settings(
+    scheme: str, settings_class: type[RandomKeys], settings: RandomKeys | None, options: Mapping[str, object]
+) -> RandomKeys:
+    """The detection settings of a scheme with some of their fields changed."""
+    if settings is not None and not isinstance(settings, settings_class):
+        raise AlimarkError(
+            f"detection of {scheme} takes settings of the class {settings_class.__name__}, not {type(settings).__name__}"
+        )
+    check_names("detection", options, settings_class)
+    return replace(settings or settings_class(), **options)  # type: ignore[arg-type]
+
+
+def check_names(what: str, options: Mapping[str, object], settings: type) -> None:
+    """Checks that every option is a field of the settings class; raises AlimarkError if not."""
+    known = [field.name for field in fields(settings)]
+    if unknown := set(options) - set(known):
+        raise AlimarkError(f"unknown {what} option {', '.join(sorted(unknown))}; known: {', '.join(known)}")

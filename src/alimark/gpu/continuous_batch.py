@@ -1,0 +1,330 @@
+"""Continuous batching for the GPU: sequences enter and leave one running batch.
+
+Every sequence has a slot, whatever its context and length, so a slot whose sentence has ended can be given to the next sequence
+while the others go on. Decode steps, sampling included, are recorded as CUDA graphs and replayed: launching the hundreds of
+small kernels of a small model one by one would take longer than running them.
+
+A context is prefilled except for its last token, which is the first token of each sequence's own cache. So starting a
+sequence takes no run of the model. Without a GPU everything is computed step by step with plain matrix products; tests compare
+the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from alimark.core._util.cuda_graphs import record
+from alimark.core.llm.base import Sampling
+from alimark.gpu.attention import (
+    AttentionCall,
+    capped,
+    decode_logits,
+    hidden_positions,
+    pad_left,
+    pad_right,
+    prefill,
+)
+from alimark.gpu.kv_cache import KVLayout
+from alimark.gpu.sampling import MIN_REJECTION_TOP_P, choose, scores, tries_for, uniform_numbers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_PREFILL_CONTEXTS = 8  # at a time
+_PREFILL_TOKENS = 512  # of each context at a time
+
+PrefillInput = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Token ids, their positions, and the indices of the contexts."""
+
+
+def load_kernels(width: int) -> ModuleType | None:
+    """The module of Triton kernels, or None if Triton is not installed or heads of this width do not fit the kernels."""
+    if width < 16 or width & (width - 1):
+        return None
+    try:
+        from alimark.gpu import kernels
+    except ImportError:
+        return None
+    return kernels
+
+
+class ContinuousBatch:
+    """Sequences in slots, which continue prefilled contexts. It is the model's KV cache for decode steps.
+
+    slots: the most sequences at a time. contexts: the most contexts. context_tokens: more than the longest context has.
+    steps_per_call: decode steps that one call of `advance` launches.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        layout: KVLayout,
+        *,
+        slots: int,
+        contexts: int,
+        context_tokens: int,
+        sampling: Sampling,
+        control: torch.Tensor,
+        stream: torch.cuda.Stream | None,
+        steps_per_call: int,
+    ) -> None:
+        self._model, self._layout, self._control, self._stream = model, layout, control, stream
+        self.slots, self.contexts, self.context_tokens = slots, contexts, context_tokens
+        self.sampling, self.steps_per_call = sampling, steps_per_call
+        self._cuda = layout.device.type == "cuda"
+        self._kernels = load_kernels(layout.width) if self._cuda else None
+        self._allocate()
+        self._attention_blocks: torch.Tensor | None = None
+        self._attention_output: torch.Tensor | None = None
+        self._live = slots
+        self._decode_graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by the number of slots
+        self._prefill_graphs: dict[int, tuple[torch.cuda.CUDAGraph, PrefillInput]] = {}  # by the number of tokens
+        self._latest_graph: torch.cuda.CUDAGraph | None = None
+
+    def _allocate(self) -> None:
+        slots, contexts, max_tokens = self.slots, self.contexts, self.sampling.max_tokens
+        self.context_kv = self._layout.allocate(contexts, self.context_tokens)
+        # A sequence that has ended may run on until its tokens are looked at, but never beyond its cache.
+        self._own_kv = self._layout.allocate(slots, max_tokens + 1)
+        self._context_ids = self._integers(contexts, self.context_tokens)
+        self._context_lengths = self._integers(contexts)
+        self._sampled = self._integers(slots, max_tokens + 2)
+        self._keys, self._context_of, self._step = (self._integers(slots) for _ in range(3))
+        self._new_tokens = self._integers(self.steps_per_call, slots)
+        self._positions = torch.arange(max(self.context_tokens, max_tokens + 1), device=self._layout.device)
+
+    def _integers(self, *size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.long, device=self._layout.device)
+
+    def _upload(self, values: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
+        """To the GPU from pinned memory, so that this thread does not wait for the steps that are running there."""
+        host = torch.tensor(values, dtype=torch.long)
+        return host.pin_memory().to(self._layout.device, non_blocking=True) if self._cuda else host
+
+    def prefill(self, places: Sequence[int], contexts: Sequence[Sequence[int]], cached: Sequence[int]) -> None:
+        """Prefill contexts, whose first `cached[i]` tokens are in the cache already, at the indices `places`."""
+        padded = self._upload(pad_right(contexts))
+        at = self._upload(list(places))
+        self._context_ids[at] = padded[:, :1]
+        self._context_ids[at, : padded.shape[1]] = padded
+        self._context_lengths[at] = self._upload([len(ids) - 1 for ids in contexts])
+        rest = [list(ids[start:-1]) for ids, start in zip(contexts, cached, strict=True)]
+        starts = list(cached)
+        while unfinished := [i for i, ids in enumerate(rest) if ids]:
+            for first in range(0, len(unfinished), _PREFILL_CONTEXTS):
+                part = unfinished[first : first + _PREFILL_CONTEXTS]
+                self._prefill_part(
+                    [places[i] for i in part], [rest[i][:_PREFILL_TOKENS] for i in part], [starts[i] for i in part]
+                )
+            starts = [start + len(ids[:_PREFILL_TOKENS]) for ids, start in zip(rest, starts, strict=True)]
+            rest = [ids[_PREFILL_TOKENS:] for ids in rest]
+
+    def _prefill_part(self, places: list[int], tokens: list[list[int]], starts: list[int]) -> None:
+        longest, missing = max(map(len, tokens)), 0
+        if self._cuda:  # fill up to a shape for which there is a CUDA graph
+            longest, missing = max(16, 1 << (longest - 1).bit_length()), _PREFILL_CONTEXTS - len(tokens)
+        padding_position = self.context_tokens - 1
+        ids, positions = pad_left(tokens, starts, longest, padding_position)
+        ids += [[tokens[0][0]] * longest] * missing
+        positions += [[padding_position] * longest] * missing
+        given = (self._upload(ids), self._upload(positions), self._upload(places + places[:1] * missing))
+        if not self._cuda:
+            prefill(self._model, self.context_kv, *given)
+            return
+        if longest not in self._prefill_graphs:
+            self._prefill_graphs[longest] = self._record_prefill(given)
+        graph, inputs = self._prefill_graphs[longest]
+        for kept, new in zip(inputs, given, strict=True):
+            kept.copy_(new)
+        graph.replay()
+
+    def _record_prefill(self, given: PrefillInput) -> tuple[torch.cuda.CUDAGraph, PrefillInput]:
+        inputs = (given[0].clone(), given[1].clone(), given[2].clone())
+
+        def work() -> None:
+            prefill(self._model, self.context_kv, *inputs)
+
+        work()  # libraries initialise themselves the first time, which a recording does not allow
+        return self._record(work), inputs
+
+    def copy_prefix(self, source: int, target: int, tokens: int) -> None:
+        """Copy the keys and values of a context's first tokens to another context."""
+        self.context_kv[:, :, target, :, :tokens] = self.context_kv[:, :, source, :, :tokens]
+
+    def start(self, slots: Sequence[int], contexts: Sequence[int], keys: Sequence[int]) -> None:
+        """Start sequences of prefilled contexts. `keys`: of each sequence's random numbers."""
+        at, context_of = self._upload(list(slots)), self._upload(list(contexts))
+        ids = self._context_ids[context_of]
+        self._sampled[at] = ids[:, :1]
+        self._sampled[at, 0] = ids.gather(1, self._context_lengths[context_of][:, None])[:, 0]
+        self._context_of[at], self._keys[at] = context_of, self._upload(list(keys))
+        self._step[at] = 0
+
+    def move(self, old: Sequence[int], new: Sequence[int]) -> None:
+        """Move sequences to other slots."""
+        source, target = self._upload(list(old)), self._upload(list(new))
+        self._own_kv[:, :, target] = self._own_kv[:, :, source]
+        for state in (self._sampled, self._keys, self._context_of, self._step):
+            state[target] = state[source]
+
+    def advance(self, size: int, context_of: NDArray[np.int64]) -> PendingTokens:
+        """Launch the next decode steps of the first `size` slots. `context_of`: the context of each slot, -1 for none."""
+        self.arrange(size, context_of)
+        if not self._cuda:
+            self._decode_steps()
+        else:
+            if size not in self._decode_graphs:
+                self._decode_graphs[size] = self._record_decode()
+            self._decode_graphs[size].replay()
+        return PendingTokens(self._new_tokens[:, :size], self._stream)
+
+    def arrange(self, size: int, context_of: NDArray[np.int64]) -> None:
+        """Set which slots the next steps go over, and which of them each program of the attention kernel takes."""
+        self._live = size
+        if not self._kernels:
+            return
+        if self._attention_blocks is None:
+            groups = self._query_groups()
+            per = max(1, self._kernels.QUERIES // groups)
+            device = self._layout.device
+            table_size = (self.slots // per + self.contexts, per)
+            self._attention_blocks = torch.full(table_size, -1, dtype=torch.int32, device=device)
+            output_size = (self.slots, self._layout.heads * groups, self._layout.width)
+            self._attention_output = torch.zeros(output_size, dtype=self._layout.dtype, device=device)
+        table = attention_blocks(context_of[:size], self._attention_blocks.shape[1], self._block_count(size))
+        self._attention_blocks[: len(table)].copy_(torch.from_numpy(table).pin_memory(), non_blocking=True)
+
+    def _query_groups(self) -> int:
+        """Query heads for each head of keys and values."""
+        groups: int = self._model.config.get_text_config().num_attention_heads // self._layout.heads
+        return groups
+
+    def _block_count(self, size: int) -> int:
+        assert self._attention_blocks is not None
+        return size // self._attention_blocks.shape[1] + min(self.contexts, size)
+
+    def _record_decode(self) -> torch.cuda.CUDAGraph:
+        if not self._decode_graphs:
+            # Libraries initialise themselves at the first step, which a recording does not allow.
+            saved = self._sampled.clone(), self._step.clone()
+            self._decode_step(0)
+            self._sampled.copy_(saved[0])
+            self._step.copy_(saved[1])
+        return self._record(self._decode_steps)
+
+    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        self._latest_graph = record(work, self._stream, self._latest_graph)
+        return self._latest_graph
+
+    def _decode_steps(self) -> None:
+        for number in range(self.steps_per_call):
+            self._decode_step(number)
+
+    def _decode_step(self, number: int) -> None:
+        tokens = self._sample(self.logits())
+        self._new_tokens[number, : self._live] = tokens
+        self.append(tokens)
+
+    def logits(self) -> torch.Tensor:
+        """The logits behind the last token of each sequence."""
+        step = self._step[: self._live]
+        tokens = self._sampled[: self._live].gather(1, step[:, None])[:, 0]
+        positions = self._context_lengths[self._context_of[: self._live]] + step
+        return decode_logits(self._model, tokens, positions, self)
+
+    def append(self, tokens: torch.Tensor) -> None:
+        """Append one token to each sequence."""
+        step = self._step[: self._live]
+        self._sampled[: self._live].scatter_(1, step[:, None] + 1, tokens[:, None])
+        step.add_(1).clamp_(max=self.sampling.max_tokens)
+
+    def _sample(self, logits: torch.Tensor) -> torch.Tensor:
+        live, top_p = self._live, self.sampling.top_p
+        # Positions that were not sampled yet hold a token of the context, which the penalty counts once.
+        seen = torch.cat([self._context_ids[self._context_of[:live]], self._sampled[:live]], dim=1)
+        numbers = uniform_numbers(self._keys[:live], self._step[:live, None], tries_for(top_p))
+        token_scores = scores(logits, seen, self.sampling, self._control)
+        if self._kernels and top_p >= MIN_REJECTION_TOP_P:
+            tokens: torch.Tensor = self._kernels.choose(token_scores, top_p, numbers)
+            return tokens
+        return choose(torch.softmax(token_scores, dim=1), top_p, numbers)
+
+    @property
+    def applies_rope(self) -> bool:
+        """Whether `attend` applies RoPE to queries and keys if it is given cosines and sines."""
+        return self._kernels is not None
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        blocks, output = self._attention_blocks, self._attention_output
+        if not self._kernels or call.softcap is not None or blocks is None or output is None:
+            return self._attend_without_kernels(call)
+        attended: torch.Tensor = self._kernels.attend(
+            call.query[:, :, 0], call.key[:, :, 0], call.value[:, :, 0], call.rope,
+            self.context_kv[call.layer], self._own_kv[call.layer], blocks[: self._block_count(self._live)],
+            self._context_of, self._context_lengths, self._step, call.scale, call.window, output[: self._live],
+        )  # fmt: skip
+        return attended[:, None]
+
+    def _attend_without_kernels(self, call: AttentionCall) -> torch.Tensor:
+        live, heads, width = self._live, self._layout.heads, self._layout.width
+        step, context_of = self._step[:live], self._context_of[:live]
+        slots = torch.arange(live, device=self._layout.device)
+        own_kv = self._own_kv[call.layer, :, :live]
+        own_kv[0][slots, :, step], own_kv[1][slots, :, step] = call.key[:, :, 0], call.value[:, :, 0]
+        keys, values = (torch.cat([self.context_kv[call.layer, i, context_of], own_kv[i]], dim=2) for i in (0, 1))
+        attention = capped((call.query.view(live, heads, -1, width) * call.scale) @ keys.transpose(2, 3), call.softcap)
+        hidden = hidden_positions(
+            self._positions[: self.context_tokens],
+            self._positions[: self.sampling.max_tokens + 1],
+            self._context_lengths[context_of][:, None],
+            step[:, None],
+            call.window,
+        )
+        weights = attention.masked_fill_(hidden[:, None, None], -torch.inf).softmax(dim=3)
+        return (weights @ values).reshape(live, 1, -1, width)
+
+
+def attention_blocks(context_of: NDArray[np.int64], per: int, count: int) -> NDArray[np.int32]:
+    """Group slots by context, `per` to a row of a table of `count` rows, filled up with -1.
+
+    context_of: the context of each slot, -1 for none.
+    """
+    table = np.full((count, per), -1, dtype=np.int32)
+    slots = np.flatnonzero(context_of >= 0)
+    if not len(slots):
+        return table
+    order = slots[np.argsort(context_of[slots], kind="stable")]
+    ordered = context_of[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    sizes = np.diff(np.r_[starts, len(ordered)])
+    within = np.arange(len(ordered)) - np.repeat(starts, sizes)
+    rows_of = -(-sizes // per)
+    first = np.cumsum(rows_of) - rows_of
+    table[np.repeat(first, sizes) + within // per, within % per] = order
+    return table
+
+
+class PendingTokens:
+    """Tokens that are being copied from the GPU: (steps, slots)."""
+
+    def __init__(self, tokens: torch.Tensor, stream: torch.cuda.Stream | None) -> None:
+        self._event: torch.cuda.Event | None = None
+        if stream is None:
+            self._host = tokens.clone()
+        else:
+            self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+            self._host.copy_(tokens, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record(stream)
+
+    def wait(self) -> NDArray[np.int64]:
+        if self._event is not None:
+            self._event.synchronize()
+        tokens: NDArray[np.int64] = self._host.numpy()
+        return tokens

@@ -1,0 +1,118 @@
+"""Preparation of a transformers model: attention is replaced, layers are fused, and the result is checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from alimark.core.llm.base import Sampling
+from alimark.errors import LLMError
+from alimark.gpu import attention, fused_layers
+from alimark.gpu.continuous_batch import ContinuousBatch, load_kernels
+from alimark.gpu.kv_cache import KVLayout
+from alimark.gpu.static_batch import StaticBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_MAX_ERRORS = {4: 2e-3, 2: 0.05}
+"""By the bytes of a number. 16-bit numbers round differently in another order of sums, on meaningless tokens by much; the
+difference between the model's own two implementations of attention shows by how much. If attention is computed wrongly, the
+error is as large as the logits."""
+
+_DECODED = 3  # tokens at the end of a test sequence that are decoded one by one; the others are prefilled
+
+
+def prepare(model: PreTrainedModel, name: str) -> KVLayout:
+    """Replace the model's attention by alimark's, fuse layers on a GPU, and check that the logits stay the same.
+
+    Raises:
+        LLMError: The model cannot be run in this way, or its logits would change.
+    """
+    ids = [list(range(3, 14)), list(range(5, 12))]
+    try:
+        with torch.inference_mode():
+            expected = _own_logits(model, ids)
+            model.set_attn_implementation("eager")
+            max_error = max(_MAX_ERRORS[model.dtype.itemsize], 3 * _error(_own_logits(model, ids), expected))
+            attention.install(model)
+            layout = _layout(model)
+            if model.device.type == "cuda":
+                fused_layers.fuse(model, load_kernels(layout.width))
+                if _error(_continuous_logits(model, layout, ids), expected) > max_error:
+                    fused_layers.restore_attention(model)
+                logits = _continuous_logits(model, layout, ids)
+            else:
+                logits = _static_logits(model, layout, ids)
+    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise LLMError(f"{name} is built in a way that cannot be sampled here: {reason}") from error
+    difference = _error(logits, expected)
+    if not difference <= max_error:
+        raise LLMError(
+            f"{name} computes attention in its own way (its logits differ by {difference:.2g}), so sampling it in batches here "
+            "would be wrong; serve it with vLLM or another server and use `openai:ADDRESS#MODEL`"
+        )
+    return layout
+
+
+def _layout(model: PreTrainedModel) -> KVLayout:
+    probe = attention.LayoutProbe()
+    model(torch.tensor([[3]], device=model.device), use_cache=False, kv_cache=probe)
+    [(heads, width)] = set(probe.shapes)
+    return KVLayout(len(probe.shapes), heads, width, model.dtype, model.device)
+
+
+def _own_logits(model: PreTrainedModel, ids: list[list[int]]) -> list[torch.Tensor]:
+    """The logits behind each sequence, by the model's own attention."""
+    return [
+        model(torch.tensor([sequence], device=model.device), use_cache=False).logits[0, -1].float() for sequence in ids
+    ]
+
+
+def _error(logits: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(logits, expected, strict=True))
+
+
+def _static_logits(model: PreTrainedModel, layout: KVLayout, ids: list[list[int]]) -> list[torch.Tensor]:
+    """The logits behind each sequence, by a static batch."""
+    contexts = [sequence[:-_DECODED] for sequence in ids]
+    batch = StaticBatch(
+        model, layout, contexts=len(ids), sequences=len(ids), context_tokens=16, max_tokens=_DECODED + 1
+    )
+    logits = attention.prefill_contexts(model, batch.context_kv, contexts, [0] * len(ids))
+    no_control = torch.tensor([], dtype=torch.long, device=model.device)
+    batch.start(contexts, [1] * len(ids), [0] * len(ids), logits, Sampling(), no_control)
+    for column in _decoded_columns(model, ids):
+        logits = batch.force(column)
+    return list(logits.float())
+
+
+def _continuous_logits(model: PreTrainedModel, layout: KVLayout, ids: list[list[int]]) -> list[torch.Tensor]:
+    """The logits behind each sequence, by a continuous batch."""
+    places = list(range(len(ids)))
+    batch = ContinuousBatch(
+        model,
+        layout,
+        slots=len(ids),
+        contexts=len(ids),
+        context_tokens=16,
+        sampling=Sampling(max_tokens=_DECODED + 1),
+        control=torch.tensor([], dtype=torch.long, device=model.device),
+        stream=None,
+        steps_per_call=1,
+    )
+    batch.prefill(places, [sequence[:-_DECODED] for sequence in ids], [0] * len(ids))
+    batch.start(places, places, places)
+    batch.arrange(len(ids), np.array(places))
+    logits = batch.logits()
+    for column in _decoded_columns(model, ids):
+        batch.append(column)
+        logits = batch.logits()
+    return list(logits.float())
+
+
+def _decoded_columns(model: PreTrainedModel, ids: list[list[int]]) -> list[torch.Tensor]:
+    return [torch.tensor([sequence[n] for sequence in ids], device=model.device) for n in range(-_DECODED, 0)]

@@ -1,0 +1,1 @@
+"""For the researcher: rival watermarks, attacks, experiments and what is learned from text."""

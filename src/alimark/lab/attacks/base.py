@@ -1,0 +1,382 @@
+"""The base classes of attacks, and the types of what goes in and what comes out.
+
+An attack is a frozen dataclass. Its fields are its settings: records keep them, and the command line offers them as options.
+An attack sees texts only, never keys. It loads models and other data when it gets its first text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from random import Random
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
+
+from alimark.core.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
+from alimark.errors import AttackError
+from alimark.lab.attacks._layout import join_without
+from alimark.lab.attacks.checks import joined_flaw, sentence_flaw
+
+if TYPE_CHECKING:
+    from alimark.core._util.jsonl import Record
+    from alimark.core.llm.base import LLM
+
+PAPER_PRESET = "paper"
+"""The name of the preset with which an attack does what the paper's public code does."""
+
+T = TypeVar("T")
+SettingValue: TypeAlias = "str | float | bool | Sequence[str] | LLM"
+"""The values that settings of attacks have: numbers, texts, switches, a pool of texts (`pool`), a loaded model (`engine`)."""
+
+
+def setting(default: T, help_text: str, *, record_default: bool = True) -> T:
+    """Declares a field of an attack that is a setting.
+
+    Args:
+        default: The value of the field where none is given.
+        help_text: What the help of the command line says about the option.
+        record_default: Whether records name the setting where it has its default. False for a setting that an attack gained
+            after a release: records and job ids of earlier releases, which do not name it, then stay valid.
+
+    Returns:
+        A dataclass field.
+    """
+    return field(default=default, metadata={"help": help_text, "record_default": record_default})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A text to attack.
+
+    Attributes:
+        text: The text.
+        seed: The seed of the random choices that an attack makes for this text.
+    """
+
+    text: str
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """The result of an attack on a text.
+
+    Attributes:
+        text: The rewritten text, empty where the attack failed.
+        error: Why the attack failed, empty where it did not.
+        tries: How often a model was asked for the text.
+        rejected: For each answer of a model that was not used: the reason, a colon, and the start of the answer; or "empty".
+        left: The number of sentences that were not rewritten because no answer for them was usable.
+        tokens: The number of tokens that a model generated.
+
+    Example:
+        >>> Attacked("A new text.").failed
+        False
+        >>> Attacked("", "the text holds no sentence").failed
+        True
+    """
+
+    text: str
+    error: str = ""
+    tries: int = 1
+    rejected: tuple[str, ...] = ()
+    left: int = 0
+    tokens: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no rewritten text."""
+        return bool(self.error)
+
+
+class Attack(ABC):
+    """Base class of attacks: rewrites texts as someone would who wants to remove a watermark.
+
+    A subclass is a frozen dataclass with a `name`, with fields declared by `setting`, and with a method `run`. `TextAttack` and
+    `SentenceAttack` define `run` for attacks without a model and for models that rewrite single sentences.
+
+    Attributes:
+        name: The name of the attack, as `load_attack` and `alimark attack` know it.
+        by_model: Whether a model writes the text. Such an attack takes longer, and may fail for some texts.
+        presets: The settings that a preset changes, by the name of the preset.
+        preset: The name of the preset, empty without one.
+
+    Example:
+        >>> from alimark.lab.attacks import Target, load_attack
+        >>> attack = load_attack("truncate", rate=0.5)
+        >>> attack.settings
+        {'rate': 0.5, 'side': 'end'}
+        >>> attack("The first sentence is here. The second one is here.", seed=7)
+        'The first sentence is here.'
+        >>> for index, attacked in attack.run([Target("The sun rose. The wind fell."), Target("")]):
+        ...     print(index, attacked.text or attacked.error)
+        0 The sun rose.
+        1 the text holds no sentence
+    """
+
+    name: ClassVar[str]
+    by_model: ClassVar[bool] = False
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    """The settings that a preset changes, by the name of the preset."""
+    preset: str = ""
+    """The name of the preset, empty without one. An attack with presets has a setting of this name."""
+    _given: frozenset[str]
+
+    def __new__(cls, *values: object, **settings: object) -> Self:
+        """Notes which settings are given: the fields cannot tell a default that is given from one that is not."""
+        attack = super().__new__(cls)
+        in_order = [option.name for option in fields(cls) if option.init and not option.kw_only] if values else []  # type: ignore[arg-type]
+        object.__setattr__(attack, "_given", frozenset([*settings, *in_order[: len(values)]]))  # it is frozen
+        return attack
+
+    @property
+    def follows_public_code(self) -> bool:
+        """Whether the attack does what the paper's public code does: no answer is checked, and every answer is used."""
+        return self.preset == PAPER_PRESET
+
+    @property
+    def settings(self) -> Record:
+        """The settings as a record keeps them: strings, numbers and booleans by name."""
+        options = [option.name for option in fields(self) if "help" in option.metadata]  # type: ignore[arg-type]
+        return recorded_settings(type(self), {name: getattr(self, name) for name in options})
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models that the attack will load, so that they can be fetched in advance."""
+        return ()
+
+    @property
+    def llms(self) -> tuple[str, ...]:
+        """Those models that are language models, by the names that `alimark.load_llm` takes."""
+        return ()
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        """The optional libraries that the attack needs, each with the extra that installs it."""
+        return ()
+
+    @abstractmethod
+    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
+        """Attacks many texts.
+
+        Args:
+            targets: The texts. They are read one after the other, as the attack needs them.
+
+        Yields:
+            The index of a text in `targets` and its result, in the order in which texts are finished.
+        """
+
+    def __call__(self, text: str, seed: int = 0) -> str:
+        """Attacks one text.
+
+        Args:
+            text: The text.
+            seed: The seed of the attack's random choices.
+
+        Returns:
+            The rewritten text.
+
+        Raises:
+            AttackError: The attack failed, for example because the text has too few sentences.
+        """
+        [(_, attacked)] = self.run([Target(text, seed)])
+        if attacked.failed:
+            raise AttackError(f"{self.name} failed: {attacked.error}")
+        return attacked.text
+
+
+def apply_preset(attack: Attack) -> None:
+    """Gives the settings of an attack the values of its preset; called in the `__post_init__` of attacks with presets.
+
+    A setting that was given beside the preset stays, also where its value is the default. `dataclasses.replace` gives all
+    settings to the copy, so that a preset has to be named when an attack is made, not in a copy.
+
+    Args:
+        attack: The attack, a frozen dataclass.
+
+    Raises:
+        AttackError: The attack has no preset of this name.
+    """
+    if not attack.preset:
+        return
+    if attack.preset not in attack.presets:
+        known = ", ".join(attack.presets) or "none"
+        raise AttackError(f"{attack.name} has no preset {attack.preset!r}; there is: {known}")
+    for name, value in attack.presets[attack.preset].items():
+        if name not in attack._given:
+            object.__setattr__(attack, name, value)  # the dataclass is frozen only from here on
+
+
+def recorded_settings(kind: type[Attack], settings: Mapping[str, T]) -> dict[str, T]:
+    """The settings that records and job ids name: all but those declared with `record_default=False` that have their default.
+
+    A setting that the preset changes is named in any case, because its default is then not what the preset means.
+
+    Args:
+        kind: The class of the attack.
+        settings: Settings of the attack by name.
+
+    Returns:
+        The settings to record, by name.
+    """
+    options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
+    of_preset = kind.presets.get(str(settings.get("preset", "")), {})
+
+    def is_recorded(name: str, value: T) -> bool:
+        option = options.get(name)
+        return (
+            option is None
+            or option.metadata.get("record_default", True)
+            or name in of_preset
+            or bool(value != option.default)
+        )
+
+    return {name: value for name, value in settings.items() if is_recorded(name, value)}
+
+
+def seed_for(attack: str, seed: int, record_id: str) -> int:
+    """The seed of a text in a run over many, which does not depend on the other texts or on their order.
+
+    Args:
+        attack: The name of the attack.
+        seed: The seed of the run.
+        record_id: The id of the text's record.
+
+    Returns:
+        A seed for `Target`.
+
+    Example:
+        >>> seed_for("delete", 0, "a") == seed_for("delete", 0, "b")
+        False
+    """
+    label = f"alimark/attack/{attack}/{seed}/{record_id}".encode("utf-8", "surrogatepass")  # JSON can hold half a pair
+    return int.from_bytes(hashlib.sha256(label).digest()[:6], "big")
+
+
+class TextAttack(Attack):
+    """Base class of attacks without a model: the new text is a function of the text and of random numbers."""
+
+    @abstractmethod
+    def rewrite(self, text: str, random: Random) -> str:
+        """The rewritten text; raises AttackError where the attack is not possible on this text."""
+
+    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
+        for index, target in enumerate(targets):
+            try:
+                attacked = Attacked(self.rewrite(target.text, Random(target.seed)))
+            except AttackError as error:
+                attacked = Attacked("", str(error))
+            yield index, attacked
+
+
+class _SplitText(NamedTuple):
+    """A text as its sentences, with its position in the input."""
+
+    position: int
+    sentences: list[Piece]
+    tail: str
+    """The white space and code after the last sentence."""
+
+
+class SentenceAttack(Attack):
+    """Base class of attacks by a model that rewrites sentence by sentence. Layout and code blocks do not change.
+
+    A sentence without an answer that passes the checks is not changed, and `Attacked.left` counts it. Where this holds for
+    more than `_MAX_SHARE_LEFT` of the sentences of a text, the attack on that text has failed. With the paper's preset nothing
+    is checked: the first answer replaces the sentence, and a sentence with an empty answer is left out and named in `rejected`.
+    """
+
+    by_model = True
+    batch: int
+    """The number of sentences in a batch; they may come from several texts."""
+
+    @abstractmethod
+    def answers(self, sentences: Sequence[str]) -> list[list[str]]:
+        """The model's rewrites of each sentence, the best first."""
+
+    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
+        sentence_splitter = splitter(DEFAULT_SPLITTER)
+        waiting: list[_SplitText] = []
+        for index, target in enumerate(targets):
+            waiting.append(_SplitText(index, *pieces(target.text, sentence_splitter)))
+            if sum(len(text.sentences) for text in waiting) >= self.batch:
+                yield from self._finish(waiting)
+                waiting = []
+        yield from self._finish(waiting)
+
+    def _finish(self, waiting: Sequence[_SplitText]) -> Iterator[tuple[int, Attacked]]:
+        sentences = list(dict.fromkeys(piece.body for text in waiting for piece in text.sentences))
+        answers = dict(zip(sentences, self._in_batches(sentences), strict=True))
+        put_together = _rewritten_unchecked if self.follows_public_code else _rewritten
+        for text in waiting:
+            yield text.position, put_together(text.sentences, text.tail, answers)
+
+    def _in_batches(self, sentences: Sequence[str]) -> list[list[str]]:
+        # Sentences of similar length share a batch, since a batch is padded to its longest sentence.
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        answers: dict[int, list[str]] = {}
+        for start in range(0, len(order), self.batch):
+            indices = order[start : start + self.batch]
+            answers |= zip(indices, self.answers([sentences[i] for i in indices]), strict=True)
+        return [answers[i] for i in range(len(sentences))]
+
+
+_MAX_SHARE_LEFT = 0.25
+
+
+def _rewritten(sentences: Sequence[Piece], tail: str, answers: dict[str, list[str]]) -> Attacked:
+    """The text with the first usable answer in the place of each sentence."""
+    if not sentences:
+        return Attacked("", "the text holds no sentence")
+    rejected: list[str] = []
+    bodies: list[str | None] = []
+    for piece in sentences:
+        for answer in answers[piece.body]:
+            if flaw := sentence_flaw(answer, piece.body):
+                rejected.append(f"{flaw}: {answer[:80]}")
+            else:
+                bodies.append(answer.strip())
+                break
+        else:
+            bodies.append(None)
+    return replace_sentences(sentences, tail, bodies, rejected)
+
+
+def _rewritten_unchecked(sentences: Sequence[Piece], tail: str, answers: dict[str, list[str]]) -> Attacked:
+    """The text with the first answer in the place of each sentence, whatever it says.
+
+    A sentence with an empty answer is left out, and `rejected` has "empty" for it.
+    """
+    if not sentences:
+        return Attacked("", "the text holds no sentence")
+    bodies = [next(iter(answers[piece.body]), "").strip() for piece in sentences]
+    lost = {i for i, body in enumerate(bodies) if not body}
+    rejected = ("empty",) * len(lost)
+    if len(lost) == len(sentences):
+        return Attacked("", "empty", rejected=rejected)
+    rewritten = [Piece(piece.lead, body) for piece, body in zip(sentences, bodies, strict=True)]
+    return Attacked(join_without(rewritten, tail, lost), rejected=rejected)
+
+
+def replace_sentences(
+    sentences: Sequence[Piece], tail: str, bodies: Sequence[str | None], rejected: Sequence[str]
+) -> Attacked:
+    """Puts rewritten sentences in the place of the original ones.
+
+    Args:
+        sentences: The sentences of the text; at least one.
+        tail: What stands after the last sentence.
+        bodies: The rewrite of each sentence, None where no answer was usable: such a sentence stays as it is.
+        rejected: The answers that were not used, each with the reason.
+
+    Returns:
+        The new text, or a failure where too many sentences are left or the sentences together are no rewrite of the text.
+    """
+    left = sum(body is None for body in bodies)
+    if left > _MAX_SHARE_LEFT * len(sentences):
+        return Attacked("", f"no usable answer for {left} of {len(sentences)} sentences", 1, tuple(rejected), left)
+    text = join([Piece(piece.lead, body or piece.body) for piece, body in zip(sentences, bodies, strict=True)], tail)
+    if flaw := joined_flaw(text, join(sentences, tail)):
+        return Attacked("", flaw, 1, (*rejected, f"{flaw}: {text[:80]}"), left)
+    return Attacked(text, "", 1, tuple(rejected), left)

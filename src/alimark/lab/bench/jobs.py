@@ -1,0 +1,358 @@
+"""The records that a recipe asks for, as jobs: one job is one record to make.
+
+The id of a job is the hash of everything that its record depends on. Records of equal jobs are therefore shared between
+recipes and runs, and a changed setting gives a new id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from alimark.core._util.json_types import JsonObject
+from alimark.core.generation.api import GenerationSettings
+from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import SOFT_VERSION, Key
+from alimark.core.llm.base import Sampling
+from alimark.core.schemes.registry import scheme
+from alimark.lab.attacks import attack_class, seed_for
+from alimark.lab.attacks.base import recorded_settings
+from alimark.lab.bench.data import DataSet, Item
+from alimark.lab.bench.data import load as load_data
+from alimark.lab.bench.models import LEARNED, Lesson, embedder_name, learns
+from alimark.lab.bench.recipe import Detection, Recipe, Watermark
+from alimark.lab.bench.recipe_points import OneAttack, Variant, attacks, variants
+from alimark.lab.bench.workspace import digest
+
+_SCORES = 1
+"""Increase this number when a change of detection changes scores: records of older releases are then not used."""
+
+POOLED_ATTACKS = ("insert", "copy-paste")
+"""Attacks that take sentences from other texts of the data set."""
+
+HUMAN = "human:"
+"""Start of a source that is a human text and not the id of a record."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One watermark on one data set at one point of the grid."""
+
+    variant: Variant
+    watermark: Watermark
+    data: DataSet = field(hash=False)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.variant.recipe
+
+    @cached_property
+    def items(self) -> list[Item]:
+        """The prompts that are continued; the data set may hold more human texts."""
+        return self.data.items[: self.recipe.data.texts]
+
+    @cached_property
+    def generation_parameters(self) -> JsonObject:
+        """The key's parameters that a written text depends on; kept, because every job of the cell names them."""
+        return _generation_parameters(self.watermark)
+
+    @cached_property
+    def sources(self) -> dict[tuple[str, int], str]:
+        """The ids of the cell's marked texts, by prompt and number of the answer, as far as `Plan.source` was asked."""
+        return {}
+
+
+class TextToWrite(NamedTuple):
+    cell: Cell
+    item: Item
+    settings: GenerationSettings
+    marked: bool
+    answer: int
+
+
+class TextToAttack(NamedTuple):
+    cell: Cell
+    item: Item
+    attack: OneAttack
+    parent: str
+    """The id of the attacked text's record: a written text, or the result of the step before in a chain of attacks."""
+    seed: int
+
+
+class TextToScore(NamedTuple):
+    cell: Cell
+    detection: Detection
+    source: str
+    """The id of a text's record, or "human:" and the text."""
+    secret_text: str
+    """The text that the key's secret is derived from: a prompt, or a human text."""
+    number: int
+
+
+class TextsToCompare(NamedTuple):
+    parent: str
+    attacked: str
+
+
+class TextToRead(NamedTuple):
+    prompt: str
+    source: str
+
+
+Content_co = TypeVar("Content_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Job(Generic[Content_co]):
+    """A record to make: its id and what is needed to make it. Jobs with the same `group` use the same models."""
+
+    id: str
+    group: tuple[object, ...] = field(hash=False)
+    content: Content_co = field(hash=False)
+    earlier: Job[Content_co] | None = field(default=None, hash=False)
+    """The job of the same stage that must be done before this one: the step before in a chain of attacks."""
+
+    @property
+    def chain(self) -> list[Job[Content_co]]:
+        """The jobs to do one after the other, this one last."""
+        return [*(self.earlier.chain if self.earlier else ()), self]
+
+
+def _generation_parameters(watermark: Watermark) -> dict[str, Any]:
+    """The key's parameters that a written text depends on.
+
+    A soft decision is always named and a hard one never, whatever the default and the recipe say: the records of releases
+    whose default was hard name it in this way. Versions 1 and 2 of soft decisions write the same texts; of version 3 the
+    parameters with their defaults count, such as the table of directions of the embedder. Parameters of rivals that were added
+    after a release count where they do something else than that release did.
+    """
+    parameters = {name: value for name, value in watermark.key.items() if name not in ("soft_version", "decision")}
+    if not watermark.soft:
+        return parameters | _later_parameters(watermark)
+    version = watermark.key.get("soft_version", SOFT_VERSION)
+    if version < 3:
+        return parameters | {"decision": "soft"}
+    return parameters | _public_parameters(watermark)
+
+
+def _later_parameters(watermark: Watermark) -> dict[str, Any]:
+    """The parameters that the scheme gained after a release and that change what its keys do."""
+    parameters = watermark.parameters()
+    return {name: value for name, value in parameters.to_json().items() if name in parameters.earlier}
+
+
+_version_3: dict[str, dict[str, Any]] = {}
+
+
+def _public_parameters(watermark: Watermark) -> dict[str, Any]:
+    """The parameters of a version-3 key with their defaults, which depend on the embedder."""
+    name = digest(watermark.key)
+    if name not in _version_3:
+        given = dict(watermark.key)
+        fitted = Fitted.load(given.pop("fitted")) if "fitted" in given else None
+        key = Key.generate(scheme=watermark.scheme, secret=bytes(32), fitted=fitted, **given)
+        _version_3[name] = key.parameters.to_json()
+    return _version_3[name]
+
+
+class Plan:
+    """All jobs of a recipe."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._sets: dict[str, DataSet] = {}
+        self._lessons: dict[str, Lesson] = {}
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return [
+            Cell(variant, self._with_fitted(watermark, name, variant.recipe), self.data_set(name, variant.recipe))
+            for variant in variants(self.recipe)
+            for name in variant.recipe.data.sets
+            for watermark in variant.recipe.watermark
+        ]
+
+    @property
+    def lessons(self) -> dict[str, Lesson]:
+        """What the run learns from text, by the name of the file."""
+        _ = self.cells
+        return self._lessons
+
+    def data_set(self, name: str, recipe: Recipe) -> DataSet:
+        """The prompts and human texts of a data set that the recipe uses."""
+        settings = recipe.data
+        return self._load(name, recipe, max(settings.human_texts, settings.texts), settings.skip)
+
+    def fit_set(self, name: str, recipe: Recipe) -> DataSet:
+        """The texts of a data set of `[fit]`."""
+        return self._load(name, recipe, recipe.fit.texts, 0)
+
+    def lesson(self, watermark: Watermark, name: str, recipe: Recipe) -> Lesson:
+        """What the rows of a data set learn: from the data sets of `[fit]`, else from the texts after those that are used."""
+        settings = recipe.data
+        if recipe.fit.sets:
+            texts = [text for other in recipe.fit.sets for text in self.fit_set(other, recipe).human]
+        else:
+            used = max(settings.human_texts, settings.texts)
+            texts = self._load(name, recipe, used + recipe.fit.texts, settings.skip).human[used:]
+        return Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, texts)
+
+    def _with_fitted(self, watermark: Watermark, name: str, recipe: Recipe) -> Watermark:
+        """The watermark with the file that the run learns, if the scheme needs one and the recipe names none."""
+        if not learns(watermark):
+            return watermark
+        lesson = self.lesson(watermark, name, recipe)
+        self._lessons[lesson.file] = lesson
+        return watermark.model_copy(update={"key": watermark.key | {"fitted": f"{LEARNED}{lesson.file}"}})
+
+    def _load(self, name: str, recipe: Recipe, most: int, skip: int) -> DataSet:
+        settings = recipe.data
+        cache_key = digest({"name": name, **settings.model_dump(), "most": most, "skip": skip})
+        if cache_key not in self._sets:
+            self._sets[cache_key] = load_data(name, settings.sentences, short=settings.short, most=most, skip=skip)
+        return self._sets[cache_key]
+
+    # Generation
+
+    def generate_job(self, cell: Cell, item: Item, *, marked: bool = True, answer: int = 0) -> Job[TextToWrite]:
+        """A text that continues a prompt; `answer` numbers several texts for the same prompt."""
+        recipe, options = cell.recipe, dict(cell.watermark.generate)
+        if marked:
+            options.setdefault("candidates", scheme(cell.watermark.scheme).candidates)
+        settings = GenerationSettings(recipe.data.sentences, **options, sampling=Sampling(**recipe.llm.sampling))
+        parameters = cell.generation_parameters
+        inputs = {
+            "stage": "generate", "prompt": item.prompt, "llm": recipe.llm.name, "settings": settings.to_dict(),
+            "seed": recipe.seed, "answer": answer,
+            **({"scheme": cell.watermark.scheme, "key": parameters} if marked else {}),
+        }  # fmt: skip
+        group = (
+            recipe.llm.name,
+            digest(recipe.llm.options),
+            digest(settings.to_dict()),
+            digest(parameters),
+            cell.watermark.scheme,
+            marked,
+        )
+        return Job(digest(inputs), group, TextToWrite(cell, item, settings, marked, answer))
+
+    def source(self, cell: Cell, item: Item, answer: int = 0) -> str:
+        """Where the text of a row is: the id of the record of a marked text, or for a row of human texts the text itself."""
+        if cell.watermark.human:
+            return f"{HUMAN}{item.human}"
+        if (item.prompt, answer) not in cell.sources:
+            cell.sources[item.prompt, answer] = self.generate_job(cell, item, answer=answer).id
+        return cell.sources[item.prompt, answer]
+
+    def generate_jobs(self) -> Iterator[Job[TextToWrite]]:
+        """Marked texts for all prompts, then the further texts whose quality is measured."""
+        for cell in self.cells:
+            for item in cell.items if not cell.watermark.human else ():
+                yield self.generate_job(cell, item)
+        for cell in self.cells:
+            yield from self.quality_generate_jobs(cell)
+
+    def quality_generate_jobs(self, cell: Cell) -> Iterator[Job[TextToWrite]]:
+        """Unmarked texts, and several answers to the same prompt."""
+        wanted = cell.recipe.quality
+        if wanted.oracle and wanted.unmarked:
+            for item in cell.items[: wanted.texts]:
+                yield self.generate_job(cell, item, marked=False)
+        for item in cell.items[: wanted.prompts] if wanted.answers and not cell.watermark.human else ():
+            for answer in range(wanted.answers):
+                yield self.generate_job(cell, item, answer=answer)
+                if wanted.unmarked:
+                    yield self.generate_job(cell, item, marked=False, answer=answer)
+
+    # Attacks
+
+    def attack_job(
+        self, cell: Cell, item: Item, attack: OneAttack, answer: int = 0, again: int = 0
+    ) -> Job[TextToAttack]:
+        """An attack on a written text, or the last step of a chain; `chain` has the jobs of all steps.
+
+        `again` numbers attacks on the same text, each with another random seed.
+        """
+        earlier = self.attack_job(cell, item, attack.earlier, answer, again) if attack.earlier else None
+        parent = earlier.id if earlier else self.source(cell, item, answer)
+        pool = cell.data.name if attack.name in POOLED_ATTACKS else ""
+        settings = recorded_settings(attack_class(attack.name), attack.settings)
+        inputs = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": settings, "pool": pool,
+                  "seed": cell.recipe.seed} | ({"again": again} if again else {})  # fmt: skip
+        seed = seed_for(attack.name, cell.recipe.seed, f"{parent}/{again}" if again else parent)
+        group = (attack.name, digest(settings), pool)
+        return Job(digest(inputs), group, TextToAttack(cell, item, attack, parent, seed), earlier)
+
+    def attacked_items(self) -> Iterator[tuple[Cell, OneAttack, Item]]:
+        """Every combination of cell, attack and prompt."""
+        for cell in self.cells:
+            for attack in attacks(cell.recipe):
+                for item in cell.items:
+                    yield cell, attack, item
+
+    def attack_jobs(self) -> Iterator[Job[TextToAttack]]:
+        return (self.attack_job(cell, item, attack) for cell, attack, item in self.attacked_items())
+
+    # Detection
+
+    def detect_job(
+        self, cell: Cell, detection: Detection, source: str, secret_text: str, number: int = 0
+    ) -> Job[TextToScore]:
+        """`source` is the id of the record whose text is scored, or "human:" and the text."""
+        inputs = {"stage": "detect", "source": source, "key": cell.generation_parameters,
+                  "scheme": cell.watermark.scheme, "secret": secret_text, "number": number, "seed": cell.recipe.seed,
+                  "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
+        version = cell.watermark.key.get("soft_version", SOFT_VERSION)
+        # Version 1 is left out, because records from before there was another version do not name it.
+        if cell.watermark.soft and version != 1:
+            inputs["soft_version"] = version
+        group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)
+        return Job(digest(inputs), group, TextToScore(cell, detection, source, secret_text, number))
+
+    def detect_jobs(self) -> Iterator[Job[TextToScore]]:
+        for cell in self.cells:
+            for detection in cell.recipe.detection:
+                for item in cell.items:
+                    if cell.recipe.clean:
+                        yield self.detect_job(cell, detection, self.source(cell, item), item.prompt)
+                    for attack in attacks(cell.recipe):
+                        yield self.detect_job(cell, detection, self.attack_job(cell, item, attack).id, item.prompt)
+                yield from (job for _, job in self.human_jobs(cell, detection))
+
+    def human_jobs(self, cell: Cell, detection: Detection) -> Iterator[tuple[int, Job[TextToScore]]]:
+        """Each human text's number, and the text under each of its fresh keys."""
+        for number, text in enumerate(cell.data.human[: cell.recipe.data.human_texts]):
+            for fresh in range(cell.recipe.data.human_keys):
+                yield number, self.detect_job(cell, detection, f"{HUMAN}{text}", text, fresh + 1)
+
+    # Meaning and quality
+
+    def meaning_job(self, parent: str, attacked: str) -> Job[TextsToCompare]:
+        """The cosine similarity of an attacked text to the text before the attack."""
+        inputs = {"stage": "meaning", "of": [parent, attacked], "embedder": self.recipe.meaning}
+        return Job(digest(inputs), (self.recipe.meaning,), TextsToCompare(parent, attacked))
+
+    def meaning_jobs(self) -> Iterator[Job[TextsToCompare]]:
+        for cell, attack, item in self.attacked_items() if self.recipe.meaning else ():
+            yield self.meaning_job(self.source(cell, item), self.attack_job(cell, item, attack).id)
+
+    def quality_jobs(self, cell: Cell) -> Iterator[tuple[str, str, Job[TextToRead]]]:
+        """The kind of text (the watermark's label, "unmarked" or "human"), its source, and the job."""
+        wanted = cell.recipe.quality
+        for item in cell.items[: wanted.texts] if wanted.oracle else ():
+            sources = {cell.watermark.label: self.source(cell, item), "human": f"{HUMAN}{item.human}"}
+            if wanted.unmarked:
+                sources["unmarked"] = self.generate_job(cell, item, marked=False).id
+            for kind, source in sources.items():
+                yield kind, source, self.reading_job(cell, item, source)
+
+    def reading_jobs(self) -> Iterator[Job[TextToRead]]:
+        return (job for cell in self.cells for *_, job in self.quality_jobs(cell))
+
+    def reading_job(self, cell: Cell, item: Item, source: str) -> Job[TextToRead]:
+        """The perplexity of a text that follows its prompt."""
+        oracle = cell.recipe.quality.oracle
+        inputs = {"stage": "quality", "source": source, "prompt": item.prompt, "oracle": oracle}
+        return Job(digest(inputs), (oracle,), TextToRead(item.prompt, source))

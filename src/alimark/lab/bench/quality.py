@@ -1,0 +1,218 @@
+"""Measures of text quality: perplexity under an oracle model, repetition, and diversity of several answers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import torch
+
+_LOGITS = 1 << 28
+"""The most logits to compute at once: one gigabyte in float32. A long text can need more memory than the model."""
+
+_WORD = re.compile(r"\w+")
+
+
+class Oracle:
+    """A causal language model that computes perplexities: a store name, a folder, a GGUF file or a hub id.
+
+    It computes in float32 on a CPU and in bfloat16 on a GPU, whose rounding changes perplexities slightly. `device` is
+    PyTorch's name of a device; by default a GPU if there is one.
+    """
+
+    def __init__(self, name: str | Path, device: str = "") -> None:
+        try:
+            import torch
+            import transformers  # noqa: F401
+        except ImportError:
+            raise MissingExtra("transformers", "transformers") from None
+        from alimark.core.llm import known_llm
+        from alimark.core.models.torch_weights import load
+
+        known = known_llm(str(name))
+        self.name = Path(name).name
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
+        self._tokenizer, model = load(_weights(name), dtype)
+        self._model = model.to(self._device).eval()
+        config = model.config.get_text_config()
+        self._context: int | None = getattr(config, "max_position_embeddings", None)
+        self._most_tokens = max(1, _LOGITS // model.get_output_embeddings().weight.shape[0])
+        self._front = _front(self._tokenizer, known.add_bos if known else None)
+
+    def __repr__(self) -> str:
+        return f"<Oracle {self.name} on {self._device}>"
+
+    def perplexities(self, pairs: Sequence[tuple[str, str]], *, batch: int = 8) -> list[float]:
+        """The perplexity of each text after its prompt, for pairs of (prompt, text).
+
+        Prompt and text are joined by a blank, unless the prompt ends in a line break. Tokens of the prompt are not scored.
+        Without a prompt, the first token is scored after the model's begin-of-text token, or not at all if the model has none.
+        If there is nothing to score, as in an empty text, the perplexity is nan.
+
+        A prompt and text longer than the model's context are read in windows of the length of the context, each half a context
+        after the one before. A token is scored in the first window that contains it, so that beyond the first window at least
+        half a context comes before it.
+
+        `batch` is the number of texts of similar length that are read together; there are fewer if their logits would not fit
+        into memory. It changes results by rounding only.
+        """
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1, but {batch} was given")
+        losses: list[list[float]] = [[] for _ in pairs]
+        spans: list[_Span] = []
+        for text, (prompt, written) in enumerate(pairs):
+            ids, first = self._ids(prompt, written)
+            spans += (_Span(text, ids[a:b], at - a) for a, at, b in windows(len(ids), first, self._context))
+        for group in _groups(spans, batch, self._most_tokens):
+            first = min(span.first for span in group)
+            for span, row in zip(group, self._losses([span.ids for span in group], first), strict=True):
+                losses[span.text] += row[span.first - first : len(span.ids) - first].tolist()
+        return [math.exp(math.fsum(of_text) / len(of_text)) if of_text else math.nan for of_text in losses]
+
+    def _ids(self, prompt: str, text: str) -> tuple[list[int], int]:
+        """The tokens of prompt and text, and the place of the first token to score."""
+        # As in generation, the blank between them belongs to the first token of the text.
+        context, text = prompt.rstrip(" \t"), text.strip()
+        blank = "" if not context or context[-1].isspace() else " "
+        before, whole = self._encoded(context), self._encoded(context + blank + text if text else context)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, whole, strict=False)))
+        front = self._front
+        if not context and not front and self._tokenizer.bos_token_id is not None:
+            front = [self._tokenizer.bos_token_id]
+        return front + whole, max(1, len(front) + shared)
+
+    def _encoded(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, verbose=False, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _losses(self, rows: Sequence[list[int]], first: int) -> NDArray[np.float64]:
+        """Minus the log probability of each row's tokens from `first` on; undefined after the end of a row.
+
+        Rows are padded on the right, where no token of the row can attend to the padding, so nothing needs to be masked. A row
+        with too many logits is read again from its beginning for each part of them. A KV cache would avoid that, but models
+        that are not pure transformers, such as Mamba, silently give wrong results with it here.
+        """
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        longest = max(map(len, rows))
+        ids = torch.tensor([row + row[-1:] * (longest - len(row)) for row in rows], device=self._device)
+        step = max(1, self._most_tokens // len(rows))
+        parts: list[torch.Tensor] = []
+        with torch.inference_mode():
+            for start in range(first, longest, step):
+                right = ids[:, start : start + step]
+                kept = right.shape[1]
+                answer = self._model(ids[:, : start + kept - 1], use_cache=False, logits_to_keep=kept)
+                # Row by row, because converting the logits of a row takes as much memory again.
+                rowwise = zip(answer.logits[:, -kept:], right, strict=True)
+                parts.append(torch.stack([cross_entropy(row.float(), to, reduction="none") for row, to in rowwise]))
+        losses: NDArray[np.float64] = torch.cat(parts, dim=1).cpu().numpy().astype(np.float64)
+        return losses
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Tokens of a text that are read together; those from `first` on are scored."""
+
+    text: int
+    ids: list[int]
+    first: int
+
+
+def windows(length: int, first: int, context: int | None) -> Iterator[tuple[int, int, int]]:
+    """(start, first token to score, end) of the windows in which tokens `first` to `length` are scored."""
+    context = max(2, context or length)
+    start = 0
+    while first < length:
+        end = min(length, start + context)
+        if first < end:
+            yield start, first, end
+            first = end
+        start += context // 2
+
+
+def _groups(spans: Sequence[_Span], most: int, most_tokens: int) -> Iterator[list[_Span]]:
+    """Spans of similar length, the longest first, so that a lack of memory shows at the start."""
+    group: list[_Span] = []
+    for span in sorted(spans, key=lambda span: len(span.ids), reverse=True):
+        if group and (len(group) == most or (len(group) + 1) * len(group[0].ids) > most_tokens):
+            yield group
+            group = []
+        group.append(span)
+    if group:
+        yield group
+
+
+def _weights(name: str | Path) -> Path:
+    from alimark.core.models import store
+
+    path = store.resolve(name)
+    return path if path.suffix == ".gguf" else store.resolve_weights(name)
+
+
+def _front(tokenizer: Any, add_bos: int | None) -> list[int]:
+    """The tokens at the start of every text: those that the tokenizer adds, or the begin-of-text token that it leaves out."""
+    if add_bos is not None:
+        return [add_bos]
+    known = tokenizer("a", return_special_tokens_mask=True)
+    special = zip(known["input_ids"], known["special_tokens_mask"], strict=True)
+    return [token for token, _ in takewhile(lambda pair: pair[1], special)]
+
+
+def distinct(text: str, n: int = 2) -> float:
+    """The share of different sequences among all sequences of `n` words in a text, without regard to case; 1 if it has none."""
+    runs = _runs(text, n)
+    return len(set(runs)) / len(runs) if runs else 1.0
+
+
+def repetition(text: str, n: int = 4) -> float:
+    """The share of sequences of `n` words that occurred before in the text; 0 if it has none."""
+    return 1.0 - distinct(text, n)
+
+
+def self_overlap(texts: Sequence[str], n: int = 4) -> float:
+    """The mean share of a text's sequences of `n` words that also occur in another of the texts.
+
+    Texts without such sequences are left out; the result is nan if none is left, or if there is only one text.
+    """
+    runs = [_runs(text, n) for text in texts]
+    seen_in: dict[tuple[str, ...], int] = {}
+    for runs_of_text in runs:
+        for run in set(runs_of_text):
+            seen_in[run] = seen_in.get(run, 0) + 1
+    shares = [sum(seen_in[run] > 1 for run in of_text) / len(of_text) for of_text in runs if of_text]
+    return math.fsum(shares) / len(shares) if shares and len(texts) > 1 else math.nan
+
+
+def diversity(vectors: NDArray[np.float32] | NDArray[np.float64]) -> float:
+    """One minus the mean cosine similarity of two different rows; nan for fewer than two rows."""
+    rows = np.asarray(vectors, dtype=np.float64)
+    count = len(rows)
+    if count < 2:
+        return math.nan
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    units = rows / np.where(lengths > 0, lengths, 1)
+    whole = units.sum(axis=0)
+    pairs = whole @ whole - (units * units).sum()
+    return float(1 - pairs / (count * (count - 1)))
+
+
+def _runs(text: str, n: int) -> list[tuple[str, ...]]:
+    """The sequences of `n` words in a text, in order."""
+    if n < 1:
+        raise ValueError(f"n must be at least 1, but {n} was given")
+    words = _WORD.findall(text.lower())
+    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]

@@ -1,0 +1,275 @@
+"""Recipes: a recipe is a TOML file that describes an experiment. It is checked before anything runs.
+
+    title = "AliMark under deletion"
+    seed = 1
+    embedder = "all-mpnet-base-v2"      # of every watermark whose row names no other
+
+    [data]
+    sets = ["booksum", "texts.jsonl"]   # names, or JSONL files
+    texts = 50                          # prompts of each set
+    sentences = 12
+
+    [llm]
+    name = "smollm2-135m"
+
+    [[watermark]]
+    label = "AliMark"
+    key = { decision = "hard", block_size = 8 }
+    generate = { candidates = 64 }
+
+    [[watermark]]
+    label = "SIR"
+    scheme = "sir"                      # learns from text: the run does it first, see [fit]
+
+    [[attack]]
+    name = "delete"
+    rate = [0.1, 0.3, 0.5]              # a list: one attack for each value
+
+    [[attack]]
+    name = "chat"
+    then = { name = "delete", rate = 0.2 }   # a chain: sentences of the rewritten text are deleted
+
+    [grid]                              # every combination is run
+    "watermark.key.block_size" = [4, 8]
+
+A setting that is left out has the default that stands below, or for keys, sampling, detection and attacks the default of the
+library. Not all of them are the paper's: the recipes of the paper state its values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from alimark.core.parameters import SchemeParameters, known_schemes, parameters_class
+from alimark.core.parameters.alimark import AliMarkParameters
+from alimark.core.parameters.base import DEFAULT_TOKENIZER
+from alimark.lab.bench.statistic import Statistic
+
+JsonObject = dict[str, Any]
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(_Part):
+    """Prompts and human texts."""
+
+    sets: list[str]
+    """Names (booksum, c4, nq, manual) or JSONL files."""
+    texts: Positive = 100
+    """The number of prompts from each data set."""
+    skip: Annotated[int, Field(ge=0)] = 0
+    """Prompts to skip at the start of each data set, so that tuning and testing can use different ones."""
+    sentences: Positive = 12
+    short: Literal["drop", "repeat"] = "drop"
+    """What to do with human texts that have fewer sentences: "drop" leaves them out and counts them, "repeat" repeats a text
+    until it is long enough, as the paper's public code does."""
+    human_texts: Positive = 500
+    """The number of human texts to score from each data set, by default as many as in the paper."""
+    human_keys: Positive = 1
+    """The number of fresh keys that each human text is scored under."""
+
+
+class FitSettings(_Part):
+    """The texts that schemes such as SIR and k-SemStamp learn from before the first text is written. They are never scored."""
+
+    sets: list[str] = []
+    """Data sets as in `data`. If empty, the rows of each data set learn from it: from its texts after those that are used."""
+    texts: Positive = 500
+    """The most texts to learn from, of each data set."""
+
+
+class Llm(_Part):
+    """The language model that writes the texts. Sampling settings that are left out have the defaults of `alimark.Sampling`."""
+
+    name: str = "smollm2-135m"
+    label: str = ""
+    """The name in tables; by default `name`."""
+    temperature: float | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: Positive | None = None
+    may_end: bool | None = None
+    options: dict[str, Any] = {}
+    """Options of the engine, such as { device = "cuda" }."""
+
+    @property
+    def sampling(self) -> JsonObject:
+        """The sampling settings that the recipe gives."""
+        given = self.model_dump(exclude={"name", "label", "options"})
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def model(self) -> str:
+        """The name of the model without the engine in front of it."""
+        from alimark.lab.rivals.tokens import plain_name
+
+        return plain_name(self.name)
+
+
+_OF_EVERY_KEY = ("embedder", "splitter", "preset", "fitted")
+
+
+class Watermark(_Part):
+    label: str = "AliMark"
+    scheme: str = "alimark"
+    key: dict[str, Any] = {}
+    """Public parameters of the keys: embedder (by default the recipe's), splitter, and AliMark's block_size, decision and span,
+    or a rival's preset, fitted (a file of `alimark fit`; by default the run learns what the scheme needs) and parameters. The
+    tokenizer of a token-level key is by default that of the recipe's language model. Each text has a different key."""
+    generate: dict[str, Any] = {}
+    """candidates (by default the scheme's number), wave, prompt_style."""
+    fit: dict[str, Any] = {}
+    """Options of the learning, as `alimark fit --set` takes them."""
+    human: bool = False
+    """Whether the texts of this row are human ones of the data set, without a mark, to see what attacks do to them."""
+
+    @property
+    def own_parameters(self) -> JsonObject:
+        """The key's parameters that only this scheme has."""
+        return {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
+
+    def of(self, recipe: Recipe) -> Watermark:
+        """The watermark with what its row leaves to the recipe: the embedder, and the tokenizer of the language model."""
+        if self.scheme not in known_schemes():
+            return self
+        kind, key = parameters_class(self.scheme), dict(self.key)
+        if kind.embeds and recipe.embedder:
+            key.setdefault("embedder", recipe.embedder)
+        # The default is not named, because records of earlier releases do not name it.
+        if token_level(kind) and recipe.llm.model != DEFAULT_TOKENIZER:
+            key.setdefault("tokenizer", recipe.llm.model)
+        return self.model_copy(update={"key": key})
+
+    def parameters(self) -> SchemeParameters:
+        """The parameters of the keys, with the defaults that do not depend on the embedder; raises KeyFileError."""
+        return parameters_class(self.scheme).of(self.own_parameters, preset=self.key.get("preset"))
+
+    @property
+    def soft(self) -> bool:
+        """Whether the keys are AliMark's, with soft decisions."""
+        parameters = self.parameters()
+        return isinstance(parameters, AliMarkParameters) and parameters.soft
+
+
+def token_level(kind: type[SchemeParameters]) -> bool:
+    """Whether keys with these parameters name a tokenizer."""
+    return "tokenizer" in {field.name for field in fields(kind)}
+
+
+class Detection(_Part):
+    label: str = ""
+    options: dict[str, Any] = {}
+    """Fields of `alimark.DetectionSettings`; a rival uses only those that it has: draws, stop_after, tail."""
+    llm: str = ""
+    """The chat model for learned restructuring."""
+
+
+class Attack(BaseModel):
+    """An attack's name and its settings; a setting that is a list makes one attack for each value."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+    then: Attack | None = None
+    """An attack on the result of this one. The result of a chain's first steps is shared with recipes' attacks of the same
+    settings, so that a model rewrites a text once."""
+
+    @property
+    def settings(self) -> JsonObject:
+        return dict(self.model_extra or {})
+
+
+class QualitySettings(_Part):
+    oracle: str = ""
+    """The model that computes perplexity; if empty, perplexity is not measured."""
+    unmarked: bool = True
+    """Whether unmarked texts are written as well, to compare with."""
+    texts: Positive = 50
+    """The number of texts of each kind."""
+    answers: Annotated[int, Field(ge=0)] = 0
+    """The number of answers to one prompt, for diversity; 0 does not measure it."""
+    prompts: Positive = 5
+    """The number of prompts that get several answers."""
+
+
+class RuntimeSettings(_Part):
+    sentences: list[Positive] = []
+    """Lengths of text at which detection is timed."""
+    texts: Positive = 1
+    """The number of texts of each length; the mean over them is reported."""
+    repeats: Positive = 3
+    """How often each text is detected; its fastest time counts."""
+
+
+OPTIONAL = ("attack", "meaning", "quality", "runtime")
+"""The parts that a recipe may leave out, or take back with "none"."""
+
+
+class Recipe(_Part):
+    title: str
+    about: str = ""
+    seed: int = 1
+    embedder: str = ""
+    """The embedder of the keys of every watermark whose row names no other; if empty, that of `Key.generate`."""
+    data: Data
+    fit: FitSettings = FitSettings()
+    llm: Llm = Llm()
+    watermark: Annotated[list[Watermark], Field(min_length=1)] = [Watermark()]
+    detection: Annotated[list[Detection], Field(min_length=1)] = [Detection()]
+    attack: list[Attack] = []
+    clean: bool = True
+    """Whether texts are also scored before any attack."""
+    statistic: Statistic = "score"
+    """What texts are ranked by in AUROC, TPR and ROC curves: "z", the method's own z, as in the paper; "score", standardised by
+    random keys for each text; or "p", the p-value by random keys. A method without a z is ranked by its score. Records hold all
+    three, so that nothing runs again after a change."""
+    fpr: list[Share] = [0.01, 0.05, 0.005, 0.001]
+    meaning: str = ""
+    """The embedder that measures how similar attacked texts are to the originals; if empty, this is not measured."""
+    quality: QualitySettings = QualitySettings()
+    runtime: RuntimeSettings = RuntimeSettings()
+    examples: Annotated[int, Field(ge=0)] = 3
+    grid: dict[str, list[Any]] = {}
+    paper: list[str] = []
+    """Tables of the paper whose figures the report shows beside ours."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether a language model writes texts: marked ones, or unmarked ones whose quality is measured."""
+        return any(not mark.human for mark in self.watermark) or bool(self.quality.oracle and self.quality.unmarked)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without(cls, content: Any) -> Any:
+        """Reads `quality = "none"` as a recipe without that part; the same for runtime, attack and meaning."""
+        if not isinstance(content, dict):
+            return content
+        return {name: value for name, value in content.items() if name not in OPTIONAL or value != "none"}
+
+    @field_validator("grid")
+    @classmethod
+    def _grid_is_full(cls, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        if empty := [path for path, values in grid.items() if not values]:
+            raise ValueError(f"no value is given for {', '.join(empty)}; list at least one")
+        return grid
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> Recipe:
+        for what, labels in (
+            ("watermark", [watermark.label for watermark in self.watermark]),
+            ("detection", [detection.label for detection in self.detection]),
+        ):
+            if len(set(labels)) < len(labels):
+                raise ValueError(f"two of [[{what}]] have the same label; give each a different one")
+        return self
+
+
+def detection_options(detection: Detection) -> JsonObject:
+    """The options of a detection, with tuples instead of TOML's lists: restructure = [1, 1] is (1, 1)."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in detection.options.items()}

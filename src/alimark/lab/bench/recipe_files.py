@@ -1,0 +1,130 @@
+"""Reads recipes: finds the file, applies profiles and settings, and checks the result at every point of its grid."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from alimark.core._util.files import read_text
+from alimark.core.parameters import known_schemes
+from alimark.errors import AlimarkError
+from alimark.lab.bench.recipe import JsonObject, Recipe, Watermark, detection_options
+from alimark.lab.bench.recipe_changes import overridden, profiled
+from alimark.lab.bench.recipe_points import attacks, variants
+
+_FOLDERS = (Path(__file__).parent / "recipes", Path(__file__).parents[4] / "recipes")
+"""Where named recipes are: in an installed package, and in the repository."""
+
+
+def find_recipe(name: Path) -> Path:
+    """The file of a recipe.
+
+    Args:
+        name: The path of a TOML file, or the name of a recipe that comes with alimark, such as `paper/main-opt`.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        AlimarkError: There is neither such a file nor a recipe of that name.
+    """
+    if name.suffix == ".toml" or name.is_file():
+        return name
+    folder = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
+    known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+    known = {name: path for name, path in known.items() if path.parent.name != "profiles"}
+    if name.as_posix() not in known:
+        raise AlimarkError(
+            f"{name} is neither a file nor the name of a recipe; known: {', '.join(known)}. The path of a recipe of your own "
+            "ends in .toml."
+        )
+    return known[name.as_posix()]
+
+
+def load(path: Path, overrides: Sequence[str] = (), profiles: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe file.
+
+    Args:
+        path: The recipe: a file, or a name as for `find_recipe`.
+        overrides: `path=value`; a value that is not TOML is taken as a string.
+        profiles: Profiles, applied in order before the overrides: the name of a file in the folder `profiles` beside the
+            recipe, without `.toml`, or the path of a file.
+
+    Raises:
+        AlimarkError: A file cannot be read, or the recipe cannot be used.
+    """
+    path = find_recipe(path)
+    content = _read(path)
+    for profile in profiles:
+        content = profiled(content, _read(_profile_path(path, profile)), profile)
+    for override in overrides:
+        content = overridden(content, override)
+    return parse(content, str(path))
+
+
+def _read(path: Path) -> JsonObject:
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise AlimarkError(f"{path} is not TOML: {error}") from None
+
+
+def _profile_path(recipe: Path, profile: str) -> Path:
+    if profile.endswith(".toml"):
+        return Path(profile)
+    folder = recipe.parent / "profiles"
+    if not (folder / f"{profile}.toml").is_file():
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.toml"))) or "none"
+        raise AlimarkError(
+            f"{folder} has no profile {profile!r} (it has: {known}); give one of these, or the path of a TOML file"
+        )
+    return folder / f"{profile}.toml"
+
+
+def parse(content: JsonObject, where: str = "the recipe") -> Recipe:
+    """Check a recipe at every point of its grid, before anything runs."""
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc'])) or 'recipe'}: {fault['msg']}" for fault in error.errors()
+        )
+        raise AlimarkError(f"{where} cannot be used: {faults}") from None
+    for variant in variants(recipe):
+        _check(variant.recipe, where)
+    return recipe
+
+
+def _check(recipe: Recipe, where: str) -> None:
+    """Check the settings that other packages define, by building the objects that they set."""
+    from alimark.core.detection.settings import DetectionSettings
+    from alimark.core.llm.base import Sampling
+    from alimark.lab.attacks import load_attack
+
+    try:
+        Sampling(**recipe.llm.sampling)
+        for detection in recipe.detection:
+            DetectionSettings(**detection_options(detection))
+        for watermark in recipe.watermark:
+            _check_generation(watermark, recipe)
+            if watermark.scheme in known_schemes():  # an unknown scheme is an error of the run only
+                watermark.parameters()
+        for attack in attacks(recipe):
+            for step in attack.steps:
+                load_attack(step.name, **step.settings)
+    except (TypeError, ValueError, AlimarkError) as error:
+        raise AlimarkError(f"{where} cannot be used: {error}") from None
+
+
+def _check_generation(watermark: Watermark, recipe: Recipe) -> None:
+    """Check the settings of a row's `generate`; sentences and sampling belong to other parts of the recipe."""
+    from alimark.core.generation.settings import GenerationSettings
+
+    known = [field.name for field in fields(GenerationSettings) if field.name not in ("sentences", "sampling")]
+    if unknown := ", ".join(sorted(set(watermark.generate) - set(known))):
+        raise AlimarkError(f"`generate` of {watermark.label} has no setting {unknown}; it has: {', '.join(known)}")
+    GenerationSettings(recipe.data.sentences, **watermark.generate)

@@ -1,0 +1,271 @@
+"""Checks before a run that everything it needs is there, so that all that is missing is known at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from alimark.core.embedding.loading import check_embedder, split_prefix
+from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import DEFAULT_EMBEDDER, Key
+from alimark.core.llm import check_llm
+from alimark.core.models import store
+from alimark.core.parameters import parameters_class
+from alimark.core.schemes.registry import scheme
+from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.errors import AlimarkError, KeyMismatch, LLMError, MissingExtra
+from alimark.lab.attacks import Attack, load_attack
+from alimark.lab.bench.jobs import Plan
+from alimark.lab.bench.models import Lesson, diversity_embedder, embedder_name, learns
+from alimark.lab.bench.recipe import Recipe, Watermark, token_level
+from alimark.lab.bench.recipe_points import OneAttack, attacks, variants
+from alimark.lab.bench.workspace import STAGES
+from alimark.lab.rivals.tokens import load_tokenizer, plain_name
+
+if TYPE_CHECKING:
+    from alimark.lab.bench.run import Run
+
+_TORCH = (("torch", "transformers"), ("transformers", "transformers"))
+_WITHOUT_PROBABILITIES = ("openai", "vllm", "stand-in")
+"""Engines that do not give the token probabilities that a token-level watermark needs."""
+
+
+def missing(recipe: Recipe, run: Run | None = None) -> list[str]:
+    """All that a run of the recipe needs and that is not there, each with the reason and what to do about it.
+
+    No weights are downloaded. Models of the store that are not on this machine are not missing, since a run fetches them.
+
+    Args:
+        recipe: The recipe.
+        run: The run, if only what is left to do is to be checked: a model whose records exist already is not needed.
+
+    Returns:
+        A sentence for each thing that is missing.
+    """
+    checks = _Checks(Plan(recipe))
+    points = [variant.recipe for variant in variants(recipe)]
+    for point in points:
+        checks.data(point)
+    if run is not None and not checks.problems:
+        checks.narrow(run)
+    for point in points:
+        checks.models(point)
+        for watermark in point.watermark:
+            checks.watermark(watermark, point)
+        for attack in attacks(point):
+            checks.attack(attack)
+    return checks.problems
+
+
+def store_models(recipe: Recipe) -> list[str]:
+    """The models of the store that a run of the recipe needs."""
+    names = {recipe.meaning, recipe.quality.oracle}
+    for variant in variants(recipe):
+        point = variant.recipe
+        names |= {point.llm.model} if point.writes else set()
+        names |= {*(detection.llm for detection in point.detection)}
+        embedders = [embedder_name(mark) for mark in point.watermark if parameters_class(mark.scheme).embeds]
+        embedders += [diversity_embedder(recipe)] if _measures_diversity(point) else []
+        names |= {split_prefix(name)[0] for name in embedders}
+        names |= {plain_name(_inserter(mark)) for mark in point.watermark}
+        names |= {model for attack in attacks(point) for step in attack.steps for model in _loaded(step).models}
+    return sorted(names & set(store.names()))
+
+
+@dataclass
+class _Checks:
+    """The checks of a recipe. Each thing is checked once, whichever parts of the recipe need it."""
+
+    plan: Plan
+    stages: set[str] = field(default_factory=lambda: set(STAGES))
+    """The stages that have something left to do."""
+    finished: set[str] = field(default_factory=set)
+    """Labels of the attacks that have nothing left to do."""
+    _results: dict[str, str] = field(default_factory=dict)
+    """What is wrong with each thing that was checked; empty if it is there."""
+
+    @property
+    def problems(self) -> list[str]:
+        return [f"{thing}: {problem}" for thing, problem in self._results.items() if problem]
+
+    def check(self, thing: str, test: Callable[[], object]) -> bool:
+        """Run a test that raises an error if the thing is not there. Returns whether it is there."""
+        if thing not in self._results:
+            try:
+                test()
+                self._results[thing] = ""
+            except AlimarkError as error:
+                self._results[thing] = str(error)
+        return not self._results[thing]
+
+    def libraries(self, user: str, libraries: Iterable[tuple[str, str]]) -> None:
+        """Check optional libraries, each given with the extra that installs it."""
+        for library, extra in libraries:
+            self.check(f"library {library}, for {user}", partial(_need, library, extra))
+
+    def data(self, point: Recipe) -> None:
+        """Check that all data sets have texts."""
+        for name in point.data.sets:
+            self.check(f"data set {name}", partial(self.plan.data_set, name, point))
+
+    def narrow(self, run: Run) -> None:
+        """Leave out the stages and attacks whose records all exist."""
+        self.stages = {stage for stage in STAGES if not run.is_finished(stage)}
+        jobs_of_attack: dict[str, set[str]] = {}
+        for step in (step for job in run.attack_jobs() for step in job.chain):
+            jobs_of_attack.setdefault(step.content.attack.label, set()).add(step.id)
+        records = run.workspace.records("attack", set().union(*jobs_of_attack.values()))
+        self.finished = {label for label, ids in jobs_of_attack.items() if ids <= records.keys()}
+
+    def models(self, point: Recipe) -> None:
+        """Check the models that are named outside the rows of watermarks and attacks."""
+        if point.writes and "generate" in self.stages:
+            self.check(f"language model {point.llm.name}", partial(check_llm, point.llm.name))
+            if device := str(point.llm.options.get("device", "")):
+                self.check(f"device {device}", partial(_check_device, device))
+        for detection in point.detection if "detect" in self.stages else ():
+            if detection.llm:
+                self.check(f"language model {detection.llm}", partial(check_llm, detection.llm))
+        if point.meaning and "meaning" in self.stages:
+            self.check(f"embedder {point.meaning}", partial(check_embedder, point.meaning))
+        if point.quality.oracle and "quality" in self.stages:
+            self.libraries("perplexity", _TORCH)
+            self.check(f"oracle {point.quality.oracle}", partial(store.check, point.quality.oracle))
+        if _measures_diversity(point):  # by the evaluation, whichever records exist
+            name = diversity_embedder(self.plan.recipe)
+            self.check(f"embedder {name}", partial(check_embedder, name))
+
+    def watermark(self, watermark: Watermark, point: Recipe) -> None:
+        """Check what the keys of a row need."""
+        if not self.stages & {"generate", "detect"}:
+            return
+        if not self.check(f"scheme {watermark.scheme}", partial(scheme, watermark.scheme)):
+            return
+        kind, label = parameters_class(watermark.scheme), watermark.label
+        cutter = str(watermark.key.get("splitter", DEFAULT_SPLITTER))
+        whole = self.check(f"splitter {cutter}", partial(splitter, cutter))
+        if kind.embeds:
+            name = embedder_name(watermark)
+            whole &= self.check(f"embedder {name}", partial(check_embedder, name))
+        if token_level(kind):
+            self.libraries(label, _TORCH)
+            if not watermark.human:
+                self.check(f"token probabilities for {label}", partial(_check_engine, point.llm.name))
+            self._tokenizer(watermark, point)
+        if inserter := _inserter(watermark):
+            self.check(f"language model {inserter}", partial(check_llm, inserter))
+        if "fitted" in watermark.key:
+            path = str(watermark.key["fitted"])
+            whole &= self.check(f"learned data {path}, for {label}", partial(Fitted.load, path))
+        if learns(watermark):
+            self._lessons(watermark, point)
+        elif whole:
+            self.check(f"key of {label}", partial(_check_key, watermark))
+
+    def _tokenizer(self, watermark: Watermark, point: Recipe) -> None:
+        """Check that the tokenizer of a key is there, and that it is the language model's.
+
+        That of a store model is made from the weights, which the run fetches; it is compared where they are on this machine.
+        """
+        name, model = str(watermark.parameters()["tokenizer"]), point.llm.model
+        model_there = self._results.get(f"language model {point.llm.name}", "") == ""
+        there = model_there or name != model
+        if name not in store.names() and there:
+            there = self.check(f"tokenizer of {name}", partial(load_tokenizer, name))
+        if there and model_there and name != model and not watermark.human and _at_hand(name) and _at_hand(model):
+            self.check(f"tokenizer of {watermark.label}", partial(_check_tokenizer, name, model))
+
+    def _lessons(self, watermark: Watermark, point: Recipe) -> None:
+        """Check what the scheme needs to learn: libraries, options that it knows, and enough texts."""
+        libraries = getattr(scheme(watermark.scheme), "fit_libraries", ())
+        self.libraries(f"the learning of {watermark.label}", libraries)
+        options = Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, ()).check_options
+        known = self.check(f"learning of {watermark.label}", options)
+        for name in point.fit.sets:
+            self.check(f"data set {name}", partial(self.plan.fit_set, name, point))
+        for name in point.data.sets if known else ():
+            if self._results[f"data set {name}"] or any(self._results[f"data set {other}"] for other in point.fit.sets):
+                continue
+            self.check(
+                f"texts of {', '.join(point.fit.sets) or name} that {watermark.label} learns from",
+                partial(_check_lesson, self.plan, watermark, name, point),
+            )
+
+    def attack(self, attack: OneAttack) -> None:
+        """Check what the steps of an attack need."""
+        for step in attack.steps if "attack" in self.stages else ():
+            if step.label in self.finished:
+                continue
+            loaded = _loaded(step)
+            self.libraries(f"the attack {step.name}", loaded.libraries)
+            for llm in loaded.llms:
+                self.check(f"language model {llm}", partial(check_llm, llm))
+            for model in loaded.models if not loaded.llms else ():
+                self.check(f"model {model}, of the attack {step.name}", partial(store.check, model))
+
+
+def _loaded(step: OneAttack) -> Attack:
+    return load_attack(step.name, **step.settings)
+
+
+def _measures_diversity(point: Recipe) -> bool:
+    written = any(not watermark.human for watermark in point.watermark)
+    return written and bool(point.quality.oracle and point.quality.answers)
+
+
+def _inserter(watermark: Watermark) -> str:
+    """The chat model that puts the mark into a text, for schemes whose keys name one."""
+    return str(watermark.parameters().to_json().get("inserter") or "")
+
+
+def _need(library: str, extra: str) -> None:
+    if find_spec(library) is None:
+        raise MissingExtra(library, extra)
+
+
+def _check_device(name: str) -> None:
+    if name.startswith("cuda") and find_spec("torch"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise LLMError("PyTorch finds no GPU on this machine; use --set llm.options={}")
+
+
+def _check_engine(llm: str) -> None:
+    engine = llm.partition(":")[0]
+    if engine in _WITHOUT_PROBABILITIES:
+        raise LLMError(
+            f"{llm} does not return token probabilities, which a token-level watermark needs; load the model with "
+            "transformers or llama.cpp, e.g. --set llm=transformers:smollm2-135m"
+        )
+
+
+def _at_hand(model: str) -> bool:
+    """Whether the tokenizer of a model can be loaded without downloading weights."""
+    return model not in store.names() or store.is_fetched(model)
+
+
+def _check_tokenizer(name: str, model: str) -> None:
+    if not load_tokenizer(name).agrees(load_tokenizer(model)):
+        raise KeyMismatch(
+            f"{name} has another tokenizer than the language model {model}, so that every text would fail; leave `tokenizer` "
+            "out of the row's `key`"
+        )
+
+
+def _check_key(watermark: Watermark) -> None:
+    """Make a key, unless that would load an embedder that is neither in the store nor a stand-in."""
+    public = dict(watermark.key)
+    embedder = str(public.pop("embedder", DEFAULT_EMBEDDER))
+    if embedder not in store.names() and embedder != "stand-in":
+        return
+    if "fitted" in public:
+        public["fitted"] = Fitted.load(str(public["fitted"]))
+    Key.generate(scheme=watermark.scheme, secret=bytes(32), embedder=embedder, **public)
+
+
+def _check_lesson(plan: Plan, watermark: Watermark, name: str, point: Recipe) -> None:
+    plan.lesson(watermark, name, point).check()

@@ -1,0 +1,198 @@
+"""The results of a run as plain data: `evaluate` writes them and `report` reads them.
+
+There is one JSON file for each recipe of a workspace. It also holds the scores behind the figures, so that a report or another
+metric can be computed without running anything again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from alimark.core._util.files import write_whole
+from alimark.errors import RecordError
+
+VERSION = 1
+
+JsonMapping = Mapping[str, Any]
+"""A row of any table of results."""
+
+
+class Estimate(TypedDict):
+    """A figure with its interval at 95% and the number of texts behind it."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+class Where(TypedDict):
+    """What a row refers to. `grid` holds the settings that the recipe varies, such as {"block_size": 8}."""
+
+    method: str
+    detection: str
+    """The label of the detection options; empty if the recipe has only one set of them."""
+    llm: str
+    data: str
+    grid: dict[str, Any]
+
+
+class WithFailures(TypedDict):
+    """The rates of a row with failed attacks as misses."""
+
+    auroc: Estimate | None
+    tpr: dict[str, Estimate | None]
+    tpr_nominal: dict[str, Estimate]
+
+
+class Row(Where):
+    """One method under one attack. Results of earlier releases have no `statistic` and what depends on it: `score`.
+
+    Where the attack failed on every text there are no rates: they are None or absent, except in `with_failures`.
+    """
+
+    attack: str
+    """"none", or the attack's name with the settings that the recipe varies: "delete 0.3"."""
+    attack_name: str
+    rate: float | None
+    texts: int
+    """Attacked texts, without those where the attack failed."""
+    failed: int
+    negatives: int
+    auroc: Estimate | None
+    tpr: dict[str, Estimate | None]
+    """By false-positive rate, such as "0.01": at the empirical quantile of the human texts; None if these are too few."""
+    tpr_nominal: dict[str, Estimate]
+    """By p-value: the share of texts with this p-value or a smaller one."""
+    cosine: Estimate | None
+    """Cosine similarity of the texts after and before the attack."""
+    deltas: list[float]
+    """The number of sentences after the attack, divided by the number before."""
+    scores: list[float]
+    """Of the row's statistic."""
+    p_values: list[float]
+    statistic: NotRequired[str]
+    """What the texts are ranked by: "z", "score" or "p"."""
+    tpr_public: NotRequired[dict[str, float]]
+    """By the rate that the paper's public script names, "0.01" and "0.05": the TPR where that script evaluates it."""
+    retried: NotRequired[int | None]
+    """Texts, failed ones included, for which the attack's model gave an answer that was not used; None if not recorded."""
+    kept: NotRequired[int]
+    """Sentences that an attack by sentences left as they were."""
+    with_failures: NotRequired[WithFailures | None]
+    """The rates with failed attacks as misses; None if none failed."""
+
+
+class Human(Where):
+    """The same detector on human texts."""
+
+    statistic: NotRequired[str]
+    scores: list[float]
+    p_values: list[float]
+    texts: int
+    keys: int
+    """The number of fresh keys that each text was scored under."""
+    false_positives: dict[str, Estimate]
+
+
+class Cost(Where):
+    """Mean tokens and seconds to write a marked text."""
+
+    texts: int
+    tokens: float
+    seconds: float
+
+
+class Quality(TypedDict):
+    """Perplexity, repetition and diversity of marked, unmarked or human text."""
+
+    method: str
+    """A watermark's label, "unmarked" or "human"."""
+    llm: str
+    data: str
+    grid: dict[str, Any]
+    oracle: str
+    perplexity: list[float]
+    distinct: Estimate
+    """The share of different word pairs in a text."""
+    repetition: Estimate
+    """The share of four-word sequences that occurred before in the text."""
+    diversity: Estimate | None
+    """One minus the mean cosine similarity among several answers to one prompt."""
+    embedder: NotRequired[str]
+    """The embedder that measured diversity; rows of earlier releases were measured by those of their keys, and lack it."""
+
+
+class Runtime(TypedDict):
+    """Seconds to detect one text, embedding included."""
+
+    method: str
+    detection: str
+    sentences: int
+    texts: NotRequired[int]
+    """The number of texts, over which `seconds` is the mean; results of earlier releases, which timed one, lack it."""
+    seconds: float
+
+
+class Example(TypedDict):
+    method: str
+    attack: str
+    prompt: str
+    human: str
+    marked: str
+    attacked: str
+    scores: dict[str, float]
+    """Of the human, marked and attacked text."""
+    statistic: NotRequired[str]
+    p_values: dict[str, float]
+
+
+class PaperValue(TypedDict):
+    """A figure of the paper, to compare with ours."""
+
+    method: str
+    llm: str
+    data: str
+    attack: str
+    metric: str
+    """"auroc", "tpr@0.01", "tpr@0.05": shares between 0 and 1."""
+    grid: dict[str, Any]
+    value: float
+
+
+class Results(TypedDict):
+    version: int
+    name: str
+    title: str
+    recipe: str
+    """As TOML, with every setting."""
+    made: dict[str, Any]
+    """Versions, machine, seed, when, and seconds of each stage."""
+    data: list[dict[str, Any]]
+    """For each data set: set, texts, sentences, short (left out), repeats (removed)."""
+    rows: list[Row]
+    human: list[Human]
+    cost: list[Cost]
+    quality: list[Quality]
+    runtime: list[Runtime]
+    null: dict[str, list[float]]
+    """By block size: the paper's z of human texts under random keys."""
+    examples: list[Example]
+    paper: list[PaperValue]
+
+
+def save(path: Path, results: Results) -> None:
+    write_whole(path, json.dumps(results, ensure_ascii=False, allow_nan=False, indent=1).encode("utf-8"))
+
+
+def load(path: Path) -> Results:
+    try:
+        results: Results = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RecordError(f"{path} holds no results of a run ({error}); run the recipe again") from None
+    if not isinstance(results, dict) or results.get("version") != VERSION:
+        raise RecordError(f"{path} holds no results that this release can read; run the recipe again")
+    return results

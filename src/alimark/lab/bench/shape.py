@@ -1,0 +1,245 @@
+"""What tables and plots of results share: what is compared with what, labels, colours, and the paper's figures."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from alimark.lab.bench.results import Example, Human, JsonMapping, PaperValue, Quality, Results, Row
+from alimark.lab.bench.statistic import TITLES
+
+NO_ATTACK = "none"
+REFERENCES = ("unmarked", "human")
+"""Texts without a watermark that quality is compared with; grey in plots."""
+
+# The palette of Okabe and Ito, without yellow and black, which are hard to see on white and dark pages; then three colours that
+# people with deuteranopia or protanopia can tell from the others.
+PALETTE = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b2002b", "#5200ff", "#4d74ff",
+)  # fmt: skip
+GREYS = {"unmarked": "#a8a8a8", "human": "#7d7d7d"}
+
+# The paper's name for the same attack: a chat model that is told to paraphrase.
+_PAPERS_NAME = {"chat": "gpt-3.5"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its detection options at one point of the grid: the things that a report compares."""
+
+    method: str
+    detection: str
+    grid: tuple[tuple[str, str], ...]
+
+    @property
+    def settings(self) -> list[str]:
+        """The settings of the grid, each with its name."""
+        return [f"{name.replace('_', ' ')} {value}" for name, value in self.grid]
+
+    @property
+    def label(self) -> str:
+        return ", ".join(part for part in (self.method, self.detection, *self.settings) if part)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Texts by the same LLM for prompts of the same data set."""
+
+    llm: str
+    data: str
+
+
+RowLike = TypeVar("RowLike", bound=JsonMapping)
+
+
+def variant(row: JsonMapping) -> Variant:
+    """The variant of a row of any table of results."""
+    grid = tuple((name, shown(value)) for name, value in row.get("grid", {}).items())
+    return Variant(row["method"], row.get("detection", ""), grid)
+
+
+def group(row: JsonMapping) -> Group:
+    return Group(row["llm"], row["data"])
+
+
+def variants(rows: Iterable[JsonMapping]) -> list[Variant]:
+    """The different variants, in order of appearance."""
+    return list(dict.fromkeys(variant(row) for row in rows))
+
+
+def grouped(rows: Iterable[RowLike]) -> dict[Group, list[RowLike]]:
+    groups: dict[Group, list[RowLike]] = {}
+    for row in rows:
+        groups.setdefault(group(row), []).append(row)
+    return groups
+
+
+def group_label(group: Group, groups: Iterable[Group]) -> str:
+    """Data set and LLM of a group, as far as the groups differ in them."""
+    every = set(groups)
+    parts = [(group.data, {other.data for other in every}), (group.llm, {other.llm for other in every})]
+    return " · ".join(part for part, all_parts in parts if part and len(all_parts) > 1)
+
+
+def shown(value: object) -> str:
+    """The value of a setting as text."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def attack_label(attack: str) -> str:
+    return "no attack" if attack == NO_ATTACK else attack
+
+
+def family(row: Row) -> str:
+    """The attack without its rate."""
+    if row["rate"] is None:
+        return row["attack"]
+    words = [word for word in row["attack"].split() if not _is_rate(word, row["rate"])]
+    return " ".join(words) or row["attack_name"]
+
+
+def _is_rate(word: str, rate: float) -> bool:
+    try:
+        return float(word) == rate
+    except ValueError:
+        return False
+
+
+def statistics(rows: Iterable[JsonMapping]) -> dict[str, list[str]]:
+    """The methods by the statistic that they are ranked by. Results of earlier releases were ranked by the score.
+
+    A method that is ranked by several has the settings and the data set behind its name.
+    """
+    ranked = list(dict.fromkeys((row.get("statistic", "score"), variant(row), group(row)) for row in rows))
+    groups = [place for *_, place in ranked]
+    several = Counter(method for method, _ in {(compared.method, statistic) for statistic, compared, _ in ranked})
+    methods: dict[str, list[str]] = {}
+    for statistic, compared, place in ranked:
+        members, name = methods.setdefault(statistic, []), compared.method
+        if several[name] > 1:
+            settings = [compared.detection, *compared.settings, group_label(place, groups)]
+            name = f"{name} ({', '.join(filter(None, settings))})"
+        if name not in members:
+            members.append(name)
+    return methods
+
+
+def statistic_note(rows: Iterable[JsonMapping]) -> str:
+    """A sentence that names the statistic behind the figures of a table."""
+    methods = statistics(rows)
+    if len(methods) == 1:
+        return f"Statistic: {TITLES[next(iter(methods))]}."
+    parts = [f"{TITLES[name]} for {', '.join(members)}" for name, members in methods.items()]
+    return f"Statistic: {'; '.join(parts)}."
+
+
+def negatives(results: Results, row: Row) -> list[float]:
+    """The scores of the human texts that a row is compared with; their rows may leave out the LLM."""
+
+    def fits(human: Human) -> bool:
+        return variant(human) == variant(row) and human["data"] == row["data"] and human["llm"] in (row["llm"], "")
+
+    return next((human["scores"] for human in results["human"] if fits(human)), [])
+
+
+def methods(several: Iterable[Results]) -> list[str]:
+    """The watermarks of all recipes, in order of appearance."""
+    names: dict[str, None] = {}
+    for results in several:
+        for part in ("rows", "human", "cost", "quality", "runtime", "examples"):
+            names.update(dict.fromkeys(row["method"] for row in results[part]))
+    return [method for method in names if method not in REFERENCES]
+
+
+def colours(several: Sequence[Results]) -> dict[str, str]:
+    """The colour of each method, the same on the whole page."""
+    return GREYS | {method: PALETTE[i % len(PALETTE)] for i, method in enumerate(methods(several))}
+
+
+def quality(results: Results) -> list[Quality]:
+    """The rows on quality; unmarked and human texts get no grid settings, unless there are several rows of them."""
+    kinds = Counter((row["method"], group(row)) for row in results["quality"])
+    alone = [row["method"] in REFERENCES and kinds[row["method"], group(row)] == 1 for row in results["quality"]]
+    return [{**row, "grid": {}} if lone else row for row, lone in zip(results["quality"], alone)]
+
+
+def example_title(example: Example) -> str:
+    attacked = example["attacked"] and example["attack"]
+    return example["method"] + (f" under {attack_label(example['attack'])}" if attacked else "")
+
+
+def passages(example: Example) -> list[tuple[str, str]]:
+    """The texts of an example with their kinds, without empty ones."""
+    texts = {
+        "prompt": example["prompt"],
+        "human": example["human"],
+        "marked": example["marked"],
+        "attacked": example["attacked"],
+    }
+    return [(kind, text) for kind, text in texts.items() if text]
+
+
+def example_figures(example: Example, kind: str) -> list[str]:
+    """Score and p-value of one text of an example, if it has them."""
+    statistic = example.get("statistic", "score")
+    figures = [f"{statistic} {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
+    return figures + ([f"p = {example['p_values'][kind]:.3g}"] if kind in example["p_values"] else [])
+
+
+class Paper:
+    """Finds the figure of the paper that corresponds to one of ours."""
+
+    def __init__(self, results: Results) -> None:
+        self._values: dict[str, list[PaperValue]] = {}
+        for value in results["paper"]:
+            self._values.setdefault(value["metric"], []).append(value)
+        self._first: dict[str, str] = {}
+        for part in (results["rows"], results["runtime"]):
+            for row in part:
+                self._first.setdefault(row["method"], row["detection"])
+
+    def find(self, row: JsonMapping, metric: str, grid: JsonMapping | None = None) -> tuple[float, str] | None:
+        """The figure, and how its setting differs from ours: another LLM, or another name of the attack."""
+        wanted = dict(row.get("grid", {}) if grid is None else grid)
+        attack = row.get("attack", NO_ATTACK)
+        names = dict.fromkeys(
+            [attack, row.get("attack_name", attack), _PAPERS_NAME.get(row.get("attack_name", ""), attack)]
+        )
+        for name in names:
+            fits = [value for value in self._values.get(metric, ()) if self._fits(value, row, name, wanted)]
+            # The same LLM if the paper has it, or else the first one, which is the paper's main LLM.
+            fits.sort(key=lambda value: not _same(value["llm"], row.get("llm", "")))
+            if fits:
+                llm = "" if _same(fits[0]["llm"], row.get("llm", "")) else fits[0]["llm"]
+                same = name in (attack, row.get("attack_name"))  # the label also names settings, such as a preset
+                return fits[0]["value"], ", ".join(part for part in (llm, "" if same else name) if part)
+        return None
+
+    def _fits(self, value: PaperValue, row: JsonMapping, attack: str, grid: JsonMapping) -> bool:
+        if not (_same(value["method"], row["method"]) and _same(value["attack"], attack)):
+            return False
+        if value["data"] and not _same(value["data"], row.get("data", "")):
+            return False
+        more = {name: setting for name, setting in value["grid"].items() if name not in grid}
+        if any(not _alike(value["grid"].get(name), setting) for name, setting in grid.items()):
+            return False
+        if not more:
+            return "detection" not in row or row["detection"] == self._first[row["method"]]
+        # What we call detection options, a table of the paper has as a setting that it varies.
+        return len(more) == 1 and _same(str(*more.values()), row.get("detection") or "all")
+
+
+def _alike(first: object, second: object) -> bool:
+    """Whether two settings are equal; names on the model hub may begin with their owner."""
+    if isinstance(first, str) and isinstance(second, str):
+        return _same(first.rpartition("/")[2], second.rpartition("/")[2])
+    return bool(first == second)
+
+
+def _same(first: str, second: str) -> bool:
+    return first.casefold() == second.casefold()

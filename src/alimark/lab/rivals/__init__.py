@@ -1,0 +1,1 @@
+"""The rival watermarks, one module for each."""

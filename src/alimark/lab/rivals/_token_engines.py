@@ -1,0 +1,355 @@
+"""Engines for token-level watermarks: access to the next-token probabilities of language models.
+
+On transformers the logits are used; prompts are padded on the left and the padding is masked. llama.cpp does not let a
+watermark change the logits, but it returns the probabilities of the likeliest tokens after its own penalties, temperature and
+top-p. That takes a request for each token, which is fast enough thanks to its KV cache. Other servers return only a few
+probabilities and cannot be used.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from alimark.core.llm.base import LLM, Message, Request, Sampling
+from alimark.errors import ContextFull, LLMError
+from alimark.lab.rivals.tokens import SAMPLE, TextTokenizer, vocabulary_of
+
+if TYPE_CHECKING:
+    import torch
+
+# A nucleus seldom holds more tokens. Where it does, all tokens are sorted on transformers, and cut off on llama.cpp.
+_LIKELIEST = 1024
+
+_TRIES = 16  # of llama.cpp, until it samples a token that is no part of a character
+
+Bias = Callable[["torch.Tensor"], "torch.Tensor"]
+"""From tokens, one row for each text, to the numbers that are added to their logits."""
+
+
+class Source(Protocol):
+    """A batch of texts in progress."""
+
+    def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """For each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf after the last.
+
+        Args:
+            bias: What is added to the logits after the repetition penalty and before temperature and top-p, if anything.
+        """
+        ...
+
+    def take(self, tokens: torch.Tensor) -> None:
+        """Appends the chosen token to each row."""
+        ...
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Keeps only these rows, because the other texts are finished."""
+        ...
+
+
+class Engine(Protocol):
+    """What a token-level watermark needs of a language model."""
+
+    name: str
+    device: torch.device
+    ends: frozenset[int]
+    """The tokens with which the model ends a text."""
+    lock: threading.Lock
+    """Held while a batch is generated."""
+    most: int
+    """The most texts in a batch."""
+
+    def prompt(self, text: str, chat: bool) -> list[int]:
+        """The tokens of a prompt; with `chat` inside the model's chat template."""
+        ...
+
+    def check_room(self, ids: Sequence[int], tokens: int) -> None:
+        """Raises ContextFull where the model's context has no room for so many tokens after the prompt."""
+        ...
+
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> Source:
+        """Starts a batch of texts."""
+        ...
+
+    def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """Decodes `ids` as the continuation of `before`."""
+        ...
+
+    def writes(self, tokenizer: TextTokenizer) -> bool:
+        """Whether the model has this tokenizer."""
+        ...
+
+
+class CausalLM:
+    """The engine of a `Transformers` language model: it has the model's logits.
+
+    The weights are shared with that model; attention is computed by transformers.
+    """
+
+    def __init__(self, tokenizer: Any, model: Any, *, name: str, add_bos: int | None = None) -> None:
+        import torch
+
+        self.tokenizer, self.model, self.name = tokenizer, model, name
+        self._add_bos = add_bos
+        self.device = model.device
+        ends = model.generation_config.eos_token_id
+        ends = ends if isinstance(ends, list) else [ends]
+        size = model.get_output_embeddings().weight.shape[0]
+        self.ends = frozenset(end for end in (*ends, tokenizer.eos_token_id) if end is not None)
+        special = self.ends | set(tokenizer.all_special_ids)
+        self.control = torch.tensor(sorted(i for i in special if i < size), dtype=torch.long, device=self.device)
+        self.lock = threading.Lock()
+        self.most = 1024
+        self._vocabulary = ""
+
+    def prompt(self, text: str, chat: bool) -> list[int]:
+        if chat:
+            if not self.tokenizer.chat_template:
+                raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
+            messages = [{"role": "user", "content": text}]
+            laid_out = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            ids: list[int] = self.tokenizer(laid_out, verbose=False, add_special_tokens=False)["input_ids"]
+        else:
+            # Tokens such as " The" begin with a blank; after a prompt that ends in one the model could not use them.
+            ids = self.tokenizer(text.rstrip(" \t"), verbose=False)["input_ids"]
+        if self._add_bos is not None and ids[:1] != [self._add_bos]:
+            ids.insert(0, self._add_bos)
+        if not ids:
+            raise LLMError("the context is empty; give the model a prompt to continue")
+        return ids
+
+    def check_room(self, ids: Sequence[int], tokens: int) -> None:
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        if most is not None and len(ids) + tokens > most:
+            raise ContextFull(
+                f"{len(ids)} tokens of prompt leave no room for {tokens} more in the {most} that this model takes; write "
+                "less, or use a model with a longer context"
+            )
+
+    def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """Decodes `ids` as the continuation of `before`."""
+        head = self._decoded(before)
+        return self._decoded([*before, *ids])[len(head) :].rstrip("\ufffd")
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> TorchSource:
+        return TorchSource(self, prompts, sampling)
+
+    def writes(self, tokenizer: TextTokenizer) -> bool:
+        fast = getattr(self.tokenizer, "backend_tokenizer", None)
+        if fast is None:
+            raise LLMError(
+                f"{self.name} has no fast tokenizer, which detection needs; use a model with a tokenizer.json"
+            )
+        self._vocabulary = self._vocabulary or vocabulary_of(fast.to_str())
+        return self._vocabulary == tokenizer.fingerprint
+
+
+class TorchSource:
+    """A batch of texts on transformers, with its KV cache."""
+
+    def __init__(self, llm: CausalLM, prompts: Sequence[list[int]], sampling: Sampling) -> None:
+        import torch
+        from transformers import DynamicCache
+
+        self._llm, self._sampling = llm, sampling
+        longest = max(map(len, prompts))
+        filled = [[prompt[0]] * (longest - len(prompt)) + prompt for prompt in prompts]
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=llm.device)
+        self._ids = torch.tensor(filled, device=llm.device)
+        self._mask = (torch.arange(longest, device=llm.device) >= longest - lengths[:, None]).long()
+        self._new = self._ids
+        self._cache: Any = DynamicCache(config=llm.model.config)
+
+    def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        places = (self._mask.cumsum(dim=1) - 1).clamp(min=0)[:, -self._new.shape[1] :]
+        answer = self._llm.model(
+            self._new, attention_mask=self._mask, position_ids=places, past_key_values=self._cache, use_cache=True,
+            logits_to_keep=1,
+        )  # fmt: skip
+        logits = self.penalised(answer.logits[:, -1].float())
+        if not self._sampling.may_end:
+            logits[:, self._llm.control] = -torch.inf
+        if bias is not None:
+            logits += bias(torch.arange(logits.shape[1], device=logits.device).expand_as(logits))
+        return nucleus(logits / self._sampling.temperature, self._sampling.top_p)
+
+    def penalised(self, logits: torch.Tensor) -> torch.Tensor:
+        """Applies the repetition penalty to every token that the prompt or the text has already."""
+        import torch
+
+        penalty = self._sampling.repetition_penalty
+        if penalty == 1:
+            return logits.clone()
+        # Prompts are padded with their own first token, which is penalised anyway.
+        seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, self._ids, True)
+        return logits.where(~seen, (logits / penalty).where(logits > 0, logits * penalty))
+
+    def take(self, tokens: torch.Tensor) -> None:
+        import torch
+
+        self._new = tokens[:, None]
+        self._ids = torch.cat([self._ids, self._new], dim=1)
+        self._mask = torch.cat([self._mask, self._mask.new_ones((len(self._mask), 1))], dim=1)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        self._cache.batch_select_indices(rows)
+        self._ids, self._mask, self._new = self._ids[rows], self._mask[rows], self._new[rows]
+
+
+class LlamaEngine:
+    """The engine of a `LlamaCpp` language model, which is asked token by token."""
+
+    def __init__(self, llm: Any) -> None:
+        import torch
+
+        self._llm, self.name = llm, llm.name
+        self.device = torch.device("cpu")
+        self.ends: frozenset[int] = frozenset()  # llama.cpp never ends a text here, see `source`
+        self.lock = threading.Lock()
+        self.most = llm._parallel
+
+    def prompt(self, text: str, chat: bool) -> list[int]:
+        messages = (Message("user", text),) if chat else ()
+        context = "" if chat else text.rstrip(" \t")
+        ids: list[int] = self._llm._prompt(Request(context, 1, 0, messages=messages), Sampling(max_tokens=1))
+        return ids
+
+    def check_room(self, ids: Sequence[int], tokens: int) -> None:
+        if len(ids) + tokens > self._llm._context_tokens:
+            raise ContextFull(
+                f"{len(ids)} tokens of prompt leave no room for {tokens} more in {self._llm._context_tokens}; write less, or "
+                "load the model with a larger context_tokens"
+            )
+
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> LlamaSource:
+        if sampling.may_end:
+            raise LLMError(
+                "on llama.cpp a token-level watermark cannot let the model end the text; leave `may_end` out"
+            )
+        return LlamaSource(self._llm, prompts, sampling)
+
+    def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        head = self._decoded(before)
+        return self._decoded([*before, *ids])[len(head) :].rstrip("\ufffd")
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self._llm._server.post("/detokenize", {"tokens": list(ids)})["content"])
+
+    def writes(self, tokenizer: TextTokenizer) -> bool:
+        asked = {"content": SAMPLE, "add_special": False}
+        return bool(self._llm._server.post("/tokenize", asked)["tokens"] == tokenizer.ids(SAMPLE).tolist())
+
+
+class LlamaSource:
+    """A batch of texts on llama.cpp. Each row has a slot of the server, which keeps its KV cache."""
+
+    def __init__(self, llm: Any, prompts: Sequence[list[int]], sampling: Sampling) -> None:
+        self._llm, self._sampling = llm, sampling
+        self._rows = [(slot, list(prompt)) for slot, prompt in enumerate(prompts)]
+
+    def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        # The server cannot add a bias, so temperature and top-p, which come after it, are applied here.
+        sampling = self._sampling if bias is None else replace(self._sampling, temperature=1.0, top_p=1.0)
+        with ThreadPoolExecutor(len(self._rows)) as pool:
+            likeliest = list(pool.map(lambda row: self._request(row, sampling), self._rows))
+        width = max(map(len, likeliest))
+        tokens = torch.tensor([[token for token, _ in row] + [0] * (width - len(row)) for row in likeliest])
+        chances = torch.tensor([[chance for _, chance in row] + [0.0] * (width - len(row)) for row in likeliest])
+        logs = chances.log()
+        if bias is not None:
+            places, best = nucleus((logs + bias(tokens)) / self._sampling.temperature, self._sampling.top_p)
+            return tokens.gather(1, places), best
+        return tokens, logs - logs.logsumexp(dim=1, keepdim=True)
+
+    def _request(self, row: tuple[int, list[int]], sampling: Sampling) -> list[tuple[int, float]]:
+        """The likeliest next tokens of a row and their probabilities.
+
+        The server samples a token, too, and gives no probabilities if that is a part of a character, such as of an emoji. It
+        is then asked with other seeds; where only such tokens come, their shares are taken for the probabilities.
+        """
+        slot, ids = row
+        sampled: Counter[int] = Counter()
+        for seed in range(_TRIES):
+            body = self._llm._body(ids, sampling, 1, seed)
+            body |= {"stop": [], "id_slot": slot, "cache_prompt": True, "n_probs": _LIKELIEST, "post_sampling_probs": True,
+                     "return_tokens": True, "response_fields": ["completion_probabilities", "tokens"]}  # fmt: skip
+            answer = self._llm._server.post("/completion", body)
+            if likeliest := answer.get("completion_probabilities"):
+                return [(token["id"], token["prob"]) for token in likeliest[0]["top_probs"] if token["prob"] > 0]
+            sampled.update(answer["tokens"])
+        if not sampled:
+            raise LLMError(
+                f"{self._llm.name} gives neither probabilities nor tokens; load the model with transformers instead"
+            )
+        return [(token, count / sampled.total()) for token, count in sampled.most_common()]
+
+    def take(self, tokens: torch.Tensor) -> None:
+        for (_, ids), token in zip(self._rows, tokens.tolist(), strict=True):
+            ids.append(token)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        self._rows = [self._rows[row] for row in rows.tolist()]
+
+
+_engines = threading.Lock()
+
+
+def engine_of(llm: LLM) -> Engine:
+    """The engine of a language model; raises LLMError if its token probabilities cannot be read."""
+    from alimark.core.llm.llama_cpp import LlamaCpp
+    from alimark.gpu.adapter import Transformers
+
+    if isinstance(llm, LlamaCpp):
+        return LlamaEngine(llm)
+    if not isinstance(llm, Transformers):
+        raise LLMError(
+            f"{llm.name} does not return token probabilities, which a token-level watermark needs; load the model with "
+            "transformers, e.g. `transformers:smollm2-135m`"
+        )
+    with _engines:
+        engine: CausalLM | None = getattr(llm, "_causal", None)
+        if engine is None:
+            engine = CausalLM(llm._tokenizer, _plain(llm._model), name=llm.name, add_bos=llm._add_bos)
+            llm._causal = engine  # type: ignore[attr-defined]
+    return engine
+
+
+def _plain(model: Any) -> Any:
+    """A copy of the model with transformers' attention. It shares all weights, so it takes hardly any memory."""
+    shared = {id(part): part for part in (*model.parameters(), *model.buffers())}
+    plain = copy.deepcopy(model, shared)
+    for module in plain.modules():
+        vars(module).pop("forward", None)  # a replaced `forward` refers to the layer of the original model
+    plain.set_attn_implementation("sdpa")
+    return plain
+
+
+def nucleus(logits: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest tokens that together have `top_p` of the probability, and their normalised log-probabilities."""
+    import torch
+
+    logs = torch.log_softmax(logits, dim=1)
+    if top_p >= 1:
+        every = torch.arange(logs.shape[1], device=logs.device).expand_as(logs)
+        return every, logs
+    for most in (min(_LIKELIEST, logs.shape[1]), logs.shape[1]):
+        best, tokens = logs.topk(most, dim=1)
+        before = best.exp().cumsum(dim=1) - best.exp()  # the likeliest is always kept
+        kept = before < top_p
+        if most == logs.shape[1] or not kept[:, -1].any():
+            break
+    width = int(kept.sum(dim=1).max())
+    best, tokens = best[:, :width].masked_fill(~kept[:, :width], -torch.inf), tokens[:, :width]
+    return tokens, best - best.logsumexp(dim=1, keepdim=True)

@@ -1,0 +1,268 @@
+"""The sampling loop of token-level schemes: texts are generated token by token in batches, and a marker chooses the tokens.
+
+An engine returns the candidate tokens and their probabilities. A marker gets the tokens of the text, never those of the
+prompt. Every random number is a hash of the text's seed and the step, so that a text does not depend on its batch, except for
+rounding errors of the model's logits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from alimark.core.llm.base import Sampling
+from alimark.core.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
+from alimark.lab.rivals import _prf
+
+if TYPE_CHECKING:
+    import torch
+
+    from alimark.lab.rivals._token_engines import Bias, Engine
+
+Ended = Literal["complete", "model ended", "token limit"]
+
+_STEPS_BETWEEN_SPLITS = 8  # splitting at every token would take longer than sampling
+_COMPACT_BELOW = 0.75
+_CONTEXT_IDS = 8  # decoded together with a text, because a tokenizer may drop the space before a first word
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a marker chooses the next tokens from; one row for each text of the batch."""
+
+    tokens: torch.Tensor
+    """The tokens of the nucleus, likeliest first."""
+    logs: torch.Tensor
+    """Their log-probabilities; -inf after the last token of a row."""
+    text_ids: torch.Tensor
+    """The tokens that the text has so far."""
+    uniform: torch.Tensor
+    """A uniform random number for each row."""
+
+    @property
+    def number(self) -> int:
+        """The number of tokens that each text has so far."""
+        return self.text_ids.shape[1]
+
+    def sampled(self, logs: torch.Tensor) -> torch.Tensor:
+        """Samples a token for each row by these log-probabilities, which need not be normalised."""
+        import torch
+
+        sums = torch.softmax(logs.double(), dim=1).cumsum(dim=1)
+        places = (sums < self.uniform[:, None] * sums[:, -1:]).sum(dim=1, keepdim=True)
+        return self.tokens.gather(1, places.clamp(max=logs.shape[1] - 1))[:, 0]
+
+
+class Marker(Protocol):
+    """The part of a watermark that chooses tokens. Every batch of texts has its own marker."""
+
+    def bias(self, text_ids: torch.Tensor) -> Bias | None:
+        """What is added to the logits before temperature and top-p; None where nothing is added.
+
+        Called once for each step, before `choose`.
+
+        Args:
+            text_ids: The tokens that each text has so far.
+        """
+        ...
+
+    def choose(self, step: Step) -> torch.Tensor:
+        """Chooses a token for each row."""
+        ...
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Keeps only these rows, because the other texts are finished."""
+        ...
+
+
+class Unmarked:
+    """Samples by the model's probabilities, without a mark."""
+
+    def bias(self, text_ids: torch.Tensor) -> None:
+        return None
+
+    def choose(self, step: Step) -> torch.Tensor:
+        return step.sampled(step.logs)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        pass
+
+
+class PerKey:
+    """The marker of a batch with several keys: each row goes to the marker of its key."""
+
+    def __init__(self, parts: Sequence[tuple[list[int], Marker]], device: torch.device) -> None:
+        import torch
+
+        self._parts = [(torch.tensor(rows, device=device), marker) for rows, marker in parts]
+
+    def bias(self, text_ids: torch.Tensor) -> Bias | None:
+        parts = [(rows, marker.bias(text_ids[rows])) for rows, marker in self._parts]
+        if all(bias is None for _, bias in parts):
+            return None
+
+        def together(tokens: torch.Tensor) -> torch.Tensor:
+            import torch
+
+            added = torch.zeros(tokens.shape, device=tokens.device)
+            for rows, bias in parts:
+                if bias is not None:
+                    added[rows] = bias(tokens[rows])
+            return added
+
+        return together
+
+    def choose(self, step: Step) -> torch.Tensor:
+        chosen = step.tokens[:, 0].clone()
+        for rows, marker in self._parts:
+            part = Step(step.tokens[rows], step.logs[rows], step.text_ids[rows], step.uniform[rows])
+            chosen[rows] = marker.choose(part)
+        return chosen
+
+    def keep(self, rows: torch.Tensor) -> None:
+        import torch
+
+        kept = []
+        for marker_rows, marker in self._parts:
+            # Pairs of the place of a kept row among this marker's rows and its new place in the batch.
+            pairs = (marker_rows[:, None] == rows[None, :]).nonzero()
+            if len(pairs):
+                marker.keep(pairs[:, 0])
+                kept.append((pairs[:, 1], marker))
+        self._parts = kept
+        assert sum(len(marker_rows) for marker_rows, _ in kept) == len(torch.unique(rows))
+
+
+@dataclass(frozen=True)
+class Length:
+    """The length of a text: a number of sentences, or of tokens."""
+
+    sentences: int | None = 12
+    tokens: int | None = None
+    splitter: str = DEFAULT_SPLITTER
+
+    def most(self, sampling: Sampling) -> int:
+        """The most tokens that a text may have."""
+        if self.tokens is not None:
+            return self.tokens
+        assert self.sentences is not None
+        return self.sentences * sampling.max_tokens
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished text."""
+
+    text: str
+    ids: tuple[int, ...]
+    """The sampled tokens. Their end is missing from the text where it was cut after its last sentence."""
+    ended: Ended
+
+
+def seeded(seed: int) -> _prf.Words:
+    """The words that a text's random numbers are hashed from."""
+    drawn: _prf.Words = _prf.words(hashlib.blake2b(f"alimark/tokens/{seed}".encode(), digest_size=16).digest())[0]
+    return drawn
+
+
+def write(
+    prompts: Sequence[list[int]],
+    seeds: Sequence[int],
+    engine: Engine,
+    marker: Marker,
+    length: Length,
+    sampling: Sampling,
+) -> list[Written]:
+    """Generates a text after each prompt, all in one batch. Prompts are lists of tokens."""
+    import torch
+
+    with engine.lock, torch.inference_mode():
+        return _Batch(prompts, seeds, engine, marker, length, sampling).run()
+
+
+class _Batch:
+    """A batch in progress. Row i of the tensors is text number `live[i]`."""
+
+    def __init__(
+        self, prompts: Sequence[list[int]], seeds: Sequence[int], engine: Engine, marker: Marker, length: Length,
+        sampling: Sampling,
+    ) -> None:  # fmt: skip
+        import torch
+
+        self._engine, self._marker, self._length = engine, marker, length
+        self._steps = length.most(sampling)
+        self._prompts = prompts
+        self._cut: Splitter = splitter(length.splitter)
+        self._written: dict[int, Written] = {}
+        self._source = engine.source(prompts, sampling)
+        self._text_ids = torch.zeros((len(prompts), 0), dtype=torch.long, device=engine.device)
+        self._words = _prf.on(engine.device, np.stack([seeded(seed) for seed in seeds]))
+        self.live = list(range(len(prompts)))
+
+    def run(self) -> list[Written]:
+        while True:
+            chosen = self._marker.choose(self._sample())
+            self._append(chosen)
+            self._end_finished(chosen.tolist())
+            if not (going := [row for row, text in enumerate(self.live) if text not in self._written]):
+                return [self._written[i] for i in sorted(self._written)]
+            if len(going) < _COMPACT_BELOW * len(self.live):
+                self._compact(going)
+
+    def _sample(self) -> Step:
+        import torch
+
+        tokens, logs = self._source.candidates(self._marker.bias(self._text_ids))
+        number = torch.full((len(tokens),), self._text_ids.shape[1], device=self._text_ids.device)
+        return Step(tokens, logs, self._text_ids, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
+
+    def _append(self, chosen: torch.Tensor) -> None:
+        import torch
+
+        self._text_ids = torch.cat([self._text_ids, chosen[:, None]], dim=1)
+        self._source.take(chosen)
+
+    def _end_finished(self, tokens: list[int]) -> None:
+        """Ends the texts that are long enough, and those that the model has ended."""
+        done = self._text_ids.shape[1]
+        split = self._length.tokens is None and (done % _STEPS_BETWEEN_SPLITS == 0 or done == self._steps)
+        for row, text in enumerate(self.live):
+            if text in self._written:
+                continue
+            if tokens[row] in self._engine.ends:
+                self._end(text, self._text_ids[row, :-1].tolist(), "model ended")
+            elif split:
+                self._end_if_complete(row, text)
+            if done == self._steps and text not in self._written:
+                self._end(text, self._text_ids[row].tolist(), "complete" if self._length.tokens else "token limit")
+
+    def _end_if_complete(self, row: int, text: int) -> None:
+        """Ends a text that has enough sentences. The start of a further sentence shows that the last one is complete."""
+        sentences = self._length.sentences
+        assert sentences is not None
+        ids = self._text_ids[row].tolist()
+        decoded = self._decoded(text, ids)
+        spans = self._cut.spans(decoded)
+        if len(spans) > sentences and spans[sentences][1] - spans[sentences][0] >= 2:
+            self._end(text, ids, "complete", decoded[: spans[sentences - 1][1]])
+
+    def _end(self, text: int, ids: list[int], ended: Ended, decoded: str | None = None) -> None:
+        content = self._decoded(text, ids) if decoded is None else decoded
+        self._written[text] = Written(content.strip(), tuple(ids), ended)
+
+    def _decoded(self, text: int, ids: list[int]) -> str:
+        return self._engine.text(self._prompts[text][-_CONTEXT_IDS:], ids)
+
+    def _compact(self, going: list[int]) -> None:
+        """Drops the rows of finished texts."""
+        import torch
+
+        rows = torch.tensor(going, device=self._text_ids.device)
+        self._source.keep(rows)
+        self._marker.keep(rows)
+        self._text_ids, self._words = self._text_ids[rows], self._words[rows]
+        self.live = [self.live[row] for row in going]

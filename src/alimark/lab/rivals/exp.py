@@ -1,0 +1,105 @@
+"""EXP (Kuditipudi et al., "Robust Distortion-free Watermarks for Language Models"): exponential minimum sampling.
+
+The key sequence has `length` vectors xi of uniform random numbers, one number for each token of the vocabulary. At place i the
+token with the smallest -log(xi[i, token]) / probability is taken; over random keys this is a sample from the model. A text
+starts at a random place of the sequence, which is cyclic. Detection aligns the text with every cyclic shift of the sequence
+as an edit distance does: a matched token costs log(1 - xi), a skipped token or place costs `gap`. The smallest cost is
+compared with those of random keys. The numbers xi are hashes of (place, token), so that no table of the vocabulary is needed
+and every device computes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.building import Statistic
+from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.lab.rivals import _prf
+from alimark.lab.rivals._exp_kernel import least_costs
+from alimark.lab.rivals.parameters.exp import EXPParameters
+from alimark.lab.rivals.token_level import TokenLevel
+from alimark.lab.rivals.tokens import Ids
+
+if TYPE_CHECKING:
+    import torch
+
+    from alimark.lab.rivals._token_engines import Engine
+    from alimark.lab.rivals._token_sampling import Step
+
+MOST_TOKENS = 1024
+"""Only so many tokens of a text are aligned, since the time grows with their square."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permutations(RandomKeys):
+    """The settings of EXP's detection: 100 random keys by default, as in the paper."""
+
+    draws: int = 100
+
+
+class EXP(TokenLevel):
+    """Generates and detects text marked by EXP under one key."""
+
+    scheme = "exp"
+    Parameters = EXPParameters
+    settings: ClassVar[type[RandomKeys]] = Permutations
+    parameters: EXPParameters
+
+    def marker(self, seeds: list[int], engine: Engine) -> ExponentialMinimum:
+        return ExponentialMinimum(self.secret, self.parameters, starts(seeds, self.parameters.length), engine.device)
+
+    def find(self, ids: Ids) -> Statistic:
+        warnings: tuple[str, ...] = ()
+        if len(ids) > MOST_TOKENS:
+            warnings = (f"of {len(ids):,} tokens the first {MOST_TOKENS:,} were looked at",)
+            ids = ids[:MOST_TOKENS]
+        parameters = self.parameters
+        raw = -float(costs(ids, self.secret[None], parameters.length, parameters.gap)[0])
+
+        def null(first: int, count: int) -> Floats:
+            return -costs(ids, self.null_secrets(first, count), parameters.length, parameters.gap)
+
+        return Statistic(raw, None, null, 0.0, {"cost": -raw, "scored": len(ids)}, warnings)
+
+
+def costs(ids: Ids, secrets: _prf.Words, length: int, gap: float) -> Floats:
+    """The smallest alignment cost over all shifts, under each key."""
+    distinct, places = np.unique(ids, return_inverse=True)
+    return least_costs(distinct.astype(np.uint64), places, secrets, length, gap).astype(np.float64)
+
+
+def starts(seeds: list[int], length: int) -> list[int]:
+    """The place in the key sequence at which each text starts."""
+    from alimark.lab.rivals._token_sampling import seeded
+
+    drawn = [
+        int(_prf.hashed(seeded(seed), np.array(2**40))) for seed in seeds
+    ]  # no token has this number, so the hash is used nowhere else
+    return [number * length >> 64 for number in drawn]
+
+
+class ExponentialMinimum:
+    """Takes the token with the smallest -log(xi) / probability."""
+
+    def __init__(self, secret: _prf.Words, parameters: EXPParameters, first: list[int], device: torch.device) -> None:
+        import torch
+
+        self._secret, self._length = _prf.on(device, secret), parameters.length
+        self._first = torch.tensor(first, device=device)
+
+    def bias(self, text_ids: torch.Tensor) -> None:
+        return None
+
+    def choose(self, step: Step) -> torch.Tensor:
+        place = (self._first + step.number) % self._length
+        xi = _prf.torch_unit(_prf.torch_hashed(self._secret, place[:, None], step.tokens))
+        # -log(xi) / p is smallest where log(p) - log(-log(xi)) is largest.
+        best = (step.logs.double() - (-xi.log()).log()).argmax(dim=1, keepdim=True)
+        return step.tokens.gather(1, best)[:, 0]
+
+    def keep(self, rows: torch.Tensor) -> None:
+        self._first = self._first[rows]

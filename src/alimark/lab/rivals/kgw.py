@@ -1,0 +1,155 @@
+"""KGW (Kirchenbauer et al., "A Watermark for Large Language Models"): adds a bias to a green list of the vocabulary.
+
+The tokens before a token decide which part of the vocabulary is green at its place, and green tokens are made more likely.
+Detection counts the green tokens. Here a token is green if the hash of the secret, its context and itself lies in the lowest
+`gamma` of all hashes. So every device computes the same list, detection computes only the colours of the tokens of the text,
+and colours are independent, so that the count in unmarked text is exactly binomial. transformers instead draws a permutation
+of the vocabulary with a random generator of the device, which differs between devices and has only 2**32 seeds on the CPU;
+`logits_processor` is the processor of transformers with the list of this module.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.building import Statistic
+from alimark.lab.rivals import _prf
+from alimark.lab.rivals.parameters.kgw import KGWParameters
+from alimark.lab.rivals.token_level import TokenLevel
+from alimark.lab.rivals.tokens import Ids
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import WatermarkLogitsProcessor
+
+    from alimark.lab.rivals._token_engines import Bias, Engine
+    from alimark.lab.rivals._token_sampling import Step
+
+
+class KGW(TokenLevel):
+    """Generates and detects text marked by KGW under one key."""
+
+    scheme = "kgw"
+    Parameters = KGWParameters
+    parameters: KGWParameters
+
+    def marker(self, seeds: list[int], engine: Engine) -> GreenBias:
+        return GreenBias(self.secret, self.parameters, engine.device)
+
+    def find(self, ids: Ids) -> Statistic:
+        grams = distinct_ngrams(ids, self.parameters.context + 1)
+        parameters = self.parameters
+        green = int(green_tokens(self.secret, grams, parameters.gamma).sum())
+        total = len(grams)
+        z = (
+            (green - parameters.gamma * total) / math.sqrt(total * parameters.gamma * (1 - parameters.gamma))
+            if total
+            else 0.0
+        )
+
+        def null(first: int, count: int) -> Floats:
+            secrets = self.null_secrets(first, count)
+            return np.asarray(green_tokens(secrets[:, None], grams, parameters.gamma).sum(axis=1), np.float64)
+
+        evidence = {
+            "green": green,
+            "scored": total,
+            "p_normal": normal_tail(z),
+            "p_binomial": binomial_tail(green, total, parameters.gamma),
+        }
+        return Statistic(float(green), z, null, parameters.gamma**total, evidence)
+
+    def logits_processor(self, vocabulary: int, device: torch.device | str = "cpu") -> WatermarkLogitsProcessor:
+        """A logits processor for `generate` of transformers, and for `processor` of its WatermarkDetector."""
+        return _processor(self.secret, self.parameters, vocabulary, device)
+
+
+def distinct_ngrams(ids: Ids, n: int) -> Ids:
+    """The distinct n-grams of the tokens, one per row. A repeated n-gram adds no evidence, so it is counted once."""
+    if len(ids) < n:
+        return np.empty((0, n), np.int64)
+    return np.unique(np.lib.stride_tricks.sliding_window_view(ids, n), axis=0)
+
+
+def green_tokens(secret: _prf.Words, grams: Ids, gamma: float) -> NDArray[np.bool_]:
+    """Whether the last token of each n-gram is green after the others. Several secrets stand in a first axis of `secret`."""
+    bits = _prf.hashed(secret, *grams.T)
+    return np.asarray(bits < np.uint64(gamma * 2**64))
+
+
+def normal_tail(z: float) -> float:
+    """The probability that a standard normal number is at least z."""
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def binomial_tail(green: int, total: int, gamma: float) -> float:
+    """The probability of at least `green` green tokens among `total` in unmarked text."""
+    logs = [
+        math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        + k * math.log(gamma) + (total - k) * math.log1p(-gamma)
+        for k in range(green, total + 1)
+    ]  # fmt: skip
+    return min(1.0, math.fsum(math.exp(log) for log in logs))
+
+
+class GreenBias:
+    """Adds delta to the logits of green tokens, before or after temperature and top-p as the key says.
+
+    The first tokens of a text, which have too little context, are not biased.
+    """
+
+    def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: torch.device | str) -> None:
+        self._secret, self._parameters = _prf.on(device, secret), parameters
+
+    def bias(self, text_ids: torch.Tensor) -> Bias | None:
+        return self._added(text_ids) if self._parameters.bias == "logits" else None
+
+    def choose(self, step: Step) -> torch.Tensor:
+        return step.sampled(self.biased(step))
+
+    def biased(self, step: Step) -> torch.Tensor:
+        """The biased log-probabilities, not normalised. Those of a key that adds to the logits are biased already."""
+        added = self._added(step.text_ids) if self._parameters.bias == "nucleus" else None
+        return step.logs if added is None else step.logs + added(step.tokens)
+
+    def _added(self, text_ids: torch.Tensor) -> Bias | None:
+        """What is added to the tokens after these texts."""
+        parameters = self._parameters
+        if text_ids.shape[1] < parameters.context:
+            return None
+        context = text_ids[:, -parameters.context :]
+        return lambda tokens: parameters.delta * torch_green(self._secret, context, tokens, parameters.gamma)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        pass
+
+
+def torch_green(secret: torch.Tensor, context: torch.Tensor, tokens: torch.Tensor, gamma: float) -> torch.Tensor:
+    """`green_tokens` on torch, for many tokens after the context of each row."""
+    bits = _prf.torch_hashed(secret, *(place[:, None] for place in context.T), tokens)
+    # With the highest bit flipped, signed integers have the order of unsigned ones.
+    threshold = int(gamma * 2**64) - 2**63
+    return (bits ^ -(2**63)) < threshold
+
+
+def _processor(
+    secret: _prf.Words, parameters: KGWParameters, vocabulary: int, device: torch.device | str
+) -> WatermarkLogitsProcessor:
+    import torch
+    from transformers import WatermarkLogitsProcessor
+
+    class HashedGreenList(WatermarkLogitsProcessor):  # type: ignore[misc]
+        def _get_greenlist_ids(self, input_seq: torch.Tensor) -> torch.Tensor:
+            context = input_seq[None, -parameters.context :]
+            every = torch.arange(vocabulary, device=input_seq.device)[None]
+            green = torch_green(_prf.on(input_seq.device, secret), context, every, parameters.gamma)
+            return green[0].nonzero()[:, 0]
+
+    return HashedGreenList(
+        vocabulary, device, greenlist_ratio=parameters.gamma, bias=parameters.delta, context_width=parameters.context
+    )

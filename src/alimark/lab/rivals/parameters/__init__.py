@@ -1,0 +1,1 @@
+"""Typed parameters of the rival watermarks."""

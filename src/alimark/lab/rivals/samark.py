@@ -1,0 +1,193 @@
+"""SAMark (Huo et al., arXiv 2605.25796): every sentence is drawn towards the same secret directions, whatever its position.
+
+A channel is the cosine with a secret direction, times a sign. A candidate scores the sum of tanh(slope x signed cosine) over
+the channels, plus a reward for being unlike the sentences before it. Since neither the directions nor the signs depend on
+the step or on neighbours, the statistic does not change when sentences change places. It uses the cosines as they are:
+centring them by the text's own mean would remove the mark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alimark.core._util.arrays import Floats
+from alimark.core.detection.building import Statistic
+from alimark.core.generation.selection import Weight
+from alimark.core.keys.arithmetic import orthonormal
+from alimark.core.keys.key import Key
+from alimark.errors import KeyMismatch
+from alimark.lab.rivals.parameters.samark import SAMarkParameters
+from alimark.lab.rivals.sentence import SentenceRival, in_chunks, too_short
+
+if TYPE_CHECKING:
+    from alimark.core.generation.origin import TextOrigin
+    from alimark.core.generation.settings import GenerationSettings
+    from alimark.core.llm.base import LLM
+
+_KEYS_A_CHUNK = 256
+_NGRAM = 4
+_LEAST_SPREAD = 1e-6
+
+
+class AnchorRule:
+    """Draws a candidate by its score among those that match the most channels and do not repeat the text so far.
+
+    What the rule sees of a sentence are its cosines with the directions, followed by its unit vector.
+    """
+
+    scheme, embeds, stops, strict = "samark", True, False, True
+
+    def __init__(self, key: Key, text_id: str = "") -> None:
+        self.key, self.parameters = key, key.parameters_as(SAMarkParameters)
+        self.size = self.parameters.channels
+        self._text_number = int.from_bytes(hashlib.sha256(text_id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+        self._directions: dict[int, Floats] = {}
+        self._chosen: list[Floats] = []
+        self._words: list[str] = []
+
+    @property
+    def signs(self) -> Floats:
+        """The sign of each channel, 1 or -1: the key's, or those of this text."""
+        index = () if self.parameters.signs == "key" else (self._text_number,)
+        return np.where(self.key.uniforms("samark/signs", self.size, *index) < 0.5, -1.0, 1.0)
+
+    def directions(self, dimension: int) -> Floats:
+        """The orthonormal directions of the channels, one per row."""
+        if dimension < self.size:
+            raise KeyMismatch(
+                f"{self.size} channels need an embedder with at least as many dimensions, but it has {dimension}"
+            )
+        if dimension not in self._directions:
+            rows = self.key.normals("samark/directions", self.size, dimension, dimension)
+            self._directions[dimension] = orthonormal(rows[None])[0]
+        return self._directions[dimension]
+
+    def null_directions(self, chunk: int, dimension: int) -> Floats:
+        """The directions of each random key of a chunk: (keys, channels, dimension)."""
+        rows = self.key.normals("samark/null", _KEYS_A_CHUNK * self.size, dimension, chunk, dimension)
+        return orthonormal(rows.reshape(_KEYS_A_CHUNK, self.size, dimension))
+
+    def see(self, vectors: NDArray[np.float32]) -> Floats:
+        wide = vectors.astype(np.float64)
+        wide = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+        return np.hstack([wide @ self.directions(vectors.shape[1]).T, wide])
+
+    def wave(self, settings: GenerationSettings) -> int:
+        return settings.wave or settings.candidates
+
+    def weigh(self, seen: Floats) -> Sequence[Weight]:
+        return self.weigh_texts(seen, [""] * len(seen))
+
+    def weigh_texts(self, seen: Floats, units: Sequence[str]) -> Sequence[Weight]:
+        """Rates all candidates for the next sentence; `units` are their texts."""
+        parameters = self.parameters
+        signed = seen[:, : self.size] * self.signs
+        scores = np.tanh(parameters.slope * signed).sum(axis=1) + parameters.novelty * self._novelty(units)
+        closest = self._closest(seen[:, self.size :])
+        if self._chosen:
+            scores = scores + parameters.diversity * (1 - closest)
+        kept = _unless_empty(np.ones(len(seen), bool), self._overlaps(units) < parameters.overlap)
+        kept = _unless_empty(kept, kept & (closest < parameters.similarity))
+        matches = (signed > 0).sum(axis=1)
+        # A sample from a softmax is the largest of the scores after Gumbel noise. A candidate that is filtered out or that
+        # matches fewer channels comes after all others: scores and noise are far below 100.
+        uniforms = self.key.uniforms("samark/draws", len(seen), self._text_number, len(self._chosen))
+        noise = -np.log(-np.log(np.maximum(uniforms, 1e-300))) / parameters.sharpness
+        worths = scores + noise + 100.0 * matches - 10_000.0 * ~kept
+        met = kept & (matches == self.size)
+        return [Weight(*values) for values in zip(matches.tolist(), worths.tolist(), met.tolist(), strict=True)]
+
+    def _closest(self, vectors: Floats) -> Floats:
+        """The cosine of each candidate with the most similar sentence so far; -1 where there is none."""
+        if not self._chosen:
+            return np.full(len(vectors), -1.0)
+        return np.asarray((vectors @ np.array(self._chosen).T).max(axis=1))
+
+    def _overlaps(self, units: Sequence[str]) -> Floats:
+        """The share of each candidate's sequences of four words that are in the text so far."""
+        known = _ngrams(self._words)
+        ngrams = [_ngrams(unit.lower().split()) for unit in units]
+        return np.array([len(grams & known) / len(grams) if grams else 0.0 for grams in ngrams])
+
+    def _novelty(self, units: Sequence[str]) -> Floats:
+        """The share of each candidate's distinct words that are not in the text so far."""
+        known = set(self._words)
+        words = [set(unit.lower().split()) for unit in units]
+        return np.array([len(distinct - known) / len(distinct) if distinct else 0.0 for distinct in words])
+
+    def chose(self, seen: Floats) -> None:
+        self._chosen.append(seen[self.size :])
+
+    def chose_text(self, seen: Floats, unit: str) -> None:
+        """Takes note of the sentence that was appended, and of its text."""
+        self.chose(seen)
+        self._words += unit.lower().split()
+
+
+def _ngrams(words: Sequence[str]) -> set[tuple[str, ...]]:
+    return {tuple(words[i : i + _NGRAM]) for i in range(len(words) - _NGRAM + 1)}
+
+
+def _unless_empty(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The candidates that pass a filter, or those before it where none passes."""
+    return after if after.any() else before
+
+
+def scores_of(cosines: Floats, signs: Floats | None, slope: float) -> tuple[Floats, Floats]:
+    """The z-score of the signed cosines in `cosines`, (..., sentences, channels), and the mean of their tanh.
+
+    Where the signs are not known, each channel gets the sign of the sum of its cosines. The z-score is the mean of
+    tanh(slope x signed cosine) over sentences and channels, in units of its standard error.
+    """
+    if signs is None:
+        signs = np.where(cosines.sum(axis=-2, keepdims=True) < 0, -1.0, 1.0)
+    values = np.tanh(slope * cosines * signs)
+    count = values.shape[-2] * values.shape[-1]
+    mean = values.mean(axis=(-2, -1))
+    spread = np.maximum(values.std(axis=(-2, -1), ddof=1), _LEAST_SPREAD)
+    return np.asarray(mean * np.sqrt(count) / spread), np.asarray(mean)
+
+
+class SAMark(SentenceRival):
+    """Generates and detects text marked by SAMark under one key."""
+
+    scheme = "samark"
+    candidates = 64
+    Parameters = SAMarkParameters
+
+    @classmethod
+    def rule(cls, key: Key) -> AnchorRule:
+        return AnchorRule(key)
+
+    @classmethod
+    def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> AnchorRule:
+        return AnchorRule(key, origin.id)
+
+    def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
+        if len(seen) < 2:
+            return too_short()
+        rule, parameters = self.rule(self.key), self.key.parameters_as(SAMarkParameters)
+        cosines, vectors = seen[:, : rule.size], seen[:, rule.size :]
+        signs = rule.signs if parameters.signs == "key" else None
+        z, mean = scores_of(cosines, signs, parameters.slope)
+
+        def null(first: int, count: int) -> Floats:
+            """The z-scores of random keys, which have other directions. A direction is as likely as its opposite."""
+            parts = []
+            for chunk, keys in in_chunks(first, count, _KEYS_A_CHUNK):
+                directions = rule.null_directions(chunk, vectors.shape[1])[keys]
+                parts.append(scores_of(vectors @ directions.transpose(0, 2, 1), signs, parameters.slope)[0])
+            return np.concatenate(parts)
+
+        used = np.where(cosines.sum(axis=0) < 0, -1.0, 1.0) if signs is None else signs
+        aligned = (cosines * used > 0).sum(axis=1)
+        evidence: dict[str, object] = {
+            "counted": cosines.size, "mean_score": round(float(mean), 4), "aligned": int(aligned.sum()),
+            "channels_of_each": aligned.tolist(), "signs": "the key's" if signs is not None else "inferred",
+        }  # fmt: skip
+        return Statistic.of_z(float(z), null, 0.0, evidence)

@@ -1,0 +1,294 @@
+"""The base class of token-level watermarks, which choose the tokens of a text and score its tokens in detection.
+
+Generation needs a model whose token probabilities can be read (`_token_engines`). Detection needs the tokenizer and the key,
+SIR also its embedder, but never the model. A p-value is the share of random keys that score as high on the same tokens, as
+for AliMark, so that it holds for any text, including one that repeats itself. Where the count of unmarked text has a known
+distribution, the p-value by that distribution is in the evidence too.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar, Protocol, Unpack, overload
+
+import numpy as np
+
+from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
+from alimark.core.detection.results import Detection
+from alimark.core.detection.stats.p_values import RandomKeys, significance_of
+from alimark.core.detection.timing import Clock
+from alimark.core.generation.results import Generation, MarkedSentence
+from alimark.core.generation.settings import GenerationSettings
+from alimark.core.schemes.base import KeyedWatermark, generate_in_order
+from alimark.core.text.splitting import splitter
+from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
+from alimark.lab.rivals import _prf
+from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from alimark.core.embedding.base import Embedder
+    from alimark.core.generation.api import (
+        Finished,
+        GenerateOptions,
+        ManyProgress,
+        Progress,
+        Prompt,
+        PromptStyle,
+        Strength,
+    )
+    from alimark.core.keys.key import Key
+    from alimark.core.llm.base import LLM, Sampling
+    from alimark.lab.rivals._token_engines import Engine
+    from alimark.lab.rivals._token_sampling import Length, Marker
+
+_BATCH = 32
+
+
+class TokenLevelParameters(Protocol):
+    """The parameters that all token-level schemes have."""
+
+    @property
+    def tokenizer(self) -> str: ...
+    @property
+    def vocabulary(self) -> str: ...
+
+
+class TokenLevel(KeyedWatermark[Detection]):
+    """The base class of token-level schemes. A scheme adds `marker`, which chooses tokens, and `find`, its statistic.
+
+    The tokenizer is loaded on first use. Threads may share an instance.
+    """
+
+    candidates: ClassVar[int] = 1
+    parameters: TokenLevelParameters
+
+    def __init__(
+        self, key: Key, *, embedder: Embedder | None = None, tokenizer: TextTokenizer | str | None = None
+    ) -> None:
+        super().__init__(key, embedder=embedder)
+        # A scheme declares the class of its parameters, which `key` has checked.
+        self.parameters = key.parameters  # type: ignore[assignment]
+        self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer that the key names."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.parameters.tokenizer)
+        check_tokenizer(self._tokenizer, self.parameters.vocabulary, self.key.id)
+        return self._tokenizer
+
+    @property
+    def secret(self) -> _prf.Words:
+        """The two secret words that the scheme's hashes depend on."""
+        secret: _prf.Words = _prf.words(self.key.stream(self.scheme, 16))[0]
+        return secret
+
+    def null_secrets(self, first: int, count: int) -> _prf.Words:
+        """The secret words of `count` random keys from number `first` on, the same every time."""
+        label = f"null-{self.scheme}"
+        return np.concatenate([_prf.words(self.key.stream(label, 16, i)) for i in range(first, first + count)])
+
+    @abstractmethod
+    def marker(self, seeds: list[int], engine: Engine) -> Marker:
+        """Makes the object that chooses the tokens of one batch of texts, given the seed of each."""
+
+    @abstractmethod
+    def find(self, ids: Ids) -> Statistic:
+        """The statistic of a text's tokens under the key and under random keys."""
+
+    @overload
+    def generate(
+        self, prompt: str, llm: LLM, *, tokens: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self, prompt: list[str], llm: LLM, *, tokens: int | None = ..., **options: Unpack[GenerateOptions]
+    ) -> list[Generation]: ...
+
+    def generate(
+        self,
+        prompt: str | list[str],
+        llm: LLM,
+        *,
+        sentences: int = 12,
+        tokens: int | None = None,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        prompt_style: PromptStyle = "continue",
+        batch: int | None = None,
+        progress: Progress | None = None,
+        candidates: int | None = None,
+        strength: Strength | None = None,
+    ) -> Generation | list[Generation]:
+        """Generates marked text after a prompt, or after each of several prompts.
+
+        Args:
+            prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
+            llm: A language model whose token probabilities can be read: one on transformers or llama.cpp.
+            sentences: How many sentences to write, where `tokens` is not given.
+            tokens: How many tokens to write.
+            seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
+            sampling: Temperature, top-p and the like.
+            prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
+            batch: Texts written at a time, for a list.
+            progress: Called once for each text, with its last sentence.
+            candidates: Ignored, like `strength`. They exist so that all schemes have the same signature.
+            strength: Ignored.
+
+        Returns:
+            The generation, or for a list of prompts the list of generations in the same order.
+
+        Raises:
+            AlimarkError: The options are invalid, the model fails, or its tokenizer is not the one of the key.
+        """
+        from alimark.core.llm.base import Sampling
+
+        settings = GenerationSettings(
+            sentences, self.candidates, sampling or Sampling(), prompt_style=prompt_style, tokens=tokens
+        )
+        return generate_in_order(self, prompt, llm, settings, seed=seed, batch=batch, progress=progress)
+
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        llm: LLM,
+        settings: GenerationSettings,
+        *,
+        batch: int | None = None,
+        progress: ManyProgress | None = None,
+    ) -> Finished:
+        """Yields each text, or the error that prevented it, with its prompt's number, a batch at a time.
+
+        A text does not depend on its batch, except for rounding errors of the model's logits.
+        """
+        from alimark.lab.rivals._token_engines import engine_of
+
+        engine = engine_of(llm)
+        size = min(engine.most, _BATCH if batch is None else batch)
+        if size < 1:
+            raise AlimarkError("batch must be at least 1")
+        marks = {self.key.id: self}
+        waiting = enumerate(prompts)
+        while group := list(islice(waiting, size)):
+            jobs = []
+            for i, prompt in group:
+                key = prompt.key or self.key
+                try:
+                    mark = marks.setdefault(key.id, type(self)(key, embedder=self._embedder, tokenizer=self.tokenizer))
+                    jobs.append(_job(i, prompt, mark, engine, settings))
+                except (LLMError, TextError, KeyMismatch) as error:
+                    yield i, error
+            if jobs:
+                yield from _write(jobs, engine, settings, progress)
+
+    def detect_batch(
+        self,
+        texts: Sequence[str],
+        settings: RandomKeys | None = None,
+        *,
+        llm: LLM | None = None,
+        times: Counter[str] | None = None,
+    ) -> list[Detection | AlimarkError]:
+        chosen = settings or self.settings()
+        answers: list[Detection | AlimarkError] = []
+        clock = Clock(Counter() if times is None else times)
+        for text in texts:
+            try:
+                answers.append(self._detection(text, chosen))
+            except (TextError, LimitError) as error:
+                answers.append(error)
+        clock.lap("scoring")
+        return answers
+
+    def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
+        return iter(())  # only SIR embeds
+
+    def _detection(self, text: str, settings: RandomKeys) -> Detection:
+        sentences = splitter(self.key.splitter).units(text)
+        ids = self.tokenizer.ids(text.strip())
+        if not sentences or not len(ids):
+            raise TextError("the text is blank; detection needs a text with at least one word")
+        statistic = self.find(ids)
+        evidence = {**statistic.evidence, "tokens": len(ids), "tokenizer": self.tokenizer.fingerprint}
+        backend = self.embedder.backend if self.Parameters.embeds else ""
+        return build_detection(
+            Detection,
+            text,
+            sentences,
+            replace(statistic, evidence=evidence),
+            significance_of(statistic.raw, statistic.null, settings),
+            key=self.key,
+            embedder=EmbedderIdentity(self.key.embedder, backend, self.key.fingerprint),
+            settings=settings,
+            tie_label="tie",
+        )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A prompt of a batch: its number among all prompts, its tokens, its seed and its watermark."""
+
+    number: int
+    prompt: str
+    ids: list[int]
+    seed: int
+    mark: TokenLevel
+
+
+def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: Engine, settings: GenerationSettings) -> _Job:
+    check_engine(mark, engine)
+    ids = engine.prompt(prompt.text, settings.prompt_style == "chat")
+    engine.check_room(ids, _length(settings, mark.key).most(settings.sampling))
+    seed = secrets.randbits(48) if prompt.seed is None else prompt.seed
+    return _Job(number, prompt.text, ids, seed, mark)
+
+
+def _length(settings: GenerationSettings, key: Key) -> Length:
+    from alimark.lab.rivals._token_sampling import Length
+
+    return Length(None if settings.tokens else settings.sentences, settings.tokens, key.splitter)
+
+
+def check_engine(mark: TokenLevel, engine: Engine) -> None:
+    """Checks that the model has the tokenizer of the key, which detection uses; raises KeyMismatch if not."""
+    if not engine.writes(mark.tokenizer):
+        raise KeyMismatch(
+            f"key {mark.key.id} was made for the tokenizer of {mark.tokenizer.name}, but {engine.name} has another; make a key "
+            "for it: alimark keygen --scheme NAME --set tokenizer=MODEL"
+        )
+
+
+def _write(
+    jobs: Sequence[_Job], engine: Engine, settings: GenerationSettings, progress: ManyProgress | None
+) -> Finished:
+    """Generates one batch of texts."""
+    from alimark.lab.rivals._token_sampling import PerKey, write
+
+    started = time.perf_counter()
+    by_mark: dict[int, list[int]] = {}
+    for row, job in enumerate(jobs):
+        by_mark.setdefault(id(job.mark), []).append(row)
+    parts = [(rows, jobs[rows[0]].mark.marker([jobs[row].seed for row in rows], engine)) for rows in by_mark.values()]
+    marker: Marker = parts[0][1] if len(parts) == 1 else PerKey(parts, engine.device)
+    length = _length(settings, jobs[0].mark.key)
+    texts = write([job.ids for job in jobs], [job.seed for job in jobs], engine, marker, length, settings.sampling)
+    elapsed = time.perf_counter() - started
+    for job, written in zip(jobs, texts, strict=True):
+        units = tuple(splitter(length.splitter).units(written.text))
+        if progress is not None and units:
+            progress(job.number, MarkedSentence(len(units), units[-1], written.text, 0, 1, len(written.ids)))
+        generation = Generation(
+            prompt=job.prompt, text=written.text, sentences=units, matches=(), block_size=0, key_id=job.mark.key.id,
+            scheme=job.mark.scheme, llm=engine.name, settings=settings, seed=job.seed, candidates=1,
+            tokens=len(written.ids), waves=1, embedded=0, rejected={}, surviving=len(units), ended=written.ended,
+            seconds=elapsed / len(jobs), elapsed=elapsed,
+        )  # fmt: skip
+        yield job.number, generation

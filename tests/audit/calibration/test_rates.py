@@ -1,0 +1,53 @@
+"""Rates on human text: p-values of many texts against the same random keys, and their binomial bounds."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from alimark import AliMark, DetectionSettings, Key
+from alimark.audit.calibration.rates import Embedded, binomial_interval, fresh_keys, p_values
+from fixed_texts import EMBEDDER, soft_key, written
+
+TEXTS = ["The lamp went out. Nobody saw it. A letter came.", "It rained. The lamp went out.", "A ship left. It rained."]
+
+
+@pytest.mark.parametrize("decision", ["hard", "soft"])
+def test_many_texts_score_as_they_do_alone(decision: str) -> None:
+    key = Key.generate(embedder=EMBEDDER, decision=decision, block_size=16, secret=bytes(32))
+    settings = DetectionSettings(draws=50)
+    values = p_values(Embedded.of(TEXTS, key, EMBEDDER, settings), key, settings)
+    alone = AliMark(key, embedder=EMBEDDER).detect(TEXTS, draws=50)
+    assert values.raw == pytest.approx([detection.raw for detection in alone], abs=1e-12)
+    assert np.all((values.p_randomised <= values.p) & (values.p > 0))
+
+
+def test_a_part_holds_the_vectors_of_its_texts() -> None:
+    key, settings = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32)), DetectionSettings()
+    embedded = Embedded.of(TEXTS, key, EMBEDDER, settings)
+    part, alone = embedded.part([2]), Embedded.of(TEXTS[2:], key, EMBEDDER, settings)
+    assert np.array_equal(part.embeddings, alone.embeddings)
+    assert part.units[0].texts == alone.units[0].texts
+    assert np.array_equal(embedded.part([0, 1, 2]).mean(), embedded.mean())
+
+
+@pytest.mark.parametrize(("n", "p"), [(500, 0.01), (120, 0.5), (1000, 0.05)])
+def test_binomial_interval_is_scipys(n: int, p: float) -> None:
+    low, high = binomial_interval(n, p)
+    expected = stats.binom.ppf([0.005, 0.995], n, p) / n
+    assert (low, high) == pytest.approx(tuple(expected), abs=1e-12)
+
+
+def test_a_soft_key_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.token_bytes", random.Random(1).randbytes)  # one draw of keys, not chance's
+    texts = [" ".join(written(None, 4, seed=seed)) for seed in range(30)]
+    chosen = DetectionSettings(draws=99)
+    key = soft_key(0)
+    embedded = Embedded.of(texts, key, EMBEDDER, chosen)
+    values = fresh_keys(embedded, key, EMBEDDER, chosen, lambda n: None)
+    assert stats.kstest(values.p_randomised, "uniform").pvalue > 0.001
+    alone = AliMark(key, embedder=EMBEDDER).detect(texts[0], settings=chosen)
+    assert p_values(embedded, key, chosen).p[0] == pytest.approx(alone.p_value)

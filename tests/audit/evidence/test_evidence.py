@@ -1,0 +1,136 @@
+"""Evidence: signed, rendered as a page, and verified; verification fails on any changed byte, another key or document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from alimark import AliMark
+from alimark.audit.evidence.page import embedded_evidence, render_json, render_page
+from alimark.audit.evidence.signing import SigningKey, check_signature
+from alimark.audit.evidence.statement import Examined, make_evidence
+from alimark.audit.evidence.verification import Check, check_documents, check_results, check_signer, read_evidence
+from alimark.core._util.json_types import JsonObject
+from alimark.errors import AlimarkError, RecordError
+from fixed_texts import EMBEDDER, fixed_key, unmarked, written
+from rough_embedder import RoughEmbedder
+
+MARK = AliMark(fixed_key(0), embedder=EMBEDDER)
+MARKED = " ".join(written(MARK.key))
+OTHER = " ".join(unmarked(12, 3))
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> SigningKey:
+    return SigningKey.of_installation(tmp_path_factory.mktemp("keys") / "signing-key.pem")
+
+
+@pytest.fixture(scope="module")
+def evidence(signer: SigningKey) -> JsonObject:
+    texts = {"<b>marked</b>.txt": MARKED, "other.txt": OTHER}
+    examined = [Examined(name, text.encode(), MARK.detect(text)) for name, text in texts.items()]
+    signed: JsonObject = json.loads(json.dumps(signer.sign(make_evidence(examined, [MARK.key]))))
+    return signed
+
+
+def passed(checks: list[Check]) -> list[bool]:
+    return [check.passed for check in checks]
+
+
+def test_the_statement_and_what_it_does_not_say(evidence: JsonObject) -> None:
+    first, second = evidence["texts"]
+    assert "was found in “<b>marked</b>.txt” (12 sentences): p <= 0.001" in first["statement"]
+    assert "none scored as high" in first["p_value_explained"]
+    assert "not found" in second["statement"]
+    assert "does not mean that a person wrote" in second["statement"]
+    assert any("can forge" in sentence for sentence in evidence["does_not_say"])
+    assert MARK.key.id == evidence["keys"][0]["id"]
+    assert first["document"]["size"] == len(MARKED)
+    page = render_page(evidence)
+    assert "<b>marked" not in page
+    assert embedded_evidence(page) == evidence
+    assert "Not measured" in page
+
+
+def test_a_signature_fits_only_what_was_signed(signer: SigningKey, evidence: JsonObject) -> None:
+    assert check_signature(evidence) == signer.fingerprint
+    assert passed(check_signer(evidence, [signer.fingerprint])) == [True, True]
+    assert passed(check_signer(evidence, [])) == [True, False]
+    assert passed(check_signer(evidence | {"date": "2026"}, [signer.fingerprint])) == [False]
+    assert check_signature(evidence | {"signature": "AA=="}) is None
+    assert check_signature({}) is None
+
+
+@pytest.mark.parametrize("suffix", [".json", ".html"])
+def test_every_changed_byte_is_noticed(tmp_path: Path, signer: SigningKey, evidence: JsonObject, suffix: str) -> None:
+    """Bytes all over the file; each is replaced by another letter, or by a blank."""
+    whole = (render_json if suffix == ".json" else render_page)(evidence).encode()
+    path = tmp_path / f"evidence{suffix}"
+    path.write_bytes(whole)
+    content, checks = read_evidence(path)
+    assert passed(checks + check_signer(content, [signer.fingerprint])) == [True, True, True]
+    for place in range(0, len(whole), len(whole) // 150):
+        changed = bytearray(whole)
+        changed[place] = ord(" ") if changed[place] != ord(" ") else ord("x")
+        path.write_bytes(changed)
+        try:
+            content, checks = read_evidence(path)
+        except RecordError:
+            continue
+        assert not all(passed(checks + check_signer(content, [signer.fingerprint]))), place
+
+
+def test_another_document_or_key(evidence: JsonObject) -> None:
+    data = {"letter.txt": MARKED.encode(), "changed.txt": MARKED.encode() + b"x"}
+    assert passed(check_documents(evidence, data)) == [True, False]
+    documents = {"letter.txt": (MARKED.encode(), MARKED), "other.txt": (OTHER.encode(), OTHER)}
+    checks = check_results(evidence, documents, [MARK.key], lambda _: MARK)
+    assert passed(checks) == [True, True]
+    assert "computed again under key" in checks[0].message
+    [wrong, _] = check_results(evidence, documents, [fixed_key(1)], lambda _: MARK)
+    assert not wrong.passed
+    assert MARK.key.id in wrong.message
+
+
+def test_a_result_that_is_not_what_the_key_gives(evidence: JsonObject) -> None:
+    forged = json.loads(json.dumps(evidence))
+    forged["texts"][1]["result"] |= {"p_value": 0.001, "verdict": "found"}
+    [check] = check_results(forged, {"other.txt": (OTHER.encode(), OTHER)}, [MARK.key], lambda _: MARK)
+    assert not check.passed
+    assert "the evidence says found" in check.message
+
+
+def test_the_signing_key_is_kept_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "signing-key.pem"
+    assert SigningKey.of_installation(path).fingerprint == SigningKey.of_installation(path).fingerprint
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_text("nothing")
+    with pytest.raises(AlimarkError, match="no Ed25519 key"):
+        SigningKey.of_installation(path)
+
+
+def test_a_calibration_of_another_key_is_refused() -> None:
+    examined = [Examined("a.txt", MARKED.encode(), MARK.detect(MARKED))]
+    measured = {
+        "key_id": MARK.key.id, "texts": 100, "sentences": 12, "levels": [0.01], "interval_99": [[0.0, 0.04]],
+        "this_key": {"p": [0.01]},
+    }  # fmt: skip
+    content = make_evidence(examined, [MARK.key], calibration=measured)
+    assert "100 human texts" in render_page(content | {"signer": {"fingerprint": "x"}})
+    with pytest.raises(AlimarkError, match="not in this evidence"):
+        make_evidence(examined, [MARK.key], calibration=measured | {"key_id": "ak0"})
+
+
+def test_verification_uses_the_recorded_precision(signer: SigningKey) -> None:
+    """Without it, the scores differ so much that the result is another."""
+    forged = dict(zip(unmarked(12, 3), written(MARK.key), strict=True))
+    mark = AliMark(MARK.key, embedder=RoughEmbedder(forged))
+    detection = mark.detect(OTHER, precision="int8", restructure="none")
+    signed = signer.sign(make_evidence([Examined("other.txt", OTHER.encode(), detection)], [MARK.key]))
+    evidence: JsonObject = json.loads(json.dumps(signed))
+    documents = {"other.txt": (OTHER.encode(), OTHER)}
+    assert passed(check_results(evidence, documents, [MARK.key], lambda _: mark)) == [True]
+    evidence["texts"][0]["result"]["precision"] = "float32"
+    assert passed(check_results(evidence, documents, [MARK.key], lambda _: mark)) == [False]

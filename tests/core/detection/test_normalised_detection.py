@@ -1,0 +1,120 @@
+"""Detection of disguised texts: keys of text version 1 normalise, older keys read a text both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from alimark import AliMark, Key, detect
+from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.batching import project_text
+from alimark.core.detection.many_keys import detect_keys_batch
+from alimark.core.detection.preparing import prepare
+from alimark.core.detection.searching import detect_signals
+from alimark.core.detection.settings import DetectionSettings
+from alimark.errors import AlimarkError
+from alimark.testing import StandInEmbedder, StandInLLM
+
+EMBEDDER = StandInEmbedder()
+SHAPES: dict[str, dict[str, Any]] = {
+    "version 1": {"decision": "soft"},
+    "version 0": {"decision": "soft", "text_version": 0},
+    "hard": {"decision": "hard"},
+}
+
+
+def key_of(shape: str, number: int = 7) -> Key:
+    return Key.generate(embedder=EMBEDDER, secret=bytes([number]) * 32, **SHAPES[shape])
+
+
+@pytest.fixture(scope="module", params=list(SHAPES))
+def marked(request: pytest.FixtureRequest) -> tuple[AliMark, str]:
+    mark = AliMark(key_of(request.param), embedder=EMBEDDER)
+    return mark, mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
+
+
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "look-alikes": lambda text: text.replace("a", "а").replace("e", "е").replace("o", "о"),
+    "HTML": lambda text: "<p>" + "".join(f"&#{ord(c)};" for c in text) + "</p>",
+    "invisible": "\u200b".join,
+}
+
+
+@pytest.mark.parametrize("name", DISGUISES)
+def test_a_disguised_text_is_found(marked: tuple[AliMark, str], name: str) -> None:
+    mark, text = marked
+    plain, disguised = mark.detect(text), mark.detect(DISGUISES[name](text))
+    assert plain.verdict() == disguised.verdict() == "found"
+    assert (plain.normalised, plain.reading == "normalised") == ({}, mark.key.text_version == 1)
+    assert disguised.normalised
+    assert disguised.reading == "normalised"
+    assert disguised.sentences == plain.sentences
+    assert disguised.raw == plain.raw
+    assert disguised.record()["normalised"] == {
+        **disguised.normalised, "reading": "normalised", "readings": disguised.readings,
+    }  # fmt: skip
+    assert disguised.readings == (1 if mark.key.text_version else 2)
+    assert disguised.report()["reading"] == "normalised"
+
+
+def test_an_ordinary_text_is_read_once(marked: tuple[AliMark, str]) -> None:
+    mark, text = marked
+    prepared = prepare(text, mark.key, EMBEDDER, DetectionSettings())
+    assert prepared.versions == (prepared,)
+    assert "normalised" not in mark.detect(text).record()
+
+
+@pytest.mark.parametrize("search", ["whole", "excerpt"])
+def test_the_smaller_p_value_of_both_readings_is_doubled(search: Literal["whole", "excerpt"]) -> None:
+    mark = AliMark(key_of("hard"), embedder=EMBEDDER)
+    text = "<b>The mayor</b> sold the bridge.The team found a letter. A stranger hid the piano at home. " * 2
+    settings = DetectionSettings(search=search, draws=99)
+    prepared = prepare(text, mark.key, EMBEDDER, settings)
+    assert [version.reading for version in prepared.versions] == ["as it stands", "normalised"]
+    signals = project_text(prepared, [EMBEDDER.embed(v.units.texts) for v in prepared.versions], mark.key, settings)
+    alone = [
+        detect_signals(replace(version, further=()), [part], mark.key, EMBEDDER, settings)
+        for version, part in zip(prepared.versions, signals, strict=True)
+    ]
+    better = min(alone, key=lambda detection: detection.p_value)
+    both = mark.detect(text, settings=settings)
+    assert (both.p_value, both.raw, both.reading) == (min(1, 2 * better.p_value), better.raw, better.reading)
+    assert (both.p_randomised, both.readings) == (min(1, 2 * better.p_randomised), 2)
+
+
+def test_p_values_of_unmarked_texts_read_both_ways_are_not_too_small() -> None:
+    llm = StandInLLM(5)
+    text = AliMark(key_of("hard", 99), embedder=EMBEDDER).generate("One.", llm, sentences=8, candidates=1, seed=1).text
+    disguised = DISGUISES["look-alikes"](text)
+    p = [
+        AliMark(key_of("hard", number), embedder=EMBEDDER).detect(disguised, draws=199).p_randomised
+        for number in range(100, 200)
+    ]
+    assert all(np.mean(np.array(p) <= level) <= level + 0.07 for level in (0.02, 0.05, 0.2))
+
+
+def test_keys_of_both_text_versions_can_be_tried_together() -> None:
+    keys = [key_of("version 0", 1), key_of("version 1", 2), key_of("version 1", 3)]
+    mark = AliMark(keys[1], embedder=EMBEDDER)
+    text = mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
+    answers = detect(DISGUISES["HTML"](text), keys, embedder=EMBEDDER)
+    assert (answers[0].key_id, answers[0].keys_tried, answers[0].verdict()) == (keys[1].id, 3, "found")
+    with pytest.raises(AlimarkError, match="text versions"):
+        detect_keys_batch([text], keys, EMBEDDER, DetectionSettings())
+
+
+def test_a_batch_under_many_keys_reads_both_ways() -> None:
+    keys = [key_of("hard", number) for number in (1, 2)]
+    mark = AliMark(keys[1], embedder=EMBEDDER)
+    text = mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
+    [plain, disguised] = detect_keys_batch(
+        [text, DISGUISES["invisible"](text)], keys, EMBEDDER, DetectionSettings(), tried=2
+    )
+    assert isinstance(plain, AlignedDetection)
+    assert isinstance(disguised, AlignedDetection)
+    assert plain.key_id == disguised.key_id == keys[1].id
+    assert disguised.raw == plain.raw

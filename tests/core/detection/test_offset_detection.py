@@ -1,0 +1,152 @@
+"""Keys with offsets, a secret start for each text: where it is found, the p-value that allows for the search, key files.
+
+The soft keys here have version 2, whose texts start at any block; test_run_detection.py has those that start where a run does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from alimark import AliMark, DetectionSettings, Key, detect
+from alimark.audit.calibration import rates as calibrate
+from alimark.core.generation.api import GenerationSettings
+from alimark.core.generation.session import Session
+from alimark.core.schemes.registry import rule_for
+from alimark.errors import AlimarkError, KeyFileError
+from alimark.testing import StandInLLM
+from fixed_texts import EMBEDDER
+from single_text import generate
+
+
+def key_of(number: int, decision: str, offsets: int = 16) -> Key:
+    m = 32 if decision == "soft" else 8
+    secret = bytes([number % 256, number // 256, *range(2, 32)])
+    return Key.generate(
+        secret=secret, decision=decision, block_size=m, embedder=EMBEDDER, offsets=offsets, soft_version=2
+    )
+
+
+def start_of(key: Key, seed: int) -> int:
+    return key.start(f"{seed}/A long story.")
+
+
+def written(key: Key | None, sentences: int = 12, seed: int = 5) -> str:
+    generation = generate("A long story.", key, EMBEDDER, StandInLLM(), GenerationSettings(sentences, 64), seed=seed)
+    return " ".join(generation.sentences)
+
+
+@pytest.mark.parametrize("decision", ["hard", "soft"])
+def test_a_text_is_found_where_it_begins(decision: str) -> None:
+    key = key_of(0, decision, 32)
+    starts = {start_of(key, seed) for seed in range(400)}
+    assert starts == set(range(32))
+    seed = next(seed for seed in range(400) if start_of(key, seed) == 30)
+    text = written(key, seed=seed)
+    detection = AliMark(key, embedder=EMBEDDER).detect(text)
+    assert (detection.verdict(), detection.offsets) == ("found", 32)
+    matches = [(step.sentences[0], step.block) for step in detection.alignment if step.kind == "match"]
+    assert sum(block == sentence + 30 for sentence, block in matches) >= 10
+    # The same secret without offsets looks at the first blocks alone.
+    assert AliMark(key_of(0, decision, 1), embedder=EMBEDDER).detect(text).p_value > 0.01
+
+
+def test_the_start_hangs_on_seed_and_prompt() -> None:
+    key, chosen = key_of(0, "hard", 1024), GenerationSettings(2, 4)
+
+    def session(prompt: str, seed: int) -> Session:
+        return Session(prompt, key, chosen, rule=rule_for, seed=seed)
+
+    starts = {
+        (prompt, seed): session(prompt, seed).rule._targets.tolist()  # type: ignore[attr-defined]
+        for prompt in ("One.", "Two.")
+        for seed in range(3)
+    }
+    assert len({str(targets) for targets in starts.values()}) == 6
+    again = session("One.", 0).rule._targets.tolist()  # type: ignore[attr-defined]
+    assert again == starts["One.", 0]
+
+
+@pytest.mark.parametrize("decision", ["hard", "soft"])
+def test_p_values_pay_for_the_search(decision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uniform over keys with ties broken at random, whatever the text."""
+    monkeypatch.setattr("secrets.token_bytes", random.Random(1).randbytes)  # one draw of keys, not chance's
+    texts = [written(None, 6, seed=seed) for seed in range(6)]
+    chosen = DetectionSettings(draws=99)
+    key = key_of(0, decision, 8)
+    embedded = calibrate.Embedded.of(texts, key, EMBEDDER, chosen)
+    values = np.concatenate(
+        [calibrate.fresh_keys(embedded, key, EMBEDDER, chosen, lambda n: None).p_randomised for _ in range(20)]
+    )
+    assert stats.kstest(values, "uniform").pvalue > 0.001
+
+
+@pytest.mark.parametrize("decision", ["hard", "soft"])
+def test_excerpts_are_looked_for_wherever_a_text_may_begin(decision: str) -> None:
+    key = key_of(0, decision)
+    seed = next(seed for seed in range(400) if start_of(key, seed) == 15)
+    text = " ".join([written(None, 8, seed=31), written(key, seed=seed), written(None, 8, seed=32)])
+    detection = AliMark(key, embedder=EMBEDDER).detect(text, search="excerpt", max_blocks=12)
+    [passage] = detection.passages
+    assert passage.first_block >= 15
+    assert passage.last_block <= 27
+
+
+def test_whose_key_it_was_with_and_without_offsets() -> None:
+    keys = [key_of(number, "soft", 1 + 15 * (number % 2)) for number in range(8)]
+    for right in (2, 3):
+        best = detect(written(keys[right]), keys, embedder=EMBEDDER)
+        assert best[0].key_id == keys[right].id
+
+
+# Keys
+
+PLAIN = {
+    "hard": ("akf7e02539b3ad23b104", "da06d097f9c62a2a9f0c01866ece5df7d402f4febd4277ec4e560ec3ab4c58e5"),
+    "soft": ("aka1b2c4813a2a11f47e", "e30a54fd742503ccf1aab61fe8000cf493bbbbd5c1a54ba4652fe4e987265f94"),
+}
+
+
+@pytest.mark.parametrize("decision", ["hard", "soft"])
+def test_a_key_without_offsets_is_what_it_was(decision: str, tmp_path: Path) -> None:
+    """Id and file of keys made before there were offsets, or a second version of soft decisions."""
+    key = key_of(7, decision, 1)
+    key = key.like(key._secret, soft_version=1)
+    key.save(tmp_path / "key.json")
+    digest = hashlib.sha256((tmp_path / "key.json").read_bytes()).hexdigest()
+    assert (key.id, digest) == PLAIN[decision]
+    assert Key.load(tmp_path / "key.json").offsets == 1
+    assert [key.start(text) for text in ("a", "b")] == [0, 0]
+
+
+def test_offsets_are_part_of_the_key(tmp_path: Path) -> None:
+    key = Key.generate(embedder=EMBEDDER, decision="hard", offsets=64)
+    key.save(tmp_path / "key.json")
+    again = Key.load(tmp_path / "key.json")
+    assert (again, again.offsets) == (key, 64)
+    content = json.loads((tmp_path / "key.json").read_text())
+    for wrong in (0, 2**20, "16", True):
+        del content["id"]
+        (tmp_path / "key.json").write_text(json.dumps(content | {"offsets": wrong}))
+        with pytest.raises(KeyFileError, match="offsets"):
+            Key.load(tmp_path / "key.json")
+        content["id"] = ""
+
+
+def test_fresh_keys_are_like_the_one_they_calibrate() -> None:
+    for decision in ("hard", "soft"):
+        like = key_of(3, decision)
+        fresh = calibrate._fresh(like, EMBEDDER, None)
+        assert fresh.public() == like.public()
+        assert fresh.id != like.id
+
+
+def test_bounds_of_hard_bits_are_refused_for_soft_keys() -> None:
+    with pytest.raises(AlimarkError, match="alpha and beta"):
+        AliMark(key_of(0, "soft"), embedder=EMBEDDER).detect("One sentence. And two.", beta=2.0)

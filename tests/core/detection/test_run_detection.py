@@ -1,0 +1,238 @@
+"""Texts under keys of version 3: runs of sentences that share a block, from the choice of candidates to detection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from alimark import AliMark, DetectionSettings, Key, detect
+from alimark.audit.auditor import Auditor
+from alimark.audit.calibration import rates
+from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.excerpts import excerpt_length
+from alimark.core.detection.many_keys import widest_key
+from alimark.core.detection.scoring import Soft, scoring
+from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.detection.units import restructure
+from alimark.core.generation.api import GenerationSettings
+from alimark.core.generation.origin import TextOrigin
+from alimark.core.keys.folder import load_keys
+from alimark.core.keys.projection import carried, project, targets
+from alimark.core.schemes.registry import rule_for
+from alimark.core.text.splitting import splitter
+from fixed_texts import EMBEDDER, soft_key, written
+from rewriters import STORY, Rewriter
+
+SETTINGS = DetectionSettings()
+
+
+def key_of(number: int = 0, **parameters: Any) -> Key:
+    secret = bytes([number, *range(1, 32)])
+    return Key.generate(secret=secret, embedder=EMBEDDER, **{"soft_version": 3, **parameters})
+
+
+def mark_of(key: Key) -> AliMark:
+    return AliMark(key, embedder=EMBEDDER)
+
+
+def seed_with_start(key: Key, start: int) -> int:
+    """A seed with which `written` begins a text at this block."""
+    return next(seed for seed in range(1000) if key.start(f"{seed}/A long story.") == start)
+
+
+def matches_of(detection: AlignedDetection) -> list[tuple[int, int]]:
+    """The sentences that carry a block, each with the number of its block; both count from 1."""
+    steps = detection.alignment
+    return [(step.sentences[0], step.block) for step in steps if step.kind == "match" and step.block is not None]
+
+
+# Marking
+
+
+@pytest.mark.parametrize("run", [1, 4, (1, 2, 4)])
+def test_candidates_are_compared_with_the_block_of_their_run(run: object) -> None:
+    key = key_of(run=run, offsets=3)
+    rule = rule_for(key, GenerationSettings(10, 4), TextOrigin("a text", "", (), splitter()))
+    directions = targets(key, 40)
+    start = key.start("a text")
+    candidates = EMBEDDER.embed(["A dog barked.", "The mayor sold the bridge.", "It rained."])
+    for i in range(10):
+        seen = rule.see(candidates)
+        worths = [weight.worth for weight in rule.weigh(seen)]
+        expected = carried(project(candidates, key), directions[start + i], key)
+        assert worths == pytest.approx([carry.worth for carry in expected])
+        rule.chose(seen[0])
+
+
+def test_a_text_follows_the_runs_of_its_key() -> None:
+    """Each sentence lies further along the block of its run than along those of other runs."""
+    key = key_of(run=(1, 3))
+    projections = project(EMBEDDER.embed(written(key, 13)), key)
+    along = (projections - projections.mean(axis=0)) @ targets(key, 13).T
+    runs = key.derivation.run_numbers(13)
+    same = runs[:, None] == runs
+    assert along[same].mean() > 3 * np.abs(along[~same].mean())
+
+
+def test_a_rewritten_text_follows_the_runs_too() -> None:
+    key = key_of(run=3, offsets=4)
+    rewriting = mark_of(key).rewrite(STORY, Rewriter(), seed=2, candidates=48, closeness=0.5, mean_closeness=0.6)
+    assert mark_of(key).detect(STORY).p_value > 0.05
+    detection = mark_of(key).detect(rewriting.text)
+    assert detection.verdict() == "found"
+    start = key.start(f"2/{STORY}")
+    before, after = (
+        (project(EMBEDDER.embed(list(part)), key) * targets(key, 12, start)).sum(axis=1).sum()
+        for part in ([sentence.before for sentence in rewriting.rewritten], rewriting.sentences)
+    )
+    assert after > before
+
+
+# Detection
+
+
+@pytest.mark.parametrize("run", [1, 4, (1, 2, 4)])
+def test_a_text_is_found_under_its_key_alone(run: object) -> None:
+    key = key_of(run=run)
+    text = " ".join(written(key))
+    detection = mark_of(key).detect(text)
+    assert (detection.verdict(), detection.z) == ("found", None)
+    assert mark_of(key_of(1, run=run)).detect(text).p_value > 0.01
+    runs = key.derivation.run_numbers(60)
+    assert sum(runs[block - 1] == runs[sentence - 1] for sentence, block in matches_of(detection)) >= 10
+
+
+@pytest.mark.parametrize("run", [4, (1, 2, 4)])
+def test_a_text_that_starts_at_a_later_run_is_found(run: object) -> None:
+    key = key_of(run=run, offsets=16)
+    start = int(key.starts[-1])
+    text = " ".join(written(key, seed=seed_with_start(key, start)))
+    detection = mark_of(key).detect(text)
+    assert (detection.verdict(), detection.offsets) == ("found", 16)
+    runs = key.derivation.run_numbers(start + 60)
+    assert sum(runs[block - 1] == runs[start + sentence - 1] for sentence, block in matches_of(detection)) >= 10
+    # The same secret without offsets looks at the first runs alone.
+    assert mark_of(key_of(run=run)).detect(text).p_value > 0.01
+
+
+def test_the_search_is_long_enough_for_every_start() -> None:
+    key = key_of(run=(1, 4), offsets=5)
+    rule = scoring(key, SETTINGS)
+    assert isinstance(rule, Soft)
+    assert rule.first_blocks.tolist() == key.starts.tolist() == [0, 1, 5, 9, 13]
+    plain = scoring(key_of(run=(1, 4)), SETTINGS)
+    assert rule.length(12) == plain.length(12) + 13
+    assert excerpt_length(key, SETTINGS) == SETTINGS.max_blocks + 13
+
+
+@pytest.mark.parametrize("change", ["drop", "move", "insert", "split"])
+def test_the_mark_survives(change: str) -> None:
+    key = key_of()
+    changed = written(key, 16)
+    if change == "drop":
+        del changed[3:7]
+    elif change == "move":
+        changed[2], changed[9] = changed[9], changed[2]
+    elif change == "split":
+        changed[5:6] = [part.strip(" ,") + "." for part in (changed[5][:40], changed[5][40:])]
+    else:
+        changed[4:4] = written(None, 3, seed=77)
+    assert mark_of(key).detect(" ".join(changed)).verdict() == "found"
+
+
+@pytest.mark.parametrize(("run", "offsets"), [(4, 1), ((1, 2, 4), 6)])
+def test_p_values_are_uniform_over_keys(run: object, offsets: int) -> None:
+    """Random keys have the runs of the key, or their scores would vary less than those of keys do."""
+    texts = [" ".join(written(None, 8, seed=seed)) for seed in range(8)]
+    chosen = DetectionSettings(draws=99)
+    key = key_of(run=run, offsets=offsets)
+    embedded = rates.Embedded.of(texts, key, EMBEDDER, chosen)
+    values = np.concatenate(
+        [rates.fresh_keys(embedded, key, EMBEDDER, chosen, lambda n: None).p_randomised for _ in range(15)]
+    )
+    assert stats.kstest(values, "uniform").pvalue > 0.001
+
+
+def test_only_sentences_are_embedded() -> None:
+    """Version 3 aligns no merged sentences, so a text costs one embedding per sentence, whatever restructuring is asked for."""
+    sentences = written(None, 6)
+    texts = [" ".join(sentences)]
+    assert list(mark_of(key_of()).units(texts)) == sentences
+    assert len(list(mark_of(soft_key(0, version=2)).units(texts))) == 11
+    detections = [mark_of(key_of()).detect(texts[0], restructure=how) for how in ("none", "single")]
+    assert detections[0].raw == detections[1].raw
+
+
+def test_a_passage_is_found_in_other_text() -> None:
+    key = key_of(offsets=4)
+    start = int(key.starts[2])
+    sentences = written(key, seed=seed_with_start(key, start))
+    text = " ".join([*written(None, 10, seed=31), *sentences, *written(None, 10, seed=32)])
+    detection = mark_of(key).detect(text, search="excerpt")
+    [passage] = detection.passages
+    assert abs(passage.first - 11) + abs(passage.last - 22) <= 4
+    assert passage.last_block > start
+    assert not mark_of(key).detect(" ".join(written(None, 30, seed=33)), search="excerpt").passages
+
+
+# Signals
+
+
+def test_a_norm_weight_makes_sentences_near_the_mean_count_less() -> None:
+    key, sentences = key_of(), written(None, 9)
+    units = restructure(sentences, scoring(key, SETTINGS).limits)
+    projections = project(EMBEDDER.embed(units.texts), key)
+    plain = Soft(SOFT_VERSIONS[3]._replace(norm_weight=0.0), restructure=False).signals(units, projections).soft
+    assert plain is not None
+    np.testing.assert_allclose((plain[:, 0] ** 2).mean(axis=1), 1)
+    centred = projections - projections.sum(axis=0) / (9 + SOFT_VERSIONS[3].shrink)
+    norms = np.linalg.norm(centred, axis=1)
+    for weight in (0.4, 1.0):
+        signals = Soft(SOFT_VERSIONS[3]._replace(norm_weight=weight), restructure=False).signals(units, projections)
+        assert signals.soft is not None
+        factors = np.linalg.norm(signals.soft[:, 0], axis=1) / np.linalg.norm(plain[:, 0], axis=1)
+        np.testing.assert_allclose(factors, (norms / np.sqrt((norms**2).mean())) ** weight)
+        np.testing.assert_array_equal(signals.packed[:, 0, 0], plain_bits(plain))
+
+
+def plain_bits(rows: Any) -> list[int]:
+    return [int("".join("1" if value >= 0 else "0" for value in row), 2) for row in rows[:, 0]]
+
+
+# Many keys
+
+
+def test_whose_key_it_was() -> None:
+    keys = [key_of(number, run=run) for number in range(8) for run in (1, 4)]
+    for right in (4, 9):
+        best = detect(" ".join(written(keys[right])), keys, embedder=EMBEDDER)
+        assert (best[0].key_id, best[0].keys_tried, best[0].verdict()) == (keys[right].id, 16, "found")
+
+
+@pytest.mark.parametrize("search", ["whole", "excerpt"])
+def test_keys_of_all_versions_score_together_as_alone(search: Any) -> None:
+    """Whichever comes first: a text is cut into the units that any of the keys needs, and each key uses its own."""
+    keys = [key_of(0), key_of(0, run=(1, 2), offsets=3), *(soft_key(0, version=version) for version in (2, 1))]
+    sentences = written(keys[2], 14)
+    sentences[3:5] = [sentences[3].rstrip(".!?") + " and " + sentences[4]]
+    text = " ".join(sentences)
+    alone = {key.id: mark_of(key).detect(text, search=search, draws=99).raw for key in keys}
+    for order in (keys, keys[::-1]):
+        together = detect(text, order, embedder=EMBEDDER, best=4, search=search, draws=99)
+        assert {detection.key_id: detection.raw for detection in together} == pytest.approx(alone, rel=1e-9)
+        assert widest_key(order, SETTINGS).soft_version in (1, 2)
+
+
+def test_texts_are_found_under_a_folder_of_several_versions(tmp_path: Path) -> None:
+    keys = [key_of(0), soft_key(1, version=2), soft_key(2, version=1), key_of(3, run=(1, 2, 4))]
+    for number, key in enumerate(keys):
+        key.save(tmp_path / f"{number}.json")
+    loaded = load_keys([tmp_path])
+    auditor = Auditor(loaded, SETTINGS, lambda _: EMBEDDER)
+    texts = [" ".join(written(key)) for key in keys]
+    answers = auditor.answer(texts)
+    assert [getattr(answer, "key_id", answer) for answer in answers] == [key.id for key in keys]

@@ -1,0 +1,184 @@
+"""Soft decisions: marking and detecting with the stand-ins, and versions that stay as they were released."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from alimark import AliMark, Key, detect
+from alimark.core.detection.kernels.types import LocalCosts, SoftRule
+from alimark.core.detection.many_keys import detect_keys
+from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.generation.api import GenerationSettings
+from alimark.core.keys.key import SOFT_VERSION
+from alimark.core.keys.projection import project, targets
+from alimark.errors import AlimarkError, LimitError, ModelError
+from alimark.testing import StandInEmbedder, StandInLLM
+from fixed_texts import EMBEDDER, soft_key, written
+from single_text import generate
+
+
+@pytest.fixture(scope="module")
+def mark() -> AliMark:
+    return AliMark(soft_key(0), embedder=EMBEDDER)
+
+
+@pytest.fixture(scope="module")
+def sentences(mark: AliMark) -> list[str]:
+    return written(mark.key)
+
+
+def test_the_furthest_candidate_is_chosen(mark: AliMark) -> None:
+    llm, seen = StandInLLM(), []
+    draw = llm.draw
+
+    def recorded(*args: Any) -> Any:
+        seen.append(draw(*args))
+        return seen[-1]
+
+    llm.draw = recorded  # type: ignore[method-assign, assignment]
+    generation = generate("A long story.", mark.key, EMBEDDER, llm, GenerationSettings(1, 64), seed=3)
+    waves = [answers for [answers] in seen]
+    assert (len(waves), sum(map(len, waves))) == (generation.waves, generation.candidates)
+    drawn = list(dict.fromkeys(candidate.text.strip() for wave in waves for candidate in wave))
+    worths = project(EMBEDDER.embed(drawn), mark.key) @ targets(mark.key, 1)[0]
+    order = [drawn[i] for i in np.argsort(-worths)]
+    assert order[0].startswith(generation.sentences[0])
+
+
+def test_the_mark_is_found_and_not_without_the_key(mark: AliMark, sentences: list[str]) -> None:
+    detection = mark.detect(" ".join(sentences))
+    assert detection.verdict() == "found"
+    assert detection.p_value <= 0.002
+    assert detection.z is None
+    assert AliMark(soft_key(1), embedder=EMBEDDER).detect(" ".join(sentences)).p_value > 0.01
+    kinds = [(step.kind, step.sentences, step.block) for step in detection.alignment]
+    assert sum(kind == ("match", (i,), i) for i, kind in enumerate(kinds, 1)) >= 10
+
+
+@pytest.mark.parametrize("change", ["drop", "merge", "move", "insert"])
+def test_the_mark_survives(mark: AliMark, sentences: list[str], change: str) -> None:
+    changed = list(sentences)
+    if change == "drop":
+        del changed[3:6]
+    elif change == "merge":
+        changed[1:3] = [changed[1].rstrip(".!?") + " and " + changed[2]]
+        changed[6:8] = [changed[6].rstrip(".!?") + " and " + changed[7]]
+    elif change == "move":
+        changed[2], changed[9] = changed[9], changed[2]
+    else:
+        changed[4:4] = written(None, 3, seed=77)
+    assert mark.detect(" ".join(changed)).verdict() == "found"
+
+
+def test_p_values_are_uniform_over_keys() -> None:
+    texts = [" ".join(written(None, 8, seed=seed)) for seed in range(12)]
+    values = [
+        AliMark(soft_key(number), embedder=EMBEDDER).detect(text, draws=199).p_randomised
+        for text in texts
+        for number in range(10)
+    ]
+    # Values of one text hang together a little over keys: their vectors differ, their text does not.
+    assert stats.kstest(values, "uniform").pvalue > 0.001
+
+
+def test_whose_key_it_was(sentences: list[str]) -> None:
+    best = detect(" ".join(sentences), [soft_key(number) for number in range(20)], embedder=EMBEDDER)
+    assert best[0].key_id == soft_key(0).id
+    assert best[0].keys_tried == 20
+    hard = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32))
+    with pytest.raises(AlimarkError, match="different kinds"):
+        detect_keys("Some text. And more.", [soft_key(0), hard], EMBEDDER, DetectionSettings())
+    mixed = detect(" ".join(sentences), [hard, soft_key(0)], embedder=EMBEDDER)
+    assert (mixed[0].key_id, mixed[0].keys_tried) == (soft_key(0).id, 2)
+
+
+def test_a_passage_is_found_in_other_text(mark: AliMark, sentences: list[str]) -> None:
+    text = " ".join([*written(None, 10, seed=31), *sentences, *written(None, 10, seed=32)])
+    detection = mark.detect(text, search="excerpt")
+    assert len(detection.passages) == 1
+    assert abs(detection.passages[0].first - 11) + abs(detection.passages[0].last - 22) <= 4
+    assert not mark.detect(" ".join(written(None, 30, seed=33)), search="excerpt").passages
+    with pytest.raises(LimitError, match="20,000"):
+        mark.detect("Yes it is so. " * 20_001, search="excerpt")
+
+
+def test_without_restructuring_units_are_sentences(mark: AliMark, sentences: list[str]) -> None:
+    detection = mark.detect(" ".join(sentences), restructure="none")
+    assert detection.verdict() == "found"
+    assert {step.kind for step in detection.alignment} <= {"match", "skip-sentence", "skip-block"}
+
+
+def test_old_versions_stay() -> None:
+    """What each version fixed when it was released; a better rule is a new version."""
+    anything = SoftRule(1.3, 0.12, 0.1, 0.8, 0.05, 0.1, 0.6, 0.06, 0.02, 0.04, 0.02)
+    assert SOFT_VERSIONS[1].rules == (anything,)
+    assert SOFT_VERSIONS[2].rules == (
+        anything,
+        SoftRule(1.3, 0.03, 0.03, 0.3, 0.03, 0.4, 0.6, 0.0, 0.0, 0.0, 0.01),
+        SoftRule(1.3, 0.03, 0.5, 0.95, 0.03, 0.03, 0.6, 0.0, 0.0, 0.0, 0.01),
+        SoftRule(1.3, 0.03, 0.03, 0.3, 0.03, 0.03, 0.6, 0.0, 0.0, 0.0, 0.01, 0.6, 0.1, 0.85, 0.05),
+    )
+    for version in (SOFT_VERSIONS[1], SOFT_VERSIONS[2]):
+        assert (version.shrink, version.blocks, version.weights, version.norm_weight) == (5.0, 2.0, None, 0.0)
+        assert version.local == LocalCosts(1.0, 1.0, 1.0, 1.2)
+        assert version.restructures
+    assert set(SOFT_VERSIONS) == set(range(1, SOFT_VERSION + 1))
+
+
+def test_versions_1_and_2_mark_alike_and_are_searched_together(sentences: list[str]) -> None:
+    key, old = soft_key(0, version=2), soft_key(0, version=1)
+    text = " ".join(written(key))
+    assert " ".join(written(old)) == text
+    assert written(key) != sentences  # version 3 marks otherwise
+    alone = [AliMark(each, embedder=EMBEDDER).detect(text) for each in (key, old)]
+    assert all(answer.verdict() == "found" for answer in alone)
+    assert alone[0].score != alone[1].score
+    best = {
+        detection.key_id: detection.raw
+        for detection in detect(text, [old, key, soft_key(1)], embedder=EMBEDDER, best=3)
+    }
+    assert [best[key.id], best[old.id]] == pytest.approx([answer.raw for answer in alone])
+
+
+@pytest.mark.parametrize(("version", "score"), [(1, -0.982312594038207), (2, -0.5054674264187592)])
+def test_a_text_scores_as_it_did(tmp_path: Path, version: int, score: float) -> None:
+    """Under a key of every version, and under its file: what is found today is found by every later release."""
+    key = soft_key(0, version=version)
+    key.save(tmp_path / "key.json")
+    again = Key.load(tmp_path / "key.json")
+    assert (again, again.soft_version) == (key, version)
+    assert AliMark(again, embedder=EMBEDDER).detect(TEXT, draws=9).raw == pytest.approx(score, rel=1e-9)
+
+
+TEXT = (
+    "The boat left before dawn. Nobody on the quay had seen it go. By noon the wind had turned, and the harbour filled with "
+    "foam. She counted the ropes twice. One was missing. It had been cut, not lost. The keeper said nothing at all."
+)
+
+
+def test_vectors_without_numbers_are_refused(mark: AliMark) -> None:
+    class Broken(StandInEmbedder):
+        def embed(self, texts: Any) -> Any:
+            return super().embed(texts) * np.float32("nan")
+
+    with pytest.raises(ModelError, match="infinite or NaN"):
+        AliMark(mark.key, embedder=Broken()).detect("One sentence. And two.")
+
+
+def test_the_public_codes_rule_is_refused(mark: AliMark) -> None:
+    with pytest.raises(AlimarkError, match="hard bits"):
+        mark.detect("One sentence. And two.", null="reference")
+
+
+def test_many_keys_of_a_long_text_are_scored_in_parts(sentences: list[str]) -> None:
+    text = " ".join(sentences * 8)
+    keys = [soft_key(number) for number in range(30)]
+    best = detect(text, keys, embedder=EMBEDDER, best=30, search="excerpt", draws=99)
+    alone = {key.id: AliMark(key, embedder=EMBEDDER).detect(text, search="excerpt", draws=99).raw for key in keys[:3]}
+    assert {detection.key_id: detection.raw for detection in best if detection.key_id in alone} == pytest.approx(alone)

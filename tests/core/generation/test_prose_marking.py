@@ -1,0 +1,82 @@
+"""Generation under keys of text version 1: only prose is marked, and what is written is read again as it was chosen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from alimark import AliMark, Key
+from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
+from alimark.core.text.splitting import splitter
+from alimark.testing import StandInEmbedder, StandInLLM
+
+EMBEDDER = StandInEmbedder()
+BLOCKS = {
+    "list": "\n\n- Milk\n- Six eggs\n- Bread\n\n",
+    "table": "\n\n| Name | Age |\n| --- | --- |\n| Ann | 12 |\n\n",
+    "quotation": "\n\n> Call me Ishmael. Some years ago.\n> Never mind.\n\n",
+    "math": "\n\n$$\nx^2 + y^2 = z^2\n$$\n\n",
+    "code": "\n\n```python\nx = f(1)\nprint(x)\n```\n\n",
+}
+
+
+class Scripted(StandInLLM):
+    """Writes a given block after the third sentence, and then goes on with prose, some of it with Markdown."""
+
+    def __init__(self, block: str = "") -> None:
+        super().__init__()
+        self.block = block
+
+    def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
+        context = request.context
+        opened = len(re.findall(r"[.!?]\W*\s", context.partition("\n")[0] + " ")) >= 3
+        if self.block and opened and self.block.strip() not in context:
+            written = max(size for size in range(len(self.block)) if context.endswith(self.block[:size]))
+            return self._rest(self.block[written:], stop)
+        draw = super()._one(request, number, sampling, stop)
+        if number % 3 == 0:
+            text = re.sub(r"\b(the) (\w+)", r"\1 **\2**", draw.text, count=1)
+            return Draw(text, draw.tokens, draw.ended)
+        return draw
+
+    def _rest(self, rest: str, stop: StopCondition) -> Draw:
+        for end in range(1, len(rest) + 1):
+            if stop(rest[:end]):
+                return Draw(rest[:end], end, "sentence")
+        return Draw(rest, len(rest), "length")
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_are_passed_through_and_hold_no_mark(kind: str) -> None:
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), text_version=1)
+    mark = AliMark(key, embedder=EMBEDDER)
+    generation = mark.generate("It was late.", Scripted(BLOCKS[kind]), sentences=12, candidates=16, seed=2)
+    assert BLOCKS[kind].strip() in generation.text
+    assert generation.surviving == len(generation.sentences) == 12
+    assert list(generation.sentences) == splitter(key.splitter, 1).units(generation.text)
+    assert mark.detect(generation.text).verdict() == "found"
+
+
+def test_markup_inside_sentences_is_read_as_it_was_chosen() -> None:
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), text_version=1)
+    mark = AliMark(key, embedder=EMBEDDER)
+    generation = mark.generate("It was late.", Scripted(), sentences=12, candidates=16, seed=2)
+    assert "**" in generation.text
+    assert not any("**" in sentence for sentence in generation.sentences)
+    assert generation.surviving == len(generation.sentences)
+    plain = mark.detect(generation.text.replace("**", ""))
+    assert plain.sentences == mark.detect(generation.text).sentences == generation.sentences
+
+
+def test_candidates_that_normalisation_would_split_are_rejected() -> None:
+    class Joined(StandInLLM):
+        def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
+            draw = super()._one(request, number, sampling, stop)
+            return Draw(draw.text.replace(" the ", " out.The "), draw.tokens, draw.ended) if number % 2 else draw
+
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), text_version=1)
+    generation = AliMark(key, embedder=EMBEDDER).generate("It was late.", Joined(), sentences=8, candidates=16, seed=2)
+    assert generation.rejected.get("resplit", 0) > 0
+    assert generation.surviving == len(generation.sentences)
+    assert "out.The" not in generation.text

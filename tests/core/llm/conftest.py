@@ -1,0 +1,142 @@
+"""Language models for the tests: a stand-in, a tiny random one on transformers, and real ones from the store."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stop_conditions import sentence_over
+
+from alimark.core.llm import DEFAULT_LLM, load_llm
+from alimark.core.llm.base import LLM, Request, Sampling
+from alimark.testing import StandInLLM
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Phi (its output layer has biases, so that marks and ends can be made frequent) and a small BPE."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = _tokenizer(transformers)
+    ids = tokenizer.get_vocab()
+    config = transformers.PhiConfig(
+        vocab_size=len(ids),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        eos_token_id=ids["<end>"],
+        bos_token_id=None,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(0)
+    model = transformers.PhiForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)
+        for token, bias in {".": 6.0, "Ġ": 3.0, "Ċ": 2.0, "<end>": 1.0, "Ã": 2.0}.items():
+            model.lm_head.bias[ids[token]] = bias
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _tokenizer(transformers: Any) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    sentences = [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), sentence_over)[0]]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+    wrapped.chat_template = (
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    return wrapped
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Path) -> LLM:
+    return load_llm(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def llama_cpp() -> LLM:
+    pytest.importorskip("xllamacpp")
+    return load_llm(f"llama.cpp:{DEFAULT_LLM}", parallel=8, context_tokens=1024, repeatable=True)
+
+
+@pytest.fixture(scope="session")
+def real_transformers() -> LLM:
+    pytest.importorskip("transformers")
+    return load_llm(f"transformers:{DEFAULT_LLM}")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a llama.cpp server that wants a key, which is in the environment meanwhile."""
+    with _started() as address:
+        yield address
+
+
+@pytest.fixture
+def fresh_server() -> Iterator[str]:
+    """One of its own for a test whose requests would stay in the memory of the other, and move its logits."""
+    with _started() as address:
+        yield address
+
+
+@contextmanager
+def _started() -> Iterator[str]:
+    xllamacpp = pytest.importorskip("xllamacpp")
+    pytest.importorskip("httpx")
+    from alimark.core.models import store
+
+    key = secrets.token_hex(16)
+    params = xllamacpp.CommonParams()
+    params.model.path = str(store.resolve(DEFAULT_LLM))
+    params.verbosity = -1
+    params.warmup = False
+    params.n_parallel = 4
+    params.n_ctx = 2048
+    params.kv_unified = True
+    params.kv_unified_per_slot = 512
+    params.ctx_shift = False
+    params.cache_ram_mib = 0  # what it takes from there is not quite what it would compute
+    params.n_threads_http = 8
+    params.hostnames = ["127.0.0.1"]
+    params.api_keys = [key]
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    running = xllamacpp.Server(params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ALIMARK_API_KEY", key)
+        yield f"{running.listening_address}/v1"
+    del running
+
+
+@pytest.fixture(scope="session")
+def served(server: str) -> Iterator[LLM]:
+    """A server in its own dialect; one request at a time, since others in the same batch would move its logits."""
+    from alimark.core.llm.openai import OpenAI
+
+    with OpenAI(server, concurrency=1) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="session")
+def served_plainly(server: str) -> Iterator[LLM]:
+    """A server taken for one of which nothing is known."""
+    from alimark.core.llm.openai import OpenAI
+
+    with OpenAI(server, dialect="openai", concurrency=1) as llm:
+        yield llm

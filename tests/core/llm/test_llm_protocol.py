@@ -1,0 +1,186 @@
+"""What every language model promises, whoever runs it."""
+
+from __future__ import annotations
+
+import pytest
+from stop_conditions import never_over, sentence_over
+
+from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling
+from alimark.errors import ContextFull
+from alimark.testing import StandInLLM
+
+CONTEXT = "The council met on Monday to talk about the new library."
+SHORT = Sampling(max_tokens=16)
+
+
+class Promises:
+    """Collected through its subclasses, each of which says what `llm` is."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sentences(cls, llm: LLM) -> list[Draw]:
+        """Drawn once for all that is asked of them."""
+        return _draw(llm, 6, Sampling(max_tokens=48))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def six(cls, llm: LLM) -> list[Draw]:
+        return _draw(llm, 6, SHORT)
+
+    def test_draws_come_in_the_shape_of_the_requests(self, llm: LLM) -> None:
+        requests = [Request(CONTEXT, 3, 1), Request("It rained.", 1, 2), Request(CONTEXT, 0, 3)]
+        assert [len(draws) for draws in llm.draw(requests, SHORT, sentence_over)] == [3, 1, 0]
+        assert llm.draw([], SHORT, sentence_over) == []
+
+    def test_a_draw_says_why_it_ended(self, sentences: list[Draw]) -> None:
+        for draw in sentences:
+            assert 1 <= draw.tokens <= 48
+            assert draw.ended != "sentence" or sentence_over(draw.text)
+            assert draw.ended != "length" or draw.tokens == 48
+        assert any(draw.ended == "sentence" for draw in sentences)
+
+    def test_a_sentence_is_left_soon_after_its_end(self, sentences: list[Draw]) -> None:
+        ended = [draw for draw in sentences if draw.ended == "sentence"]
+        for draw in ended:
+            assert not sentence_over(draw.text[:-1].rstrip()[:-40])
+
+    def test_without_an_end_the_budget_is_spent(self, llm: LLM) -> None:
+        [draws] = llm.draw([Request(CONTEXT, 4, 5)], SHORT, never_over)
+        assert all(draw.ended in {"length", "model"} for draw in draws)
+        assert all(draw.tokens == SHORT.max_tokens for draw in draws if draw.ended == "length")
+        assert any(draw.ended == "length" for draw in draws)
+
+    def test_the_same_request_gives_the_same_draws(self, llm: LLM) -> None:
+        first = _draw(llm, 4, self.again)
+        llm.draw([Request("Something else came between.", 2, 9)], SHORT, sentence_over)
+        same = sum(one == other for one, other in zip(_draw(llm, 4, self.again), first, strict=True))
+        assert same >= self.same_again
+
+    again = SHORT
+    same_again = 4
+
+    def test_draws_differ_by_number_and_by_seed(self, llm: LLM, six: list[Draw]) -> None:
+        assert len({draw.text for draw in six}) > 3
+        [others] = llm.draw([Request(CONTEXT, 6, 8)], SHORT, sentence_over)
+        assert sum(one.text == other.text for one, other in zip(six, others, strict=True)) <= 2
+
+    def test_a_context_without_room_is_an_error(self, llm: LLM) -> None:
+        with pytest.raises(ContextFull):
+            llm.draw([Request("word " * 20_000, 2, 1)], SHORT, sentence_over)
+
+    def test_other_scripts_come_out_whole(self, llm: LLM) -> None:
+        context = "Das Wetter ist schön 🙂, 今日は天気が"
+        [draws] = llm.draw([Request(context, 6, 4)], Sampling(max_tokens=16, temperature=1.5), never_over)
+        assert not any(draw.text.endswith("\ufffd") for draw in draws)
+
+    def test_waves_give_the_draws_of_one_request(self, llm: LLM, six: list[Draw]) -> None:
+        whole = six if self.again == SHORT else _draw(llm, 6, self.again)
+        waves = _draw(llm, 2, self.again) + _draw(llm, 4, self.again, first=2)
+        same = sum(one == other for one, other in zip(whole, waves, strict=True))
+        assert same >= self.same_in_waves
+
+    same_in_waves = 6
+
+    def test_a_question_is_answered(self, llm: LLM) -> None:
+        colour, number = (_ask(llm, question) for question in ("Name a colour.", "Count from one to ten."))
+        assert any(draw.text.strip() for draw in colour)
+        assert [draw.text for draw in colour] != [draw.text for draw in number]
+        assert "assistant" not in colour[0].text[:12]
+
+    def test_an_unfinished_turn_is_gone_on_with(self, llm: LLM) -> None:
+        question, begun = "What is the capital of France?", "The capital of France is the city of"
+        answers, others = _ask(llm, question, begun), _ask(llm, question, "Nobody has ever been to")
+        assert not any(draw.text.strip().startswith(begun) for draw in answers)
+        assert [draw.text for draw in answers] != [draw.text for draw in others]
+        if self.knows_france:
+            assert all("Paris" in draw.text for draw in answers)
+
+    knows_france = False
+
+    def test_an_engine_says_what_it_can_do(self, llm: LLM) -> None:
+        assert llm.name
+        assert llm.max_concurrency >= 1
+        assert llm.preferred_batch >= 1
+        assert min(llm.single_draw_batching) >= 1
+        assert llm.limits == self.limits
+
+    limits: tuple[str, ...] = ()
+
+
+def _draw(llm: LLM, count: int, sampling: Sampling, first: int = 0) -> list[Draw]:
+    [draws] = llm.draw([Request(CONTEXT, count, 7, first)], sampling, sentence_over)
+    return draws
+
+
+def _ask(llm: LLM, question: str, begun: str = "") -> list[Draw]:
+    sampling = Sampling(max_tokens=8, temperature=0.3, repetition_penalty=1.0, may_end=True)
+    [draws] = llm.draw([Request(begun, 2, 1, messages=(Message("user", question),))], sampling, never_over)
+    return draws
+
+
+class TestStandIn(Promises):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls) -> LLM:
+        return StandInLLM(context_characters=50_000)
+
+
+class TestTinyTransformers(Promises):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, tiny: LLM) -> LLM:
+        return tiny
+
+
+@pytest.mark.weights
+class TestTransformers(Promises):
+    knows_france = True
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, real_transformers: LLM) -> LLM:
+        return real_transformers
+
+
+@pytest.mark.weights
+class TestLlamaCpp(Promises):
+    knows_france = True
+    same_in_waves = 2  # the batch's shape moves llama.cpp's logits, and with them a draw now and then
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, llama_cpp: LLM) -> LLM:
+        return llama_cpp
+
+
+@pytest.mark.weights
+class TestLlamaCppServer(Promises):
+    knows_france = True
+    # It remembers what it has read, and who is served together is a matter of time: both move its logits a little.
+    again = Sampling(max_tokens=4)
+    same_again = 2
+    same_in_waves = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, served: LLM) -> LLM:
+        return served
+
+
+@pytest.mark.weights
+class TestUnknownServer(Promises):
+    again = Sampling(max_tokens=4)
+    same_again = 2
+    same_in_waves = 2
+    limits = (
+        "no repetition penalty",
+        "the model may end its text at any time",
+        "an unfinished turn is continued on request, in words",
+        "seeds count only as far as the server heeds them",
+        "the server does not tell how many tokens it sampled; they are estimated from the text",
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, served_plainly: LLM) -> LLM:
+        return served_plainly

@@ -1,0 +1,89 @@
+"""The HTTP adapter against a real llama.cpp server."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx")
+
+from stop_conditions import never_over
+from stories import draw
+
+from alimark.core.llm import _dialects, load_llm
+from alimark.core.llm.base import Message, Request, Sampling
+from alimark.core.llm.openai import OpenAI
+from alimark.errors import ContextFull, LLMError
+from fake_server import KEY
+
+GREEDY: dict[str, Any] = {"temperature": 0.01, "top_p": 0.01}
+
+
+@pytest.mark.weights
+class TestRealServer:
+    def test_it_is_recognised(self, server: str) -> None:
+        llm: Any = load_llm(f"openai:{server}")
+        with llm:
+            assert isinstance(llm._dialect, _dialects.LlamaCpp)
+            assert llm._dialect._context == 512
+            assert llm.name.endswith(".gguf")
+
+    def test_a_wrong_key(self, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ALIMARK_API_KEY", KEY)
+        with pytest.raises(LLMError, match=r"401\); set ALIMARK_API_KEY") as caught:
+            load_llm(f"openai:{server}")
+        assert KEY not in str(caught.value)
+
+    def test_more_draws_than_slots(self, server: str) -> None:
+        with OpenAI(server) as llm:
+            draws = draw(llm, 9, Sampling(max_tokens=4))
+            assert len({one.text for one in draws}) > 4
+            assert 1 < llm._per_request <= 4
+
+    def test_the_penalty_spans_the_prompt(self, served: Any) -> None:
+        context = "one two three four five one two three four five one two three four five one two"
+        free, held = (
+            draw(served, 2, Sampling(max_tokens=6, repetition_penalty=penalty, **GREEDY), context=context)
+            for penalty in (1.0, 10.0)
+        )
+        assert {one.text for one in free} == {" three four five one two three"}
+        assert {word for one in held for word in one.text.split()}.isdisjoint({"one", "two", "three", "four", "five"})
+
+    def test_going_on_after_an_abbreviation_changes_no_choice(
+        self, served: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        context = "He met Mrs. John, he met Mrs. John, he met Mrs. John, he met"
+        sampling = Sampling(max_tokens=12, repetition_penalty=1.0, **GREEDY)
+        [[stopped]] = served.draw([Request(context, 1, 1)], sampling, never_over)
+        monkeypatch.setattr(_dialects, "PRECISE_STOPS", [])
+        [[free]] = served.draw([Request(context, 1, 1)], sampling, never_over)
+        assert stopped == free
+        assert free.text.startswith(" Mrs. John")
+        assert free.tokens == 12
+
+    def test_a_model_that_would_end_goes_on_unless_it_may(self, served: Any) -> None:
+        messages = (Message("user", "Say hello."),)
+        for may_end, ended in ((True, "model"), (False, "length")):
+            sampling = Sampling(max_tokens=12, repetition_penalty=1.0, may_end=may_end, **GREEDY)
+            [one] = draw(served, 1, sampling, messages=messages, context="Hello! How can I help you today?")
+            assert one.ended == ended
+
+    def test_a_context_nearly_full(self, served: Any) -> None:
+        with pytest.raises(ContextFull):
+            served.draw([Request("word " * 400, 1, 1)], Sampling(max_tokens=200), never_over)
+
+    def test_a_whole_answer(self, served: Any) -> None:
+        request = Request("", 1, 1, messages=(Message("user", "Write four short sentences about dogs."),))
+        [[one]] = served.draw([request], Sampling(max_tokens=300, may_end=True), never_over)
+        assert one.ended == "model"
+        assert len(re.findall(r"[.!?](?:\s|$)", one.text)) >= 3
+
+    def test_a_chat_in_words(self, server: str) -> None:
+        for dialect in ("openai", "llama.cpp"):
+            with OpenAI(server, dialect=dialect, api="chat", model="m") as llm:
+                draws = draw(llm, 4, Sampling(max_tokens=30), context="The council met to talk about the library.")
+                assert any(one.text for one in draws)
+                assert all(one.text[:1] in {"", " "} for one in draws)
+                assert "a text is continued on request, in words" in llm.limits

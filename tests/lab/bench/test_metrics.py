@@ -1,0 +1,277 @@
+"""Rates and their intervals: against scikit-learn, SciPy, direct counts, and texts drawn where the truth is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from alimark.lab.bench import metrics
+from alimark.lab.bench.metrics import Estimate
+
+TIED = st.lists(st.integers(-4, 4).map(lambda x: x / 3), min_size=1, max_size=40)
+ANY = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20)
+
+
+def coverage(truth: float, estimates: Iterable[Estimate | None]) -> tuple[float, float]:
+    """The share of intervals that hold the truth, and their mean width."""
+    intervals = [(estimate.low, estimate.high) for estimate in estimates if estimate is not None]
+    low, high = np.array(intervals).T
+    return float(((low <= truth) & (truth <= high)).mean()), float((high - low).mean())
+
+
+class TestRoc:
+    @given(TIED | ANY, TIED | ANY)
+    @settings(deadline=None)
+    def test_equals_scikit_learn(self, marked: list[float], human: list[float]) -> None:
+        truth, scores = np.repeat([1, 0], [len(marked), len(human)]), np.array(marked + human)
+        curve = metrics.roc(marked, human)
+        for ours, theirs in zip(
+            (curve.fpr, curve.tpr, curve.thresholds), roc_curve(truth, scores, drop_intermediate=False), strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+        assert metrics.auroc(marked, human) == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+
+    @given(TIED | ANY, TIED | ANY, st.sampled_from([0.0001, 0.001, 0.005, 0.01, 0.05, 0.5]))
+    @settings(deadline=None)
+    def test_interpolation_equals_that_of_the_public_script(
+        self, marked: list[float], human: list[float], fpr: float
+    ) -> None:
+        truth, scores = np.repeat([1, 0], [len(marked), len(human)]), np.array(marked + human)
+        false, true, _ = roc_curve(truth, scores)
+        assert metrics.tpr_interpolated(marked, human, fpr) == pytest.approx(np.interp(fpr, false, true), abs=1e-9)
+
+    def test_a_rate_that_a_point_of_the_curve_has_is_met_exactly(self) -> None:
+        marked, human = [0.5] * 3, [float(i > 98) for i in range(100)]
+        truth, scores = np.repeat([1, 0], [3, 100]), np.array(marked + human)
+        false, true, _ = roc_curve(truth, scores)
+        assert metrics.tpr_interpolated(marked, human, 0.01) == np.interp(0.01, false, true) == 1.0
+
+    def test_below_one_human_score_the_rate_is_interpolated(self) -> None:
+        """Of 500 human texts the first false positive is 0.2%: 0.1% lies half way to it."""
+        human, marked = np.arange(500), [*range(490, 500), *[600] * 10]
+        assert metrics.tpr_interpolated(marked, human, 0.001) == pytest.approx(0.525)
+        assert metrics.tpr_interpolated(marked, human, 0.002) == pytest.approx(0.55)
+        estimate = metrics.tpr_at(marked, human, 0.01)
+        assert estimate is not None
+        assert estimate.value == 0.75  # as named: above all human texts but five
+
+    def test_counts(self) -> None:
+        curve = metrics.roc([3, 1], [2, 1, 0, 0])
+        assert curve.thresholds.tolist() == [math.inf, 3, 2, 1, 0]
+        assert (curve.fpr.tolist(), curve.tpr.tolist()) == ([0, 0, 0.25, 0.5, 1], [0, 0.5, 0.5, 1, 1])
+        assert metrics.auroc([3, 1], [2, 1, 0, 0]) == (4 + 2.5) / 8
+
+
+class TestAurocInterval:
+    @pytest.mark.parametrize(("marked", "human"), [(40, 300), (300, 40)])
+    def test_all_in_order(self, marked: int, human: int) -> None:
+        estimate = metrics.auroc_interval(np.arange(marked) + 1e6, np.arange(human), draws=20_000)
+        assert (estimate.value, estimate.high, estimate.count, estimate.negatives) == (1, 1, marked, human)
+        assert estimate.low == pytest.approx(metrics.share(40, 40).low, abs=0.005)
+
+    @pytest.mark.parametrize("truth", [0.6, 0.9, 0.99, 0.9995])
+    def test_covers(self, truth: float) -> None:
+        rng = np.random.default_rng(1)
+        marked = rng.normal(stats.norm.ppf(truth) * math.sqrt(2), 1, (200, 50))
+        human = rng.normal(0, 1, (200, 100))
+        share, width = coverage(
+            truth, (metrics.auroc_interval(x, y, draws=300) for x, y in zip(marked, human, strict=True))
+        )
+        assert share >= 0.93
+        assert width <= 0.22
+
+    def test_copies_of_a_text_add_nothing(self) -> None:
+        rng = np.random.default_rng(2)
+        marked, human = rng.normal(1, 1, 300), rng.normal(0, 1, 30)
+        once = metrics.auroc_interval(marked, human)
+        copied = metrics.auroc_interval(marked, np.repeat(human, 10), groups=np.repeat(np.arange(30), 10).tolist())
+        naive = metrics.auroc_interval(marked, np.repeat(human, 10))
+        assert (copied.low, copied.high) == pytest.approx((once.low, once.high), abs=0.01)
+        assert naive.high - naive.low < 0.6 * (copied.high - copied.low)
+
+
+class TestTprAt:
+    @given(
+        TIED,
+        st.lists(st.integers(-4, 4).map(lambda x: x / 3), min_size=20, max_size=40),
+        st.sampled_from([0.05, 0.1, 0.3]),
+    )
+    @settings(deadline=None)
+    def test_is_the_best_threshold(self, marked: list[float], human: list[float], fpr: float) -> None:
+        estimate = metrics.tpr_at(marked, human, fpr, draws=50)
+        assert estimate is not None
+        assert estimate.threshold is not None
+        x, y = np.array(marked), np.array(human)
+        every = [t for t in {*marked, *human, math.inf} if (y >= t).sum() <= fpr * len(y) + 1e-9]
+        assert estimate.value == max((x >= t).mean() for t in every) == (x >= estimate.threshold).mean()
+        assert (y >= estimate.threshold).sum() <= fpr * len(y) + 1e-9
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+
+    def test_counts(self) -> None:
+        estimate = metrics.tpr_at([97, 98, 98.5, 99, 99.5], np.arange(100), 0.01)
+        assert estimate is not None
+        assert (estimate.value, estimate.count, estimate.negatives, estimate.level) == (3 / 5, 5, 100, 0.95)
+        assert estimate.threshold == np.nextafter(98, np.inf)
+
+    @pytest.mark.parametrize(
+        ("fpr", "needed"), [(0.05, 20), (0.01, 100), (0.005, 200), (0.001, 5000), (0.0001, 50_000)]
+    )
+    def test_needs_negatives(self, fpr: float, needed: int) -> None:
+        assert metrics.negatives_needed(fpr) == needed
+        human = np.random.default_rng(0).normal(size=needed)
+        assert metrics.tpr_at([1, 2], human[1:], fpr, draws=10) is None
+        assert metrics.tpr_at([1, 2], human, fpr, draws=10) is not None
+
+    @pytest.mark.parametrize("truth", [0.03, 0.3, 0.7, 0.95, 0.999])
+    @pytest.mark.parametrize(("marked", "human", "widest"), [(50, 200, 0.75), (500, 200, 0.65), (100, 500, 0.5)])
+    def test_covers(self, truth: float, marked: int, human: int, widest: float) -> None:
+        rng = np.random.default_rng(3)
+        mean = stats.norm.isf(0.01) - stats.norm.isf(truth)
+        scores, null = rng.normal(mean, 1, (120, marked)), rng.normal(0, 1, (120, human))
+        share, width = coverage(
+            truth, (metrics.tpr_at(x, y, 0.01, draws=300) for x, y in zip(scores, null, strict=True))
+        )
+        assert share >= 0.93
+        assert width <= widest
+
+    def test_covers_where_scores_tie_and_tails_are_heavy(self) -> None:
+        rng = np.random.default_rng(15)
+        steps = np.floor(2 * rng.normal(0, 1, (120, 200)))
+        at = next(t for t in range(20) if stats.norm.sf(t / 2) <= 0.01)
+        marked = np.floor(2 * rng.normal(at / 2, 1, (120, 300)))
+        heavy, shifted = rng.standard_t(3, (120, 200)), rng.normal(stats.t.isf(0.01, 3), 1, (120, 300))
+        for scores, null in ((marked, steps), (shifted, heavy)):
+            pairs = zip(scores, null, strict=True)
+            share, _ = coverage(0.5, (metrics.tpr_at(x, y, 0.01, draws=300) for x, y in pairs))
+            assert share >= 0.92
+
+    def test_equal_negatives_say_nothing_of_the_tail(self) -> None:
+        few, many = (metrics.tpr_at([1.0] * 50, [0.0] * count, 0.01) for count in (200, 800))
+        assert few is not None
+        assert many is not None
+        assert (few.low, few.value, few.high) == (0, 1, 1)
+        assert many.low == pytest.approx(metrics.share(50, 50).low, abs=0.01)
+
+    def test_ranks_of_the_threshold_are_binomial(self) -> None:
+        human = np.random.default_rng(4).permutation(400).astype(float)
+        upper, lower = metrics._cuts(human, np.arange(400), 0.01, np.random.default_rng(5), 20_000)
+        for above in (399 - lower, 400 - upper[upper <= 399]):
+            some = np.arange(1, 9)
+            share = [(above == k).sum() / 20_000 for k in some]
+            np.testing.assert_allclose(share, stats.binom.pmf(some, 400, 0.01), atol=0.012)
+        assert (upper > 399).mean() == pytest.approx(0.99**400, abs=0.005)
+
+    def test_is_clopper_pearson_where_the_threshold_is_known(self) -> None:
+        human = np.linspace(0, 1, 200)
+        for hits in (0, 3, 40):
+            estimate = metrics.tpr_at([2.0] * hits + [-2.0] * (40 - hits), human, 0.5, draws=5000)
+            exact = metrics.share(hits, 40)
+            assert estimate is not None
+            assert (estimate.low, estimate.value, estimate.high) == pytest.approx(
+                (exact.low, exact.value, exact.high), abs=0.012
+            )
+
+    def test_groups(self) -> None:
+        rng = np.random.default_rng(6)
+        marked, human = rng.normal(2.5, 1, 400), rng.normal(0, 1, 400)
+        names = [f"text {i}" for i in range(400)]
+        once = metrics.tpr_at(marked, human, 0.01)
+        assert once is not None
+        each = metrics.tpr_at(marked, human, 0.01, groups=names)
+        copied = metrics.tpr_at(marked, np.tile(human, 10), 0.01, groups=names * 10)
+        naive = metrics.tpr_at(marked, np.tile(human, 10), 0.01)
+        assert each is not None
+        assert copied is not None
+        assert naive is not None
+        for interval in (each, copied):
+            assert (interval.low, interval.high) == pytest.approx((once.low, once.high), abs=0.06)
+        assert naive.high - naive.low < 0.75 * (copied.high - copied.low)
+
+    @pytest.mark.parametrize("alike", [0.0, 0.6])
+    def test_covers_with_several_keys_a_text(self, alike: float) -> None:
+        rng = np.random.default_rng(7)
+        groups = np.repeat(np.arange(60), 10).tolist()
+        shared = rng.normal(size=(120, 60)).repeat(10, axis=1)
+        null = math.sqrt(alike) * shared + math.sqrt(1 - alike) * rng.normal(size=(120, 600))
+        scores = rng.normal(stats.norm.isf(0.01) - stats.norm.isf(0.7), 1, (120, 200))
+        share, width = coverage(
+            0.7, (metrics.tpr_at(x, y, 0.01, groups=groups, draws=300) for x, y in zip(scores, null, strict=True))
+        )
+        assert share >= 0.92
+        assert width <= 0.65
+
+
+class TestSharesAndMeans:
+    @given(
+        st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
+        st.sampled_from([0.9, 0.95, 0.99]),
+    )
+    @settings(deadline=None)
+    def test_share_is_clopper_pearson(self, trials: tuple[int, int], level: float) -> None:
+        estimate = metrics.share(*trials, level)
+        exact = stats.binomtest(*trials).proportion_ci(level, "exact")
+        assert (estimate.low, estimate.high) == pytest.approx((exact.low, exact.high), abs=1e-9)
+        assert (estimate.value, estimate.count, estimate.level) == (trials[0] / trials[1], trials[1], level)
+
+    @pytest.mark.parametrize("count", [20, 100])
+    def test_mean_covers(self, count: int) -> None:
+        values = np.random.default_rng(11).lognormal(0, 0.5, (400, count))
+        share, width = coverage(math.exp(0.125), (metrics.mean_interval(x, draws=500) for x in values))
+        assert share >= 0.91
+        assert width <= 3 / math.sqrt(count)
+
+    def test_mean_is_bca(self) -> None:
+        values = np.random.default_rng(12).exponential(size=500)
+        estimate = metrics.mean_interval(values, draws=9999)
+        theirs = stats.bootstrap((values,), np.mean, n_resamples=9999, rng=np.random.default_rng(0)).confidence_interval
+        assert estimate.value == values.mean()
+        assert (estimate.low, estimate.high) == pytest.approx((theirs.low, theirs.high), abs=0.006)
+
+    def test_one_value_and_equal_values(self) -> None:
+        single = metrics.mean_interval([3.0])
+        assert (single.low, single.value, single.high) == (-math.inf, 3, math.inf)
+        same = metrics.mean_interval([3.0] * 9)
+        assert (same.low, same.value, same.high) == (3, 3, 3)
+
+
+GOOD, HUMAN = [1.0, 2.0], np.arange(100.0)
+
+
+@pytest.mark.parametrize("bad", [[], [1.0, math.nan], [math.inf], [[1.0, 2.0]]])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bad: metrics.roc(bad, HUMAN),
+        lambda bad: metrics.roc(GOOD, bad),
+        lambda bad: metrics.auroc(bad, HUMAN),
+        lambda bad: metrics.auroc_interval(GOOD, bad),
+        lambda bad: metrics.tpr_at(bad, HUMAN, 0.01),
+        lambda bad: metrics.tpr_at(GOOD, bad, 0.01),
+        metrics.mean_interval,
+    ],
+)
+def test_what_is_no_list_of_numbers(call: Callable[[object], object], bad: object) -> None:
+    with pytest.raises(ValueError, match=r"a list of at least one number|number \d is (nan|inf)"):
+        call(bad)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.tpr_at(GOOD, HUMAN, 0.0), "false-positive rate"),
+        (lambda: metrics.tpr_at(GOOD, HUMAN, 0.01, level=1.0), "level of an interval"),
+        (lambda: metrics.tpr_at(GOOD, HUMAN, 0.01, groups=[1, 2]), "as many groups"),
+        (lambda: metrics.share(3, 2), "3 of 2"),
+        (lambda: metrics.share(0, 0), "0 of 0"),
+    ],
+)
+def test_what_cannot_be(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,175 @@
+"""The paper's figures: spot checks against the printed tables, and what must hold among them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alimark.errors import AlimarkError
+from alimark.lab.bench import paper
+
+METHODS = ["KGW", "EXP", "SynthID", "SIR", "SemStamp", "k-SemStamp", "SimMark", "PMark", "AliMark"]
+ATTACKS = ["none", "pegasus", "parrot", "dipper", "gpt-3.5"]
+PLACES = [
+    ("opt-1.3b", "booksum"),
+    ("opt-1.3b", "c4"),
+    ("opt-1.3b", "nq"),
+    ("qwen3-1.7b", "booksum"),
+    ("qwen3-1.7b", "c4"),
+    ("gemma-3-1b-pt", "booksum"),
+    ("gemma-3-1b-pt", "c4"),
+]
+
+MAIN = [
+    ("KGW", "opt-1.3b", "booksum", "pegasus", "auroc", 0.552),
+    ("EXP", "opt-1.3b", "booksum", "none", "tpr@0.01", 0.491),
+    ("SemStamp", "opt-1.3b", "booksum", "gpt-3.5", "tpr@0.05", 0.22),
+    ("AliMark", "opt-1.3b", "booksum", "dipper", "tpr@0.05", 0.616),
+    ("AliMark", "opt-1.3b", "booksum", "gpt-3.5", "auroc", 0.961),
+    ("k-SemStamp", "opt-1.3b", "c4", "none", "tpr@0.01", 0.233),
+    ("PMark", "opt-1.3b", "c4", "parrot", "tpr@0.01", 0.886),
+    ("AliMark", "opt-1.3b", "c4", "pegasus", "tpr@0.05", 0.812),
+    ("SIR", "opt-1.3b", "nq", "none", "tpr@0.01", 0.0),
+    ("SimMark", "opt-1.3b", "nq", "dipper", "tpr@0.05", 0.503),
+    ("AliMark", "opt-1.3b", "nq", "gpt-3.5", "tpr@0.05", 0.598),
+    ("SynthID", "qwen3-1.7b", "booksum", "parrot", "auroc", 0.868),
+    ("PMark", "qwen3-1.7b", "booksum", "dipper", "tpr@0.01", 0.28),
+    ("SIR", "qwen3-1.7b", "c4", "gpt-3.5", "auroc", 0.823),
+    ("AliMark", "qwen3-1.7b", "c4", "dipper", "tpr@0.05", 0.562),
+    ("SemStamp", "gemma-3-1b-pt", "booksum", "dipper", "tpr@0.01", 0.312),
+    ("AliMark", "gemma-3-1b-pt", "booksum", "parrot", "tpr@0.05", 0.976),
+    ("KGW", "gemma-3-1b-pt", "c4", "dipper", "auroc", 0.799),
+    ("AliMark", "gemma-3-1b-pt", "c4", "gpt-3.5", "tpr@0.05", 0.509),
+]
+VARIED: list[tuple[str, str, str, str, dict[str, Any], float]] = [
+    ("embedder", "AliMark", "booksum", "dipper", {"embedder": "multi-qa-mpnet-base-dot-v1"}, 0.45),
+    ("embedder", "AliMark", "c4", "gpt-3.5", {"embedder": "all-distilroberta-v1"}, 0.418),
+    ("candidates", "AliMark", "booksum", "none", {"candidates": 8}, 0.974),
+    ("candidates", "AliMark", "booksum", "dipper", {"candidates": 32}, 0.527),
+    ("candidates", "AliMark", "c4", "gpt-3.5", {"candidates": 32}, 0.198),
+    ("restructure", "AliMark", "booksum", "none", {"restructure": "learned"}, 0.774),
+    ("restructure", "AliMark", "c4", "gpt-3.5", {"restructure": "multi-step"}, 0.434),
+    ("sentences", "SemStamp", "booksum", "gpt-3.5", {"sentences": 4}, 0.057),
+    ("sentences", "PMark", "c4", "pegasus", {"sentences": 8}, 0.686),
+    ("sentences", "AliMark", "c4", "dipper", {"sentences": 8}, 0.44),
+]
+PLAIN: list[tuple[str, str, str, str, dict[str, Any], float]] = [
+    ("runtime", "", "", "seconds", {"module": "all", "n": 128}, 0.34),
+    ("runtime", "", "", "seconds", {"module": "no restructuring", "n": 64}, 0.05),
+    ("runtime", "", "", "seconds", {"module": "no adaptive length", "n": 16}, 0.04),
+    ("perplexity", "opt-1.3b", "booksum", "perplexity", {"block_size": 8}, 13.2),
+    ("perplexity", "qwen3-1.7b", "booksum", "perplexity_spread", {"block_size": 4}, 3.0),
+    ("perplexity", "qwen3-1.7b", "c4", "perplexity", {"block_size": 16}, 9.9),
+]
+
+
+def printed_value(table: str, method: str, llm: str, data: str, attack: str, metric: str, **grid: Any) -> float | None:
+    """One figure of a table; None if the table has none for this."""
+    wanted = {"method": method, "llm": llm, "data": data, "attack": attack, "metric": metric, "grid": grid}
+    return next((figure["value"] for figure in paper.values(table) if wanted.items() <= figure.items()), None)
+
+
+class TestAsPrinted:
+    @pytest.mark.parametrize(("method", "llm", "data", "attack", "metric", "printed"), MAIN)
+    def test_main(self, method: str, llm: str, data: str, attack: str, metric: str, printed: float) -> None:
+        assert printed_value("main", method, llm, data, attack, metric) == printed
+
+    @pytest.mark.parametrize(("table", "method", "data", "attack", "grid", "printed"), VARIED)
+    def test_varied(
+        self, table: str, method: str, data: str, attack: str, grid: dict[str, Any], printed: float
+    ) -> None:
+        assert printed_value(table, method, "opt-1.3b", data, attack, "tpr@0.05", **grid) == printed
+
+    @pytest.mark.parametrize(("table", "llm", "data", "metric", "grid", "printed"), PLAIN)
+    def test_no_share(self, table: str, llm: str, data: str, metric: str, grid: dict[str, Any], printed: float) -> None:
+        assert printed_value(table, "AliMark", llm, data, "none", metric, **grid) == printed
+
+
+class TestWhole:
+    def test_number_of_figures(self) -> None:
+        counts = {name: len(paper.values(name)) for name in paper.tables()}
+        assert counts == {
+            "main": (5 * 9 + 2 * 8) * 15,
+            "embedder": 30,
+            "candidates": 40,
+            "restructure": 30,
+            "sentences": 90,
+            "runtime": 18,
+            "perplexity": 32,
+        }
+
+    def test_main_has_every_cell_once(self) -> None:
+        cells = Counter((v["llm"], v["data"], v["method"], v["attack"], v["metric"]) for v in paper.values("main"))
+        wanted = {
+            (llm, data, method, attack, metric)
+            for llm, data in PLACES
+            for method in METHODS
+            for attack in ATTACKS
+            for metric in ("auroc", "tpr@0.01", "tpr@0.05")
+            if (llm, method) != ("gemma-3-1b-pt", "EXP")
+        }
+        assert cells == Counter(wanted)
+
+    @pytest.mark.parametrize("table", paper.tables())
+    def test_each_figure_is_found_again(self, table: str) -> None:
+        for figure in paper.values(table):
+            assert figure["method"] in METHODS
+            assert figure["attack"] in ATTACKS
+            if figure["metric"] == "auroc" or figure["metric"].startswith("tpr@"):
+                assert 0 <= figure["value"] <= 1
+            where = figure["method"], figure["llm"], figure["data"], figure["attack"], figure["metric"]
+            assert printed_value(table, *where, **figure["grid"]) == figure["value"]
+
+    def test_more_false_alarms_find_more(self) -> None:
+        strict = [figure for figure in paper.values("main") if figure["metric"] == "tpr@0.01"]
+        assert strict
+        for figure in strict:
+            where = figure["method"], figure["llm"], figure["data"], figure["attack"]
+            more = printed_value("main", *where, "tpr@0.05")
+            assert more is not None
+            assert figure["value"] <= more
+
+    def test_default_settings_agree_with_the_main_table(self) -> None:
+        defaults: list[tuple[str, dict[str, Any]]] = [
+            ("embedder", {"embedder": "all-mpnet-base-v2"}),
+            ("candidates", {"candidates": 64}),
+            ("restructure", {"restructure": "single"}),
+            ("sentences", {"sentences": 12}),
+        ]
+        for table, grid in defaults:
+            for figure in paper.values(table):
+                if figure["grid"] != grid:
+                    continue
+                # The paper's own slip: one row of another LLM.
+                llm = "qwen3-1.7b" if (figure["method"], figure["data"]) == ("SemStamp", "c4") else figure["llm"]
+                assert (
+                    printed_value("main", figure["method"], llm, figure["data"], figure["attack"], figure["metric"])
+                    == figure["value"]
+                )
+
+
+class TestMissing:
+    def test_none_where_the_paper_has_no_number(self) -> None:
+        assert printed_value("main", "EXP", "gemma-3-1b-pt", "c4", "none", "auroc") is None
+        assert printed_value("main", "AliMark", "opt-1.3b", "c4", "delete 0.3", "tpr@0.05") is None
+        assert printed_value("candidates", "AliMark", "opt-1.3b", "c4", "none", "tpr@0.05") is None
+
+    def test_an_unknown_table_is_named(self) -> None:
+        with pytest.raises(AlimarkError, match=r"'probing'; the tables are main, embedder"):
+            paper.values("probing")
+
+
+def test_the_documentation_quotes_the_paper_as_it_is_printed() -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs" / "rivals.md").read_text("utf-8").split())
+    left = [
+        value["value"]
+        for value in paper.values("main")
+        if (value["llm"], value["data"], value["attack"], value["metric"])
+        == ("opt-1.3b", "booksum", "gpt-3.5", "auroc")
+        and value["method"] in METHODS[:4]
+    ]
+    assert f"GPT-3.5 leaves them {100 * min(left):.0f} to {100 * max(left):.0f}" in page
+    assert "as in the AliMark paper" not in page

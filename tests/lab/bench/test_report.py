@@ -1,0 +1,364 @@
+"""The report of made-up results: every table and plot, the figures in them, and escaping of hostile text."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up import HOSTILE, MadeUp, grid_results, lone_results, main_results
+from reader import Page, Written, write
+
+from alimark.errors import MissingExtra
+from alimark.lab.bench import plots, rates, report, sheet
+from alimark.lab.bench.results import Results, Row, load, save
+from alimark.lab.bench.shape import PALETTE, colours
+from browsers import browser
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return write(tmp_path_factory.mktemp("report"), main_results(), grid_results(), lone_results())
+
+
+@pytest.fixture(scope="module")
+def page(written: Written) -> Page:
+    return written.page
+
+
+SECTIONS = ["Detection", "Changes by the attacks", "Human texts", "Quality", "Cost", "Runtime", "Data", "Examples",
+            "Settings and versions"]  # fmt: skip
+
+
+def test_every_section_of_every_recipe(page: Page) -> None:
+    assert page.headings == [
+        "Watermarks under attack",
+        "All methods under attack", *SECTIONS,
+        "Block size", "Detection", "Changes by the attacks", "Human texts", "Quality", "Cost", "Settings and versions",
+        "AliMark alone", "Detection", "Changes by the attacks",
+    ]  # fmt: skip
+
+
+def test_every_table_is_there(page: Page, written: Written) -> None:
+    starts = ["TPR@1%: ", "TPR@5%: ", "AUROC: ", "All figures by attack", "False positives on human texts",
+              "Text quality", "Cost of writing a marked text", "Seconds to detect", "Texts used",
+              "Versions, machine", "Detection by attack"]  # fmt: skip
+    for start in starts:
+        assert page.named(start), start
+        assert f"**{start}" in written.markdown
+    assert all(table.rows for table in page.tables)
+
+
+def test_every_plot_is_there(page: Page, written: Written) -> None:
+    starts = ["Texts found against the rate of an attack", "ROC curves by attack (logarithmic axis)",
+              "ROC curves by attack (linear axis)", "Scores of human, marked and attacked texts",
+              "Sentences after an attack", "Perplexity of the texts", "Scores (z) of human texts",
+              "Seconds to detect one text", "Texts found at 5% false positives, by block size"]  # fmt: skip
+    for start in starts:
+        assert [title for title in page.plots() if title.startswith(start)], start
+        assert f"![{start}" in written.markdown
+    linked = re.findall(r"!\[[^\]]*\]\((plots/[a-z0-9-]+\.png)\)", written.markdown)
+    files = sorted(str(file.relative_to(written.folder)) for file in written.folder.glob("plots/*"))
+    assert sorted(linked) == files
+    assert len(files) == len(page.plots())
+    assert all((written.folder / file).read_bytes().startswith(b"\x89PNG") for file in files)
+
+
+def test_the_page_stands_by_itself(page: Page, written: Written) -> None:
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "iframe", "img", "object", "embed")
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "#").startswith("#"), (tag, attributes)
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert not re.search(r"url\((?!#)|@import", written.html)
+    assert "prefers-color-scheme: dark" in written.html
+    assert 'name="viewport"' in written.html
+
+
+def test_links_and_ids_lead_somewhere(page: Page, written: Written) -> None:
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = {attributes["href"] for _, attributes in page.tags if attributes.get("href")}
+    targets |= {f"#{name}" for name in re.findall(r"url\(#([^)]*)\)", written.html)}
+    assert targets <= {f"#{anchor}" for anchor in ids}
+    assert {"#main", "#block-size", "#lone", "#main-quality"} <= targets
+    for slug in ("main", "block-size", "lone"):
+        assert f"(#{slug})" in written.markdown
+        assert f'<a id="{slug}"></a>' in written.markdown
+
+
+# --- What the tables say
+
+
+def find(results: Results, **wanted: Any) -> Row:
+    (match,) = [row for row in results["rows"] if wanted.items() <= row.items()]
+    return match
+
+
+def test_a_figure_its_interval_and_the_papers(page: Page) -> None:
+    table, row = page.named("TPR@1%")[0], find(main_results(), method="PMark", data="c4", attack="pegasus")
+    rate = row["tpr"]["0.01"]
+    assert rate is not None
+    line = [line for line in table.rows if line[:1] == ["PMark"]][1]  # booksum's, then c4's
+    beside = ["ours", "ours at 0.1%", "paper"]
+    columns = ["method", *beside, *(f"{r}" for _ in range(2) for r in (0.1, 0.5)), *beside, *beside]
+    assert table.headings == ["method", "no attack", "delete", "reorder", "pegasus", "chat", *columns[1:]]
+    cell = line[columns.index("ours", 2)]
+    assert cell.lstrip("*_") == f"{100 * rate['value']:.1f}|{100 * rate['low']:.1f}–{100 * rate['high']:.1f}"
+    assert line[columns.index("ours", 2) + 1].lstrip("*_") == f"{100 * row['tpr_public']['0.01']:.1f}"
+    assert line[columns.index("ours", 2) + 2] == "*78.6"  # the paper's best of these three
+    assert line[-1].lstrip("*_") == "26.4|gpt-3.5"  # the paper's name for it
+
+
+def test_the_same_figures_in_markdown(written: Written) -> None:
+    rate = find(main_results(), method="PMark", data="c4", attack="pegasus")["tpr"]["0.01"]
+    assert rate is not None
+    lines = [line for line in written.markdown.splitlines() if line.startswith("| c4 | PMark |")]
+    assert f"{100 * rate['value']:.1f}" in lines[0]
+    assert f"({100 * rate['low']:.1f}–{100 * rate['high']:.1f}) |" in lines[0]
+    assert "| **78.6** |" in lines[0]
+    assert "| _26.4_ (gpt-3.5) |" in lines[0]
+
+
+def test_texts_and_failures_are_counted(page: Page) -> None:
+    table = page.named("All figures by attack: booksum")[0]
+    rows = [row for row in main_results()["rows"] if row["data"] == "booksum"]
+    start = table.headings.index("texts")
+    assert table.headings[start : start + 6] == [
+        "texts",
+        "failed",
+        "human scores",
+        "rejected answers",
+        "similarity of meaning",
+        "sentences after / before",
+    ]
+    counts = [(line[0], *line[-6:-3]) for line in table.rows if line]
+    counted = [(row["method"], str(row["texts"]), str(row["failed"]), str(row["negatives"])) for row in rows]
+    assert sorted(counts) == sorted(counted)
+
+
+def test_one_method_is_ranked_over_the_grid_and_several_within(page: Page) -> None:
+    table = page.named("TPR@1%")[1]
+    assert [line[:2] for line in table.rows if line] == [["2", "AliMark"], ["8", "AliMark"]]
+    assert any(cell.startswith("*") for line in table.rows for cell in line)
+    made_up = MadeUp()
+    for sentences in (4, 12):
+        for method, strength in (("PMark", 2.0), ("AliMark", 6.0)):
+            made_up.watermark(method, strength * sentences / 12, {}, grid={"sentences": sentences})
+    several = rates.overview(made_up.results)[0]
+    assert several.ranked == "methods at the same settings"
+    marks = [(line.cells[0].text, line.cells[1].text, line.cells[2].mark) for line in several.lines]
+    assert marks == [
+        ("4", "PMark", "second"),
+        ("4", "AliMark", "best"),
+        ("12", "PMark", "second"),
+        ("12", "AliMark", "best"),
+    ]
+
+
+def test_quality_cost_runtime_data(page: Page) -> None:
+    results = main_results()
+    low, middle, high = np.quantile(results["quality"][0]["perplexity"], (0.25, 0.5, 0.75))
+    quality = page.named("Text quality")[0].rows
+    assert ["human", "50", f"{middle:.1f}|{low:.1f}–{high:.1f}"] in [line[:3] for line in quality]
+    assert ["AliMark", "80", "9,120", "14.2"] in page.named("Cost of writing")[0].rows
+    runtime = page.named("Seconds to detect")[0]
+    assert runtime.row("AliMark", "full")[2:4] == ["0.0184", "0.0394"]
+    assert page.named("Texts used")[0].rows[-1] == ["c4", "80", "12", "1,204", "3"]
+    versions = page.named("Versions, machine")[0]
+    assert versions.row("versions") == ["versions", "alimark 0.1.0, python 3.11.7"]
+    assert versions.row("seed") == ["seed", "3"]
+
+
+def test_the_papers_perplexity_of_the_same_setting(page: Page) -> None:
+    table = page.named("Text quality")[1]
+    at = {line[0]: line[4] for line in table.rows if line}
+    assert at == {"2": "12.9", "8": "13.2"}
+
+
+# --- Hostile text
+
+
+def test_examples_are_text_whatever_they_hold(written: Written, page: Page) -> None:
+    assert "<script>alert" not in written.html
+    assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt; &amp; &lt;b&gt;bold" in written.html
+    assert "marked<small>score 4.14</small><small>p = 0.000999</small>" in written.html
+    assert "<script" not in written.markdown
+    assert '> &lt;script&gt;alert("x")' in written.markdown
+    assert r"\| \`code\` \*stars\* &lt;img" in written.markdown
+    assert [tag for tag, _ in page.tags].count("img") == 0
+
+
+def test_long_texts_are_folded_and_whole(page: Page, written: Written) -> None:
+    text = main_results()["examples"][0]["human"]
+    assert f"<p>{text}</p></details>" in written.html
+    assert "<p>W. H. R. Rivers was born in Kent.</p>" in written.html
+    assert f"> {text}" in written.markdown
+
+
+@pytest.mark.parametrize(
+    "text", ["# heading", "- point", "1. first", "===", "> quote", "![x](http://x.example/x.png)", "&lt;"]
+)
+def test_nothing_becomes_markdown(text: str) -> None:
+    from alimark.lab.bench.markdown import _quote
+
+    quoted = _quote(text)
+    assert not re.match(r"> ([#>=-]|\d\.|!\[)", quoted)
+    assert re.sub(r"\\(?=\W)", "", unescape(quoted.removeprefix("> "))) == text
+
+
+def test_names_are_no_markup_and_no_paths(tmp_path: Path) -> None:
+    made_up = MadeUp(name="../../x<y>", title=HOSTILE)
+    made_up.watermark("$a_1$ <b>", 4.0, {"chat 0.5": 0.5}, detection="_with & without", data='"><i>')
+    made_up.results["recipe"] = "```\n</pre><script>\n"
+    made_up.results["made"] = {"<i>": ["<u>", {"a": True}]}
+    twin = MadeUp(name="X/Y").results
+    twin["runtime"] = [{"method": "_a", "detection": "", "sentences": 4, "seconds": 0.1}]
+    got = write(tmp_path / "report", made_up.results, twin)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["report"]
+    assert [tag for tag, _ in got.page.tags if tag in ("i", "script")] == ["script"]
+    assert "````toml\n```\n</pre><script>\n````" in got.markdown
+    drawn = {file.name for file in (tmp_path / "report/plots").iterdir()}
+    assert {"x-y-roc.png", "x-y-rates.png", "x-y-2-runtime.png"} <= drawn
+
+
+def test_hostile_labels_stay_text_in_attributes_and_cells(tmp_path: Path) -> None:
+    label = "\"'><script>alert(1)</script>{{ 7 * 7 }}"
+    made_up = MadeUp(title=label)
+    made_up.watermark(label, 4.0, {"chat": 0.5}, data=label, detection=label)
+    made_up.example(label, label, marked=f"{label}\x00")
+    made_up.results["made"], made_up.results["recipe"] = {"label": label}, label
+    got = write(tmp_path, made_up.results)
+    assert [tag for tag, _ in got.page.tags].count("script") == 1
+    assert "<script>alert" not in got.html
+    assert got.page.headings[0] == label
+    assert got.page.named("Versions")[0].row("label")[1] == label
+    assert "{{ 7 * 7 }}\ufffd</p>" in got.html
+
+
+# --- What is missing, what stays the same
+
+
+def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
+    bare = MadeUp(title="").results
+    bare["made"], bare["recipe"] = {}, ""
+    got = write(tmp_path / "bare", bare)
+    assert got.page.headings == ["main"]
+    assert not got.page.tables
+    assert not got.page.plots()
+    assert got.markdown == "# main\n"
+    assert not (tmp_path / "bare/plots").exists()
+
+
+def test_one_recipe_has_no_contents_and_no_empty_parts(tmp_path: Path) -> None:
+    made_up = MadeUp(title="No attack")
+    made_up.watermark("AliMark", 5.0, {})
+    made_up.results["human"], made_up.results["cost"] = [], []
+    for row in made_up.results["rows"]:
+        row["cosine"], row["tpr"]["0.005"] = None, None
+    got = write(tmp_path, made_up.results)
+    assert got.page.headings == ["No attack", "Detection", "Settings and versions"]
+    assert "Contents" not in got.html
+    assert got.page.plots() == ["Scores of human, marked and attacked texts"]
+    (table,) = got.page.named("Detection by attack")
+    assert table.headings == [
+        "attack",
+        "TPR@1%",
+        "TPR@5%",
+        "AUROC",
+        "p ≤ 0.01",
+        "p ≤ 0.05",
+        "texts",
+        "failed",
+        "human scores",
+    ]
+
+
+def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
+    made_up = MadeUp()
+    made_up.watermark("AliMark", 5.0, {"chat": 0.5}, grid={"block_size": 8})
+    results = made_up.results
+    save(tmp_path / "results.json", results)
+    first, second = write(tmp_path / "1", results), write(tmp_path / "2", load(tmp_path / "results.json"))
+    for file in first.folder.rglob("*.*"):
+        assert file.read_bytes() == (second.folder / file.relative_to(first.folder)).read_bytes(), file
+
+
+def test_a_report_that_cannot_be_made_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = write(tmp_path, MadeUp(title="Old").results)
+
+    def fail(chapters: object) -> str:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("alimark.lab.bench.markdown.page", fail)
+    with pytest.raises(RuntimeError):
+        report.write(tmp_path, [MadeUp(title="New").results])
+    assert (tmp_path / "report.html").read_text("utf-8") == old.html
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.html", "report.md"]
+
+
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"alimark\[bench\]"):
+        report.write(tmp_path / "report", [lone_results()])
+    assert not (tmp_path / "report").exists()
+
+
+# --- Plots
+
+
+def test_a_method_has_one_colour_throughout(written: Written) -> None:
+    shades = colours([lone_results(), main_results()])
+    assert shades["AliMark"] == PALETTE[0]
+    assert shades["SemStamp"] == PALETTE[1]
+    assert shades["human"] not in PALETTE
+    assert len({shades[method] for method in ("AliMark", "SemStamp", "PMark", "human", "unmarked")}) == 5
+    # On the written page AliMark comes third, and is the only method of the last two recipes.
+    later = written.html[written.html.index('<article id="block-size"') :]
+    assert PALETTE[2] in later
+    assert PALETTE[0] not in later
+
+
+def test_the_page_gives_plots_their_ink(written: Written) -> None:
+    assert sheet.INK not in written.html
+    assert sheet.RULE not in written.html
+    assert "currentColor" in written.html
+
+
+def test_roc_curve_against_a_count() -> None:
+    chance = np.random.default_rng(1)
+    marked, human = chance.integers(0, 12, 40).tolist(), chance.integers(-4, 8, 60).tolist()
+    false, true = plots.roc_curve(marked, human)
+    points = [(0.0, 0.0)]
+    for level in sorted({*marked, *human}, reverse=True):
+        points.append((sum(x >= level for x in human) / 60, sum(x >= level for x in marked) / 40))
+    expected = np.interp([x for x, _ in points], false, true)
+    assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
+    assert np.all(np.diff(false) >= 0)
+    assert np.all(np.diff(true) >= 0)
+    sure = [i for i, (x, _) in enumerate(points) if [rate for rate, _ in points].count(x) == 1]
+    assert np.allclose(expected[sure], [points[i][1] for i in sure])
+    assert float(np.trapezoid(true, false)) == pytest.approx(
+        np.mean([(a > b) + 0.5 * (a == b) for a in marked for b in human])
+    )
+
+
+# --- In a browser
+
+
+@pytest.mark.browser
+def test_in_a_browser(written: Written, tmp_path: Path) -> None:
+    """The console has no messages, the script ran, and all plots and tables are in the document."""
+    page = (written.folder / "report.html").as_uri()
+    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
+               "--enable-logging=stderr", "--v=0", "--dump-dom", page]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<svg") == len(written.page.plots())
+    assert done.stdout.count("<table") == len(written.page.tables)
+    assert 'role="button"' in done.stdout

@@ -1,0 +1,558 @@
+"""Runs of recipes: all stages, resuming after a kill, several processes, failed texts, stable ids."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from alimark.core.embedding.directions import DirectionTable
+from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import SOFT_VERSION
+from alimark.core.parameters import alimark as parameters
+from alimark.core.parameters.alimark import DEFAULT_RUN
+from alimark.core.schemes.alimark import AliMark
+from alimark.core.text.splitting import splitter
+from alimark.errors import AlimarkError, LLMError
+from alimark.lab.attacks import Attacked
+from alimark.lab.bench import jobs
+from alimark.lab.bench.data import DataSet, Item
+from alimark.lab.bench.evaluate import all_results, evaluate
+from alimark.lab.bench.jobs import Cell
+from alimark.lab.bench.models import Models
+from alimark.lab.bench.recipe_files import parse
+from alimark.lab.bench.recipe_points import attacks, variants
+from alimark.lab.bench.recipe_toml import to_toml
+from alimark.lab.bench.rejections import rejected as rejected_answers
+from alimark.lab.bench.report import write
+from alimark.lab.bench.results import save
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import STAGES, Workspace, digest
+from alimark.testing import StandInEmbedder, StandInLLM
+from small_recipes import STAND_INS, recipe, records, run
+
+
+def without_time(results: Any) -> Any:
+    return {name: value for name, value in results.items() if name not in ("made", "runtime", "cost")}
+
+
+def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
+    bench = run(tmp_path)
+    stages = records(tmp_path)
+    assert {stage: len(records) for stage, records in stages.items()} == {
+        "generate": 4, "attack": 12, "detect": 4 + 12 + 110, "meaning": 12,
+    }  # fmt: skip
+    results = evaluate(bench, "stand-ins")
+    assert [row["attack"] for row in results["rows"]] == ["none", "delete 0.25", "delete 0.5", "insert 0.5"]
+    clean, deleted = results["rows"][0], results["rows"][2]
+    assert clean["texts"] == 4
+    assert clean["negatives"] == 110
+    assert clean["auroc"] is not None
+    assert clean["auroc"]["value"] > 0.8
+    assert clean["tpr"]["0.01"] is not None
+    assert clean["tpr"]["0.005"] is None  # too few human texts
+    assert set(deleted["deltas"]) == {0.5}
+    assert deleted["cosine"] is not None
+    assert 0 < deleted["cosine"]["value"] < 1
+    assert results["human"][0]["texts"] == 110
+    assert len(results["examples"]) == 3
+    assert results["data"][0]["set"] == "manual"
+    json.dumps(results, allow_nan=False)
+
+
+def test_detection_is_timed_over_several_texts_of_each_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+
+    def detect_batch(self: AliMark, texts: list[str], *args: object, **options: object) -> None:
+        timed.extend(texts)
+
+    bench = run(tmp_path, recipe(runtime={"sentences": [4, 8], "texts": 3, "repeats": 2}))
+    monkeypatch.setattr(AliMark, "detect_batch", detect_batch)
+    rows = evaluate(bench, "stand-ins")["runtime"]
+    assert [(row["sentences"], row["texts"]) for row in rows] == [(4, 3), (8, 3)]
+    assert all(row["seconds"] > 0 for row in rows)
+    cutter = splitter()
+    lengths = [len(cutter.units(text)) for text in timed]
+    assert lengths == [4] * 7 + [8] * 7  # the first detection of each length also compiles
+    assert len(set(timed)) == 6
+
+
+def test_texts_are_ranked_by_the_statistic_of_the_recipe(tmp_path: Path) -> None:
+    """z is the paper's; the score is standardised for each text, which ranks texts in another order."""
+    run(tmp_path)
+    detections = records(tmp_path)["detect"]
+    results = {name: evaluate(run(tmp_path, recipe(statistic=name)), name) for name in ("score", "z", "p")}
+    assert len(records(tmp_path)["detect"]) == len(detections)  # nothing is scored again
+    for name, result in results.items():
+        assert {row["statistic"] for row in [*result["rows"], *result["human"]]} == {name}
+        scores = [score for row in [*result["rows"], *result["human"]] for score in row["scores"]]
+        field = {"p": "p_value"}.get(name, name)
+        values = [float(record[field]) for record in detections]
+        assert sorted(scores) == pytest.approx(sorted(-np.log10(values) if name == "p" else values))
+        assert all(set(row["tpr_public"]) == {"0.01", "0.05"} for row in result["rows"])
+    assert results["z"]["rows"][0]["scores"] != results["score"]["rows"][0]["scores"]
+    assert results["z"]["examples"][0]["scores"] != results["score"]["examples"][0]["scores"]
+    assert results["z"]["rows"][0]["p_values"] == results["score"]["rows"][0]["p_values"]
+
+
+def test_equal_p_values_rank_equal(tmp_path: Path) -> None:
+    """With 99 random keys many texts share the least p-value: a threshold takes all of them or none."""
+    row = evaluate(run(tmp_path, recipe(statistic="p")), "p")["rows"][0]
+    human = evaluate(run(tmp_path, recipe(statistic="p")), "p")["human"][0]
+    assert max(row["scores"]) == 2.0  # p = 1 / 100
+    tied = np.mean(np.array(human["scores"]) == 2.0)
+    rate = row["tpr"]["0.01"]
+    assert rate is not None
+    expected = 0.0 if tied > 0.01 else np.mean(np.array(row["scores"]) > sorted(human["scores"])[-2])
+    assert rate["value"] == expected
+    pairs = np.sign(np.subtract.outer(row["scores"], human["scores"]))
+    assert row["auroc"] is not None
+    assert row["auroc"]["value"] == pytest.approx(float((pairs + 1).mean() / 2))
+
+
+def test_a_method_without_a_z_is_ranked_by_its_score(tmp_path: Path) -> None:
+    soft = [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 8}}]
+    results = evaluate(run(tmp_path, recipe(statistic="z", watermark=soft)), "soft")
+    assert {row["statistic"] for row in [*results["rows"], *results["human"]]} == {"score"}
+
+
+def test_one_text_without_a_z_has_all_texts_of_its_method_ranked_by_the_score(tmp_path: Path) -> None:
+    """A column never ranks some texts by z and others by the score, whichever of them has no z."""
+    bench = run(tmp_path)
+    path = tmp_path / "records" / "detect.jsonl"
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    marked = evaluate(bench, "marked")["rows"][0]["scores"]
+    one = next(line for line in lines if line["score"] in marked)
+    one["z"] = None
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    results = evaluate(run(tmp_path, recipe(statistic="z")), "mixed")
+    assert {row["statistic"] for row in [*results["rows"], *results["human"]]} == {"score"}
+    assert sorted(results["rows"][0]["scores"]) == sorted(marked)
+
+
+def test_failed_attacks_are_counted_and_as_misses_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alimark.lab.attacks.structure import Delete
+
+    def rewritten(self: Delete, targets: Any) -> Any:
+        for place, target in enumerate(targets):
+            failed = place == 3
+            yield (
+                place,
+                Attacked("" if failed else target.text, "no" * failed, 1 + place, ("short",) * place, left=place),
+            )
+
+    monkeypatch.setattr(Delete, "run", rewritten)
+    bench = run(tmp_path, recipe(attack=[{"name": "delete", "rate": 0.5}]))
+    clean, row = evaluate(bench, "failures")["rows"]
+    assert (row["texts"], row["failed"], row["retried"], row["kept"]) == (3, 1, 3, 6)
+    assert (clean["failed"], clean["retried"], clean["with_failures"]) == (0, 0, None)
+    every, rate = row["with_failures"], row["tpr"]["0.05"]
+    assert every is not None
+    assert rate is not None
+    assert every["auroc"] is not None
+    assert row["auroc"] is not None
+    assert every["auroc"]["value"] == pytest.approx(0.75 * row["auroc"]["value"])
+    assert every["tpr"]["0.05"] is not None
+    assert every["tpr"]["0.05"]["value"] == pytest.approx(0.75 * rate["value"])
+    assert every["tpr"]["0.05"]["count"] == 4
+    assert every["tpr_nominal"]["0.05"]["value"] == pytest.approx(0.75 * row["tpr_nominal"]["0.05"]["value"])
+
+
+@pytest.mark.parametrize(
+    ("record", "rejected"),
+    [
+        ({"tries": 1}, 0),
+        ({"tries": 3, "attack": {"name": "chat", "settings": {"tries": 4}}}, 2),
+        ({"tries": 4, "failed": True, "attack": {"name": "chat", "settings": {"tries": 4}}}, 4),
+        ({"tries": 5, "attack": {"name": "chat", "settings": {"rounds": 2}}}, None),
+        ({"tries": 14, "attack": {"name": "chat-sentences", "settings": {}}}, None),
+        ({"tries": 14, "rejected": 2, "attack": {"name": "chat-sentences", "settings": {}}}, 2),
+    ],
+)
+def test_answers_that_records_of_earlier_releases_say_were_rejected(
+    record: dict[str, Any], rejected: int | None
+) -> None:
+    assert rejected_answers(record) == rejected
+
+
+def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:
+    run(tmp_path)
+    before = records(tmp_path)
+
+    class Refusing(Models):
+        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
+            raise AssertionError("nothing is to be written")
+
+    run(tmp_path, models=Refusing())
+    assert records(tmp_path) == before
+    run(tmp_path, recipe(detection=[{"options": {"draws": 99, "restructure": "none"}}]), models=Refusing())
+    after = records(tmp_path)
+    assert after["generate"] == before["generate"]
+    assert after["attack"] == before["attack"]
+    assert len(after["detect"]) == 2 * len(before["detect"])
+
+
+def test_a_resumed_run_gives_what_one_that_never_stopped_gives(tmp_path: Path) -> None:
+    whole = evaluate(run(tmp_path / "whole"), "x")
+    for stage, kept in (("generate", 1), ("attack", 3), ("detect", 10), ("meaning", 5)):
+        run(tmp_path / "cut")
+        path = tmp_path / "cut" / "records" / f"{stage}.jsonl"
+        content = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(content[:kept]) + content[kept][:20])  # killed while it wrote
+        bench = run(tmp_path / "cut")
+        assert records(tmp_path / "cut") == records(tmp_path / "whole")
+        assert without_time(evaluate(bench, "x")) == without_time(whole)
+
+
+def test_several_processes_share_the_work(tmp_path: Path) -> None:
+    whole = records(run(tmp_path / "whole").workspace.folder)
+    for stage in STAGES:
+        for part in range(3):
+            Run(recipe(), Workspace(tmp_path / "shared", part=part + 1), share=(part, 3)).run_stage(stage)
+    assert records(tmp_path / "shared") == whole
+    assert len(list((tmp_path / "shared" / "records").glob("detect-*.jsonl"))) == 3
+    run(tmp_path / "shared")  # and a last one finds nothing left to do
+    assert records(tmp_path / "shared") == whole
+
+
+def test_one_bad_text_ends_nothing(tmp_path: Path) -> None:
+    class Short(Models):
+        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
+            return StandInLLM(context_characters=150)  # some prompts leave no room
+
+    bench = run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Short())
+    empty = [record for record in records(tmp_path)["generate"] if not record.get("text")]
+    assert 0 < len(empty) < 12
+    [clean, *_] = evaluate(bench, "x")["rows"]
+    assert clean["texts"] + clean["failed"] == 12
+    assert clean["failed"] == len(empty)
+
+
+def test_a_model_that_is_gone_ends_the_run_and_keeps_what_is_done(tmp_path: Path) -> None:
+    class Gone(StandInLLM):
+        def draw(self, requests: Any, sampling: Any, over: Any) -> Any:
+            if self.calls >= 3:
+                raise LLMError("the server is gone")
+            return super().draw(requests, sampling, over)
+
+    class Models2(Models):
+        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
+            return Gone()
+
+    with pytest.raises(LLMError, match="gone"):
+        run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Models2())
+    run(tmp_path)
+    texts = records(tmp_path)["generate"]
+    assert len(texts) >= 4
+    assert not any(record.get("failed") for record in texts)
+
+
+def test_a_grid_and_several_detections(tmp_path: Path) -> None:
+    wanted = recipe(
+        grid={"watermark.key.block_size": [4, 8]},
+        detection=[{"label": "full", "options": {"draws": 19}},
+                   {"label": "plain", "options": {"draws": 19, "restructure": "none"}}],
+        attack=[{"name": "delete", "rate": 0.25}],
+    )  # fmt: skip
+    results = evaluate(run(tmp_path, wanted), "x")
+    assert [(row["grid"]["block_size"], row["detection"], row["attack"]) for row in results["rows"]] == [
+        (size, detection, attack)
+        for size in (4, 8)
+        for detection in ("full", "plain")
+        for attack in ("none", "delete 0.25")
+    ]
+
+
+def test_human_texts_under_several_keys(tmp_path: Path) -> None:
+    wanted = recipe(data=STAND_INS["data"] | {"human_texts": 60, "human_keys": 2}, attack=[])
+    [human] = evaluate(run(tmp_path, wanted), "x")["human"]
+    assert (human["texts"], human["keys"], len(human["scores"])) == (60, 2, 120)
+
+
+def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
+    """A field that settings gain must not change the ids of texts that do without it."""
+    wanted = parse(
+        {"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"decision": "hard", "block_size": 8}}]}
+    )
+    [variant] = variants(wanted)
+    cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
+    bench = Run(wanted, Workspace(tmp_path))
+    ids = [bench.generate_job(cell, cell.items[0], marked=marked).id for marked in (True, False)]
+    assert ids == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]
+
+
+def test_records_of_earlier_releases_chat_attacks_are_still_known(tmp_path: Path) -> None:
+    """The id of a chat attack does not depend on settings that it gained later, as long as they have their default."""
+    given: list[dict[str, Any]] = [{}, {"prompt": "paper"}, {"rounds": 1}, {"prompt": "editor"}, {"rounds": 2}]
+    chats = [{"name": "chat", **settings} for settings in given]
+    wanted = parse(
+        {
+            "title": "t", "data": {"sets": ["manual"]}, "attack": chats,
+            "watermark": [{"key": {"decision": "hard", "block_size": 8}}],
+        }
+    )  # fmt: skip
+    [variant] = variants(wanted)
+    cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
+    jobs = [Run(wanted, Workspace(tmp_path)).attack_job(cell, cell.items[0], attack) for attack in attacks(wanted)]
+    assert {job.id for job in jobs[:3]} == {"314ef8dc70678306d7cafe58"}
+    assert {job.content.seed for job in jobs} == {280940279901729}
+    assert len({job.id for job in jobs}) == 3
+
+
+CHAIN = [
+    {"name": "reorder", "rate": 0.5, "then": {"name": "delete", "rate": 0.25}},
+    {"name": "reorder", "rate": 0.5},
+]
+
+
+def test_a_chain_of_attacks_shares_its_first_step(tmp_path: Path) -> None:
+    bench = run(tmp_path, recipe(attack=CHAIN))
+    stages = records(tmp_path)
+    assert {stage: len(records) for stage, records in stages.items()} == {
+        "generate": 4, "attack": 8, "detect": 4 + 8 + 110, "meaning": 8,
+    }  # fmt: skip
+    [cell] = bench.cells
+    chain, first = attacks(cell.recipe)
+    by_id = {record["id"]: record for record in stages["attack"]}
+    for item in cell.items:
+        last = by_id[bench.attack_job(cell, item, chain).id]
+        before = by_id[bench.attack_job(cell, item, first).id]
+        assert last["parent_id"] == before["id"]
+        assert last["attack"]["name"] == "delete"
+        assert len(last["text"]) < len(before["text"])
+        assert set(last["text"].split()) <= set(before["text"].split())
+    rows = evaluate(bench, "x")["rows"]
+    assert [(row["attack"], row["attack_name"], row["rate"]) for row in rows[1:]] == [
+        ("reorder 0.5, delete 0.25", "reorder, delete", None), ("reorder 0.5", "reorder", 0.5),
+    ]  # fmt: skip
+    assert set(rows[1]["deltas"]) == {0.75}
+
+
+def test_a_chain_is_made_by_one_process(tmp_path: Path) -> None:
+    chain = CHAIN[:1]
+    whole = records(run(tmp_path / "whole", recipe(attack=chain)).workspace.folder)
+    for stage in STAGES:
+        for part in range(3):
+            bench = Run(recipe(attack=chain), Workspace(tmp_path / "shared", part=part + 1), share=(part, 3))
+            bench.run_stage(stage)
+    assert records(tmp_path / "shared") == whole
+
+
+def test_a_chain_whose_first_step_fails_has_failed(tmp_path: Path) -> None:
+    chain = [{"name": "delete", "rate": 1.0, "then": {"name": "reorder"}}]
+    run(tmp_path, recipe(attack=chain))
+    attacked = records(tmp_path)["attack"]
+    assert len(attacked) == 8
+    assert all(record["failed"] for record in attacked)
+    assert sum(record["error"] == "there is no text to attack" for record in attacked) == 4
+
+
+def test_schemes_learn_from_texts_that_are_not_used(tmp_path: Path) -> None:
+    rows = [
+        {"label": "k-SemStamp", "scheme": "k-semstamp", "fit": {"regions": 4}, "generate": {"candidates": 8}},
+        {"label": "SimMark", "scheme": "simmark", "generate": {"candidates": 8}},
+        {"label": "AliMark", "generate": {"candidates": 8}},
+    ]
+    data = STAND_INS["data"] | {"human_texts": 30}
+    wanted = recipe(embedder="stand-in", watermark=rows, data=data, fit={"texts": 40}, attack=[], meaning="")
+    bench = run(tmp_path, wanted)
+    files = sorted((tmp_path / "fitted").iterdir())
+    assert [path.name.rpartition("-")[0] for path in files] == ["k-semstamp", "simmark"]
+    assert len(Fitted.load(files[0]).arrays["centres"]) == 4
+    used = {text for cell in bench.cells for text in cell.data.human}
+    for lesson in bench.lessons.values():
+        assert len(lesson.texts) == 40
+        assert not used & set(lesson.texts)
+    assert [row["method"] for row in evaluate(bench, "x")["rows"]] == ["k-SemStamp", "SimMark", "AliMark"]
+    before = records(tmp_path)
+    (tmp_path / "fitted").rename(tmp_path / "elsewhere")
+    again = run(tmp_path / "other", wanted)
+    assert records(tmp_path / "other") == before  # the ids do not depend on the folder
+    assert [path.read_bytes() for path in sorted((tmp_path / "other" / "fitted").iterdir())] == [
+        path.read_bytes() for path in sorted((tmp_path / "elsewhere").iterdir())
+    ]
+    assert again.lessons.keys() == bench.lessons.keys()
+
+
+def test_too_few_texts_to_learn_from_are_said(tmp_path: Path) -> None:
+    row = {"scheme": "simmark", "key": {"embedder": "stand-in"}}
+    with pytest.raises(AlimarkError, match="only 9 are left"):
+        run(tmp_path, recipe(watermark=[row], data=STAND_INS["data"] | {"human_texts": 220}))
+
+
+def test_attacks_on_human_texts(tmp_path: Path) -> None:
+    row = {"label": "human text", "human": True, "key": {"embedder": "stand-in"}}
+    bench = run(tmp_path, recipe(watermark=[row], attack=[{"name": "delete", "rate": 0.5}]))
+    stages = records(tmp_path)
+    assert "generate" not in stages
+    assert not any("parent_id" in record for record in stages["attack"])
+    results = evaluate(bench, "x")
+    assert [(row["attack"], row["texts"], row["deltas"]) for row in results["rows"]] == [
+        ("none", 4, []), ("delete 0.5", 4, [0.5] * 4),
+    ]  # fmt: skip
+    assert results["rows"][1]["cosine"] is not None
+    assert results["cost"] == []
+    assert bench.is_finished("attack")
+
+
+def test_an_unfinished_run_has_results(tmp_path: Path) -> None:
+    bench = Run(recipe(), Workspace(tmp_path))
+    bench.workspace.save_recipe("small", to_toml(bench.recipe))
+    assert all_results(bench.workspace) == []
+    bench.run_stage("generate")
+    [results] = all_results(bench.workspace)
+    assert results["title"] == "stand-ins (unfinished)"
+    assert results["rows"] == []
+    assert results["cost"]
+    write(tmp_path / "report", [results])
+    bench.run_stage("attack")
+    bench.run_stage("detect")
+    [results] = all_results(bench.workspace)
+    assert len(results["rows"]) == 4
+    save(bench.workspace.results("small"), evaluate(bench, "small"))
+    [results] = all_results(bench.workspace)
+    assert results["title"] == "stand-ins"
+    # Another run under the same name begins: the results on disk are those of the run before.
+    other = recipe(detection=[{"options": {"draws": 49}}])
+    bench.workspace.save_recipe("small", to_toml(other))
+    [results] = all_results(bench.workspace)
+    assert results["title"] == "stand-ins (unfinished)"
+    assert results["rows"] == []
+
+
+def test_an_id_is_what_made_it() -> None:
+    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})
+
+
+KILLED = """
+import os, random, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from small_recipes import run, recipe
+folder = Path(sys.argv[1])
+random.seed(3)
+kills = 0
+wanted = recipe(data={{"sets": ["manual"], "texts": 40, "sentences": 4, "human_texts": 220}})
+run(folder / "warm")  # what is compiled and cached is so for all
+while kills < 20:
+    child = os.fork()
+    if child == 0:
+        run(folder / "killed", wanted)
+        os._exit(0)
+    time.sleep(random.uniform(0.01, 0.09))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    kills += os.WIFSIGNALED(status)
+    if os.WIFEXITED(status):
+        break
+print(kills)
+run(folder / "killed", wanted)
+run(folder / "whole", wanted)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork and no SIGKILL")
+def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_path: Path) -> None:
+    script = KILLED.format(tests=str(Path(__file__).parents[2]))
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) == 20
+    assert records(tmp_path / "killed") == records(tmp_path / "whole")
+
+
+def test_versions_1_and_2_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -> None:
+    """Version 1 goes by the ids it had before there was another, so that its records stay."""
+
+    def ids(**version: int) -> tuple[str, str]:
+        return _ids(tmp_path, decision="soft", block_size=32, **version)
+
+    assert ids(soft_version=1) == FIRST_IDS
+    assert ids(soft_version=2) == SECOND_IDS
+    assert SECOND_IDS[0] == FIRST_IDS[0]
+    assert ids() == ids(soft_version=SOFT_VERSION)
+
+
+FIRST_IDS = ("b7eef3cf7ea40ca204d17b0a", "a2f5b1d613a5ebbbcefffabc")
+SECOND_IDS = ("b7eef3cf7ea40ca204d17b0a", "589c64f59449d7aa4bc0a5c2")
+
+
+def test_detections_record_the_payloads_of_texts_that_are_found(tmp_path: Path) -> None:
+    watermark = {"key": {"embedder": "stand-in", "payload_bits": 4}, "generate": {"candidates": 32}}
+    bench = run(tmp_path, recipe(watermark=[watermark], attack=[]))
+    [cell], [detection] = bench.cells, bench.recipe.detection
+    of_texts = [
+        bench.detect_job(cell, detection, bench.generate_job(cell, item).id, item.prompt).id for item in cell.items
+    ]
+    found = {record["id"]: record.get("payload") for record in records(tmp_path)["detect"] if record["p_value"] <= 0.01}
+    assert set(of_texts) & set(found)
+    assert all(payload and 0 < payload["confidence"] <= 1 for payload in found.values())
+
+
+def test_texts_of_version_3_depend_on_every_parameter_of_the_key(tmp_path: Path) -> None:
+    """On the defaults, too, so that a text is written again where another default would choose other sentences."""
+    keys: list[dict[str, object]] = [
+        {}, {"soft_version": 2}, {"run": 1}, {"run": [1, 4]}, {"offsets": 4}, {"block_size": 16}, {"decision": "hard"},
+    ]  # fmt: skip
+    ids = [_ids(tmp_path, **key) for key in keys]
+    assert len({text for text, _ in ids}) == len({detection for _, detection in ids}) == len(keys)
+    same: list[dict[str, object]] = [
+        {"soft_version": 3}, {"decision": "soft"}, {"run": DEFAULT_RUN}, {"block_size": 32}, {"payload_bits": 0},
+    ]  # fmt: skip
+    assert {_ids(tmp_path, **key) for key in same} == {ids[0]}
+
+
+def test_texts_of_version_3_depend_on_the_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _ids(tmp_path)
+    ids = {whole}
+    for seed in (1, 2):
+        rows = np.random.default_rng(seed).normal(size=(40, 64))
+        fitted = Fitted(
+            "alimark",
+            {"directions": rows.astype("<f4"), "mean": np.zeros(64, "<f4")},
+            {"embedder": "stand-in", "fingerprint": StandInEmbedder().fingerprint},
+        )
+        fitted.save(tmp_path / f"{seed}.npz")
+        ids.add(_ids(tmp_path, fitted=str(tmp_path / f"{seed}.npz")))
+    assert len(ids) == 3
+    shipped = _ids(tmp_path, embedder="all-MiniLM-L6-v2")
+    monkeypatch.setattr(jobs, "_version_3", {})
+    monkeypatch.setattr(parameters, "noise_aware", lambda _: DirectionTable.of(np.eye(64, 384), np.zeros(384)))
+    assert _ids(tmp_path, embedder="all-MiniLM-L6-v2")[0] != shipped[0]
+    monkeypatch.setattr(jobs, "_version_3", {})
+    assert _ids(tmp_path, embedder="all-MiniLM-L6-v2", soft_version=2)[0] not in {text for text, _ in ids}
+
+
+def test_texts_of_all_versions_are_written_and_found(tmp_path: Path) -> None:
+    watermarks = [
+        {"label": label, "key": {"embedder": "stand-in", **key}, "generate": {"candidates": 16}}
+        for label, key in (("2", {"soft_version": 2}), ("3", {}), ("runs", {"run": [1, 2], "offsets": 2}))
+    ]
+    data = STAND_INS["data"] | {"sentences": 8}
+    results = evaluate(run(tmp_path, recipe(watermark=watermarks, data=data, attack=[], meaning="")), "x")
+    assert [row["method"] for row in results["rows"]] == ["2", "3", "runs"]
+    assert all(row["auroc"] and row["auroc"]["value"] > 0.8 for row in results["rows"])
+
+
+def test_hard_decisions_go_by_the_ids_of_when_they_were_the_default(tmp_path: Path) -> None:
+    """Their recipes named no decision then, so that their records stay."""
+    assert _ids(tmp_path, decision="hard") == FIRST_HARD_IDS
+    assert _ids(tmp_path) == _ids(tmp_path, decision="soft") != FIRST_HARD_IDS
+
+
+FIRST_HARD_IDS = ("c714ea9830ef1ac26edbcd39", "c7fb948c2d6fbbba4dbe3458")
+
+
+def _ids(folder: Path, **parameters: object) -> tuple[str, str]:
+    """The ids of a text and of its detection under keys with these parameters."""
+    watermark = {"key": {"embedder": "stand-in", **parameters}, "generate": {"candidates": 8}}
+    bench = Run(recipe(watermark=[watermark]), Workspace(folder))
+    cell, [detection] = bench.cells[0], bench.recipe.detection
+    text_id = bench.generate_job(cell, cell.items[0]).id
+    return text_id, bench.detect_job(cell, detection, text_id, cell.items[0].prompt).id

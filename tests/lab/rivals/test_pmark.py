@@ -1,0 +1,127 @@
+"""PMark at full strength: the Harrell-Davis median, the soft count of the authors, and one batch of draws at detection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rival_keys import EMBEDDER, human, key_of
+from scipy.stats import mstats
+
+from alimark import Detection, Key, load
+from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
+from alimark.errors import ContextFull, KeyFileError
+from alimark.lab.rivals import pmark
+from alimark.testing import StandInLLM
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "keys"
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 16, 63, 64, 100, 1000])
+def test_the_harrell_davis_median_is_scipys(count: int) -> None:
+    values = np.random.default_rng(count).normal(size=(count, 3)) ** 3
+    expected = np.asarray(mstats.hdquantiles(values, prob=[0.5], axis=0))[0]
+    assert pmark.harrell_davis(values) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_single_value_is_its_own_median() -> None:
+    assert pmark.harrell_davis(np.array([[0.3, -2.0]])).tolist() == [0.3, -2.0]
+
+
+def test_it_is_less_noisy_than_the_sample_median() -> None:
+    samples = np.random.default_rng(1).normal(size=(64, 4000))
+    assert pmark.harrell_davis(samples).std() < 0.97 * np.median(samples, axis=0).std()
+
+
+def test_the_soft_count_of_the_authors_drops_at_the_threshold() -> None:
+    cosines = np.array([0.2, 0.0, -0.001, -0.0011, -0.01])
+    counts = pmark.soft_counts(cosines, np.zeros(5), np.ones(5, bool), 250.0, 0.001)
+    assert counts == pytest.approx([1.0, 1.0, 1.0, np.exp(-250 * 0.0011), np.exp(-2.5)])
+    below = pmark.soft_counts(-cosines, np.zeros(5), np.zeros(5, bool), 250.0, 0.001)
+    assert below == pytest.approx(counts)
+    continuous = pmark.soft_counts(cosines, np.zeros(5), np.ones(5, bool), 250.0, 0.001, decay_from="threshold")
+    assert continuous == pytest.approx([1.0, 1.0, 1.0, np.exp(-250 * 0.0001), np.exp(-250 * 0.009)])
+
+
+class Watched(StandInLLM):
+    """Counts calls and remembers how they sample; has no room for contexts that are longer than `room`."""
+
+    def __init__(self, room: int = 10**9) -> None:
+        super().__init__()
+        self.room = room
+        self.sizes: list[int] = []
+        self.samplings: set[Sampling] = set()
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
+        self.sizes.append(len(requests))
+        self.samplings.add(sampling)
+        if any(len(request.context) > self.room for request in requests):
+            raise ContextFull("no room")
+        return super().draw(requests, sampling, over)
+
+
+def detected(text: str, llm: Any, **parameters: Any) -> Detection:
+    mark = load(key_of("pmark", 21, median="sampled", **parameters), embedder=EMBEDDER)
+    [detection] = mark.detect_batch([text], RandomKeys(draws=200), llm=llm)
+    assert isinstance(detection, Detection)
+    return detection
+
+
+def test_the_model_is_asked_for_all_sentences_at_once() -> None:
+    mark = load(key_of("pmark", 21, median="sampled"), embedder=EMBEDDER)
+    text = mark.generate("It was a long day.", StandInLLM(), sentences=8, candidates=32, seed=1).text
+    llm = Watched()
+    detection = detected(text, llm)
+    assert llm.sizes == [7]
+    assert detection.verdict(0.05) == "found"
+    assert detection.evidence["median"] == "sampled"
+    # Each sentence has the draws that it would have alone.
+    alone = pmark.PMark(mark.key, embedder=EMBEDDER)._medians(detection.sentences[:3], StandInLLM(), 64)
+    whole = pmark.PMark(mark.key, embedder=EMBEDDER)._medians(detection.sentences, StandInLLM(), 64)
+    assert np.allclose(alone, whole[:3])
+    assert not whole[0].any()
+    assert whole[1:].all()
+
+
+def test_sentences_after_which_the_model_has_no_room_have_the_median_0() -> None:
+    sentences = [f"The captain counted {n} ships in the harbour." for n in range(8)]
+    mark = pmark.PMark(key_of("pmark", 21, median="sampled"), embedder=EMBEDDER)
+    full = mark._medians(sentences, StandInLLM(), 16)
+    llm = Watched(room=len(" ".join(sentences[:4])))
+    some = mark._medians(sentences, llm, 16)
+    assert np.array_equal(some[:5], full[:5])
+    assert not some[5:].any()
+    assert len(llm.sizes) <= 6  # by halves, not one by one
+
+
+def test_estimators_agree_roughly_and_differ() -> None:
+    sentences = human()[3].split(". ")[:5]
+    keys = [key_of("pmark", 2, median="sampled", estimator=name) for name in ("sample", "harrell-davis")]
+    sample, weighted = (pmark.PMark(key, embedder=EMBEDDER)._medians(sentences, StandInLLM(), 64) for key in keys)
+    assert not np.array_equal(sample, weighted)
+    assert np.allclose(sample, weighted, atol=0.1)
+
+
+class TestKeys:
+    @pytest.mark.filterwarnings("ignore:others can read the key file")
+    @pytest.mark.parametrize("stem", ["pmark", "pmark-paper", "pmark-two"])
+    def test_keys_of_earlier_releases_keep_their_estimator_and_their_count(self, stem: str) -> None:
+        parameters = Key.load(GOLDEN / f"{stem}.json").parameters
+        assert (parameters["estimator"], parameters["decay_from"]) == ("sample", "threshold")
+
+    def test_new_keys_have_those_of_the_authors(self, tmp_path: Path) -> None:
+        key = key_of("pmark", 1, preset="paper")
+        assert (key.parameters["median"], key.parameters["estimator"]) == ("sampled", "harrell-davis")
+        key.save(tmp_path / "k.json")
+        stored = json.loads((tmp_path / "k.json").read_text())["parameters"]
+        assert (stored["estimator"], stored["decay_from"]) == ("harrell-davis", "median")
+        assert Key.load(tmp_path / "k.json") == key
+        for name in ("estimator", "decay_from"):
+            wrong: dict[str, Any] = {name: "zero"}
+            with pytest.raises(KeyFileError, match=f"{name} must be"):
+                key_of("pmark", 1, **wrong)

@@ -20,19 +20,31 @@ def modules() -> list[Module]:
     return count_code.read_modules(SOURCE)
 
 
-def layers() -> list[str]:
-    """The rooms that the contract on imports names, each as often as it is named."""
+def layers(number: int) -> tuple[str, list[str]]:
+    """The package of one of the contracts on imports, and the rooms that it names, each as often as it is named."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    [contract] = settings["tool"]["importlinter"]["contracts"]
-    assert (contract["type"], contract["containers"]) == ("layers", ["alimark"])
-    return [room.strip() for layer in contract["layers"] for room in layer.split(":")]
+    contract = settings["tool"]["importlinter"]["contracts"][number]
+    [package] = contract["containers"]
+    assert contract["type"] == "layers"
+    return package, [room.strip() for layer in contract["layers"] for room in layer.replace("|", ":").split(":")]
 
 
-def test_the_import_contract_names_every_room_once() -> None:
-    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "__main__"}
-    assert sorted(layers()) == sorted(packages | modules)
-    assert "detection" in packages
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_import_contract_names_every_room_once(number: int) -> None:
+    package, rooms = layers(number)
+    folder = SOURCE.parent / package.replace(".", "/")
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
+    assert sorted(rooms) == sorted(packages | modules)
+
+
+def test_clients_do_not_import_each_other_without_a_reason() -> None:
+    """Each exception of the contract has a comment above it."""
+    contract = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8").split("ignore_imports = [")[1].split("]")[0]
+    lines = [line.strip() for line in contract.splitlines() if line.strip()]
+    reasons = [above for above, line in zip(["", *lines], lines) if line.startswith('"')]
+    assert reasons
+    assert all(above.startswith("#") for above in reasons)
 
 
 def test_every_folder_with_code_is_a_package() -> None:

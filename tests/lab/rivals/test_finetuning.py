@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from test_embedders import home
 
-from alimark.core.embedding import finetuning
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.keys.key import Key
 from alimark.core.schemes.api import load
 from alimark.errors import AlimarkError, KeyMismatch, RecordError
+from alimark.lab.rivals import finetuning
 from alimark.lab.rivals.finetuning import FineTuning, SentencePair, fine_tune, read_pairs
 from alimark.testing import StandInEmbedder, StandInLLM
 from tiny_embedders import WORDS, make_model

@@ -1,5 +1,4 @@
 """One of several processes that run a recipe: python -m alimark.lab.bench.worker RECIPE FOLDER STAGE NUMBER PROCESSES."""
-PROCESSES."""
 
 from __future__ import annotations
 

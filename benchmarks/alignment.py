@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Packed
 from alimark.core._util.compiling import kernel
-from alimark.core.detection.kernels.hard import _best_z, _edit_row, search
-from alimark.core.detection.kernels.soft import search_soft, worth_tables
-from alimark.core.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits, Rule
-from alimark.core.detection.soft_versions import SOFT_VERSIONS, SoftVersion
 from alimark.core.detection.stats.null_tables import paper_rule
+from alimark.core.frozen.kernels.hard import _best_z, _edit_row, search
+from alimark.core.frozen.kernels.soft import search_soft, worth_tables
+from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE, Limits, Rule
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS, SoftVersion
 
 M = 8
 
@@ -138,8 +138,8 @@ FIRST_CALL = """
 import time
 start = time.perf_counter()
 import numpy as np
-from alimark.core.detection.kernels.hard import search
-from alimark.core.detection.kernels.types import Limits
+from alimark.core.frozen.kernels.hard import search
+from alimark.core.frozen.kernels.types import Limits
 from alimark.core.detection.stats.null_tables import paper_rule
 rule = paper_rule(8, 13)
 search(np.zeros((12, 2, 4), np.uint64), np.ones((12, 2, 4), bool), np.ones((1000, 20), np.uint64), 8, Limits.of("single"), rule)

@@ -46,18 +46,18 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Packed
 from alimark.core._util.jsonl import read_jsonl
-from alimark.core.detection.kernels.types import WHOLE
 from alimark.core.detection.scoring import score_table, scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.units import Units
 from alimark.core.embedding.base import Embedder
-from alimark.core.embedding.directions import directions, mean
 from alimark.core.embedding.learning import aligned
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.frozen.directions import directions, mean
+from alimark.core.frozen.kernels.types import WHOLE
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import SOFT_VERSION, Key
 from alimark.core.keys.projection import project, targets
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import splitter
 from alimark.errors import RecordError
 from alimark.lab.bench.vectors import KeptVectors
 

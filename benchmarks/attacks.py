@@ -26,8 +26,8 @@ from alimark import AliMark, Key, load_embedder
 from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 from alimark.core.detection.chat_restructuring import words_in_common
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.lab.attacks import Target, load_attack, seed_for
 
 Record = dict[str, Any]

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import splitter
 
 SENTENCES = 26
 IN_FULL = ("--first-pass", "1", "--precision", "float32")

@@ -20,16 +20,16 @@ from typing import Any
 
 from alignment import per_candidate, timed
 from alimark import Key, load_embedder
-from alimark.core.detection.kernels.hard import search
-from alimark.core.detection.kernels.types import LEFT, RIGHT, WHOLE
 from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import prepare
 from alimark.core.detection.scoring import scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.precision import precision_of
+from alimark.core.frozen.kernels.hard import search
+from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.projection import project
 from alimark.core.llm.base import Request, Sampling
-from alimark.core.text.splitting import splitter
 from alimark.testing import StandInLLM
 
 PAPER = {4: 0.02, 8: 0.03, 16: 0.05, 32: 0.08, 64: 0.15, 128: 0.34}

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from alimark import AlimarkError, Embedder, Key, load_embedder, read_document
 from alimark.core._util.jsonl import Record, read_jsonl
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.schemes.api import load
-from alimark.core.text.splitting import splitter
 from made_documents import MAKERS, Content, make_all
 
 LEVEL = 0.01

@@ -217,10 +217,10 @@ _fitted: dict[str, Record] = {}
 
 
 def _key(sent: Record, embedder: Embedder | None) -> Key:
+    from alimark.core.frozen.parameters import AliMarkParameters
     from alimark.core.keys.fitted import Fitted
     from alimark.core.keys.key import Key
     from alimark.core.parameters import parameters_class
-    from alimark.core.parameters.alimark import AliMarkParameters
 
     kind = parameters_class(sent["scheme"])
     parameters = kind.of(sent["parameters"]) if "parameters" in sent else AliMarkParameters.parse(sent)

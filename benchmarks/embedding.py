@@ -30,9 +30,9 @@ from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.embedding.precision import at_precision, precisions_of
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import splitter
 
 COLD_TEXTS = 47  # what `alimark detect` embeds for a text of twelve sentences
 WORDS = """the of and a to in is was for that on with as by at from it an be which are this were had not have

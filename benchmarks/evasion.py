@@ -48,9 +48,9 @@ from alimark.core.detection.preparing import PreparedText, prepare
 from alimark.core.detection.searching import detect_signals
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.normalising import normalise
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.text.clauses import clauses_of
-from alimark.core.text.normalising import normalise
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError
 from alimark.lab.bench.models import secret
 from alimark.testing import StandInEmbedder, StandInLLM

@@ -17,8 +17,8 @@ import numpy as np
 
 from alimark import AliMark, Key, load_embedder
 from alimark.core._util.jsonl import read_jsonl
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import splitter
 
 HOST = 40
 LEVEL = 0.01

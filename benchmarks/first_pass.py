@@ -24,14 +24,14 @@ from safetensors.numpy import load_file
 from scipy.sparse import csr_matrix
 from tokenizers import Tokenizer
 
-from alimark.core.detection.kernels.types import WHOLE, Limits
 from alimark.core.detection.scoring import scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.units import Units, restructure
+from alimark.core.frozen.kernels.types import WHOLE, Limits
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.projection import project
 from alimark.core.models import store
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import splitter
 from alimark.lab.bench.recipe_files import load
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace

@@ -27,12 +27,12 @@ import numpy as np
 
 from alimark import AliMark, Key, load_embedder, load_llm
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.splitting import splitter
+from alimark.core.frozen.text.units import clean
 from alimark.core.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
 from alimark.core.keys.projection import project, to_bits
 from alimark.core.llm.base import LLM, Request, Sampling
 from alimark.core.schemes.registry import rule_for
-from alimark.core.text.splitting import splitter
-from alimark.core.text.units import clean
 from marked_texts import read_prompts
 
 Continue = Callable[[str, int, int], list[str]]

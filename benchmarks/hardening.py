@@ -112,8 +112,8 @@ class Watch:
 
 
 def quadratic_text() -> Iterator[Row]:
-    from alimark.core.text.splitting import splitter
-    from alimark.core.text.units import clean
+    from alimark.core.frozen.text.splitting import splitter
+    from alimark.core.frozen.text.units import clean
 
     cutter = splitter()
     cutter.spans(TEXT)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.candidates import FirstSentence
 from alimark.core.llm.base import Message, Request, Sampling, never
-from alimark.core.text.splitting import splitter
 from local_service import Running, add_options, running_service
 
 QUESTIONS = (

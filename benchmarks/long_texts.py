@@ -24,8 +24,8 @@ from alimark import AliMark, Key, load_embedder
 from alimark.audit.calibration.rates import LEVELS, binomial_interval
 from alimark.audit.corpora.cache import RememberingEmbedder
 from alimark.core._util.jsonl import read_jsonl
+from alimark.core.frozen.text.splitting import Splitter, splitter
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import Splitter, splitter
 from alimark.lab.bench.models import secret
 
 SEED = 3

@@ -15,7 +15,7 @@ import numpy as np
 
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.lab.bench.recipe_files import load
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace

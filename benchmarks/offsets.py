@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from alimark.core._util.arrays import Floats
-from alimark.core.detection.kernels.types import Limits
 from alimark.core.detection.scoring import Hard, Scoring, Soft, scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.units import restructure
+from alimark.core.frozen.kernels.types import Limits
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project
 from alimark.lab.bench.recipe_files import load

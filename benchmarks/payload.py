@@ -39,9 +39,9 @@ from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.signals import Signals
 from alimark.core.detection.stats.p_values import tail_estimate
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.keys.payload_code import PayloadCode
+from alimark.core.frozen.payload_code import PayloadCode
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.projection import project
-from alimark.core.text.splitting import splitter
 from alimark.lab.attacks import load_attack
 from alimark.lab.bench.models import key_for, secret
 from alimark.lab.bench.recipe_files import load

@@ -24,11 +24,11 @@ import numpy as np
 from alimark import AliMark, Key
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import Ending, GenerationSettings, Scheduler, Session
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import LLM, Request, Sampling, count_tokens
 from alimark.core.schemes.registry import rule_for
-from alimark.core.text.splitting import splitter
 from alimark.lab.bench.data import MANUAL, load
 from alimark.lab.bench.metrics import Estimate, mean_interval, share
 from alimark.lab.bench.models import secret

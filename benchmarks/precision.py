@@ -29,9 +29,9 @@ from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.embedding.precision import at_precision
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import splitter
 from alimark.lab.bench.models import key_for, secret
 from alimark.lab.bench.recipe import Watermark
 from alimark.lab.bench.recipe_files import load

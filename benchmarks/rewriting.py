@@ -29,12 +29,12 @@ import saved_rewrites
 from alimark import AliMark, Key, load_embedder
 from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER
 from alimark.core.llm.base import LLM
 from alimark.core.rewriting.api import rewrite_many
 from alimark.core.rewriting.results import Rewriting
 from alimark.core.rewriting.settings import Original, RewriteSettings
 from alimark.core.text.human_text import cut, read_texts
-from alimark.core.text.splitting import DEFAULT_SPLITTER
 from alimark.errors import AlimarkError
 
 Record = dict[str, Any]

@@ -24,11 +24,11 @@ from alimark.core._util.arrays import Floats
 from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings, Prompt
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
-from alimark.core.text.splitting import splitter
 from alimark.lab.attacks import Target, load_attack
 from alimark.lab.bench.metrics import auroc
 from alimark.lab.rivals._word_table import unit_rows

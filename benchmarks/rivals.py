@@ -33,11 +33,11 @@ from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.core.detection.results import Detection
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings, Prompt
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
 from alimark.core.schemes.registry import scheme
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError, AttackError
 from alimark.lab.attacks import load_attack, seed_for
 from alimark.lab.bench.data import DataSet

@@ -22,10 +22,10 @@ from alimark import AliMark, Key, load_llm
 from alimark.audit.corpora.cache import RememberingEmbedder
 from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.core.rewriting.api import rewrite_many
 from alimark.core.rewriting.settings import WAYS, Original, RewriteSettings
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError
 
 FPR = 0.01

@@ -41,10 +41,10 @@ from alimark.core.detection.preparing import units_of
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.embedding.precision import at_precision, precisions_of
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project, to_bits
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import splitter
 
 PASSAGE = 4
 EMBEDDER = "all-MiniLM-L6-v2"

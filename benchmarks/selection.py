@@ -21,8 +21,8 @@ import numpy as np
 
 import attacker
 from alimark.core._util.arrays import Floats
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project, targets
 from alimark.lab.bench.vectors import KeptVectors

@@ -27,8 +27,8 @@ from alimark.audit.corpora.cache import RememberingEmbedder
 from alimark.core._util.jsonl import read_jsonl
 from alimark.core.detection import searching
 from alimark.core.detection.sentence_chances import chances_by_all_alignments, chances_by_one_alignment
+from alimark.core.frozen.text.splitting import Splitter, splitter
 from alimark.core.text.human_text import read_texts
-from alimark.core.text.splitting import Splitter, splitter
 from alimark.lab.bench.metrics import auroc
 from long_texts import KINDS, marked
 

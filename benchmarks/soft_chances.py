@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from alimark.core._util.arrays import Floats
-from alimark.core.detection.kernels.soft import search_soft
-from alimark.core.detection.kernels.types import Limits, SoftRule
 from alimark.core.detection.scoring import Soft
-from alimark.core.detection.soft_versions import SOFT_VERSIONS, SoftVersion
+from alimark.core.frozen.kernels.soft import search_soft
+from alimark.core.frozen.kernels.types import Limits, SoftRule
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS, SoftVersion
 from alimark.core.keys.projection import project
 from alimark.lab.bench.recipe_files import load
 from alimark.lab.bench.run import Run

@@ -20,14 +20,14 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats
 from alimark.core._util.compiling import kernel
-from alimark.core.detection.kernels.soft import trace_soft
-from alimark.core.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits, SoftRule
 from alimark.core.detection.scoring import Soft
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
 from alimark.core.detection.units import Units, restructure
+from alimark.core.frozen.kernels.soft import trace_soft
+from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE, Limits, SoftRule
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project
-from alimark.core.text.splitting import splitter
 from alimark.lab.bench.models import key_for, secret
 from alimark.lab.bench.recipe import Watermark
 from alimark.lab.bench.recipe_files import load

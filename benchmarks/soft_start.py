@@ -19,7 +19,7 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.scoring import Soft
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.keys.key import SOFT_VERSION
 from alimark.lab.bench.recipe_files import load
 from alimark.lab.bench.run import Run

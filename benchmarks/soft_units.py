@@ -21,13 +21,13 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats
 from alimark.core._util.compiling import kernel
-from alimark.core.detection.kernels.soft import _worths, worth_tables
-from alimark.core.detection.kernels.types import SoftRule
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.frozen.kernels.soft import _worths, worth_tables
+from alimark.core.frozen.kernels.types import SoftRule
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.frozen.text.splitting import splitter
+from alimark.core.frozen.text.units import halve, merge, with_full_stop
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project
-from alimark.core.text.splitting import splitter
-from alimark.core.text.units import halve, merge, with_full_stop
 from alimark.lab.bench.models import key_for, secret
 from alimark.lab.bench.recipe import Watermark
 from alimark.lab.bench.recipe_files import load

@@ -26,16 +26,16 @@ from typing import NamedTuple
 import numpy as np
 
 from alignment import M, per_candidate, random_text
-from alimark.core.detection.kernels.hard import search
-from alimark.core.detection.kernels.types import Limits
 from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import prepare
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.null_tables import paper_rule
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.embedding.precision import at_precision
+from alimark.core.frozen.kernels.hard import search
+from alimark.core.frozen.kernels.types import Limits
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
-from alimark.core.text.splitting import splitter
 from embedding import COLD, sentences
 
 SENTENCES = 26

@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from alimark.core.text.splitting import splitter
-from alimark.core.text.units import clean
+from alimark.core.frozen.text.splitting import splitter
+from alimark.core.frozen.text.units import clean
 
 RUNS = ("a", " ", "\n", "!", "!?", "…", "。", "؟", "a. ", "! ", "\t\x1f", "```\n", "- a\n")
 

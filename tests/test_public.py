@@ -69,7 +69,7 @@ def test_kernels_compile_where_nothing_can_be_cached(tmp_path: Path, home: str) 
         place = Path("/proc/nowhere")
     code = """
 import numpy as np
-from alimark.core.detection.kernels.hard import edit_distances
+from alimark.core.frozen.kernels.hard import edit_distances
 print(edit_distances(np.array([[1, 2]], np.uint64), np.array([[1, 3]], np.uint64), 8))
 """
     assert python(code, ALIMARK_HOME=str(place)).strip() == "[1]"

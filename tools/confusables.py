@@ -1,7 +1,7 @@
 """Makes the table of look-alike letters that normalisation reads as Latin, which ships with the package.
 
     pip install confusable-homoglyphs
-    python tools/confusables.py                # writes src/alimark/core/text/confusables.json
+    python tools/confusables.py                # writes src/alimark/core/frozen/text/confusables.json
 
 The package `confusable-homoglyphs` holds the Unicode table of confusables (UTS #39). Kept are letters outside ASCII that look
 like a single ASCII letter. Left out are letters with a compatibility form, which NFKC handles, and Latin letters of ordinary
@@ -19,7 +19,7 @@ import unicodedata
 from importlib import metadata, resources
 from pathlib import Path
 
-FILE = Path(__file__).resolve().parent.parent / "src/alimark/core/text/confusables.json"
+FILE = Path(__file__).resolve().parent.parent / "src/alimark/core/frozen/text/confusables.json"
 MORE = {
     "b": "вβ", "d": "đԁ", "e": "εєҽ", "f": "ƒϝ", "h": "һнћ", "i": "ιі", "k": "кκ", "m": "мﻡ", "n": "пηή", "o": "σөо", "r": "гɾ",
     "t": "тτ", "u": "υμцս", "w": "ωшԝ", "x": "χхж", "y": "уγч", "z": "ʐ", "E": "Є", "K": "Ҝ", "N": "И", "R": "Я",

@@ -215,7 +215,10 @@ def count_scheme_tests(modules: Sequence[Module]) -> list[Count]:
     inside: list[Place] = []
     elsewhere: list[Place] = []
     for module in modules:
-        allowed = module.path.parts[:2] in (("core", "schemes"), ("lab", "rivals")) or str(module.path) == "core/keys/files.py"
+        allowed = (
+            module.path.parts[:2] in (("core", "schemes"), ("lab", "rivals"))
+            or str(module.path) == "core/keys/files.py"
+        )
         (inside if allowed else elsewhere).extend(_matching_lines(module, _SCHEME_LINE))
     return [
         _count("tests for a scheme's name in schemes and keys/files.py", inside),

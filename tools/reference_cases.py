@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from alimark.core.detection.kernels.hard import search
-from alimark.core.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
 from alimark.core.detection.stats.null_tables import reference_rule
+from alimark.core.frozen.kernels.hard import search
+from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE, Limits
 
 M = 8
 

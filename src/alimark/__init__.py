@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from alimark.core.detection.verdicts import Verdict as Verdict
     from alimark.core.embedding.base import Embedder as Embedder
     from alimark.core.embedding.loading import load_embedder as load_embedder
+    from alimark.core.frozen.text.splitting import register_splitter as register_splitter
     from alimark.core.generation.results import Generation as Generation
     from alimark.core.generation.results import MarkedSentence as MarkedSentence
     from alimark.core.keys.key import Key as Key
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from alimark.core.schemes.api import detect as detect
     from alimark.core.schemes.api import load as load
     from alimark.core.schemes.watermark import Watermark as Watermark
-    from alimark.core.text.splitting import register_splitter as register_splitter
     from alimark.errors import AlimarkError as AlimarkError
 
 _HOME = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import saved_rewrites
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.rewriting.settings import Original, RewriteSettings
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError
 from rewriters import EMBEDDER, KEY, PAGE, STORY, Rewriter, marked, reworded
 from single_text import rewrite

@@ -20,7 +20,7 @@ import alimark.core.llm
 from alimark import AliMark, Key
 from alimark.cli.demo import HUMAN
 from alimark.cli.detections import alignment_table
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.splitting import splitter
 from alimark.errors import ModelError
 from alimark.testing import StandInEmbedder
 from commands import Run

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.settings import STRENGTHS
 from alimark.core.llm.base import Draw
-from alimark.core.text.splitting import splitter
 from alimark.testing import StandInLLM
 from commands import Run
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from alimark import load_embedder, load_llm
-from alimark.core.text.splitting import Splitter, splitter
+from alimark.core.frozen.text.splitting import Splitter, splitter
 from alimark.errors import AlimarkError, AttackError, LLMError, ModelError
 from alimark.lab.attacks import load_attack
 from commands import Run

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from alimark import AliMark
+from alimark.core.frozen.parameters import SOFT_VERSION
 from alimark.core.keys.key import Key
-from alimark.core.parameters.alimark import SOFT_VERSION
 from alimark.serve.database import Store
 from alimark.serve.ring import Ring
 from alimark.testing import StandInEmbedder, StandInLLM

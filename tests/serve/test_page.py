@@ -11,7 +11,7 @@ import pytest
 from services import Running
 
 import alimark
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.splitting import splitter
 from alimark.testing import StandInEmbedder, StandInLLM
 from browsers import browser
 from small_documents import docx, pdf

@@ -119,7 +119,7 @@ def test_no_test_for_the_name_of_a_scheme(line: str) -> None:
 
 def test_tests_for_a_scheme_are_split_by_place() -> None:
     source = 'same = scheme == "alimark"\n'
-    paths = ("schemes/registry.py", "schemes/rivals/a.py", "keys/files.py", "keys/key.py", "cli/schemes.py")
+    paths = ("core/schemes/registry.py", "lab/rivals/a.py", "core/keys/files.py", "core/keys/key.py", "cli/schemes.py")
     inside, elsewhere = count_code.count_scheme_tests([module(source, path) for path in paths])
     assert [place.path for place in inside.places] == list(paths[:3])
     assert [place.path for place in elsewhere.places] == list(paths[3:])

@@ -154,7 +154,7 @@ def _translation() -> Attack:
 
 def changed(sentences: list[str]) -> str:
     """Changes a text as a rewrite would: one merge, one split and one deletion of sentences."""
-    from alimark.core.text.units import halve
+    from alimark.core.frozen.text.units import halve
 
     result = list(sentences)
     if len(result) > 8:

@@ -89,9 +89,9 @@ def keygen(
     it like a password. Marking and detection must use the same key, and the
     key fixes embedder, splitter and block size for both.
     """
+    from alimark.core.frozen.text.splitting import splitter as check_splitter
     from alimark.core.keys.fitted import Fitted
     from alimark.core.keys.key import Key
-    from alimark.core.text.splitting import splitter as check_splitter
 
     check_splitter(splitter)
     parameters: dict[str, Any] = assignments(setting or [])

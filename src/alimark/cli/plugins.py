@@ -46,9 +46,9 @@ def list_(
 
 def _plugins(built_in: bool) -> list[Plugin]:
     from alimark.core.embedding.loading import EMBEDDERS
+    from alimark.core.frozen.text.splitting import SPLITTERS
     from alimark.core.llm import ENGINES
     from alimark.core.schemes.registry import SCHEMES
-    from alimark.core.text.splitting import SPLITTERS
     from alimark.lab.attacks import ATTACKS
 
     registries = (SCHEMES, ATTACKS, EMBEDDERS, ENGINES, SPLITTERS)

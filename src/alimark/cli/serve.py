@@ -225,7 +225,7 @@ def rotate(
 
 def _explain_rotation(old: Key, new: Key) -> None:
     """Says what a rotation changed, and that there is a newer version where the new key is not of the newest."""
-    from alimark.core.parameters.alimark import SOFT_VERSION
+    from alimark.core.frozen.parameters import SOFT_VERSION
     from alimark.serve.ring import is_newest
 
     show.note(f"key {old.id} was replaced by key {new.id}; it marks no new text, and its texts are still found")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark.core.frozen.text.splitting import STOPS
 from alimark.core.llm.base import Draw, Ended, StopCondition, never
 from alimark.core.text.continuations import Reading, has_stop, length_with_stop, stops_of
-from alimark.core.text.splitting import STOPS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -21,10 +21,10 @@ from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.results import best_first
 from alimark.core.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.core.detection.stats.p_values import draws_for
+from alimark.core.frozen.text.normalising import statements
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.key import Key
 from alimark.core.rewriting.api import RewriteSettings
-from alimark.core.text.normalising import statements
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
 from alimark.serve import schemas
 from alimark.serve.auth import Token

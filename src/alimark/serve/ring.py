@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.parameters import CONVERSATION_RUNS, DEFAULT_DECISION, SOFT_VERSION
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.key import Key
-from alimark.core.parameters.alimark import CONVERSATION_RUNS, DEFAULT_DECISION, SOFT_VERSION
 from alimark.core.schemes.registry import aligns
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.serve.auth import check_label
 from alimark.serve.database import Connection, Job, Row, Store

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from alimark.core._util.json_types import JsonObject
+from alimark.core.frozen.parameters import DEFAULT_DECISION, MAX_PAYLOAD_BITS
 from alimark.core.keys.key import MAX_OFFSETS
-from alimark.core.parameters.alimark import DEFAULT_DECISION, MAX_PAYLOAD_BITS
 from alimark.serve.auth import LABEL
 
 Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]

@@ -137,7 +137,7 @@ class Service:
 
     def warm_up(self) -> None:
         """Compiles the detection kernels and loads the embedder, so that the first request need not wait for it."""
-        from alimark.core.detection.kernels.hard import warm_up
+        from alimark.core.frozen.kernels.hard import warm_up
 
         warm_up()
         self.embedder(self.settings.embedder)

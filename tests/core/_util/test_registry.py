@@ -11,7 +11,7 @@ import alimark.core.schemes.registry
 import alimark.lab.attacks
 from alimark import AlimarkError, Key, load, load_embedder, load_llm
 from alimark.core._util.registry import Registry
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.splitting import splitter
 from alimark.errors import AttackError, KeyFileError
 from alimark.lab.attacks import load_attack
 from alimark.testing import StandInEmbedder, StandInLLM

@@ -16,8 +16,8 @@ import alimark.core.embedding.loading
 import alimark.core.llm
 from alimark import AlignedDetection, AliMark, Detection, DetectionSettings, detect
 from alimark.core.detection.pipeline import detect_batch
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from commands import Run
 from fixed_texts import EMBEDDER, fixed_key, unmarked

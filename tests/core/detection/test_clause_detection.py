@@ -13,7 +13,7 @@ from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.pipeline import detect_batch, null_scorers
 from alimark.core.detection.preparing import prepare
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.splitting import splitter
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()

@@ -11,7 +11,7 @@ import pytest
 
 from alimark import AliMark, Detection, DetectionSettings, Key
 from alimark.core.detection.pipeline import detect_batch
-from alimark.core.text.units import halve
+from alimark.core.frozen.text.units import halve
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, TextError
 from alimark.testing import StandInEmbedder
 from fixed_texts import EMBEDDER, fixed_key, unmarked, written

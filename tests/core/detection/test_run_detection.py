@@ -16,14 +16,14 @@ from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.excerpts import excerpt_length
 from alimark.core.detection.many_keys import widest_key
 from alimark.core.detection.scoring import Soft, scoring
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
 from alimark.core.detection.units import restructure
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.generation.origin import TextOrigin
 from alimark.core.keys.folder import load_keys
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.schemes.registry import rule_for
-from alimark.core.text.splitting import splitter
 from fixed_texts import EMBEDDER, soft_key, written
 from rewriters import STORY, Rewriter
 

@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 
 from alimark import AliMark, Key, detect
-from alimark.core.detection.kernels.types import LocalCosts, SoftRule
 from alimark.core.detection.many_keys import detect_keys
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.frozen.kernels.types import LocalCosts, SoftRule
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.keys.key import SOFT_VERSION
 from alimark.core.keys.projection import project, targets

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alimark.core.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
 from alimark.core.detection.units import restructure
+from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE, Limits
 
 
 def test_restructurings_are_all_embedded() -> None:

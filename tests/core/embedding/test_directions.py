@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from alimark.core.embedding import directions
+from alimark.core.frozen import directions
 from alimark.core.models import store
 
 

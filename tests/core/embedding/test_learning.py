@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import eigh
 
-from alimark.core.embedding.directions import MOST, DirectionTable
 from alimark.core.embedding.learning import (
     Pair,
     Statistics,
@@ -22,6 +21,7 @@ from alimark.core.embedding.learning import (
     simulated_statistics,
     table_of,
 )
+from alimark.core.frozen.directions import MOST, DirectionTable
 from alimark.errors import AlimarkError
 from fixed_texts import EMBEDDER, written
 

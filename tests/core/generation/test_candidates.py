@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.candidates import Candidate, Text
 from alimark.core.llm.base import Draw
 from alimark.core.text.continuations import broken_markup, degenerate
-from alimark.core.text.splitting import splitter
 
 
 def text_of(*pieces: str) -> Text:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from alimark import AliMark, Generation, Key, MarkedSentence, Sampling
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.keys.projection import project, to_bits
 from alimark.core.llm.base import LLM, Draw, Request, StopCondition
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import generate

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from alimark import AliMark, Generation, Key, Sampling
+from alimark.core.frozen.text.splitting import splitter
+from alimark.core.frozen.text.units import clean
 from alimark.core.generation.api import GenerationSettings, Prompt, Scheduler, Session, generate_many
 from alimark.core.llm.base import LLM, Draw, Request, StopCondition
 from alimark.core.schemes.registry import rule_for
-from alimark.core.text.splitting import splitter
-from alimark.core.text.units import clean
 from alimark.errors import AlimarkError, LLMError
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import generate

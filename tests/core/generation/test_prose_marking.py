@@ -7,8 +7,8 @@ import re
 import pytest
 
 from alimark import AliMark, Key
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
-from alimark.core.text.splitting import splitter
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from alimark import Key
-from alimark.core.keys.derivation import many_vectors
+from alimark.core.frozen.derivation import many_vectors
+from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.keys.key import SOFT_VERSION
-from alimark.core.parameters.alimark import AliMarkParameters
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.lab.rivals.parameters.pmark import PMarkParameters
 from alimark.testing import StandInEmbedder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from alimark import Key
-from alimark.core.keys.payload_code import PayloadCode
+from alimark.core.frozen.payload_code import PayloadCode
 from alimark.core.keys.sealed import Sealed
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.testing import StandInEmbedder

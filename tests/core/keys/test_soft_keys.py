@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from alimark import Key
-from alimark.core.embedding import directions
+from alimark.core.frozen import directions
 from alimark.core.keys.key import SOFT_VERSION
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.models import store

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alimark import Key
-from alimark.core.embedding.directions import noise_aware
-from alimark.core.keys.arithmetic import orthonormal
-from alimark.core.keys.derivation import many_vectors
+from alimark.core.frozen.arithmetic import orthonormal
+from alimark.core.frozen.derivation import many_vectors
+from alimark.core.frozen.directions import noise_aware
+from alimark.core.frozen.parameters import DEFAULT_RUN, VERSION_3_FIELDS, AliMarkParameters
 from alimark.core.keys.folder import load_keys
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.models import store
-from alimark.core.parameters.alimark import DEFAULT_RUN, VERSION_3_FIELDS, AliMarkParameters
 from alimark.errors import KeyFileError, KeyMismatch
 from fixed_texts import EMBEDDER
 

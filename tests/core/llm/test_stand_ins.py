@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.llm.base import LLM, Draw, Request, Sampling
-from alimark.core.text.splitting import splitter
 from alimark.errors import ContextFull
 from alimark.testing import StandInEmbedder, StandInLLM
 

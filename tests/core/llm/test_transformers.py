@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from stop_conditions import never_over, sentence_over
 
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.generation.candidates import FirstSentence
 from alimark.core.llm.base import Draw, Request, Sampling, StopCondition, never
 from alimark.core.text.continuations import read
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import LLMError
 
 torch = pytest.importorskip("torch")
@@ -338,7 +338,7 @@ from alimark.core.generation.candidates import FirstSentence
 from alimark.core.llm.base import Request, Sampling
 from alimark.gpu.adapter import Transformers
 from alimark.gpu.engine import Engine, TokenRequest
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.splitting import splitter
 
 tiny = Transformers({str(tiny_folder)!r}, device="cpu")
 engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Key, Rewriting, Sampling
+from alimark.core.frozen.text.splitting import splitter
+from alimark.core.frozen.text.units import without_marker
 from alimark.core.keys.projection import project, to_bits
 from alimark.core.llm.base import Draw, Request, StopCondition
 from alimark.core.rewriting.api import rewrite_many
 from alimark.core.rewriting.candidates import Known, fixed_parts, judge
 from alimark.core.rewriting.settings import WAYS, Original, RewriteSettings
-from alimark.core.text.splitting import splitter
-from alimark.core.text.units import without_marker
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
 from rewriters import EMBEDDER, KEY, PAGE, STORY, WORDS, Rewriter, marked, reworded, shown_in
 from single_text import rewrite

@@ -10,11 +10,11 @@ import pytest
 from scipy import integrate, stats
 
 from alimark import AliMark, Key
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.generation.origin import TextOrigin
 from alimark.core.generation.settings import GenerationSettings, Prompt
 from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.core.schemes._block_rules import AdaptiveBlockRule, expected_gain
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Key, detect
-from alimark.core.embedding.directions import DirectionTable
+from alimark.core.frozen.directions import DirectionTable
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.projection import project
 from alimark.errors import AlimarkError, KeyFileError

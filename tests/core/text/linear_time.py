@@ -11,10 +11,10 @@ import signal
 import sys
 import unicodedata
 
+from alimark.core.frozen.text.code import outside_code
+from alimark.core.frozen.text.splitting import splitter
+from alimark.core.frozen.text.units import clean
 from alimark.core.rewriting.candidates import _EXACT
-from alimark.core.text.code import outside_code
-from alimark.core.text.splitting import splitter
-from alimark.core.text.units import clean
 from alimark.lab.attacks.structure import _CLAUSE_BREAKS, _FREE_PHRASE, _PHRASE
 
 LONG, SHORT = 240_000, 100_000

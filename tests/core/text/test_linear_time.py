@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from alimark.core.text.long_words import MAX_MARKED_WORD, MAX_WORD, with_short_words
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.long_words import MAX_MARKED_WORD, MAX_WORD, with_short_words
+from alimark.core.frozen.text.splitting import splitter
 
 
 @pytest.mark.slow

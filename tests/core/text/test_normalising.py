@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alimark.core.text.normalising import KINDS, Normalised, is_plain, normalise, read_in_passes, statements
+from alimark.core.frozen.text.normalising import KINDS, Normalised, is_plain, normalise, read_in_passes, statements
 
 PLAIN = "The lamp went out at nine. Nobody saw the keeper, and the boats stayed in the harbour."
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from alimark.core.text.prose import aside_end, aside_opens, before_aside, blocks, prose_spans
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.prose import aside_end, aside_opens, before_aside, blocks, prose_spans
+from alimark.core.frozen.text.splitting import splitter
 
 PROSE = "The lamp went out at nine. Nobody saw the keeper on the stairs."
 

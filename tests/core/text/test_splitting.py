@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from alimark.core.frozen.text.splitting import STOP, STOPS, register_splitter, splitter
+from alimark.core.frozen.text.units import clean, halve, merge
 from alimark.core.text.language import looks_english
-from alimark.core.text.splitting import STOP, STOPS, register_splitter, splitter
-from alimark.core.text.units import clean, halve, merge
 from alimark.errors import AlimarkError
 
 WORDS = st.sampled_from(

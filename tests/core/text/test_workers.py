@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.candidates import FirstSentence, Text
 from alimark.core.llm.base import Draw, Request, Sampling
 from alimark.core.text import workers as module
 from alimark.core.text.continuations import Continuation, Reading, reading_of
-from alimark.core.text.splitting import splitter
 from alimark.core.text.workers import Workers
 from alimark.testing import StandInLLM
 

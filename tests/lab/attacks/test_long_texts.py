@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from alimark.core.text.splitting import Piece
+from alimark.core.frozen.text.splitting import Piece
 from alimark.lab.attacks import SettingValue, Target, load_attack, structure
 from alimark.lab.attacks.records import attacked_id
 from alimark.lab.attacks.structure import Insert, Split

@@ -32,7 +32,7 @@ from tiny_models import (  # noqa: E402
     save_t5,
 )
 
-from alimark.core.text.splitting import Piece  # noqa: E402
+from alimark.core.frozen.text.splitting import Piece  # noqa: E402
 from alimark.errors import AttackError, MissingExtra, ModelError  # noqa: E402
 from alimark.lab.attacks import _seq2seq, dipper, load_attack, parrot  # noqa: E402
 from alimark.lab.attacks.base import Attacked, Target  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AttackError
 from alimark.lab.attacks import Target, load_attack
 from alimark.lab.attacks.structure import CopyPaste, Delete, Insert, Merge, Reorder, Split, Truncate, number_to_change

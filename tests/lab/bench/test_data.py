@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.splitting import splitter
 from alimark.errors import AlimarkError
 from alimark.lab.bench.data import label, load
 

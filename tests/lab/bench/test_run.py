@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alimark.core.embedding.directions import DirectionTable
+from alimark.core.frozen import parameters
+from alimark.core.frozen.directions import DirectionTable
+from alimark.core.frozen.parameters import DEFAULT_RUN
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import SOFT_VERSION
-from alimark.core.parameters import alimark as parameters
-from alimark.core.parameters.alimark import DEFAULT_RUN
 from alimark.core.schemes.alimark import AliMark
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError, LLMError
 from alimark.lab.attacks import Attacked
 from alimark.lab.bench import jobs

@@ -17,12 +17,12 @@ import alimark.core.embedding.loading
 import alimark.core.llm
 from alimark import Key, load
 from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings, Prompt
 from alimark.core.generation.origin import TextOrigin
 from alimark.core.keys.fitted import Fitted
 from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.core.schemes.registry import rule_for
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError, KeyFileError, LLMError
 from alimark.lab.rivals._insertion import TRIES, Insertion, answer_flaw, insert_words, without_label, words_of
 from alimark.lab.rivals._word_table import frequent_words

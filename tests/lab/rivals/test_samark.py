@@ -15,12 +15,12 @@ from scipy import stats
 
 from alimark import Key, load
 from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings, Prompt, Session
 from alimark.core.generation.origin import TextOrigin
 from alimark.core.generation.selection import Weight
 from alimark.core.llm.base import Draw
 from alimark.core.schemes.registry import rule_for
-from alimark.core.text.splitting import splitter
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.lab.rivals.samark import AnchorRule, SAMark
 from alimark.testing import StandInLLM

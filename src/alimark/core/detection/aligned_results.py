@@ -53,7 +53,7 @@ class AlignedDetection(Detection):
     payload: Payload | None = None
     """The payload of the text, where the key has payloads and the p-value is at most the settings' `passage_fpr`."""
     normalised: dict[str, int] = field(default_factory=dict)
-    """How many changes of each kind normalisation makes in the text (`alimark.core.text.normalising.KINDS`)."""
+    """How many changes of each kind normalisation makes in the text (`alimark.core.frozen.text.normalising.KINDS`)."""
     reading: Reading = "as it stands"
     """How the text was read; where it was read in several ways, the one with the smallest p-value."""
     searched: tuple[str, ...] = ()

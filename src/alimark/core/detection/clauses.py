@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
-from alimark.core.detection.kernels import runs
-from alimark.core.detection.kernels.runs import RunRule
-from alimark.core.detection.kernels.types import WHOLE, Limits, Step
 from alimark.core.detection.signals import Signals
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
 from alimark.core.detection.units import Units
+from alimark.core.frozen.kernels import runs
+from alimark.core.frozen.kernels.runs import RunRule
+from alimark.core.frozen.kernels.types import WHOLE, Limits, Step
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import to_bits
 from alimark.core.text.clauses import LONGEST_RUN, clauses_of

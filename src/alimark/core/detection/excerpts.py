@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alimark.core._util.arrays import Floats, Packed
-from alimark.core.detection.kernels.types import Step
 from alimark.core.detection.result_parts import Passage
 from alimark.core.detection.scoring import Score, Scoring, scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.signals import Signals
 from alimark.core.detection.stats.p_values import Significance
+from alimark.core.frozen.kernels.types import Step
 from alimark.core.keys.key import Key
 
 

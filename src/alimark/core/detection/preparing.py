@@ -24,12 +24,12 @@ from alimark.core.detection.settings import (
 from alimark.core.detection.timing import Beat
 from alimark.core.detection.units import Units, restructure
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.normalising import Normalised
+from alimark.core.frozen.text.normalising import normalise as normalise_text
+from alimark.core.frozen.text.splitting import BUILT_IN, splitter
+from alimark.core.frozen.text.units import clean
 from alimark.core.keys.key import Key
 from alimark.core.text.language import looks_english
-from alimark.core.text.normalising import Normalised
-from alimark.core.text.normalising import normalise as normalise_text
-from alimark.core.text.splitting import BUILT_IN, splitter
-from alimark.core.text.units import clean
 from alimark.errors import AlimarkError, LimitError, TextError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PreparedText:
     variants: tuple[PreparedText, ...] = ()
     """The chat model's restructurings of the text, prepared in the same way."""
     changes: Mapping[str, int] = field(default_factory=dict)
-    """How many changes of each kind normalisation makes in the text (`alimark.core.text.normalising.KINDS`)."""
+    """How many changes of each kind normalisation makes in the text (`alimark.core.frozen.text.normalising.KINDS`)."""
     reading: Reading = "as it stands"
     further: tuple[PreparedText, ...] = ()
     """Other readings of the text: after normalisation, where a key of text version 0 reads it both ways, and by clauses."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from alimark.core._util.arrays import Packed
 from alimark.core._util.json_types import JsonObject
-from alimark.core.detection.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_BLOCK, WHOLE, Step
+from alimark.core.frozen.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_BLOCK, WHOLE, Step
 
 if TYPE_CHECKING:
     from alimark.core.keys.key import Key

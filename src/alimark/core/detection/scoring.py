@@ -15,18 +15,18 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core.detection.clauses import ByClauses
-from alimark.core.detection.kernels import hard, payload, soft
-from alimark.core.detection.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
 from alimark.core.detection.result_parts import Payload
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.signals import Signals
-from alimark.core.detection.soft_versions import SOFT_VERSIONS, SoftVersion
 from alimark.core.detection.stats.null_tables import ALPHA, BETA
 from alimark.core.detection.stats.p_values import NullScores
 from alimark.core.detection.units import Units
-from alimark.core.keys.derivation import run_numbers
+from alimark.core.frozen.derivation import run_numbers
+from alimark.core.frozen.kernels import hard, payload, soft
+from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
+from alimark.core.frozen.payload_code import PayloadCode
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS, SoftVersion
 from alimark.core.keys.key import Key
-from alimark.core.keys.payload_code import PayloadCode
 from alimark.core.keys.projection import to_bits
 from alimark.errors import AlimarkError
 

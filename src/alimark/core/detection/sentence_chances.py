@@ -19,12 +19,12 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats, Packed
 from alimark.core._util.cancelling import stop_if_cancelled
-from alimark.core.detection.kernels.carrying import carrying_chances
-from alimark.core.detection.kernels.types import MATCH, SEVERAL, WHOLE, SoftRule, Step
 from alimark.core.detection.scoring import Scoring
 from alimark.core.detection.signals import Signals
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
 from alimark.core.detection.stats.power import TYPICAL_WORTH, typical_agreement
+from alimark.core.frozen.kernels.carrying import carrying_chances
+from alimark.core.frozen.kernels.types import MATCH, SEVERAL, WHOLE, SoftRule, Step
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.keys.key import Key
 
 _WORTH = 1.6

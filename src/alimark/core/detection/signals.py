@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Packed
-from alimark.core.detection.kernels.soft import worth_tables
-from alimark.core.detection.kernels.types import WHOLE
+from alimark.core.frozen.kernels.soft import worth_tables
+from alimark.core.frozen.kernels.types import WHOLE
 
 
 @dataclass(frozen=True)

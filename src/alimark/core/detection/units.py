@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints
-from alimark.core.detection.kernels.types import LEFT, RIGHT, WHOLE, Limits
-from alimark.core.text.units import halve, merge
+from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE, Limits
+from alimark.core.frozen.text.units import halve, merge
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from alimark.core._util.arrays import Floats
 from alimark.core._util.compiling import kernel
 from alimark.core.embedding.base import Embedder
-from alimark.core.embedding.directions import MOST, DirectionTable
+from alimark.core.frozen.directions import MOST, DirectionTable
 from alimark.errors import AlimarkError
 
 _SINGLE, _DOUBLE = 0.35, 0.4  # the cosine above which matching one sentence, or one with two, beats leaving them out

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
+from alimark.core.frozen.text.splitting import BUILT_IN, Splitter
 from alimark.core.llm.base import Draw
 from alimark.core.text.continuations import Continuation, Reading, first_end, read, reading_of, word_list, word_sequence
-from alimark.core.text.splitting import BUILT_IN, Splitter
 from alimark.core.text.workers import split, workers
 
 Flaw = Literal["", "blank", "repeat", "unfinished", "degenerate", "markup", "code", "resplit"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from alimark.core.frozen.text.splitting import Splitter
+from alimark.core.frozen.text.units import with_full_stop
 from alimark.core.llm.base import Message
-from alimark.core.text.splitting import Splitter
-from alimark.core.text.units import with_full_stop
 
 
 class TextOrigin:
@@ -20,7 +20,7 @@ class TextOrigin:
         cutter: The key's splitter.
 
     Example:
-        >>> from alimark.core.text.splitting import splitter
+        >>> from alimark.core.frozen.text.splitting import splitter
         >>> origin = TextOrigin("1/prompt", "It was late. The lamp burned. Nobody", (), splitter())
         >>> origin.first_message, origin.written
         ('It was late.', 2)

@@ -17,6 +17,8 @@ from dataclasses import replace
 import numpy as np
 
 from alimark.core._util.arrays import Floats
+from alimark.core.frozen.text.code import opens_code
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.generation.candidates import Candidate, Text
 from alimark.core.generation.ending import Ending
 from alimark.core.generation.origin import TextOrigin
@@ -25,8 +27,6 @@ from alimark.core.generation.selection import AdaptiveRule, Rule, RuleFactory, T
 from alimark.core.generation.settings import GenerationSettings
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM, Draw, Message, Request
-from alimark.core.text.code import opens_code
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError, LLMError
 
 _RATED = ("", "resplit", "unfinished")  # flaws that a chosen candidate may have; the last two only if all others fail

@@ -15,10 +15,10 @@ import numpy as np
 
 from alimark.core._util.files import write_whole
 from alimark.core._util.json_types import JsonObject
-from alimark.core.keys.derivation import GivenArrays, Law
+from alimark.core.frozen.derivation import GivenArrays, Law
+from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.keys.fitted import Fitted
 from alimark.core.parameters import SchemeParameters, parameters_class
-from alimark.core.parameters.alimark import AliMarkParameters
 from alimark.errors import KeyFileError
 
 VERSION = 1

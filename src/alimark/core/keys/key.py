@@ -17,15 +17,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from alimark.core._util.arrays import Floats, Ints
 from alimark.core._util.json_types import JsonObject
-from alimark.core.keys import derivation, files
-from alimark.core.keys.arithmetic import Blocks, uniforms
-from alimark.core.keys.derivation import Derivation, GivenArrays, Law
+from alimark.core.frozen import derivation
+from alimark.core.frozen.arithmetic import Blocks, uniforms
+from alimark.core.frozen.derivation import Derivation, GivenArrays, Law
+from alimark.core.frozen.parameters import MAX_OFFSETS, SOFT_VERSION, AliMarkParameters
+from alimark.core.frozen.payload_code import PayloadCode
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER
+from alimark.core.keys import files
 from alimark.core.keys.files import KeyContent
 from alimark.core.keys.fitted import Fitted
-from alimark.core.keys.payload_code import PayloadCode
 from alimark.core.parameters import SchemeParameters, parameters_class
-from alimark.core.parameters.alimark import MAX_OFFSETS, SOFT_VERSION, AliMarkParameters
-from alimark.core.text.splitting import DEFAULT_SPLITTER
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch
 
 if TYPE_CHECKING:

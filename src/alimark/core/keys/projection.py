@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Packed
-from alimark.core.embedding.directions import mean
-from alimark.core.keys.arithmetic import pack_bits
-from alimark.core.keys.derivation import many_vectors
+from alimark.core.frozen.arithmetic import pack_bits
+from alimark.core.frozen.derivation import many_vectors
+from alimark.core.frozen.directions import mean
 from alimark.core.keys.key import Key
 from alimark.errors import ModelError
 

@@ -21,12 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from alimark.core.frozen.text.surrogates import without_half_pairs
 from alimark.core.llm._http import Http, MalformedAnswer, Refused, required
 from alimark.core.llm._prompts import as_dicts
 from alimark.core.llm._rounds import COMMON_STOPS, PRECISE_STOPS, REPLACEMENT, SHORT_ROUNDS
 from alimark.core.llm.base import Draw, Ended, Request, Sampling, StopCondition
 from alimark.core.llm.options import Api, DialectName
-from alimark.core.text.surrogates import without_half_pairs
 from alimark.errors import ContextFull, LLMError
 
 _STEP = 32  # tokens: enough for most English sentences

@@ -11,8 +11,8 @@ import string
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from alimark.core.frozen.text.splitting import STOPS
 from alimark.core.llm.base import Draw, Ended
-from alimark.core.text.splitting import STOPS
 
 SHORT_ROUNDS = 3
 """Rounds of a draw that stop early. The round after them samples all tokens that are left, so that long answers take few."""

@@ -26,7 +26,7 @@ _REGISTRY: Registry[type] = Registry(
     "scheme",
     "alimark.schemes",
     {
-        "alimark": "alimark.core.parameters.alimark:AliMarkParameters",
+        "alimark": "alimark.core.frozen.parameters:AliMarkParameters",
         "kgw": "alimark.lab.rivals.parameters.kgw:KGWParameters",
         "exp": "alimark.lab.rivals.parameters.exp:EXPParameters",
         "synthid": "alimark.lab.rivals.parameters.synthid:SynthIDParameters",

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.splitting import Splitter, splitter
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM, Draw, Request
 from alimark.core.llm.chat import draw_all
 from alimark.core.rewriting.results import Rewriting
 from alimark.core.rewriting.session import Session
 from alimark.core.rewriting.settings import Original, RewriteOptions, RewriteSettings
-from alimark.core.text.splitting import Splitter, splitter
 from alimark.errors import AlimarkError
 
 __all__ = ["Original", "Progress", "RewriteOptions", "RewriteSettings", "Rewriting", "rewrite_many"]

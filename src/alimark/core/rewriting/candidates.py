@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Literal
 
+from alimark.core.frozen.text.splitting import Splitter
+from alimark.core.frozen.text.units import clean, keep_on_one_line, with_full_stop, without_marker
 from alimark.core.llm.base import Draw
 from alimark.core.text.continuations import broken_markup, degenerate
 from alimark.core.text.language import COMMON, WORDS
-from alimark.core.text.splitting import Splitter
-from alimark.core.text.units import clean, keep_on_one_line, with_full_stop, without_marker
 
 Flaw = Literal["", "blank", "unfinished", "refusal", "chatter", "sentences", "markup", "degenerate", "length", "mark",
                "numbers", "negation", "persons", "names", "language", "unchanged"]  # fmt: skip

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.splitting import Splitter, pieces, splitter
+from alimark.core.frozen.text.units import with_full_stop
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.llm.base import LLM, Draw, Request
@@ -28,8 +30,6 @@ from alimark.core.rewriting.results import Outcome, Rewriting, RewrittenSentence
 from alimark.core.rewriting.settings import WAYS, Original, RewriteSettings, turns_for
 from alimark.core.rewriting.starts import best_start
 from alimark.core.text.language import looks_english
-from alimark.core.text.splitting import Splitter, pieces, splitter
-from alimark.core.text.units import with_full_stop
 from alimark.errors import AlimarkError, ContextFull, LimitError, TextError
 
 _MAX_SENTENCES = 10_000

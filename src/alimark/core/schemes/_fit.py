@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.json_types import JsonObject
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:

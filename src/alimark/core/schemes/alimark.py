@@ -13,10 +13,10 @@ from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.learning import simulated_statistics, table_of
+from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
 from alimark.core.parameters import SchemeParameters
-from alimark.core.parameters.alimark import AliMarkParameters
 from alimark.core.schemes._block_rules import AdaptiveBlockRule, BlockRule
 from alimark.core.schemes._fit import sentences_of
 from alimark.core.schemes.base import SentenceWatermark, check_names, in_order

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from alimark.core.text.units import CLOSERS, MARKS, clean
+from alimark.core.frozen.text.units import CLOSERS, MARKS, clean
 
 LONGEST = 60
 """A sentence has at most so many words."""

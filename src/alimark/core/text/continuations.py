@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Literal, NamedTuple
 from unicodedata import category
 
-from alimark.core.text.splitting import STOP, Splitter
-from alimark.core.text.units import keep_on_one_line, with_full_stop, without_marker
+from alimark.core.frozen.text.splitting import STOP, Splitter
+from alimark.core.frozen.text.units import keep_on_one_line, with_full_stop, without_marker
 
 Ended = Literal["sentence", "model", "length"]
 """Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were sampled."""
@@ -62,7 +62,7 @@ def read(cutter: Splitter, text: str, ended: Ended) -> Reading:
     """Reads a continuation whose sampling has stopped.
 
     Example:
-        >>> from alimark.core.text.splitting import splitter
+        >>> from alimark.core.frozen.text.splitting import splitter
         >>> reading = read(splitter(), " He slept - at last! Then", "sentence")
         >>> reading.line, reading.words, reading.flaw
         ('He slept - at last!', 'he slept at last', '')
@@ -98,7 +98,7 @@ def read_if_over(cutter: Splitter, text: str) -> Reading | None:
     A code block or another block that carries no mark counts as a sentence here.
 
     Example:
-        >>> from alimark.core.text.splitting import splitter
+        >>> from alimark.core.frozen.text.splitting import splitter
         >>> read_if_over(splitter(), " It was Dr. Smith") is None
         True
         >>> read_if_over(splitter(), " It was late. Then it began").length

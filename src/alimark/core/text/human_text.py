@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from alimark.core._util.jsonl import read_jsonl
-from alimark.core.text.splitting import splitter
+from alimark.core.frozen.text.splitting import splitter
 from alimark.errors import RecordError
 
 _FIELDS = ("text", "natural_text")

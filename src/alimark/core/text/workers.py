@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any, Literal
 
 from alimark.core._util.cpu import available_cpus
+from alimark.core.frozen.text.splitting import Splitter, splitter
 from alimark.core.text.continuations import Continuation, Reading, reading_of
-from alimark.core.text.splitting import Splitter, splitter
 
 _SHARE = 16  # continuations for one worker: with fewer, asking takes a larger part of the time
 _MAX_WORKERS = 8

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, TypeVar
 
+from alimark.core.frozen.text.surrogates import without_half_pairs
 from alimark.core.llm.base import LLM, Message, Request, Sampling, never
 from alimark.core.llm.chat import Answer, draw_all
-from alimark.core.text.surrogates import without_half_pairs
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.lab.attacks.base import Attack
 from alimark.lab.attacks.checks import without_preface

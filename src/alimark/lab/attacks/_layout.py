@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from alimark.core.text.splitting import Piece, join
+from alimark.core.frozen.text.splitting import Piece, join
 
 
 def join_without(sentences: Sequence[Piece], tail: str, left_out: AbstractSet[int]) -> str:

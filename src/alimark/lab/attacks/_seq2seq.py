@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from alimark.core.text.surrogates import without_half_pairs
+from alimark.core.frozen.text.surrogates import without_half_pairs
 from alimark.errors import AttackError, MissingExtra, ModelError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
-from alimark.core.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 from alimark.errors import AttackError
 from alimark.lab.attacks._layout import join_without
 from alimark.lab.attacks.checks import joined_flaw, sentence_flaw

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
+from alimark.core.frozen.text.units import clean
 from alimark.core.llm.base import LLM, Request
 from alimark.core.llm.chat import Answer
-from alimark.core.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
-from alimark.core.text.units import clean
 from alimark.lab.attacks._chat_requests import ChatModelAttack, Question, ask_until_done, prompt_text
 from alimark.lab.attacks.base import Attacked, Target, replace_sentences
 from alimark.lab.attacks.checks import sentence_flaw

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.frozen.text.units import clean
 from alimark.core.rewriting.candidates import PREFACE, REFUSAL, other_language
 from alimark.core.text.continuations import degenerate
 from alimark.core.text.language import COMMON, WORDS, looks_english
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
-from alimark.core.text.units import clean
 
 MIN_WORDS, MAX_WORDS = 0.6, 1.8
 """Limits of the words of a text as a share of the original's. Rewrites that merge and split keep them; summaries do not."""

@@ -10,7 +10,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from alimark.core.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
 from alimark.errors import AttackError
 from alimark.lab.attacks._layout import join_without
 from alimark.lab.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line

@@ -31,9 +31,9 @@ from itertools import accumulate, islice
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
+from alimark.core.frozen.text.units import with_full_stop
 from alimark.core.text.language import WORDS
-from alimark.core.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
-from alimark.core.text.units import with_full_stop
 from alimark.errors import AttackError
 from alimark.lab.attacks._layout import join_without
 from alimark.lab.attacks.base import TextAttack, setting

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.lab.attacks.wordnet import wordnet
 
 # Tokens.

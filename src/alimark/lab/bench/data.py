@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from alimark.core._util.jsonl import Record, read_jsonl
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 from alimark.core.text.human_text import language_reference
-from alimark.core.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 from alimark.errors import AlimarkError, MissingExtra, RecordError
 
 HUB: dict[str, tuple[str, str, str, str]] = {

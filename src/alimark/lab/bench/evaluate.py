@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from alimark.core._util.jsonl import Record
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.schemes.registry import aligns
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError
 from alimark.lab.bench import metrics, paper
 from alimark.lab.bench.data import Item

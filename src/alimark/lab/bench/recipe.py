@@ -43,8 +43,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.parameters import SchemeParameters, known_schemes, parameters_class
-from alimark.core.parameters.alimark import AliMarkParameters
 from alimark.core.parameters.base import DEFAULT_TOKENIZER
 from alimark.lab.bench.statistic import Statistic
 

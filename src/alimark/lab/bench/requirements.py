@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from alimark.core.embedding.loading import check_embedder, split_prefix
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import DEFAULT_EMBEDDER, Key
 from alimark.core.llm import check_llm
 from alimark.core.models import store
 from alimark.core.parameters import parameters_class
 from alimark.core.schemes.registry import scheme
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError, KeyMismatch, LLMError, MissingExtra
 from alimark.lab.attacks import Attack, load_attack
 from alimark.lab.bench.jobs import Plan

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.llm.base import LLM
 from alimark.core.schemes.api import load
 from alimark.core.schemes.watermark import Watermark
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.lab.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.lab.bench.recipe import RuntimeSettings
 from alimark.lab.bench.results import Runtime

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 from alimark.core.llm.base import Sampling
-from alimark.core.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 from alimark.lab.rivals import _prf
 
 if TYPE_CHECKING:

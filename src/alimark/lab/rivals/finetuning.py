@@ -23,7 +23,7 @@ from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.learning import aligned
 from alimark.core.embedding.loading import load_model_files
 from alimark.core.embedding.sentence_transformers import TorchEmbedder
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError, MissingExtra, ModelError, RecordError
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
+from alimark.core.frozen.arithmetic import orthonormal
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.candidates import FirstSentence, Text
 from alimark.core.generation.selection import Weight
-from alimark.core.keys.arithmetic import orthonormal
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import Draw, Request, Sampling
-from alimark.core.text.splitting import splitter
 from alimark.errors import ContextFull, KeyMismatch
 from alimark.lab.rivals.parameters.pmark import PMarkParameters
 from alimark.lab.rivals.sentence import SentenceRival, count_z, in_chunks

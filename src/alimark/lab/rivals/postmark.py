@@ -26,13 +26,13 @@ from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import MAX_SENTENCES
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
 from alimark.core.detection.timing import Clock
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.results import Generation, MarkedSentence
 from alimark.core.generation.settings import GenerationSettings, Prompt
 from alimark.core.keys.fitted import Fitted
 from alimark.core.parameters import SchemeParameters
 from alimark.core.schemes._fit import Sentences, embedded, sentences_of
 from alimark.core.schemes.base import KeyedWatermark, generate_in_order
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError, KeyMismatch, LLMError
 from alimark.lab.rivals._insertion import Insertion, insert_words, words_of
 from alimark.lab.rivals._word_table import KEYS_A_CHUNK, TextPoint, WordTable, frequent_words, unit_rows

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
+from alimark.core.frozen.arithmetic import orthonormal
 from alimark.core.generation.selection import Weight
-from alimark.core.keys.arithmetic import orthonormal
 from alimark.core.keys.key import Key
 from alimark.errors import KeyMismatch
 from alimark.lab.rivals.parameters.samark import SAMarkParameters

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
-from alimark.core.keys.arithmetic import halving_sum
+from alimark.core.frozen.arithmetic import halving_sum
 from alimark.core.keys.key import Key
 from alimark.errors import KeyMismatch
 from alimark.lab.rivals._regions import Located, Mask, RegionRule, RegionWatermark

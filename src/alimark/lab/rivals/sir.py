@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
 from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.fitted import Fitted
-from alimark.core.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import AlimarkError, MissingExtra
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals.parameters.sir import BLOCKS, SIRParameters, network_layers

@@ -23,10 +23,10 @@ from alimark.core.detection.building import EmbedderIdentity, Statistic, build_d
 from alimark.core.detection.results import Detection
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
 from alimark.core.detection.timing import Clock
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.results import Generation, MarkedSentence
 from alimark.core.generation.settings import GenerationSettings
 from alimark.core.schemes.base import KeyedWatermark, generate_in_order
-from alimark.core.text.splitting import splitter
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer

@@ -9,10 +9,10 @@ import pytest
 
 import oracle
 from alimark.core._util.arrays import Floats
-from alimark.core.detection.kernels import carrying
-from alimark.core.detection.kernels.soft import worth_tables
-from alimark.core.detection.kernels.types import SoftRule
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
+from alimark.core.frozen.kernels import carrying
+from alimark.core.frozen.kernels.soft import worth_tables
+from alimark.core.frozen.kernels.types import SoftRule
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 
 RULES = SOFT_VERSIONS[3].rules
 FIRST = np.zeros(1, np.int64)

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from alimark.core.detection.kernels import hard as alignment
-from alimark.core.detection.kernels.hard import search
-from alimark.core.detection.kernels.types import (
+from alimark.core.detection.stats.null_tables import prefix_lengths, reference_rule
+from alimark.core.frozen.kernels import hard as alignment
+from alimark.core.frozen.kernels.hard import search
+from alimark.core.frozen.kernels.types import (
     LEFT,
     MATCH,
     RIGHT,
@@ -27,7 +28,6 @@ from alimark.core.detection.kernels.types import (
     Rule,
     Step,
 )
-from alimark.core.detection.stats.null_tables import prefix_lengths, reference_rule
 
 CASES = 600
 

@@ -12,9 +12,9 @@ from test_hard import Case, a_rule
 from test_soft import Case as SoftCase
 
 import oracle
-from alimark.core.detection.kernels import hard as alignment
-from alimark.core.detection.kernels.soft import search_soft, trace_soft
-from alimark.core.detection.kernels.types import Limits
+from alimark.core.frozen.kernels import hard as alignment
+from alimark.core.frozen.kernels.soft import search_soft, trace_soft
+from alimark.core.frozen.kernels.types import Limits
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from alimark.core.detection.kernels import payload as kernels
 from alimark.core.detection.payloads import decode
 from alimark.core.detection.scoring import SoftPayload
 from alimark.core.detection.signals import Signals
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
-from alimark.core.keys.payload_code import PayloadCode
+from alimark.core.frozen.kernels import payload as kernels
+from alimark.core.frozen.payload_code import PayloadCode
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 
 RULES = SOFT_VERSIONS[3].rules
 FIRST = np.zeros(1, np.int64)

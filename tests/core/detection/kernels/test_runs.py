@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from alimark.core.detection.kernels.runs import RunRule, search_runs, trace_runs
-from alimark.core.detection.kernels.soft import worth_tables
-from alimark.core.detection.kernels.types import MATCH, SKIP_BLOCK
+from alimark.core.frozen.kernels.runs import RunRule, search_runs, trace_runs
+from alimark.core.frozen.kernels.soft import worth_tables
+from alimark.core.frozen.kernels.types import MATCH, SKIP_BLOCK
 
 
 class Case:

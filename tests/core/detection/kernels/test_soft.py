@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from alimark.core.detection.kernels.lanes import LANES
-from alimark.core.detection.kernels.soft import (
+from alimark.core.frozen.kernels.lanes import LANES
+from alimark.core.frozen.kernels.soft import (
     FIRST_BLOCK,
     search_local_soft,
     search_soft,
@@ -21,8 +21,8 @@ from alimark.core.detection.kernels.soft import (
     trace_soft,
     worth_tables,
 )
-from alimark.core.detection.kernels.types import MATCH, SEVERAL, LocalCosts, SoftRule
-from alimark.core.detection.soft_versions import SOFT_VERSIONS, SoftVersion
+from alimark.core.frozen.kernels.types import MATCH, SEVERAL, LocalCosts, SoftRule
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS, SoftVersion
 
 RULES = SOFT_VERSIONS[2].rules
 

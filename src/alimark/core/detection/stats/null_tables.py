@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from alimark.core._util.arrays import Floats
 from alimark.core._util.files import write_whole
 from alimark.core._util.paths import cache_folder
-from alimark.core.detection.kernels.types import Rule
-from alimark.core.keys.arithmetic import pack_bits
+from alimark.core.frozen.arithmetic import pack_bits
+from alimark.core.frozen.kernels.types import Rule
 from alimark.errors import AlimarkError
 
 ALPHA, BETA = 0.5, 1.5
@@ -72,7 +72,7 @@ def monte_carlo(m: int, lengths: Sequence[int], pairs: int = 1000) -> NullTable:
 
 def _rates(m: int, n: int, start: int, stop: int) -> Floats:
     # Numba is loaded only where a table has to be computed, so that settings and results do not need it.
-    from alimark.core.detection.kernels.hard import edit_distances
+    from alimark.core.frozen.kernels.hard import edit_distances
 
     label = f"alimark/1/null-table/{m}/{n}/{start}".encode()
     bits = 2 * (stop - start) * n * m

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Packed
-from alimark.core.detection.kernels import hard, soft
-from alimark.core.detection.kernels.types import Limits
-from alimark.core.detection.soft_versions import SOFT_VERSIONS
 from alimark.core.detection.stats.null_tables import paper_rule
-from alimark.core.keys.arithmetic import pack_bits
-from alimark.core.keys.derivation import run_numbers
+from alimark.core.frozen.arithmetic import pack_bits
+from alimark.core.frozen.derivation import run_numbers
+from alimark.core.frozen.kernels import hard, soft
+from alimark.core.frozen.kernels.types import Limits
+from alimark.core.frozen.parameters import DEFAULT_RUN
+from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.keys.key import Key
-from alimark.core.parameters.alimark import DEFAULT_RUN
 
 INDEPENDENT_CANDIDATES = 20.64
 """As many independent candidates carry as much as 64 real ones, which resemble each other: 0.82 of 8 bits agree in unattacked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from alimark.core.detection.kernels.types import LocalCosts, SoftRule
+from alimark.core.frozen.kernels.types import LocalCosts, SoftRule
 
 
 class SoftVersion(NamedTuple):

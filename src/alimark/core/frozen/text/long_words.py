@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 
-from alimark.core.text.code import Spans
+from alimark.core.frozen.text.code import Spans
 
 MAX_WORD = 4096
 """The longest word that a splitter gets as it stands."""

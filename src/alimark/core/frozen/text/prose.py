@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from alimark.core.text.code import Spans
-from alimark.core.text.units import CLOSERS, MARKS
+from alimark.core.frozen.text.code import Spans
+from alimark.core.frozen.text.units import CLOSERS, MARKS
 
 Kind = Literal["prose", "code", "math", "table", "quotation", "item"]
 

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel, launch
-from alimark.core.detection.kernels.carrying import carried_blocks
-from alimark.core.detection.kernels.soft import _likelihoods, mean_cells
-from alimark.core.detection.kernels.types import SoftRule
+from alimark.core.frozen.kernels.carrying import carried_blocks
+from alimark.core.frozen.kernels.soft import _likelihoods, mean_cells
+from alimark.core.frozen.kernels.types import SoftRule
 
 _FREE_IN_SCORES, _FREE = 12, 16
 """The most payload bits over which a transform is taken: fewer in the scores of many random keys than for a payload."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alimark.core._util.arrays import Floats, Ints
-from alimark.core.embedding.directions import DirectionTable, directions
-from alimark.core.keys.arithmetic import BYTES_A_NORMAL, Blocks, normals, orthonormal, pack_bits
-from alimark.core.parameters.alimark import AliMarkParameters
+from alimark.core.frozen.arithmetic import BYTES_A_NORMAL, Blocks, normals, orthonormal, pack_bits
+from alimark.core.frozen.directions import DirectionTable, directions
+from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.errors import KeyFileError, KeyMismatch
 
 Law = Literal["uniform", "shuffle"]

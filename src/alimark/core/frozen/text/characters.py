@@ -1,7 +1,7 @@
 """Normalisation of characters: invisible ones, compatibility forms, look-alikes of Latin letters, and piled-up accents.
 
 Every function takes a text and a counter, returns the changed text and adds the number of changes under the name of their
-kind (`alimark.core.text.normalising.KINDS`). All of them take time linear in the text.
+kind (`alimark.core.frozen.text.normalising.KINDS`). All of them take time linear in the text.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _flag_letters(match: re.Match[str]) -> str:
 
 @cache
 def _confusables() -> dict[str, str]:
-    content = json.loads(resources.files("alimark.core.text").joinpath("confusables.json").read_text("utf-8"))
+    content = json.loads(resources.files("alimark.core.frozen.text").joinpath("confusables.json").read_text("utf-8"))
     return {char: letter for letter, chars in content["letters"].items() for char in chars}
 
 

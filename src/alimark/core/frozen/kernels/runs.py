@@ -14,8 +14,8 @@ from numba import prange
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel, launch
-from alimark.core.detection.kernels.soft import mean_cells
-from alimark.core.detection.kernels.types import MATCH, SKIP_BLOCK, SKIP_SENTENCE, WHOLE, Step
+from alimark.core.frozen.kernels.soft import mean_cells
+from alimark.core.frozen.kernels.types import MATCH, SKIP_BLOCK, SKIP_SENTENCE, WHOLE, Step
 
 
 class RunRule(NamedTuple):

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel, launch
-from alimark.core.detection.kernels.lanes import LANES, _exp, _read, _write
-from alimark.core.detection.kernels.types import (
+from alimark.core.frozen.kernels.lanes import LANES, _exp, _read, _write
+from alimark.core.frozen.kernels.types import (
     MATCH,
     SEVERAL,
     SKIP_BLOCK,

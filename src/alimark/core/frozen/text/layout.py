@@ -1,8 +1,8 @@
 """Reading of texts whose words stand in another order or frame: columns, page furniture, JSON, program strings, chats.
 
 Every function takes a text and a counter, returns the changed text and adds the number of changes under the name of their
-kind (`alimark.core.text.normalising.KINDS`). Each of them acts only where the frame holds most of the text, so that ordinary
-prose is left alone, and takes time linear in the text.
+kind (`alimark.core.frozen.text.normalising.KINDS`). Each of them acts only where the frame holds most of the text, so that
+ordinary prose is left alone, and takes time linear in the text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from statistics import mean
 
-from alimark.core.text.units import CLOSERS, MARKS
+from alimark.core.frozen.text.units import CLOSERS, MARKS
 
 _LEAST_LINES = 5
 """A frame has at least so many lines."""

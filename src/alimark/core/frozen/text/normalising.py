@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from alimark.core.text.prose import code_spans
+from alimark.core.frozen.text.prose import code_spans
 
 KINDS: dict[str, str] = {
     "string": "{} strings of JSON or of a program were read as text",
@@ -114,7 +114,7 @@ def read_in_passes(text: str) -> Normalised:
 
 def _outside_code(text: str, counts: Counter[str]) -> str:
     """One pass over everything but code, which stays as it is."""
-    from alimark.core.text.characters import read_line_ends
+    from alimark.core.frozen.text.characters import read_line_ends
 
     text = read_line_ends(text)
     parts, at = [], 0
@@ -126,7 +126,7 @@ def _outside_code(text: str, counts: Counter[str]) -> str:
 
 def _one_pass(text: str, counts: Counter[str]) -> str:
     # Imported on first use: compiling their patterns would slow down programs that only load a key.
-    from alimark.core.text import characters, layout, markup, spacing
+    from alimark.core.frozen.text import characters, layout, markup, spacing
 
     text = layout.read_strings(layout.read_turned(text, counts), counts)
     text = layout.drop_furniture(layout.read_columns(text, counts), counts)

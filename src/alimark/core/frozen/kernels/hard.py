@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel, launch
-from alimark.core.detection.kernels.types import (
+from alimark.core.frozen.kernels.types import (
     LEFT,
     MATCH,
     RIGHT,

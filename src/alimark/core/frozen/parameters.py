@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.json_types import JsonObject
-from alimark.core.embedding.directions import DirectionTable, known, noise_aware
+from alimark.core.frozen.directions import DirectionTable, known, noise_aware
+from alimark.core.frozen.text.normalising import TEXT_VERSIONS
 from alimark.core.parameters.base import FittedData, SchemeParameters
-from alimark.core.text.normalising import TEXT_VERSIONS
 from alimark.errors import KeyFileError, KeyMismatch
 
 MAX_BLOCK_SIZE = 64
@@ -23,7 +23,7 @@ MAX_PAYLOAD_BITS = 24
 PAYLOAD_BLOCK_SIZES = (32, 64)
 """Block sizes that are large enough for payloads: the bits that no payload changes are whole bytes (`PayloadCode`)."""
 SOFT_VERSION = 3
-"""The newest version of soft decisions, and the default; `alimark.core.detection.soft_versions` defines all of them."""
+"""The newest version of soft decisions, and the default; `alimark.core.frozen.soft_rules` defines all of them."""
 DEFAULT_DECISION: Final = "soft"
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 WIDE_BLOCK_SIZE = 64
@@ -71,7 +71,7 @@ class AliMarkParameters(SchemeParameters):
     """The digest of the table of directions that the vectors are taken from; None: the whole space, or an older version."""
     text_version: int = 0
     """How a text is read before it is split: 0 as it stands; 1 normalised, and only its prose
-    (`alimark.core.text.normalising`)."""
+    (`alimark.core.frozen.text.normalising`)."""
     starts: str = "text"
     """What decides with which of its `offsets` first runs a text begins: "text", a random choice for each text; "conversation",
     the first message and the number of sentences that were written already. In that case the key has `offsets` runs, which

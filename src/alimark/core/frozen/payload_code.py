@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Ints
-from alimark.core.keys.arithmetic import Blocks
-from alimark.core.keys.derivation import stream
+from alimark.core.frozen.arithmetic import Blocks
+from alimark.core.frozen.derivation import stream
 from alimark.errors import AlimarkError
 
 

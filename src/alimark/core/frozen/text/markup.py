@@ -1,8 +1,8 @@
 """Removal of markup: HTML, entities, Markdown, fences around prose, bullets, numbering, speakers, time stamps, citations.
 
 Every function takes a text and a counter, returns the changed text and adds the number of changes under the name of their
-kind (`alimark.core.text.normalising.KINDS`). All of them take time linear in the text: no pattern scans again what another
-match attempt has scanned, except for a bounded number of characters.
+kind (`alimark.core.frozen.text.normalising.KINDS`). All of them take time linear in the text: no pattern scans again what
+another match attempt has scanned, except for a bounded number of characters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from urllib.parse import unquote
 
-from alimark.core.text.prose import blocks, kind_of_line, reads_as_prose
+from alimark.core.frozen.text.prose import blocks, kind_of_line, reads_as_prose
 
 # HTML
 

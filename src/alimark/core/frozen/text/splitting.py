@@ -12,11 +12,11 @@ from functools import cache
 from typing import NamedTuple
 
 from alimark.core._util.registry import Registry
-from alimark.core.text.code import Spans, before_code, code_end, opens_code, outside_code
-from alimark.core.text.long_words import with_short_words
-from alimark.core.text.normalising import TEXT_VERSIONS, Normalised, normalise
-from alimark.core.text.prose import aside_end, aside_opens, before_aside, prose_spans
-from alimark.core.text.units import CLOSERS, clean, without_marker
+from alimark.core.frozen.text.code import Spans, before_code, code_end, opens_code, outside_code
+from alimark.core.frozen.text.long_words import with_short_words
+from alimark.core.frozen.text.normalising import TEXT_VERSIONS, Normalised, normalise
+from alimark.core.frozen.text.prose import aside_end, aside_opens, before_aside, prose_spans
+from alimark.core.frozen.text.units import CLOSERS, clean, without_marker
 from alimark.errors import AlimarkError, MissingExtra
 
 Finder = Callable[[str], Spans]
@@ -83,7 +83,7 @@ def _pysbd() -> Finder:
     return spans
 
 
-_BUILT_IN = {name: f"alimark.core.text.splitting:_{name}" for name in ("nupunkt", "blingfire", "pysbd")}
+_BUILT_IN = {name: f"alimark.core.frozen.text.splitting:_{name}" for name in ("nupunkt", "blingfire", "pysbd")}
 BUILT_IN = frozenset(_BUILT_IN)
 """The built-in splitters, which every worker process knows."""
 SPLITTERS: Registry[Callable[[], Finder]] = Registry("splitter", "alimark.splitters", _BUILT_IN)
@@ -114,8 +114,8 @@ class Splitter:
     It adds sentence ends that the libraries miss: blank lines, list items and headings on their own lines, and full stops
     of scripts that write no space after one. A piece without a letter or digit is joined to its neighbour.
 
-    With text version 1, `units` normalises the text first, and only prose holds sentences (`alimark.core.text.prose`); with
-    version 0, a text is read as it stands, and everything outside of fenced code holds sentences.
+    With text version 1, `units` normalises the text first, and only prose holds sentences (`alimark.core.frozen.text.prose`);
+    with version 0, a text is read as it stands, and everything outside of fenced code holds sentences.
     """
 
     def __init__(self, name: str, finder: Finder, text_version: int = 0) -> None:
@@ -206,7 +206,7 @@ def splitter(name: str = DEFAULT_SPLITTER, text_version: int = 0) -> Splitter:
 
     Args:
         name: The name of the splitter.
-        text_version: How texts are read before they are split (`alimark.core.text.normalising.TEXT_VERSIONS`).
+        text_version: How texts are read before they are split (`alimark.core.frozen.text.normalising.TEXT_VERSIONS`).
 
     Raises:
         AlimarkError: No splitter has that name, or its library is not installed.

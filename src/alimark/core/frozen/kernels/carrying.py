@@ -12,8 +12,8 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel
-from alimark.core.detection.kernels.soft import _likelihoods, _worths
-from alimark.core.detection.kernels.types import SoftRule
+from alimark.core.frozen.kernels.soft import _likelihoods, _worths
+from alimark.core.frozen.kernels.types import SoftRule
 
 
 @kernel()

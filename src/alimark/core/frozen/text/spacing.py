@@ -1,7 +1,7 @@
 """Repair of spacing: spaced letters, missing blanks after stops, hyphens and blank lines inside sentences, emoji as stops.
 
 Every function takes a text and a counter, returns the changed text and adds the number of changes under the name of their
-kind (`alimark.core.text.normalising.KINDS`). All of them take time linear in the text.
+kind (`alimark.core.frozen.text.normalising.KINDS`). All of them take time linear in the text.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ _HOME = {
     "load_embedder": "core.embedding.loading",
     "load_llm": "core.llm",
     "read_document": "audit.documents.reading",
-    "register_splitter": "core.text.splitting",
+    "register_splitter": "core.frozen.text.splitting",
 }
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605 - built from the one table above
 

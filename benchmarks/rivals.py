@@ -53,13 +53,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "SimMark": {"scheme": "simmark"},
     "PMark": {"scheme": "pmark"},
     "SAMark": {"scheme": "samark"},
-    "PostMark": {"scheme": "postmark", "inserter": "qwen2.5-coder-1.5b"},
     "KGW": {"scheme": "kgw"},
     "EXP": {"scheme": "exp"},
     "SynthID": {"scheme": "synthid"},
     "SIR": {"scheme": "sir"},
 }
-LEARN = ("k-semstamp", "simmark", "sir", "postmark")
+LEARN = ("k-semstamp", "simmark", "sir")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ SCHEMES = (
     "simmark",
     "pmark",
     "samark",
-    "postmark",
     "kgw",
     "exp",
     "synthid",

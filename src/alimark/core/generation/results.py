@@ -76,8 +76,7 @@ class Generation:
     text: str
     sentences: tuple[str, ...]
     matches: tuple[int, ...]
-    """How much each sentence carries: bits of its block (AliMark), channels (PMark, SAMark), or 1 where it meets the rule
-    (others). PostMark has a single number for the whole text: how many of the key's words are in it."""
+    """How much each sentence carries: bits of its block (AliMark), channels (PMark, SAMark), or 1 where it meets the rule."""
     block_size: int
     """The most that a sentence can match."""
     key_id: str

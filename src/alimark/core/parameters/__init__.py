@@ -36,7 +36,6 @@ _REGISTRY: Registry[type] = Registry(
         "simmark": "alimark.lab.rivals.parameters.simmark:SimMarkParameters",
         "pmark": "alimark.lab.rivals.parameters.pmark:PMarkParameters",
         "samark": "alimark.lab.rivals.parameters.samark:SAMarkParameters",
-        "postmark": "alimark.lab.rivals.parameters.postmark:PostMarkParameters",
     },
     error=KeyFileError,
     flaw=scheme_flaw,

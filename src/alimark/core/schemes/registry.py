@@ -43,7 +43,6 @@ SCHEMES: Registry[type[Watermark]] = Registry(
         "simmark": "alimark.lab.rivals.simmark:SimMark",
         "pmark": "alimark.lab.rivals.pmark:PMark",
         "samark": "alimark.lab.rivals.samark:SAMark",
-        "postmark": "alimark.lab.rivals.postmark:PostMark",
     },
     error=KeyFileError,
     flaw=_flaw,

@@ -23,7 +23,7 @@ from alimark.lab.bench.models import Lesson, diversity_embedder, embedder_name, 
 from alimark.lab.bench.recipe import Recipe, Watermark, token_level
 from alimark.lab.bench.recipe_points import OneAttack, attacks, variants
 from alimark.lab.bench.workspace import STAGES
-from alimark.lab.rivals.tokens import load_tokenizer, plain_name
+from alimark.lab.rivals.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from alimark.lab.bench.run import Run
@@ -70,7 +70,6 @@ def store_models(recipe: Recipe) -> list[str]:
         embedders = [embedder_name(mark) for mark in point.watermark if parameters_class(mark.scheme).embeds]
         embedders += [diversity_embedder(recipe)] if _measures_diversity(point) else []
         names |= {split_prefix(name)[0] for name in embedders}
-        names |= {plain_name(_inserter(mark)) for mark in point.watermark}
         names |= {model for attack in attacks(point) for step in attack.steps for model in _loaded(step).models}
     return sorted(names & set(store.names()))
 
@@ -155,8 +154,6 @@ class _Checks:
             if not watermark.human:
                 self.check(f"token probabilities for {label}", partial(_check_engine, point.llm.name))
             self._tokenizer(watermark, point)
-        if inserter := _inserter(watermark):
-            self.check(f"language model {inserter}", partial(check_llm, inserter))
         if "fitted" in watermark.key:
             path = str(watermark.key["fitted"])
             whole &= self.check(f"learned data {path}, for {label}", partial(Fitted.load, path))
@@ -214,11 +211,6 @@ def _loaded(step: OneAttack) -> Attack:
 def _measures_diversity(point: Recipe) -> bool:
     written = any(not watermark.human for watermark in point.watermark)
     return written and bool(point.quality.oracle and point.quality.answers)
-
-
-def _inserter(watermark: Watermark) -> str:
-    """The chat model that puts the mark into a text, for schemes whose keys name one."""
-    return str(watermark.parameters().to_json().get("inserter") or "")
 
 
 def _need(library: str, extra: str) -> None:

@@ -163,24 +163,6 @@ def test_text_field(run: Run, key_file: Path, marked_file: Path, tmp_path: Path)
     assert "body" not in record
 
 
-def test_detect_with_an_input_is_a_deprecated_alias(
-    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
-) -> None:
-    source = documents(tmp_path, marked_file)
-    words = ["-k", key_file, "--input", source, "--fdr", 0.1, "--json"]
-    new = run("audit", *words, "--output", tmp_path / "new.jsonl")
-    old = run("detect", *words, f"--output={tmp_path / 'old.jsonl'}")
-    assert (old.status, new.status, new.err) == (0, 0, "")
-    assert "alimark audit" in old.err
-    assert (tmp_path / "old.jsonl").read_bytes() == (tmp_path / "new.jsonl").read_bytes()
-    counts = [
-        {k: v for k, v in json.loads(done.out).items() if "found" in k or "documents" in k} for done in (old, new)
-    ]
-    for count in counts:
-        count.pop("documents_per_second")
-    assert counts[0] == counts[1]
-
-
 def test_wrong_options(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
     for words, told in (

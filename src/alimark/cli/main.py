@@ -26,7 +26,6 @@ from alimark.cli import (
     verify,
 )
 from alimark.core._util import program
-from alimark.core._util.deprecation import deprecation_message
 from alimark.errors import AlimarkError
 
 _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
@@ -87,7 +86,7 @@ def main() -> None:
     """Runs the command line. Exit status 2 is an error, 130 an interruption; `detect` exits with 1 for "not found"."""
     program.is_command_line = True
     debug = "--debug" in sys.argv
-    sys.argv = [sys.argv[0], *_without_deprecated([word for word in sys.argv[1:] if word != "--debug"])]
+    sys.argv = [sys.argv[0], *(word for word in sys.argv[1:] if word != "--debug")]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -111,18 +110,6 @@ def main() -> None:
             sys.exit(2)
         # Not 1, which means "not found".
         _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback", 2, debug)
-
-
-def _without_deprecated(words: list[str]) -> list[str]:
-    """Replaces `detect --input ... --output ...`, which is deprecated, by `audit` with the same options."""
-    batch = any(word.partition("=")[0] in ("--input", "--output") for word in words)
-    if words[:1] != ["detect"] or not batch:
-        return words
-    message = deprecation_message(
-        "`alimark detect --input`", instead="`alimark audit`, which takes the same options", removed_in="0.3"
-    )
-    sys.stderr.write(f"note: {message}\n")
-    return ["audit", *words[1:]]
 
 
 def _warn(message: Warning | str, *_: object) -> None:

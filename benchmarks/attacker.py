@@ -12,7 +12,6 @@ Detection is the true one, without restructuring, because forged texts exist onl
 Defences. Every text has a secret state, one of S:
 - "none": S = 1, all texts carry the same blocks.
 - "starts S": a text begins with one of the first S runs of the key. The detector adds up the likelihoods of all starts.
-- "orders S": a text carries the first 16 runs of the key in one of S secret orders. The detector tries all orders.
 - "sub-keys S": a text is marked with one of S keys that are derived from one secret. The detector tries all keys. The
   sub-keys have the same vectors here; given the vectors, the blocks of different keys are independent.
 Where the detector tries S sequences of blocks, the p-value of the best is multiplied by S. P-values too small for the
@@ -55,7 +54,7 @@ from alimark.core.embedding.loading import load_embedder
 from alimark.core.frozen.directions import directions, mean
 from alimark.core.frozen.kernels.types import WHOLE
 from alimark.core.frozen.text.splitting import splitter
-from alimark.core.keys.key import SOFT_VERSION, Key
+from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project, targets
 from alimark.core.text.human_text import read_texts
 from alimark.errors import RecordError
@@ -67,8 +66,6 @@ SENTENCES, CANDIDATES = 12, 64
 COSINE = 0.85
 """The cosine of a sentence to its rewrite when a mark is removed."""
 RESTARTS, ROUNDS = 3, 20
-ORDERED_RUNS = 16
-"""The number of runs that the defence "orders" brings into a secret order."""
 DIMENSIONS = 128  # that the attacker looks at, where the key may use all: those in which sentences differ most
 IMITATED = 16
 """The number of collected texts, those whose blocks are known best, that a forger chooses from for each subject."""
@@ -132,22 +129,10 @@ class Defence(NamedTuple):
         if self.kind == "sub-keys":
             keys = (key.like(secret=key.stream("sub-key", 32, number)) for number in range(self.states))
             return np.stack([sub_key.blocks(length) for sub_key in keys])
-        if self.kind == "orders":
-            rng = np.random.default_rng(list(key.stream("orders", 32)))
-            size = run_size(key)
-            runs = key.blocks(ORDERED_RUNS * size)[::size]
-            orders = np.stack([rng.permutation(ORDERED_RUNS) for _ in range(self.states)])
-            return np.repeat(runs[orders], size, axis=1)[:, :length]
         return key.blocks(length)[None]
 
     def routes(self, runs: int) -> Ints:
-        """The attacker's model: the numbers of the blocks that each state's runs carry, (states, runs).
-
-        The orders are secret. Few orders are modelled like sub-keys; if there are more orders than runs, each run is modelled
-        by itself.
-        """
-        if self.kind == "orders" and self.states > ORDERED_RUNS:
-            return np.arange(ORDERED_RUNS)[:, None]
+        """The attacker's model: the numbers of the blocks that each state's runs carry, (states, runs)."""
         step = 1 if self.kind == "starts" else runs
         return step * np.arange(self.states)[:, None] + np.arange(runs)
 
@@ -556,7 +541,7 @@ def sentences_of(paths: Sequence[Path]) -> list[list[str]]:
 
 
 DEFENCES = [
-    "none", *(f"starts:{count}" for count in (4, 16, 64, 256)), *(f"orders:{count}" for count in (16, 256)),
+    "none", *(f"starts:{count}" for count in (4, 16, 64, 256)),
     *(f"sub-keys:{count}" for count in (4, 16, 64, 256, 1024)),
 ]  # fmt: skip
 
@@ -569,7 +554,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--near", type=int, default=400, help="sentences that candidates of a text are drawn from")
     parser.add_argument("--decision", default="soft", choices=["soft", "hard"])
-    parser.add_argument("--soft-version", type=int, default=SOFT_VERSION)
     parser.add_argument("--run", type=int, help="sentences of a block, instead of what new keys have")
     parser.add_argument("--defences", nargs="+", default=DEFENCES, metavar="KIND:STATES")
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="sentences of each text, at most 40")
@@ -609,9 +593,7 @@ def main() -> None:
             table[defence.label] = {}
         for number in range(args.keys):
             rng = np.random.default_rng(number)
-            fields = {"decision": args.decision, "soft_version": args.soft_version} | (
-                {"run": args.run} if args.run else {}
-            )
+            fields = {"decision": args.decision} | ({"run": args.run} if args.run else {})
             key = defence.key(embedder, rng.bytes(32), **fields)
             marker = Marker(pool, key, defence, args.draws, args.sentences)
             for attack, count, p in attacks(marker, args, rng) if args.texts else ():

@@ -23,8 +23,8 @@ from alimark.core.generation.api import Generation, GenerationSettings, Prompt, 
 from alimark.core.generation.settings import STRENGTHS
 from alimark.core.llm.base import LLM, Request, Sampling, count_tokens, never
 from alimark.core.schemes.registry import rule_for
+from generation import PROMPTS
 from local_service import load_models
-from marked_texts import PROMPTS
 
 COLUMNS = (
     "strength",

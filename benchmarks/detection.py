@@ -18,20 +18,25 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from alignment import per_candidate, timed
+import numpy as np
+from numpy.typing import NDArray
+
 from alimark import Key, load_embedder
+from alimark.core._util.arrays import Packed
+from alimark.core._util.compiling import kernel
 from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import prepare
 from alimark.core.detection.scoring import scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.precision import precision_of
-from alimark.core.frozen.kernels.hard import search
+from alimark.core.frozen.kernels.hard import _best_z, _edit_row, search
 from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.projection import project
 from alimark.core.llm.base import Request, Sampling
 from alimark.testing import StandInLLM
 
+M = 8
 PAPER = {4: 0.02, 8: 0.03, 16: 0.05, 32: 0.08, 64: 0.15, 128: 0.34}
 MODULES = {
     "all": (DetectionSettings(draws=1), PAPER),
@@ -44,6 +49,49 @@ MODULES = {
         {4: 0.02, 8: 0.03, 16: 0.04, 32: 0.07, 64: 0.14, 128: 0.27},
     ),
 }
+
+
+@kernel()
+def per_candidate(units: Any, blocks: Any, m: Any, rule: Any) -> Any:
+    """Algorithm 2 candidate by candidate, everything compiled."""
+    mean, std, by_longer, least, most = rule
+    count = len(units)
+    row = np.empty(len(blocks) + 1, np.int32)
+    candidate = np.empty(count + 1, np.uint64)
+    best = -np.inf
+    for c in range(2 * count):  # the text, N - 1 merges, N splits
+        size = 0
+        for i in range(count):
+            if 0 < c < count and i == c:
+                candidate[size - 1] = units[i, 1, 0]
+            elif c >= count and i == c - count:
+                candidate[size], candidate[size + 1] = units[i, 0, 2], units[i, 0, 1]
+                size += 2
+            else:
+                candidate[size] = units[i, 0, 0]
+                size += 1
+        _edit_row(candidate[:size], blocks[: most[size]], np.int32(m), row)
+        z, _ = _best_z(row, size, m, mean, std, by_longer, least, most)
+        best = max(best, z)
+    return best
+
+
+def timed(call: Callable[[], object], repeats: int) -> float:
+    """The median of several runs: the machine may be busy."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def random_text(rng: np.random.Generator, count: int) -> tuple[Packed, NDArray[np.bool_]]:
+    units = rng.integers(0, 1 << M, (count, 2, 4)).astype(np.uint64)
+    valid = np.zeros(units.shape, bool)
+    valid[:, 0, [WHOLE, LEFT, RIGHT]] = True
+    valid[1:, 1, WHOLE] = True
+    return units, valid
 
 
 def sentences(count: int) -> list[str]:

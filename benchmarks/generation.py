@@ -2,30 +2,27 @@
 
     python benchmarks/generation.py                                             # 4 prompts on this CPU
     python benchmarks/generation.py --llm transformers:smollm2-135m --device cuda --count 64 --rival generate --rival-count 2
-    python benchmarks/generation.py --llm transformers:smollm2-135m --device cuda --count 192 --processes 3 --rival none
 
 The rival writes `--rival-count` of the same prompts, one at a time: 128 tokens for each of the candidates, of which the
 first sentence is kept, all of them embedded. `--rival loop` samples with the same engine, `--rival generate` with
 transformers' own generate. Tokens that we count end with the sentence; what the GPU samples beyond it is not counted. The
 time is that of all texts, with splitting and embedding, without loading the models. On a GPU all is run twice, from other
-seeds: the first time graphs are recorded on the way, the second is what a server that is up gives. With `--processes`, each
-process has its own models on the same GPU and a share of the texts, as `alimark generate --engine ray --replicas` does it. The
-second run then begins in all processes together, and its time is that until the last one has ended.
+seeds: the first time graphs are recorded on the way, the second is what a server that is up gives.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from alimark import AliMark, Key, load_embedder, load_llm
+from alimark.core._util.jsonl import read_jsonl
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.frozen.text.units import clean
@@ -33,22 +30,44 @@ from alimark.core.generation.api import Generation, GenerationSettings, Prompt, 
 from alimark.core.keys.projection import project, to_bits
 from alimark.core.llm.base import LLM, Request, Sampling
 from alimark.core.schemes.registry import rule_for
-from marked_texts import read_prompts
+
+PROMPTS = (
+    "The old lighthouse at the edge of the bay had been dark for thirty years.",
+    "Scientists have found a new way to store energy from the sun.",
+    "The city council met on Tuesday to discuss the new tram line.",
+    "My grandmother kept a garden behind the house where she grew up.",
+    "In the second half the visiting team changed its tactics.",
+    "A good loaf of bread begins with patience.",
+    "The central bank raised its interest rate for the third time this year.",
+    "When the first settlers reached the valley, they found it full of birds.",
+    "Doctors are warning that the flu season may start early.",
+    "The novel tells the story of two brothers who leave their village.",
+    "Learning to play the violin as an adult is harder than it looks.",
+    "The court ruled that the contract had never been valid.",
+    "Volcanoes shape the land in ways that are easy to overlook.",
+    "Our train stopped in the middle of the bridge without a word of explanation.",
+    "The museum will open a new wing devoted to textiles.",
+    "Every winter the whales come back to the same quiet bay.",
+    "The software update fixed a problem that nobody had noticed.",
+    "Teachers across the country are asking for smaller classes.",
+    "He opened the letter slowly, as if he already knew what it said.",
+    "Growing tomatoes on a balcony needs little more than light and water.",
+)
+
+
+def read_prompts(path: Path | None, count: int) -> list[str]:
+    if path is None:
+        return list(PROMPTS)[:count]
+    records = [record for _, record in read_jsonl(path) if isinstance(record, dict)]
+    return list(dict.fromkeys(str(record["prompt"]) for record in records))[:count]
+
 
 Continue = Callable[[str, int, int], list[str]]
 """Continuations of a context: their number and a seed."""
 
 
-class Share(NamedTuple):
-    """What one process wrote in the second run, and when it began and ended, by a clock that all processes share."""
-
-    texts: int
-    tokens: int
-    started: float
-    ended: float
-
-
-def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options: argparse.Namespace) -> Share:
+def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options: argparse.Namespace) -> float:
+    """Writes all texts and prints what it took; the seconds of a text."""
     settings = GenerationSettings(options.sentences, options.candidates)
     batch = options.batch or min(len(prompts), default_batch(llm))
     started = time.monotonic()
@@ -59,8 +78,7 @@ def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options
             raise one
         made.append(one)
         print(f"  {len(made)} of {len(prompts)} texts, {time.monotonic() - started:.1f} s", flush=True)
-    ended = time.monotonic()
-    seconds = ended - started
+    seconds = time.monotonic() - started
     tokens = sum(one.tokens for one in made)
     found = sum(answer.p_value < 0.01 for answer in AliMark(key, embedder=embedder).detect([one.text for one in made]))
     print(
@@ -70,7 +88,7 @@ def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options
         f"p < 0.01, {sum(one.ended == 'complete' for one in made)} complete, "
         f"{tokens / max(1, sum(one.candidates for one in made)):.1f} tokens a candidate"
     )
-    return Share(len(made), tokens, started, ended)
+    return seconds / len(made)
 
 
 def models(options: argparse.Namespace) -> tuple[Embedder, LLM, Key]:
@@ -80,46 +98,6 @@ def models(options: argparse.Namespace) -> tuple[Embedder, LLM, Key]:
     llm = load_llm(options.llm, **on)
     key = Key.generate(embedder=embedder, decision=options.decision, secret=bytes(range(32)))
     return embedder, llm, key
-
-
-def one_of_several(number: int, options: argparse.Namespace, together: Any, shares: Any) -> None:
-    """One process of several on the same GPU. Where one fails, none of the others waits for it."""
-    try:
-        embedder, llm, key = models(options)
-        prompts = read_prompts(options.prompts, options.count)[number :: options.processes]
-        options.seed += 100_000 * number
-        ours(prompts, key, embedder, llm, options)
-        options.seed += 1000
-        together.wait()
-        shares.put(ours(prompts, key, embedder, llm, options))
-    except BaseException:
-        together.abort()
-        shares.put(None)
-        raise
-
-
-def several(options: argparse.Namespace) -> None:
-    """All texts by several processes, each of which has its own models and its share of the prompts."""
-    context = multiprocessing.get_context("spawn")
-    together, queue = context.Barrier(options.processes), context.Queue()
-    arguments = [(number, options, together, queue) for number in range(options.processes)]
-    processes = [context.Process(target=one_of_several, args=given, daemon=True) for given in arguments]
-    for process in processes:
-        process.start()
-    shares: list[Share] = []
-    for _ in processes:
-        share = queue.get()
-        if share is None:
-            raise SystemExit("a process failed; its error stands above")
-        shares.append(share)
-    seconds = max(share.ended for share in shares) - min(share.started for share in shares)
-    texts, tokens = sum(share.texts for share in shares), sum(share.tokens for share in shares)
-    print(
-        f"{options.processes} processes: {texts} texts in {seconds:.1f} s, {seconds / texts:.3f} s a text, {tokens} tokens, "
-        f"{tokens / seconds:,.0f} tokens/s"
-    )
-    for process in processes:
-        process.join()
 
 
 def straightforward(
@@ -198,7 +176,6 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--batch", type=int, help="texts at a time")
     parser.add_argument("--decision", choices=("hard", "soft"), default="hard")
-    parser.add_argument("--processes", type=int, default=1, help="that share the texts and one GPU; without a rival")
     parser.add_argument("--rival", choices=("loop", "generate", "none"), default="loop")
     parser.add_argument("--rival-count", type=int, default=1)
     parser.add_argument(
@@ -210,11 +187,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    if options.processes > 1:
-        if options.count < options.processes:
-            parser.error("--processes: there are fewer texts than processes")
-        several(options)
-        return
     embedder, llm, key = models(options)
     prompts = read_prompts(options.prompts, options.count)
     print(f"{llm!r}, {embedder.name}; {len(prompts)} prompts, {options.sentences} sentences, Q={options.candidates}")
@@ -223,8 +195,7 @@ def main() -> None:
         ours(prompts, key, embedder, llm, options)
         options.seed += 1000
         print("second run:")
-    share = ours(prompts, key, embedder, llm, options)
-    mine = (share.ended - share.started) / share.texts
+    mine = ours(prompts, key, embedder, llm, options)
     if options.rival == "none":
         return
     go_on = same_engine(llm) if options.rival == "loop" else own_generate(options.llm, options.device or "cpu")

@@ -3,13 +3,10 @@
     python benchmarks/letters.py --output letters.jsonl                      # ten letters by qwen2.5-coder-1.5b on this CPU
     python benchmarks/letters.py --llm transformers:qwen2.5-coder-1.5b --device cuda --output letters.jsonl
     python benchmarks/letters.py --offsets 16 --output letters.jsonl         # a key with secret starts
-    python benchmarks/letters.py --waves 1 --save-rewrites rewrites.jsonl --output letters.jsonl
-    python benchmarks/letters.py --rewrites rewrites.jsonl --compare 20      # the same rewrites under keys of many kinds
 
 The letters are in data/letters.txt. Figures, names and negations are compared by rules of this script, which are coarser than
 those of the rewriting and know nothing of them: digits and capitalised words of the whole letter, and words of negation.
-With --output the records are written as they come, and a run goes on where another stopped. With --save-rewrites all answers of
-the model are kept, and with --rewrites they are used again under other keys, without the model (saved_rewrites.py).
+Records are written as they come, and a run goes on where another stopped.
 """
 
 from __future__ import annotations
@@ -22,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-import saved_rewrites
-from alimark import AliMark, Key, load_embedder
+from alimark import AliMark, Key, load_embedder, load_llm
 from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 from alimark.core.embedding.base import Embedder
 from alimark.core.generation.settings import candidates_for
@@ -93,22 +89,16 @@ def main() -> None:
     parser.add_argument("--waves", type=int, default=RewriteSettings().waves)
     parser.add_argument("--count", type=int, default=10, help="letters")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="JSONL to append records to")
-    saved_rewrites.add_options(parser, decision="soft")
-    options = saved_rewrites.parsed(parser)
-    if not options.output and not options.compare:
-        parser.error("--output is missing")
+    parser.add_argument("--decision", choices=("hard", "soft"), default="soft")
+    parser.add_argument("--offsets", type=int, default=1, help="secret starts of the key")
+    parser.add_argument("--output", type=Path, required=True, help="JSONL to append records to")
+    options = parser.parse_args()
 
     embedder = load_embedder(options.embedder)
     count = candidates_for(options.strength, options.candidates, DEFAULT_REWRITES)
     texts = [(i, Original(text, options.seed + i)) for i, text in enumerate(letters()[: options.count], 1)]
-    if options.compare:
-        originals = [original for _, original in texts]
-        llm = saved_rewrites.SavedLLM(options.rewrites)
-        saved_rewrites.compare(originals, llm, embedder, RewriteSettings(count), options)
-        return
     secret = b"benchmarks/letters, 32 bytes in."[:32]
-    key = Key.generate(embedder=embedder, secret=secret, **saved_rewrites.key_parameters(options))
+    key = Key.generate(embedder=embedder, secret=secret, decision=options.decision, offsets=options.offsets)
     settings = RewriteSettings(count, waves=options.waves)
     write_records(texts, key, embedder, settings, options)
     report(settings, options)
@@ -127,7 +117,7 @@ def write_records(
         todo = [(i, original) for i, original in texts if str(i) not in writer.done]
         if not todo:
             return
-        llm = saved_rewrites.load_model(options, **({"device": options.device} if options.device else {}))
+        llm = load_llm(options.llm, **({"device": options.device} if options.device else {}))
         for place, result in rewrite_many([original for _, original in todo], key, embedder, llm, settings):
             if isinstance(result, AlimarkError):
                 raise result
@@ -140,10 +130,8 @@ def report(settings: RewriteSettings, options: argparse.Namespace) -> None:
     """Prints the table, and of each letter the sentence that moved most."""
     lines = [record for _, record in read_jsonl(options.output) if isinstance(record, dict)]
     records = sorted(lines, key=lambda record: int(record["id"]))
-    key = ", ".join(f"{name} {value}" for name, value in saved_rewrites.key_parameters(options).items())
-    print(
-        f"\n{options.llm}, {settings.candidates} rewrites a sentence, {options.embedder}, keys: {key}\n\n{table(records)}"
-    )
+    key = f"{options.decision} key, {options.offsets} starts"
+    print(f"\n{options.llm}, {settings.candidates} rewrites a sentence, {options.embedder}, {key}\n\n{table(records)}")
     for record in records:
         pairs = zip(record["cosines"], record["sentences_before"], record["sentences"], strict=True)
         cosine, before, after = min(pairs)

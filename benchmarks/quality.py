@@ -1,4 +1,4 @@
-"""What marking does to the text: perplexity, repetition, diversity of several answers, each watermark beside unmarked text.
+"""What marking does to the text: perplexity, repetition, diversity, cosine of neighbours; each watermark beside unmarked text.
 
     python benchmarks/quality.py recipes/local/soft.toml work --set data.texts=50 --set llm=transformers:smollm2-135m \
         --set 'quality={oracle="qwen2.5-coder-1.5b",texts=50,answers=8,prompts=25}'
@@ -6,7 +6,8 @@
 Of the recipe's watermarks, on the same prompts. Perplexities are ratios of geometric means; everything has a 95% interval from
 resampling prompts with all their answers, 4000 times, the same prompts on both sides. Diversity is told of prompts that were
 answered several times under one key: one minus the mean cosine of two answers, and the share of an answer's runs of four words
-that another answer has, too. The texts and perplexities are the bench's records; benchmarks/elsewhere.py makes them on a GPU.
+that another answer has, too. "Neighbours" is the mean cosine of neighbouring sentences, which a mark could raise; the human
+texts of the same prompts have a row for it. The texts and perplexities are the bench's records.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.lab.bench.data import Item
 from alimark.lab.bench.jobs import Cell, Job, TextToRead
 from alimark.lab.bench.quality import distinct, diversity, repetition, self_overlap
@@ -104,6 +106,8 @@ def measure(run: Run, embed: Embed | None) -> dict[str, dict[str, Prompted]]:
         values = found.setdefault(one.kind, {}).setdefault(prompt, Prompted()).values
         values.setdefault("distinct", []).append(distinct(text))
         values.setdefault("repetition", []).append(repetition(text))
+        if embed:
+            values.setdefault("neighbours", []).append(neighbours(text, embed))
         if "perplexity" in read.get(one.reading.id, {}):
             values.setdefault("log perplexity", []).append(float(np.log(read[one.reading.id]["perplexity"])))
     for (kind, prompt), several in answered.items():
@@ -112,6 +116,21 @@ def measure(run: Run, embed: Embed | None) -> dict[str, dict[str, Prompted]]:
             values["diversity"] = [diversity(embed(list(several.values())))] if embed else []
             values["overlap"] = [self_overlap(list(several.values()))]
     return found
+
+
+def neighbours(text: str, embed: Embed) -> float:
+    """The mean cosine of neighbouring sentences of a text."""
+    vectors = embed(splitter(DEFAULT_SPLITTER).units(text))
+    return float((vectors[:-1] * vectors[1:]).sum(axis=1).mean()) if len(vectors) > 1 else float("nan")
+
+
+def human_neighbours(run: Run, embed: Embed, rng: np.random.Generator) -> str:
+    """The mean cosine of neighbouring sentences of the human texts of the recipe's prompts, with its 95% interval."""
+    texts = list(dict.fromkeys(item.human for cell in run.cells for item in cell.items))
+    mean, low, high = interval(
+        np.array([value for text in texts if np.isfinite(value := neighbours(text, embed))]), rng
+    )
+    return f"{len(texts)} human texts of the same prompts: neighbours {mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def interval(values: Floats, rng: np.random.Generator) -> tuple[float, float, float]:
@@ -129,9 +148,9 @@ def compared(one: dict[str, Prompted], two: dict[str, Prompted], name: str) -> F
 
 def report(found: dict[str, dict[str, Prompted]], rng: np.random.Generator) -> None:
     kinds = sorted(found, key=lambda kind: kind != UNMARKED)
-    names = ("log perplexity", "distinct", "repetition", "diversity", "overlap")
-    print("| | texts | perplexity | distinct word pairs | repeated runs of four | diversity | overlap |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    names = ("log perplexity", "distinct", "repetition", "diversity", "overlap", "neighbours")
+    print("| | texts | perplexity | distinct word pairs | repeated runs of four | diversity | overlap | neighbours |")
+    print("| --- " * 8 + "|")
     for kind in kinds:
         own = found[kind]
         texts = sum(len(one.values["distinct"]) for one in own.values())
@@ -142,9 +161,7 @@ def report(found: dict[str, dict[str, Prompted]], rng: np.random.Generator) -> N
             mean = float(values.mean()) if len(values) else float("nan")
             cells.append(f"{np.exp(mean):.1f} ({len(values)})" if name.startswith("log") else f"{mean:.3f}")
         print(f"| {kind} | {texts} on {len(own)} prompts | " + " | ".join(cells) + " |")
-    print(
-        "\n| | perplexity, ratio | distinct | repeated | diversity | overlap |\n| --- | --- | --- | --- | --- | --- |"
-    )
+    print("\n| | perplexity, ratio | distinct | repeated | diversity | overlap | neighbours |\n" + "| --- " * 7 + "|")
     for one, two in combinations(kinds, 2):
         cells = []
         for name in names:
@@ -167,12 +184,14 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     parser.add_argument("--profile", action="append", default=[], dest="profiles", metavar="NAME")
     parser.add_argument(
-        "--embedder", default="all-mpnet-base-v2", help="whose cosine tells answers apart; empty: none does"
+        "--embedder", default="all-mpnet-base-v2", help="for diversity and neighbours; empty: without these"
     )
     args = parser.parse_args()
     run = Run(load(args.recipe, args.overrides, args.profiles), Workspace(args.workspace))
     embed = run.models.embedder(args.embedder).embed if args.embedder else None
     report(measure(run, embed), np.random.default_rng(1))
+    if embed:
+        print("\n" + human_neighbours(run, embed, np.random.default_rng(1)))
 
 
 if __name__ == "__main__":

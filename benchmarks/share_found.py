@@ -4,9 +4,11 @@
 
 Of each watermark: the share found at p <= 0.01 by random keys among sound rewrites, with its 95% interval (Wilson); the same
 with failed attacks as misses; the share of attacked texts, failed ones included, for which the attack's model gave an answer
-that was not used; and, where the workspace holds scores of human texts, the share above the empirical 99% quantile
-of their scores (TPR@1%), by the recipe's `statistic`. Below the table: the statistic, and how often human texts were found at
-p <= 0.01, 0.05 and 0.5, with 99% intervals over texts.
+that was not used; and, where the workspace holds scores of human texts, the share above the empirical 99% quantile of their
+scores (TPR@1%), by the recipe's `statistic`. Of watermarks with a payload also the share of payloads that are right, of all
+texts. Of the second watermark and all further ones the difference to the first in points, among prompts whose rewrites under
+both are sound, with a 95% interval from resampling prompts. Below the table: the statistic, and how often human texts were
+found at p <= 0.01, 0.05 and 0.5, with 99% intervals over texts.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.lab.bench.jobs import Cell
+from alimark.lab.bench.models import key_for, secret
 from alimark.lab.bench.recipe_files import load
 from alimark.lab.bench.recipe_points import OneAttack, attacks
 from alimark.lab.bench.rejections import texts_with_rejected
@@ -93,6 +96,36 @@ def human(run: Run, cells: list[Cell], statistic: Statistic) -> tuple[Floats, Fl
     return p_values[scored], scores[scored]
 
 
+def difference(first: Floats, second: Floats) -> str:
+    """The difference of the shares found, in points, among prompts where both are known; "" where there are none."""
+    both = ~(np.isnan(first) | np.isnan(second))
+    if not both.any():
+        return ""
+    less = (second[both] <= 0.01).astype(float) - (first[both] <= 0.01)
+    rows = np.random.default_rng(1).integers(0, len(less), (4000, len(less)))
+    low, high = np.quantile(less[rows].mean(axis=1), (0.025, 0.975))
+    return f"; {100 * less.mean():+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"
+
+
+def payloads_right(run: Run, cells: list[Cell], attack: OneAttack | None) -> str:
+    """The share of texts whose payload is read right; "" of watermarks without payloads."""
+    carried = [
+        key_for(cell.watermark, secret(cell.recipe.seed, item.prompt), run.models).payload
+        for cell in cells
+        for item in cell.items
+    ]
+    if not any(payload is not None for payload in carried):
+        return ""
+    ids = detection_ids(run, cells, attack)
+    records = run.workspace.records("detect", ids)
+    right = sum(
+        (records.get(job, {}).get("payload") or {}).get("value") == payload
+        for job, payload in zip(ids, carried, strict=True)
+    )
+    low, high = wilson(right, len(ids))
+    return f"; payload {100 * right / len(ids):.0f} [{low:.0f}, {high:.0f}]"
+
+
 def cell_text(p_values: Floats, scores: Floats, threshold: float) -> str:
     sound = ~np.isnan(p_values)
     if not sound.any():
@@ -113,6 +146,7 @@ def main() -> None:
     labels = [watermark.label for watermark in run.recipe.watermark]
     columns: dict[str, dict[str, str]] = {}
     notes = []
+    first: dict[str, Floats] = {}
     for label in labels:
         cells = [cell for cell in run.cells if cell.watermark.label == label]
         statistic = statistic_for(run, cells, run.recipe.statistic)
@@ -120,7 +154,10 @@ def main() -> None:
         threshold = float(np.quantile(null_scores, 0.99, method="higher")) if null_scores.size else math.nan
         for attack in (None, *attacks(run.recipe)):
             name = "none" if attack is None else attack.label
-            text = cell_text(*values(run, detection_ids(run, cells, attack), statistic), threshold)
+            p_values, scores = values(run, detection_ids(run, cells, attack), statistic)
+            text = cell_text(p_values, scores, threshold) + payloads_right(run, cells, attack)
+            text += difference(first[name], p_values) if name in first else ""
+            first.setdefault(name, p_values)
             rejected = f"; rejected {rejected_share(run, cells, attack)}" if attack else ""
             columns.setdefault(name, {})[label] = text + rejected
         if null_p.size:

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alignment import M, per_candidate, random_text
 from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import prepare
 from alimark.core.detection.settings import DetectionSettings
@@ -36,6 +35,7 @@ from alimark.core.frozen.kernels.hard import search
 from alimark.core.frozen.kernels.types import Limits
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
+from detection import M, per_candidate, random_text
 from embedding import COLD, sentences
 
 SENTENCES = 26

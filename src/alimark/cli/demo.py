@@ -44,7 +44,7 @@ OTHER_KEY = "marked, under another key"
 
 SENTENCES, CANDIDATES = 24, 12
 """The time of the demo grows with their product. Many sentences with few candidates are easier to find than few sentences with
-many that took the same time; benchmarks/demo_runs.py counts how often the changed texts are found."""
+many that took the same time."""
 _MAX_TOKENS = 40
 """The most tokens of a candidate. A small model now and then writes endless sentences, for which the demo need not wait."""
 

@@ -155,7 +155,7 @@ class Hard:
 
     @property
     def _costs(self) -> LocalCosts:
-        """Costs in proportion to the block; benchmarks/excerpts.py compares them with others."""
+        """Costs in proportion to the block."""
         return LocalCosts(0.35, 0.3 * self.m, 0.3 * self.m, 0.375 * self.m)
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:

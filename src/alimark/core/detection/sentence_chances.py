@@ -30,7 +30,7 @@ from alimark.core.keys.key import Key
 _WORTH = 1.6
 """How far a sentence that carries its block is shifted, in standard deviations: between rewritten and unchanged text."""
 _OUTSIDE, _LEAVING, _STAYING, _RESUMED = 0.6, 0.06, 0.96, 0.4
-"""The probabilities of `SoftRule` for passages without a mark. benchmarks/sentence_chances.py checks what they give."""
+"""The probabilities of `SoftRule` for passages without a mark."""
 _RANDOM_KEYS = 200
 _STEPS = 100
 _UNMARKED = 3.0

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from alimark.core.generation.origin import TextOrigin
     from alimark.core.generation.settings import GenerationSettings
 
-# With this threshold sentences get the mean number of candidates that was asked for, whatever the number: see
-# benchmarks/stopping.py, which also shows what the rule gains and what other waves would gain.
+# With this threshold sentences get the mean number of candidates that was asked for, whatever the number (found by simulation).
 _GAIN_THRESHOLD = 0.52
 _MOST = 3  # times the mean number of candidates
 _LEAST_MEAN = 32

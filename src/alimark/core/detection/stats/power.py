@@ -20,7 +20,7 @@ from alimark.core.keys.key import Key
 
 INDEPENDENT_CANDIDATES = 20.64
 """As many independent candidates carry as much as 64 real ones, which resemble each other: 0.82 of 8 bits agree in unattacked
-text, as benchmarks/marked_texts.py measures it."""
+text."""
 TYPICAL_WORTH = 1.9
 """The same for soft keys: the shift of a sentence along its block's direction, in standard deviations of unmarked ones."""
 LONGEST_NEEDED = 40

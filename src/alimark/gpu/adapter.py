@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.core.llm._prompts import as_dicts, check_prompt, with_bos
-from alimark.core.llm.base import Draw, Message, Request, Sampling, StopCondition
+from alimark.core.llm._shared import as_dicts, check_prompt, with_bos
+from alimark.core.llm.base import Draw, Message, Request, Sampling, StopCondition, TorchModel
 from alimark.core.models.torch_weights import load
 from alimark.errors import LLMError, MissingExtra
 from alimark.gpu.sequences import SequenceTexts, Vocabulary
@@ -120,6 +120,10 @@ class Transformers:
     @property
     def limits(self) -> tuple[str, ...]:
         return ()
+
+    def torch_model(self) -> TorchModel:
+        """The model itself; see `OffersTorchModel`."""
+        return TorchModel(self._tokenizer, self._model, self._add_bos)
 
     def __repr__(self) -> str:
         return f"<Transformers {self.name} on {self._device}>"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alimark import llm
+from alimark.core import llm
 from alimark.errors import LLMError, MissingExtra, ModelError
 
 

@@ -26,7 +26,7 @@ class TestRealServer:
     def test_it_is_recognised(self, server: str) -> None:
         llm: Any = load_llm(f"openai:{server}")
         with llm:
-            assert isinstance(llm._dialect, _dialects.LlamaCpp)
+            assert isinstance(llm._dialect, _dialects.LlamaCppServer)
             assert llm._dialect._context == 512
             assert llm.name.endswith(".gguf")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from stop_conditions import never_over, sentence_over
 
-from alimark import llm as package
+from alimark.core import llm as package
 from alimark.core.llm.base import Message, Request, Sampling
 from alimark.core.llm.vllm import VLLM
 from alimark.errors import ContextFull, LLMError, MissingExtra

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from alimark.core.generation.api import GenerationSettings, Prompt
 from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import Sampling
+from alimark.core.llm.llama_cpp import LlamaCpp
 from alimark.errors import KeyFileError
 from alimark.lab.bench import jobs
 from alimark.lab.bench.recipe import Watermark
@@ -163,8 +165,9 @@ class TestLlamaCpp:
         def body(ids: list[int], sampling: Sampling, tokens: int, seed: int) -> dict[str, Any]:
             return {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed}
 
-        llm = SimpleNamespace(_server=server, _body=body)
-        return server, _token_engines.LlamaSource(llm, [[1, 2]], Sampling(temperature=0.5, top_p=0.9))
+        llm: Any = SimpleNamespace(name="llama", _server=server, _body=body)
+        llm.next_tokens = partial(LlamaCpp.next_tokens, llm)
+        return server, _token_engines.NextTokenSource(llm, [[1, 2]], Sampling(temperature=0.5, top_p=0.9))
 
     def test_the_rest_is_done_here(self) -> None:
         server, source = self.source()

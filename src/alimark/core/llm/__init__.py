@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from alimark.core._util.registry import Registry
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition
-from alimark.core.llm.options import LLMOptions
 from alimark.errors import LLMError, MissingExtra
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ __all__ = [
     "DEFAULT_LLM",
     "LLM",
     "Draw",
-    "LLMOptions",
     "Message",
     "Request",
     "Sampling",
@@ -47,7 +46,7 @@ ENGINES: Registry[Callable[..., LLM]] = Registry(
 """Functions that make a language model: of what follows the colon in "engine:model", if anything does, and of options."""
 
 
-def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Unpack[LLMOptions]) -> LLM:
+def load_llm(name: str | Path = DEFAULT_LLM, /, **options: object) -> LLM:
     """Load a language model.
 
     A GGUF file runs on llama.cpp, or on transformers if only that is installed; everything else runs on transformers. A prefix
@@ -56,7 +55,7 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Unpack[LLMOptions]) -
 
     Args:
         name: A name in the model store, a path, a hub id, or "stand-in" for a model that needs no weights.
-        options: Options of the engine, such as `device`; see `alimark.core.llm.options`.
+        options: Options of the engine, such as `device`; the constructor of its adapter says what they mean.
 
     Returns:
         The model. It may be shared by threads.
@@ -78,7 +77,7 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: Unpack[LLMOptions]) -
             lambda adapter: adapter(model, **options) if colon else adapter(**options),
             attributes=("name", "draw"),
         )
-    return _from_files("", str(name), {**options})
+    return _from_files("", str(name), **options)
 
 
 def check_llm(name: str) -> None:
@@ -98,7 +97,7 @@ def check_llm(name: str) -> None:
     elif engine == "openai":
         _openai(model, retries=0, timeout=10.0).close()
         return
-    elif engine not in _LIBRARIES:
+    elif engine not in _ENGINES_OF_FILES:
         ENGINES.get(engine)
         return
     _need(engine or _usual_engine(gguf=known_llm(model) is not None or model.endswith(".gguf")))
@@ -120,20 +119,20 @@ def _registered(engine: str, has_model: bool) -> bool:
     """Whether a name begins with an engine. Without a model it is one only where no model of the store has that name."""
     from alimark.core.models import store
 
-    if not has_model and (engine in store.names() or engine in _LIBRARIES):
+    if not has_model and (engine in store.names() or engine in _ENGINES_OF_FILES):
         return False
     return engine in ENGINES
 
 
-_LIBRARIES = {
-    "llama.cpp": ("xllamacpp", "llama-cpp"),
-    "transformers": ("transformers", "transformers"),
-    "vllm": ("vllm", "vllm"),
+_ENGINES_OF_FILES = {
+    "llama.cpp": ("xllamacpp", "llama-cpp", "alimark.core.llm.llama_cpp:LlamaCpp"),
+    "transformers": ("transformers", "transformers", "alimark.gpu.adapter:Transformers"),
+    "vllm": ("vllm", "vllm", "alimark.core.llm.vllm:VLLM"),
 }
-"""Engines that read files of weights: the library of each, and the extra that installs it."""
+"""Engines that read files of weights: the library of each, the extra that installs it, and the adapter."""
 
 
-def _from_files(engine: str, model: str, options: dict[str, Any]) -> LLM:
+def _from_files(engine: str, model: str, **options: Any) -> LLM:
     """A model from files of the store, a path or the hub, on an engine or, without one, on the one that fits the files."""
     from alimark.core.models import store
 
@@ -147,37 +146,14 @@ def _from_files(engine: str, model: str, options: dict[str, Any]) -> LLM:
         path = store.resolve_weights(model)  # OPT and others are on the hub as pickled checkpoints only
     if known and known.add_bos is not None:
         options.setdefault("add_bos", known.add_bos)
-    return _adapter(engine)(path, **{"name": Path(model).name, **options})
-
-
-def _usual_engine(gguf: bool) -> str:
-    """The engine of a model whose name has none."""
-    return "llama.cpp" if gguf and (find_spec("xllamacpp") or not find_spec("transformers")) else "transformers"
-
-
-_ADAPTERS = {
-    "llama.cpp": "alimark.core.llm.llama_cpp:LlamaCpp",
-    "vllm": "alimark.core.llm.vllm:VLLM",
-    "transformers": "alimark.gpu.adapter:Transformers",
-}
-
-
-def _adapter(engine: str) -> Callable[..., LLM]:
-    module, name = _ADAPTERS[engine].split(":")
+    module, name = _ENGINES_OF_FILES[engine][2].split(":")
     adapter: Callable[..., LLM] = getattr(import_module(module), name)
-    return adapter
+    return adapter(path, **{"name": Path(model).name, **options})
 
 
-def _llama_cpp(model: str, **options: Any) -> LLM:
-    return _from_files("llama.cpp", model, options)
-
-
-def _transformers(model: str, **options: Any) -> LLM:
-    return _from_files("transformers", model, options)
-
-
-def _vllm(model: str, **options: Any) -> LLM:
-    return _from_files("vllm", model, options)
+_llama_cpp = partial(_from_files, "llama.cpp")
+_transformers = partial(_from_files, "transformers")
+_vllm = partial(_from_files, "vllm")
 
 
 def _openai(address: str = "", **options: Any) -> OpenAI:
@@ -187,6 +163,11 @@ def _openai(address: str = "", **options: Any) -> OpenAI:
     return OpenAI(base_url, **{"model": model or None, **options})
 
 
+def _usual_engine(gguf: bool) -> str:
+    """The engine of a model whose name has none."""
+    return "llama.cpp" if gguf and (find_spec("xllamacpp") or not find_spec("transformers")) else "transformers"
+
+
 def _need(engine: str) -> None:
-    if engine and not find_spec(_LIBRARIES[engine][0]):
-        raise MissingExtra(*_LIBRARIES[engine])
+    if engine and not find_spec(_ENGINES_OF_FILES[engine][0]):
+        raise MissingExtra(*_ENGINES_OF_FILES[engine][:2])

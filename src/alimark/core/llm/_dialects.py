@@ -18,16 +18,25 @@ openai: all other servers. They do not return the string that stopped a draw, so
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from alimark.core.frozen.text.surrogates import without_half_pairs
 from alimark.core.llm._http import Http, MalformedAnswer, Refused, required
-from alimark.core.llm._prompts import as_dicts
-from alimark.core.llm._rounds import COMMON_STOPS, PRECISE_STOPS, REPLACEMENT, SHORT_ROUNDS
-from alimark.core.llm.base import Draw, Ended, Request, Sampling, StopCondition
-from alimark.core.llm.options import Api, DialectName
+from alimark.core.llm._shared import (
+    COMMON_STOPS,
+    PRECISE_STOPS,
+    REPLACEMENT,
+    SHORT_ROUNDS,
+    PartialDraw,
+    as_dicts,
+    llama_cpp_body,
+)
+from alimark.core.llm.base import Request, Sampling, StopCondition
 from alimark.errors import ContextFull, LLMError
+
+Api = Literal["auto", "completions", "chat"]
+DialectName = Literal["openai", "vllm", "sglang", "llama.cpp"]
 
 _STEP = 32  # tokens: enough for most English sentences
 
@@ -42,7 +51,7 @@ _GO_ON = "Go on exactly where your last message stops. Write only what comes nex
 
 
 @dataclass(slots=True)
-class Job:
+class Query:
     """A request to the model, its sampling, and the prompt as the dialect sends it."""
 
     request: Request
@@ -51,24 +60,8 @@ class Job:
     prompt: str = ""
 
 
-@dataclass(slots=True)
-class PartialDraw:
-    """A draw in progress: its text, its tokens as far as the server returns them, and the number of further rounds."""
-
-    number: int
-    text: str = ""
-    tokens: int = 0
-    ids: list[int] = field(default_factory=list)
-    rounds: int = 0
-    ended: Ended | None = None
-
-    def finished(self) -> Draw:
-        assert self.ended is not None
-        return Draw(self.text, self.tokens, self.ended)
-
-
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Round:
     """The result of one round; `stop` is the string it stopped at, which is not part of the text."""
 
     text: str
@@ -85,7 +78,7 @@ class Call:
 
     url: str
     body: dict[str, Any]
-    read: Callable[[Any], list[Piece]]
+    read: Callable[[Any], list[Round]]
 
 
 class Dialect(Protocol):
@@ -102,7 +95,7 @@ class Dialect(Protocol):
         """The prompt of a request, computed once before its first round."""
         ...
 
-    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
+    def call(self, query: Query, draw: PartialDraw, n: int, seed: int) -> Call:
         """The request that samples `n` continuations of a draw."""
         ...
 
@@ -110,11 +103,11 @@ class Dialect(Protocol):
         """Adapt to the server after it refused a call; whether the call should be built and sent again."""
         ...
 
-    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
+    async def text_to_continue(self, draw: PartialDraw, text: str, result: Round) -> str:
         """The text from which the next round continues a draw."""
         ...
 
-    def can_continue(self, job: Job) -> bool:
+    def can_continue(self, query: Query) -> bool:
         """Whether a draw can be continued in a further round."""
         ...
 
@@ -148,17 +141,17 @@ class V1:
     async def prompt(self, request: Request) -> str:
         return request.context
 
-    def can_continue(self, job: Job) -> bool:
-        return self._extended or not self._uses_chat(job.request)
+    def can_continue(self, query: Query) -> bool:
+        return self._extended or not self._uses_chat(query.request)
 
     def _uses_chat(self, request: Request) -> bool:
         return bool(request.messages) or self._chat_only
 
-    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
-        sampling, is_chat = job.sampling, self._uses_chat(job.request)
+    def call(self, query: Query, draw: PartialDraw, n: int, seed: int) -> Call:
+        sampling, is_chat = query.sampling, self._uses_chat(query.request)
         tokens = sampling.max_tokens - draw.tokens
         short = draw.rounds < SHORT_ROUNDS
-        if short and self.can_continue(job) and not self._extended:
+        if short and self.can_continue(query) and not self._extended:
             tokens = min(tokens, _STEP)
         body = {
             "model": self._model,
@@ -168,12 +161,12 @@ class V1:
             self._limit_field if is_chat else "max_tokens": tokens,
             **({"n": n} if n > 1 else {}),  # some servers refuse the field, whatever its value
             **(self._extras(sampling, draw, short) if self._extended else {}),
-            **(self._messages(job.request, draw) if is_chat else {"prompt": job.request.context + draw.text}),
+            **(self._messages(query.request, draw) if is_chat else {"prompt": query.request.context + draw.text}),
         }
-        instructed = is_chat and bool(job.request.context) and not (self._extended and job.request.messages)
-        before = job.request.context if instructed and not draw.text else None
+        instructed = is_chat and bool(query.request.context) and not (self._extended and query.request.messages)
+        before = query.request.context if instructed and not draw.text else None
 
-        def read(answer: Any) -> list[Piece]:
+        def read(answer: Any) -> list[Round]:
             return self._read(answer, tokens, before)
 
         return Call(f"{self._http.base}/{'chat/' if is_chat else ''}completions", body, read)
@@ -214,10 +207,10 @@ class V1:
             return True
         return False
 
-    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
-        return text.rstrip() if piece.stop else text.rstrip(REPLACEMENT)
+    async def text_to_continue(self, draw: PartialDraw, text: str, result: Round) -> str:
+        return text.rstrip() if result.stop else text.rstrip(REPLACEMENT)
 
-    def _read(self, answer: Any, asked: int, before: str | None) -> list[Piece]:
+    def _read(self, answer: Any, asked: int, before: str | None) -> list[Round]:
         choices = sorted(required(answer, "choices", list), key=lambda choice: required(choice, "index", int))
         if not choices:
             raise MalformedAnswer("it holds no choices")
@@ -225,7 +218,7 @@ class V1:
         ends = [self._end_of(choice) for choice in choices]
         counts = _token_counts(answer, texts, [end == "length" for end, _ in ends], asked)
         return [
-            Piece(_joined(before, text), count, end, stop, estimated=estimated)
+            Round(_joined(before, text), count, end, stop, estimated=estimated)
             for text, (end, stop), (count, estimated) in zip(texts, ends, counts, strict=True)
         ]
 
@@ -236,7 +229,7 @@ class V1:
         return ("stop", stop) if isinstance(stop, str) and stop in COMMON_STOPS else ("model", "")
 
 
-class LlamaCpp:
+class LlamaCppServer:
     """The own protocol of llama.cpp's server."""
 
     per_request = 16
@@ -261,7 +254,7 @@ class LlamaCpp:
     async def _ask(self, path: str, body: dict[str, Any], key: str) -> str:
         return await self._http.ask("POST", self._root + path, body, lambda answer: required(answer, key, str))
 
-    def can_continue(self, job: Job) -> bool:
+    def can_continue(self, query: Query) -> bool:
         return True
 
     def adapt(self, refusal: Refused, call: Call) -> bool:
@@ -271,40 +264,28 @@ class LlamaCpp:
             ) from None
         return False
 
-    def call(self, job: Job, draw: PartialDraw, n: int, seed: int) -> Call:
-        sampling = job.sampling
+    def call(self, query: Query, draw: PartialDraw, n: int, seed: int) -> Call:
+        sampling = query.sampling
         tokens = sampling.max_tokens - draw.tokens
-        body = {
-            "prompt": [job.prompt, *draw.ids] if draw.ids else job.prompt,
-            "n_predict": tokens,
-            "seed": seed,
-            # All samplers, in this order; the server's other ones are not used.
-            "samplers": ["penalties", "temperature", "top_p"],
-            "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": self._context,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": 0,
-            "min_p": 0.0,
-            "ignore_eos": not sampling.may_end,
-            "stop": PRECISE_STOPS if draw.rounds < SHORT_ROUNDS else [],
-            "return_tokens": True,
+        stop = PRECISE_STOPS if draw.rounds < SHORT_ROUNDS else ()
+        body = llama_cpp_body(sampling, tokens=tokens, seed=seed, context=self._context, stop=stop) | {
+            "prompt": [query.prompt, *draw.ids] if draw.ids else query.prompt,
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "truncated"],
             **({"n": n} if n > 1 else {}),
         }
-        instructed = self._chat_only and not job.request.messages and not draw.text
-        before = job.request.context if instructed else None
+        instructed = self._chat_only and not query.request.messages and not draw.text
+        before = query.request.context if instructed else None
 
-        def read(answer: Any) -> list[Piece]:
+        def read(answer: Any) -> list[Round]:
             answers = answer if isinstance(answer, list) else [answer]
             answers = sorted(answers, key=lambda choice: required(choice, "index", int))
             if not answers:
                 raise MalformedAnswer("it holds no draws")
-            return [self._piece(choice, tokens, before) for choice in answers]
+            return [self._round(choice, tokens, before) for choice in answers]
 
         return Call(f"{self._root}/completion", body, read)
 
-    def _piece(self, answer: Any, asked: int, before: str | None) -> Piece:
+    def _round(self, answer: Any, asked: int, before: str | None) -> Round:
         text, ids = required(answer, "content", str), tuple(required(answer, "tokens", list))
         if not all(type(token) is int for token in ids):
             raise MalformedAnswer("its tokens are not numbers")
@@ -312,10 +293,10 @@ class LlamaCpp:
         if end == "limit" and len(ids) < asked and answer.get("truncated"):
             raise ContextFull("prompt and text have filled the server's context; write fewer sentences")
         kinds: dict[str, Literal["stop", "model", "length"]] = {"eos": "model", "word": "stop"}
-        return Piece(_joined(before, text), max(1, len(ids)), kinds.get(end, "length"), stop, ids)
+        return Round(_joined(before, text), max(1, len(ids)), kinds.get(end, "length"), stop, ids)
 
-    async def text_to_continue(self, draw: PartialDraw, text: str, piece: Piece) -> str:
-        if not piece.stop and REPLACEMENT not in text[-1:]:
+    async def text_to_continue(self, draw: PartialDraw, text: str, result: Round) -> str:
+        if not result.stop and REPLACEMENT not in text[-1:]:
             return text
         # The last token may reach beyond the stop string, and may hold only a part of a character.
         whole = (await self._ask("/detokenize", {"tokens": draw.ids}, "content")).rstrip(REPLACEMENT)

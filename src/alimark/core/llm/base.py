@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.text import continuations
@@ -160,6 +160,11 @@ class LLM(Protocol):
         ...
 
 
+# What an engine may be able to do beyond sampling is a type. Callers ask for the type, never for an engine's name; an engine
+# has an ability by having its methods. Further ones, such as a bias by token or branches of a draw, belong here, each beside a
+# field of `Request` that engines without it may ignore.
+
+
 @runtime_checkable
 class ForwardsRequests(Protocol):
     """A language model whose server answers requests of the OpenAI protocol itself."""
@@ -183,6 +188,60 @@ class CountsTokens(Protocol):
 
     def count_tokens(self, request: Request) -> int:
         """Count the tokens of the request as the model reads it, chat template included."""
+        ...
+
+
+class TorchModel(NamedTuple):
+    """A causal language model of transformers with its tokenizer, and a token that goes in front of prompts."""
+
+    tokenizer: Any
+    model: Any
+    add_bos: int | None
+
+
+@runtime_checkable
+class OffersTorchModel(Protocol):
+    """A language model whose weights are in this process, so that its logits can be read and changed."""
+
+    @property
+    def name(self) -> str: ...
+
+    def torch_model(self) -> TorchModel:
+        """The model itself."""
+        ...
+
+
+@runtime_checkable
+class OffersNextTokens(Protocol):
+    """A language model that gives the probabilities of the likeliest next tokens, after its own sampling rules."""
+
+    context_tokens: int
+    """The most tokens of prompt and text together."""
+    parallel: int
+    """The most texts that can be continued at a time, each in its own slot."""
+
+    @property
+    def name(self) -> str: ...
+
+    def token_ids(self, request: Request) -> list[int]:
+        """The tokens of a request as the model reads it, chat template included."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without those that the tokenizer puts around a prompt."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+        ...
+
+    def next_tokens(
+        self, ids: Sequence[int], sampling: Sampling, *, slot: int, count: int, seed: int
+    ) -> tuple[list[tuple[int, float]], list[int]]:
+        """Return the likeliest next tokens with their probabilities, at most `count`, and the token that was sampled.
+
+        There may be no probabilities where the sampled token is a part of a character, such as of an emoji.
+        """
         ...
 
 

@@ -30,8 +30,16 @@ from urllib.parse import urlsplit
 
 from alimark.core._util.cpu import available_cpus
 from alimark.core._util.json_types import JsonObject
-from alimark.core.llm._prompts import as_dicts, check_prompt, with_bos
-from alimark.core.llm._rounds import PRECISE_STOPS, REPLACEMENT, PartialDraw, seed_of
+from alimark.core.llm._shared import (
+    PRECISE_STOPS,
+    REPLACEMENT,
+    PartialDraw,
+    as_dicts,
+    check_prompt,
+    llama_cpp_body,
+    seed_of,
+    with_bos,
+)
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition, never
 from alimark.errors import ContextFull, LLMError, MissingExtra
 
@@ -80,8 +88,7 @@ class LlamaCpp(LLM):
         if context_tokens < 2 or parallel < 1:
             raise LLMError("context_tokens must be at least 2 and parallel at least 1")
         self._name = name or Path(path).stem
-        self._context_tokens = context_tokens
-        self._parallel = parallel
+        self.context_tokens, self.parallel = context_tokens, parallel
         self._cells = context_tokens + parallel * CELLS_PER_DRAW
         self._add_bos = add_bos
         self._repeatable = repeatable
@@ -102,11 +109,11 @@ class LlamaCpp(LLM):
 
     @property
     def max_concurrency(self) -> int:
-        return 1 if self._repeatable else min(_MAX_CONCURRENCY, self._parallel)
+        return 1 if self._repeatable else min(_MAX_CONCURRENCY, self.parallel)
 
     @property
     def single_draw_batching(self) -> tuple[int, int]:
-        return 1 if self._repeatable else min(_SINGLE_DRAW_CONCURRENCY, self._parallel), 1
+        return 1 if self._repeatable else min(_SINGLE_DRAW_CONCURRENCY, self.parallel), 1
 
     def __repr__(self) -> str:
         return f"<LlamaCpp {self.name}>"
@@ -121,22 +128,44 @@ class LlamaCpp(LLM):
 
     def count_tokens(self, request: Request) -> int:
         """Count the tokens of the request as the model reads it, chat template included."""
-        return len(self._ids(request))
+        return len(self.token_ids(request))
 
     def forward(self, path: str, body: JsonObject) -> JsonObject:
         """Return llama.cpp's own answer to a request; see `ForwardsRequests.forward`."""
         answer: JsonObject = self._server.post(f"/v1/{path}", body | {"model": self.name})
         return answer
 
-    def _ids(self, request: Request) -> list[int]:
-        text = self._chat(request.messages) + request.context
-        ids: list[int] = self._server.post("/tokenize", {"content": text, "add_special": True})["tokens"]
-        return with_bos(ids, self._add_bos)
+    def token_ids(self, request: Request) -> list[int]:
+        """The tokens of a request; see `OffersNextTokens`."""
+        return with_bos(self.encode(self._chat(request.messages) + request.context, special=True), self._add_bos)
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """The tokens of a text; with `special` those that the tokenizer puts around a prompt, too."""
+        ids: list[int] = self._server.post("/tokenize", {"content": text, "add_special": special})["tokens"]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+        text: str = self._server.post("/detokenize", {"tokens": list(ids)})["content"]
+        return text
+
+    def next_tokens(
+        self, ids: Sequence[int], sampling: Sampling, *, slot: int, count: int, seed: int
+    ) -> tuple[list[tuple[int, float]], list[int]]:
+        """The likeliest next tokens with their probabilities; see `OffersNextTokens`."""
+        body = self._body(list(ids), sampling, 1, seed)
+        body |= {"stop": [], "id_slot": slot, "cache_prompt": True, "n_probs": count, "post_sampling_probs": True,
+                 "response_fields": ["completion_probabilities", "tokens"]}  # fmt: skip
+        answer = self._server.post("/completion", body)
+        likeliest = answer.get("completion_probabilities") or [{"top_probs": []}]
+        return [(token["id"], token["prob"]) for token in likeliest[0]["top_probs"] if token["prob"] > 0], answer[
+            "tokens"
+        ]
 
     def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
-        ids = self._ids(request)
+        ids = self.token_ids(request)
         advice = "load the model with a larger context_tokens"
-        check_prompt(ids, sampling.max_tokens, self._context_tokens, advice)
+        check_prompt(ids, sampling.max_tokens, self.context_tokens, advice)
         return ids
 
     def _chat(self, messages: Sequence[Message]) -> str:
@@ -157,7 +186,7 @@ class LlamaCpp(LLM):
         """The draws of a request for which slots and cells are reserved."""
         if self._repeatable:
             self._server.clear_caches()
-        draws = [PartialDraw(prompt, request.seed, request.first + i) for i in range(request.count)]
+        draws = [PartialDraw(request.first + i, request.seed, prompt) for i in range(request.count)]
         seed = (seed_of(request.seed) + request.first) % 2**31
         body = self._body(prompt, sampling, sampling.max_tokens, seed)
         if stop is never:
@@ -177,22 +206,9 @@ class LlamaCpp(LLM):
         return [draw.finished() for draw in draws]
 
     def _body(self, prompt: list[int], sampling: Sampling, tokens: int, seed: int) -> dict[str, Any]:
-        return {
+        return llama_cpp_body(sampling, tokens=tokens, seed=seed, context=self._cells, stop=PRECISE_STOPS) | {
             "prompt": prompt,
-            "n_predict": tokens,
-            "seed": seed,
-            # All samplers, in this order; the server's other ones are not used.
-            "samplers": ["penalties", "temperature", "top_p"],
-            "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": self._cells,  # more than any context: the penalty spans prompt and text
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": 0,
-            "min_p": 0.0,
-            "ignore_eos": not sampling.may_end,
-            "stop": PRECISE_STOPS,
             "cache_prompt": not self._repeatable,
-            "return_tokens": True,
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "id_slot"],
         }
 
@@ -205,7 +221,7 @@ class LlamaCpp(LLM):
 
     def _extend(self, draw: PartialDraw, answer: dict[str, Any], sampling: Sampling, stop: StopCondition) -> None:
         """Add the answer of a round to the draw and set `ended` if it has ended."""
-        draw.ids += answer["tokens"]
+        draw.add_ids(answer["tokens"])
         text = draw.text + answer["content"]
         if answer["stop_type"] == "eos":
             draw.text, draw.ended = self._text(draw.ids[:-1], text), "model"
@@ -223,9 +239,8 @@ class LlamaCpp(LLM):
 
     def _text(self, ids: list[int], pieces: str) -> str:
         """The text of sampled tokens. `pieces`: their text as the server returned it, piece by piece."""
-        whole: str = self._server.post("/detokenize", {"tokens": ids})["content"]
         # A character of which the last token holds only a part is not text yet.
-        whole, pieces = whole.rstrip(REPLACEMENT), pieces.rstrip(REPLACEMENT)
+        whole, pieces = self.decode(ids).rstrip(REPLACEMENT), pieces.rstrip(REPLACEMENT)
         # Control tokens appear in `whole` only; in that case `pieces` is right.
         return whole if REPLACEMENT in pieces or whole.startswith(pieces) else pieces
 

@@ -12,11 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 
 from alimark.core._util.json_types import JsonObject
-from alimark.core.llm._dialects import V1, Dialect, Job, LlamaCpp, PartialDraw, Piece
+from alimark.core.llm._dialects import V1, Api, Dialect, DialectName, LlamaCppServer, Query, Round
 from alimark.core.llm._http import Http, MalformedAnswer, Refused, all_of, api_key, parse_address, required, short
-from alimark.core.llm._rounds import seed_of, stop_ends
+from alimark.core.llm._shared import PartialDraw, seed_of
 from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
-from alimark.core.llm.options import Api, DialectName
 from alimark.errors import LLMError
 
 _OWNERS: dict[str, DialectName] = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
@@ -78,7 +77,9 @@ class OpenAI(LLM):
         chosen = dialect or (served.dialect if served else "openai")
         context = served.context if served else None
         self._dialect: Dialect = (
-            LlamaCpp(self._http, api, context) if chosen == "llama.cpp" else V1(self._http, self._model, api, chosen)
+            LlamaCppServer(self._http, api, context)
+            if chosen == "llama.cpp"
+            else V1(self._http, self._model, api, chosen)
         )
         self._api = api
         self._per_request = per_request or self._dialect.per_request
@@ -120,7 +121,7 @@ class OpenAI(LLM):
                 )
             if not request.messages and not request.context:
                 raise LLMError("the context is empty; give the model a prompt to continue")
-        return self._http.run(all_of(self._draw(Job(request, sampling, stop)) for request in requests))
+        return self._http.run(all_of(self._draw(Query(request, sampling, stop)) for request in requests))
 
     def forward(self, path: str, body: JsonObject) -> JsonObject:
         """Return the server's own answer to a request; see `ForwardsRequests.forward`."""
@@ -151,70 +152,68 @@ class OpenAI(LLM):
         names = ", ".join(entry.model for entry in served)
         raise LLMError(f"{self._http.base} has several models; add one to the address behind a #: {short(names)}")
 
-    async def _draw(self, job: Job) -> list[Draw]:
-        draws = [PartialDraw(job.request.first + i) for i in range(job.request.count)]
+    async def _draw(self, query: Query) -> list[Draw]:
+        draws = [PartialDraw(query.request.first + i) for i in range(query.request.count)]
         if draws:
-            job.prompt = await self._dialect.prompt(job.request)
-            await self._sample(job, draws)
+            query.prompt = await self._dialect.prompt(query.request)
+            await self._sample(query, draws)
         return [draw.finished() for draw in draws]
 
-    async def _sample(self, job: Job, draws: list[PartialDraw], most: int | None = None) -> None:
+    async def _sample(self, query: Query, draws: list[PartialDraw], most: int | None = None) -> None:
         """Sample draws with consecutive numbers from beginning to end, at most `most` in one HTTP request."""
         size = min(most or self._per_request, self._per_request)
         if len(draws) > size:
-            await all_of(self._sample(job, draws[at : at + size], most) for at in range(0, len(draws), size))
+            await all_of(self._sample(query, draws[at : at + size], most) for at in range(0, len(draws), size))
             return
         try:
-            pieces = await self._round(job, draws[0], len(draws))
+            results = await self._round(query, draws[0], len(draws))
         except Refused:
             if len(draws) == 1:
                 raise
-            pieces = []
-        if not pieces:  # the server may accept fewer draws in one request
-            await self._sample(job, draws, len(draws) // 2)
+            results = []
+        if not results:  # the server may accept fewer draws in one request
+            await self._sample(query, draws, len(draws) // 2)
             return
-        accepted = len(pieces) if len(pieces) < len(draws) else size
+        accepted = len(results) if len(results) < len(draws) else size
         self._per_request = min(self._per_request, accepted)
-        begun, others = draws[: len(pieces)], draws[len(pieces) :]
-        rest = [self._sample(job, others)] if others else []
-        await all_of([*(self._finish(job, draw, piece) for draw, piece in zip(begun, pieces, strict=True)), *rest])
+        begun, others = draws[: len(results)], draws[len(results) :]
+        rest = [self._sample(query, others)] if others else []
+        await all_of([*(self._finish(query, draw, result) for draw, result in zip(begun, results, strict=True)), *rest])
 
-    async def _finish(self, job: Job, draw: PartialDraw, piece: Piece) -> None:
-        await self._extend(job, draw, piece)
+    async def _finish(self, query: Query, draw: PartialDraw, result: Round) -> None:
+        await self._extend(query, draw, result)
         while draw.ended is None:
             draw.rounds += 1
-            [piece] = await self._round(job, draw, 1)
-            await self._extend(job, draw, piece)
+            [result] = await self._round(query, draw, 1)
+            await self._extend(query, draw, result)
 
-    async def _round(self, job: Job, draw: PartialDraw, n: int) -> list[Piece]:
+    async def _round(self, query: Query, draw: PartialDraw, n: int) -> list[Round]:
         """Sample `n` continuations of the draw as it is; the server may return fewer."""
-        base = (seed_of(job.request.seed) + draw.number) % 2**31  # servers add a draw's index among the n
-        seed = seed_of(job.request.seed, draw.number, draw.rounds) if draw.rounds else base
+        base = (seed_of(query.request.seed) + draw.number) % 2**31  # servers add a draw's index among the n
+        seed = seed_of(query.request.seed, draw.number, draw.rounds) if draw.rounds else base
         while True:
-            call = self._dialect.call(job, draw, n, seed)
+            call = self._dialect.call(query, draw, n, seed)
             try:
-                pieces = await self._http.ask("POST", call.url, call.body, call.read)
+                results = await self._http.ask("POST", call.url, call.body, call.read)
                 break
             except Refused as refusal:
                 if not self._dialect.adapt(refusal, call):
                     raise
-        self._estimated = self._estimated or any(piece.estimated for piece in pieces)
-        return pieces[:n]
+        self._estimated = self._estimated or any(result.estimated for result in results)
+        return results[:n]
 
-    async def _extend(self, job: Job, draw: PartialDraw, piece: Piece) -> None:
+    async def _extend(self, query: Query, draw: PartialDraw, result: Round) -> None:
         """Add the result of a round to the draw and set `ended` if it has ended."""
-        known, text = len(draw.text), draw.text + piece.text + piece.stop
-        draw.tokens += piece.tokens
-        draw.ids += piece.ids
-        for end in (*stop_ends(text, known), len(text)):
-            if job.stop(text[:end]):
-                draw.text, draw.ended = text[:end], "sentence"
-                return
-        if piece.ended == "model":
+        text = draw.text + result.text + result.stop
+        draw.tokens += result.tokens
+        draw.ids += result.ids
+        if draw.stopped(text, query.stop):
+            return
+        if result.ended == "model":
             draw.text, draw.ended = text, "model"
             return
-        draw.text = await self._dialect.text_to_continue(draw, text, piece)
-        if draw.tokens >= job.sampling.max_tokens or not self._dialect.can_continue(job):
+        draw.text = await self._dialect.text_to_continue(draw, text, result)
+        if draw.tokens >= query.sampling.max_tokens or not self._dialect.can_continue(query):
             draw.ended = "length"
 
 

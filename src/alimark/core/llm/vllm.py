@@ -15,8 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alimark.core.llm._prompts import as_dicts, check_prompt, with_bos
-from alimark.core.llm._rounds import COMMON_STOPS, REPLACEMENT, SHORT_ROUNDS, PartialDraw, seed_of, stop_ends
+from alimark.core.llm._shared import (
+    COMMON_STOPS,
+    REPLACEMENT,
+    SHORT_ROUNDS,
+    PartialDraw,
+    as_dicts,
+    check_prompt,
+    seed_of,
+    with_bos,
+)
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition
 from alimark.errors import LLMError, MissingExtra
 
@@ -76,7 +84,7 @@ class VLLM(LLM):
         groups = []
         for request in requests:
             prompt = self._prompt(request, sampling)
-            groups.append([PartialDraw(prompt, request.seed, request.first + i) for i in range(request.count)])
+            groups.append([PartialDraw(request.first + i, request.seed, prompt) for i in range(request.count)])
         live = [draw for group in groups for draw in group]
         with self._lock:
             while live:
@@ -138,28 +146,20 @@ class VLLM(LLM):
 
     def _extend(self, draw: PartialDraw, output: Any, sampling: Sampling, stop: StopCondition) -> None:
         """Add the output of a round to the draw and set `ended` if it has ended."""
-        draw.ids += output.token_ids
+        draw.add_ids(output.token_ids)
         draw.rounds += 1
         stop_string = output.stop_reason if isinstance(output.stop_reason, str) else ""
-        if self._stopped(draw, draw.text + output.text + stop_string, stop):
+        if draw.stopped(draw.text + output.text + stop_string, stop):
             return
         if output.finish_reason != "length" and not stop_string:
             draw.text, draw.ended = draw.text + output.text, "model"
             return
         text = self._text(draw)  # the last token may reach beyond the stop string
-        if self._stopped(draw, text, stop):
+        if draw.stopped(text, stop):
             return
         draw.text = text
         if len(draw.ids) >= sampling.max_tokens:
             draw.ended = "length"
-
-    def _stopped(self, draw: PartialDraw, text: str, stop: StopCondition) -> bool:
-        """Whether the sentence is over somewhere in the new part of `text`; then the draw ends there."""
-        for end in (*stop_ends(text, len(draw.text)), len(text)):
-            if stop(text[:end]):
-                draw.text, draw.ended = text[:end], "sentence"
-                return True
-        return False
 
     def _text(self, draw: PartialDraw) -> str:
         before = draw.prompt[-_PROMPT_TOKENS:]

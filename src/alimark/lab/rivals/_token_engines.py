@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
-from alimark.core.llm.base import LLM, Message, Request, Sampling
+from alimark.core.llm.base import LLM, Message, OffersNextTokens, OffersTorchModel, Request, Sampling
 from alimark.errors import ContextFull, LLMError
 from alimark.lab.rivals.tokens import SAMPLE, TextTokenizer, vocabulary_of
 
@@ -206,54 +207,51 @@ class TorchSource:
         self._ids, self._mask, self._new = self._ids[rows], self._mask[rows], self._new[rows]
 
 
-class LlamaEngine:
-    """The engine of a `LlamaCpp` language model, which is asked token by token."""
+class NextTokens:
+    """The engine of a language model that is asked token by token, such as one on llama.cpp."""
 
-    def __init__(self, llm: Any) -> None:
+    def __init__(self, llm: OffersNextTokens) -> None:
         import torch
 
-        self._llm, self.name = llm, llm.name
+        self._llm, self.name, self.most = llm, llm.name, llm.parallel
         self.device = torch.device("cpu")
-        self.ends: frozenset[int] = frozenset()  # llama.cpp never ends a text here, see `source`
+        self.ends: frozenset[int] = frozenset()  # it never ends a text here, see `source`
         self.lock = threading.Lock()
-        self.most = llm._parallel
 
     def prompt(self, text: str, chat: bool) -> list[int]:
         messages = (Message("user", text),) if chat else ()
-        context = "" if chat else text.rstrip(" \t")
-        ids: list[int] = self._llm._prompt(Request(context, 1, 0, messages=messages), Sampling(max_tokens=1))
+        ids = self._llm.token_ids(Request("" if chat else text.rstrip(" \t"), 1, 0, messages=messages))
+        self.check_room(ids, 1)
         return ids
 
     def check_room(self, ids: Sequence[int], tokens: int) -> None:
-        if len(ids) + tokens > self._llm._context_tokens:
+        if not ids:
+            raise LLMError("the prompt is empty; give at least a word to continue")
+        if len(ids) + tokens > self._llm.context_tokens:
             raise ContextFull(
-                f"{len(ids)} tokens of prompt leave no room for {tokens} more in {self._llm._context_tokens}; write less, or "
+                f"{len(ids)} tokens of prompt leave no room for {tokens} more in {self._llm.context_tokens}; write less, or "
                 "load the model with a larger context_tokens"
             )
 
-    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> LlamaSource:
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> NextTokenSource:
         if sampling.may_end:
             raise LLMError(
                 "on llama.cpp a token-level watermark cannot let the model end the text; leave `may_end` out"
             )
-        return LlamaSource(self._llm, prompts, sampling)
+        return NextTokenSource(self._llm, prompts, sampling)
 
     def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        head = self._decoded(before)
-        return self._decoded([*before, *ids])[len(head) :].rstrip("\ufffd")
-
-    def _decoded(self, ids: Sequence[int]) -> str:
-        return str(self._llm._server.post("/detokenize", {"tokens": list(ids)})["content"])
+        head = self._llm.decode(before)
+        return self._llm.decode([*before, *ids])[len(head) :].rstrip("\ufffd")
 
     def writes(self, tokenizer: TextTokenizer) -> bool:
-        asked = {"content": SAMPLE, "add_special": False}
-        return bool(self._llm._server.post("/tokenize", asked)["tokens"] == tokenizer.ids(SAMPLE).tolist())
+        return bool(self._llm.encode(SAMPLE) == tokenizer.ids(SAMPLE).tolist())
 
 
-class LlamaSource:
-    """A batch of texts on llama.cpp. Each row has a slot of the server, which keeps its KV cache."""
+class NextTokenSource:
+    """A batch of texts that are continued token by token. Each row has a slot of the engine, which keeps its KV cache."""
 
-    def __init__(self, llm: Any, prompts: Sequence[list[int]], sampling: Sampling) -> None:
+    def __init__(self, llm: OffersNextTokens, prompts: Sequence[list[int]], sampling: Sampling) -> None:
         self._llm, self._sampling = llm, sampling
         self._rows = [(slot, list(prompt)) for slot, prompt in enumerate(prompts)]
 
@@ -282,13 +280,10 @@ class LlamaSource:
         slot, ids = row
         sampled: Counter[int] = Counter()
         for seed in range(_TRIES):
-            body = self._llm._body(ids, sampling, 1, seed)
-            body |= {"stop": [], "id_slot": slot, "cache_prompt": True, "n_probs": _LIKELIEST, "post_sampling_probs": True,
-                     "return_tokens": True, "response_fields": ["completion_probabilities", "tokens"]}  # fmt: skip
-            answer = self._llm._server.post("/completion", body)
-            if likeliest := answer.get("completion_probabilities"):
-                return [(token["id"], token["prob"]) for token in likeliest[0]["top_probs"] if token["prob"] > 0]
-            sampled.update(answer["tokens"])
+            likeliest, tokens = self._llm.next_tokens(ids, sampling, slot=slot, count=_LIKELIEST, seed=seed)
+            if likeliest:
+                return likeliest
+            sampled.update(tokens)
         if not sampled:
             raise LLMError(
                 f"{self._llm.name} gives neither probabilities nor tokens; load the model with transformers instead"
@@ -304,26 +299,23 @@ class LlamaSource:
 
 
 _engines = threading.Lock()
+_causal: WeakKeyDictionary[OffersTorchModel, CausalLM] = WeakKeyDictionary()
 
 
 def engine_of(llm: LLM) -> Engine:
     """The engine of a language model; raises LLMError if its token probabilities cannot be read."""
-    from alimark.core.llm.llama_cpp import LlamaCpp
-    from alimark.gpu.adapter import Transformers
-
-    if isinstance(llm, LlamaCpp):
-        return LlamaEngine(llm)
-    if not isinstance(llm, Transformers):
+    if isinstance(llm, OffersNextTokens):
+        return NextTokens(llm)
+    if not isinstance(llm, OffersTorchModel):
         raise LLMError(
             f"{llm.name} does not return token probabilities, which a token-level watermark needs; load the model with "
             "transformers, e.g. `transformers:smollm2-135m`"
         )
     with _engines:
-        engine: CausalLM | None = getattr(llm, "_causal", None)
-        if engine is None:
-            engine = CausalLM(llm._tokenizer, _plain(llm._model), name=llm.name, add_bos=llm._add_bos)
-            llm._causal = engine  # type: ignore[attr-defined]
-    return engine
+        if llm not in _causal:
+            tokenizer, model, add_bos = llm.torch_model()
+            _causal[llm] = CausalLM(tokenizer, _plain(model), name=llm.name, add_bos=add_bos)
+        return _causal[llm]
 
 
 def _plain(model: Any) -> Any:

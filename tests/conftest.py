@@ -14,7 +14,6 @@ import alimark.core.embedding.loading
 import alimark.core.frozen.text.splitting
 import alimark.core.llm
 import alimark.core.parameters
-import alimark.core.schemes.registry
 import alimark.lab.attacks
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import command
@@ -60,7 +59,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     """Installs a package with entry points, as pip would, for one test: `install(package, source, group={name: target})`."""
     for registry in (
         alimark.lab.attacks.ATTACKS, alimark.core.embedding.loading.EMBEDDERS, alimark.core.llm.ENGINES,
-        alimark.core.parameters._REGISTRY, alimark.core.schemes.registry.SCHEMES, alimark.core.frozen.text.splitting.SPLITTERS,
+        alimark.core.parameters.SCHEMES, alimark.core.frozen.text.splitting.SPLITTERS,
     ):  # fmt: skip
         monkeypatch.setattr(registry, "_objects", dict(registry._objects))
         monkeypatch.setattr(registry, "_entry_points", None)  # so that the value read before comes back after the test

@@ -75,12 +75,11 @@ def fit(
 
 def _learning_scheme(name: str) -> Any:
     """The class of a scheme that has `fit`; raises AlimarkError for the others."""
-    from alimark.core.schemes.registry import names
-    from alimark.core.schemes.registry import scheme as scheme_class
+    from alimark.core.parameters import SCHEMES, watermark_class
 
     name = "alimark" if name == "directions" else name
-    kind: Any = scheme_class(name)
+    kind: Any = watermark_class(name)
     if not hasattr(kind, "fit"):
-        learning = ", ".join(other for other in names() if hasattr(scheme_class(other), "fit"))
+        learning = ", ".join(other for other in SCHEMES.names() if hasattr(watermark_class(other), "fit"))
         raise AlimarkError(f"{name} learns nothing from text; the schemes that do are: {learning}")
     return kind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import alimark.core.schemes.registry
+import alimark.core.parameters
 import alimark.lab.attacks
 from alimark import AlimarkError, Key, load, load_embedder, load_llm
 from alimark.core._util.registry import Registry
@@ -80,7 +80,7 @@ def test_a_package_adds_a_scheme_an_attack_an_embedder_an_engine_and_a_splitter(
     assert load_attack("upper")("So it was.") == "SO IT WAS."
     assert load_llm("plug:m").name == "m on plug"
     assert splitter("lines").sentences("One. Two.") == ["One. Two."]
-    assert "shout" in alimark.core.schemes.registry.names()
+    assert "shout" in alimark.core.parameters.SCHEMES.names()
     assert "upper" in alimark.lab.attacks.names()
     with pytest.raises(KeyFileError, match="shout has no parameter gamma"):
         Key.generate(scheme="shout", embedder="tiny", gamma=1)

@@ -19,7 +19,7 @@ from alimark.core.frozen.derivation import many_vectors
 from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.keys.key import SOFT_VERSION
 from alimark.errors import KeyFileError, KeyMismatch
-from alimark.lab.rivals.parameters.pmark import PMarkParameters
+from alimark.lab.rivals.pmark import PMarkParameters
 from alimark.testing import StandInEmbedder
 
 SECRET = bytes(range(32))

@@ -17,9 +17,8 @@ from alimark import AliMark, Key, load
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.keys.fitted import Fitted
 from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
-from alimark.core.parameters import SchemeParameters, parameters_class
+from alimark.core.parameters import SCHEMES, SchemeParameters, parameters_class
 from alimark.core.schemes.api import detect
-from alimark.core.schemes.registry import names
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.lab.bench.evaluate import evaluate
 from alimark.lab.bench.recipe_files import parse
@@ -70,7 +69,7 @@ class TestKeys:
         assert parameters("pmark", {})["channels"] == 4
         assert parameters("pmark", {}, "paper")["median"] == "sampled"
         assert (parameters("exp", {})["length"], parameters("exp", {}, "paper")["length"]) == (256, 420)
-        assert names()[0] == "alimark"
+        assert SCHEMES.names()[0] == "alimark"
 
     @pytest.mark.parametrize(
         ("name", "wrong", "why"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen.directions import DirectionTable, known, noise_aware
 from alimark.core.frozen.text.normalising import TEXT_VERSIONS
-from alimark.core.parameters.base import FittedData, SchemeParameters
+from alimark.core.parameters import FittedData, SchemeParameters
 from alimark.errors import KeyFileError, KeyMismatch
 
 MAX_BLOCK_SIZE = 64

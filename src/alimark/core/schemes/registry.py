@@ -1,16 +1,12 @@
-"""The registry of schemes: the watermark class of each scheme by its name.
-
-A class is imported on first use. A package adds a scheme by an entry point of the group `alimark.schemes` that
-names a class with the interface `alimark.Watermark`; its attribute `Parameters` is the class of its key parameters.
-"""
+"""What the schemes are asked: their watermark classes, what they can do, and their rules of selection."""
 
 from __future__ import annotations
 
 from inspect import signature
 from typing import TYPE_CHECKING
 
-from alimark.core._util.registry import Registry
-from alimark.core.parameters import known_schemes, parameters_class, scheme_flaw
+from alimark.core.parameters import SCHEMES
+from alimark.core.parameters import watermark_class as scheme
 from alimark.errors import KeyFileError
 
 if TYPE_CHECKING:
@@ -20,45 +16,7 @@ if TYPE_CHECKING:
     from alimark.core.keys.key import Key
     from alimark.core.schemes.watermark import Watermark
 
-_METHODS = ("generate_many", "detect_batch", "asks_llm")
-"""Methods that every watermark class has; a class that lacks them is none."""
-
-
-def _flaw(item: object) -> str:
-    missing = [method for method in _METHODS if not hasattr(item, method)]
-    return scheme_flaw(item) or (f"is not a watermark class: it has no {', '.join(missing)}" if missing else "")
-
-
-SCHEMES: Registry[type[Watermark]] = Registry(
-    "scheme",
-    "alimark.schemes",
-    {
-        "alimark": "alimark.core.schemes.alimark:AliMark",
-        "kgw": "alimark.lab.rivals.kgw:KGW",
-        "exp": "alimark.lab.rivals.exp:EXP",
-        "synthid": "alimark.lab.rivals.synthid:SynthID",
-        "sir": "alimark.lab.rivals.sir:SIR",
-        "semstamp": "alimark.lab.rivals.semstamp:SemStamp",
-        "k-semstamp": "alimark.lab.rivals.k_semstamp:KSemStamp",
-        "simmark": "alimark.lab.rivals.simmark:SimMark",
-        "pmark": "alimark.lab.rivals.pmark:PMark",
-        "samark": "alimark.lab.rivals.samark:SAMark",
-    },
-    error=KeyFileError,
-    flaw=_flaw,
-)
-"""Watermark classes by name. Packages add more by entry points of the group `alimark.schemes`."""
-
-
-def names() -> tuple[str, ...]:
-    """The names of all schemes, AliMark first."""
-    return known_schemes()
-
-
-def scheme(name: str) -> type[Watermark]:
-    """The watermark class of a scheme; raises KeyFileError if there is no such scheme."""
-    parameters_class(name)  # its error messages are more specific
-    return SCHEMES.get(name)
+__all__ = ["SCHEMES", "aligns", "asks_llm", "fit_options", "rule_for", "scheme"]
 
 
 def aligns(name: str) -> bool:

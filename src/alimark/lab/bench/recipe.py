@@ -44,9 +44,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from alimark.core.frozen.parameters import AliMarkParameters
-from alimark.core.parameters import SchemeParameters, known_schemes, parameters_class
-from alimark.core.parameters.base import DEFAULT_TOKENIZER
+from alimark.core.parameters import SCHEMES, SchemeParameters, parameters_class
 from alimark.lab.bench.statistic import Statistic
+from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER
 
 JsonObject = dict[str, Any]
 Positive = Annotated[int, Field(ge=1)]
@@ -137,7 +137,7 @@ class Watermark(_Part):
 
     def of(self, recipe: Recipe) -> Watermark:
         """The watermark with what its row leaves to the recipe: the embedder, and the tokenizer of the language model."""
-        if self.scheme not in known_schemes():
+        if self.scheme not in SCHEMES:
             return self
         kind, key = parameters_class(self.scheme), dict(self.key)
         if kind.embeds and recipe.embedder:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from alimark.core._util.files import read_text
-from alimark.core.parameters import known_schemes
+from alimark.core.parameters import SCHEMES
 from alimark.errors import AlimarkError
 from alimark.lab.bench.recipe import JsonObject, Recipe, Watermark, detection_options
 from alimark.lab.bench.recipe_changes import overridden, profiled
@@ -111,7 +111,7 @@ def _check(recipe: Recipe, where: str) -> None:
             DetectionSettings(**detection_options(detection))
         for watermark in recipe.watermark:
             _check_generation(watermark, recipe)
-            if watermark.scheme in known_schemes():  # an unknown scheme is an error of the run only
+            if watermark.scheme in SCHEMES:  # an unknown scheme is an error of the run only
                 watermark.parameters()
         for attack in attacks(recipe):
             for step in attack.steps:

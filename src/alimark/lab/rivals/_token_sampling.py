@@ -8,6 +8,7 @@ rounding errors of the model's logits.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -77,6 +78,31 @@ class Marker(Protocol):
     def keep(self, rows: torch.Tensor) -> None:
         """Keeps only these rows, because the other texts are finished."""
         ...
+
+
+class AddedBias(ABC):
+    """A marker that adds numbers to the logits, before temperature and top-p ("logits") or after both ("nucleus")."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    @abstractmethod
+    def added(self, text_ids: torch.Tensor) -> Bias | None:
+        """What is added to the tokens after these texts."""
+
+    def bias(self, text_ids: torch.Tensor) -> Bias | None:
+        return self.added(text_ids) if self._place == "logits" else None
+
+    def choose(self, step: Step) -> torch.Tensor:
+        return step.sampled(self.biased(step))
+
+    def biased(self, step: Step) -> torch.Tensor:
+        """The biased log-probabilities, not normalised. Those of a key that adds to the logits are biased already."""
+        added = self.added(step.text_ids) if self._place == "nucleus" else None
+        return step.logs if added is None else step.logs + added(step.tokens)
+
+    @abstractmethod
+    def keep(self, rows: torch.Tensor) -> None: ...
 
 
 class Unmarked:

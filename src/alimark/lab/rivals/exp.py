@@ -18,10 +18,11 @@ import numpy as np
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
 from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.parameters import Presets, SchemeParameters
+from alimark.errors import KeyFileError
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals._exp_kernel import least_costs
-from alimark.lab.rivals.parameters.exp import EXPParameters
-from alimark.lab.rivals.token_level import TokenLevel
+from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel
 from alimark.lab.rivals.tokens import Ids
 
 if TYPE_CHECKING:
@@ -32,6 +33,27 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 1024
 """Only so many tokens of a text are aligned, since the time grows with their square."""
+
+
+@dataclass(frozen=True)
+class EXPParameters(SchemeParameters):
+    """The key sequence of EXP and the cost of a gap in its alignment."""
+
+    scheme = "exp"
+    presets: ClassVar[Presets] = {"paper": {"length": 420}}
+
+    length: int = 256
+    """The length of the key sequence."""
+    gap: float = 0.0
+    """The cost of skipping a token or a place of the sequence."""
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.length <= 4096:
+            raise KeyFileError(f"length must be from 1 to 4096, not {self.length}")
+        if not 0 <= self.gap <= 100:
+            raise KeyFileError(f"gap must be from 0 to 100, not {self.gap}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,20 @@ of the vocabulary with a random generator of the device, which differs between d
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
+from alimark.core.parameters import Presets, SchemeParameters
+from alimark.errors import KeyFileError
 from alimark.lab.rivals import _prf
-from alimark.lab.rivals.parameters.kgw import KGWParameters
-from alimark.lab.rivals.token_level import TokenLevel
+from alimark.lab.rivals._token_sampling import AddedBias
+from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel, check_bias
 from alimark.lab.rivals.tokens import Ids
 
 if TYPE_CHECKING:
@@ -28,7 +32,39 @@ if TYPE_CHECKING:
     from transformers import WatermarkLogitsProcessor
 
     from alimark.lab.rivals._token_engines import Bias, Engine
-    from alimark.lab.rivals._token_sampling import Step
+
+
+@dataclass(frozen=True)
+class KGWParameters(SchemeParameters):
+    """The parameters of a KGW key."""
+
+    scheme = "kgw"
+    presets: ClassVar[Presets] = {
+        "paper": {},
+        "transformers": {"gamma": 0.25, "bias": "nucleus"},
+    }
+    earlier: ClassVar[Mapping[str, object]] = {"bias": "nucleus"}
+
+    gamma: float = 0.5
+    """The share of the vocabulary that is green."""
+    delta: float = 2.0
+    """The number added to the logits of green tokens."""
+    context: int = 1
+    """The number of previous tokens that decide which tokens are green."""
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
+    bias: str = "logits"
+    """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
+    after both, as WatermarkingConfig of transformers does."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma < 1:
+            raise KeyFileError(f"gamma must be between 0 and 1, not {self.gamma}")
+        if not 0 < self.delta <= 100:
+            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
+        if not 1 <= self.context <= 16:
+            raise KeyFileError(f"context must be from 1 to 16 tokens, not {self.context}")
+        check_bias(self.bias)
 
 
 class KGW(TokenLevel):
@@ -97,27 +133,14 @@ def binomial_tail(green: int, total: int, gamma: float) -> float:
     return min(1.0, math.fsum(math.exp(log) for log in logs))
 
 
-class GreenBias:
-    """Adds delta to the logits of green tokens, before or after temperature and top-p as the key says.
-
-    The first tokens of a text, which have too little context, are not biased.
-    """
+class GreenBias(AddedBias):
+    """Adds delta to the logits of green tokens. The first tokens of a text have too little context and are not biased."""
 
     def __init__(self, secret: _prf.Words, parameters: KGWParameters, device: torch.device | str) -> None:
+        super().__init__(parameters.bias)
         self._secret, self._parameters = _prf.on(device, secret), parameters
 
-    def bias(self, text_ids: torch.Tensor) -> Bias | None:
-        return self._added(text_ids) if self._parameters.bias == "logits" else None
-
-    def choose(self, step: Step) -> torch.Tensor:
-        return step.sampled(self.biased(step))
-
-    def biased(self, step: Step) -> torch.Tensor:
-        """The biased log-probabilities, not normalised. Those of a key that adds to the logits are biased already."""
-        added = self._added(step.text_ids) if self._parameters.bias == "nucleus" else None
-        return step.logs if added is None else step.logs + added(step.tokens)
-
-    def _added(self, text_ids: torch.Tensor) -> Bias | None:
+    def added(self, text_ids: torch.Tensor) -> Bias | None:
         """What is added to the tokens after these texts."""
         parameters = self._parameters
         if text_ids.shape[1] < parameters.context:

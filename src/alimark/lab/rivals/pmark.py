@@ -7,9 +7,10 @@ detection must then do too, or taken to be 0 ("prior").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,9 @@ from alimark.core.generation.candidates import FirstSentence, Text
 from alimark.core.generation.selection import Weight
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import Draw, Request, Sampling
-from alimark.errors import ContextFull, KeyMismatch
-from alimark.lab.rivals.parameters.pmark import PMarkParameters
-from alimark.lab.rivals.sentence import SentenceRival, count_z, in_chunks
+from alimark.core.parameters import Presets, SchemeParameters
+from alimark.errors import ContextFull, KeyFileError
+from alimark.lab.rivals.sentence import SentenceRival, count_z, null_z, secret_rows, unit_rows, weights
 
 if TYPE_CHECKING:
     from alimark.core.generation.settings import GenerationSettings
@@ -33,6 +34,50 @@ if TYPE_CHECKING:
 Bits = NDArray[np.bool_]
 
 _KEYS_A_CHUNK = 1024
+
+
+_MEDIANS = ("prior", "sampled")
+_ESTIMATORS = ("harrell-davis", "sample")
+_DECAYS = ("median", "threshold")
+
+
+@dataclass(frozen=True)
+class PMarkParameters(SchemeParameters):
+    """The parameters of a PMark key, with the defaults of its paper.
+
+    `median` is "prior", which takes it to be 0, or "sampled", which estimates it from `samples` draws of the model.
+    """
+
+    scheme = "pmark"
+    presets: ClassVar[Presets] = {"paper": {"median": "sampled"}}
+    embeds = True
+    earlier: ClassVar[Mapping[str, object]] = {"estimator": "sample", "decay_from": "threshold"}
+
+    channels: int = 4
+    median: str = "prior"
+    samples: int = 64
+    decay: float = 250.0
+    threshold: float = 0.001
+    """The distance on the wrong side of the median up to which a sentence counts in full."""
+    estimator: str = "harrell-davis"
+    """How a median is estimated from samples: "harrell-davis", a weighted mean of all of them, or "sample", their median."""
+    decay_from: str = "median"
+    """Where the decay of the soft count begins: "median", as in the code of the authors, where the count drops at the
+    threshold; or "threshold", where it does not drop."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.channels <= 16:
+            raise KeyFileError(f"channels must be from 1 to 16, not {self.channels}")
+        if self.median not in _MEDIANS:
+            raise KeyFileError(f"median must be prior or sampled, not {self.median!r}")
+        if not 2 <= self.samples <= 4096:
+            raise KeyFileError(f"samples must be from 2 to 4096, not {self.samples}")
+        if not 0 < self.decay <= 1e6 or not 0 <= self.threshold < 1:
+            raise KeyFileError("decay must be between 0 and a million, and threshold between 0 and 1")
+        if self.estimator not in _ESTIMATORS:
+            raise KeyFileError(f"estimator must be harrell-davis or sample, not {self.estimator!r}")
+        if self.decay_from not in _DECAYS:
+            raise KeyFileError(f"decay_from must be median or threshold, not {self.decay_from!r}")
 
 
 def unpack(data: bytes, *shape: int) -> Bits:
@@ -122,19 +167,13 @@ class ChannelRule:
 
     def vectors(self, dimension: int) -> Floats:
         """The orthonormal vectors of the channels, one per row."""
-        if dimension < self.size:
-            raise KeyMismatch(
-                f"{self.size} channels need an embedder with at least as many dimensions, but it has {dimension}"
-            )
         if dimension not in self._vectors:
-            rows = self.key.normals("pmark/channels", self.size, dimension, dimension)
+            rows = secret_rows(self.key, "pmark/channels", self.size, dimension, "channels")
             self._vectors[dimension] = orthonormal(rows[None])[0]
         return self._vectors[dimension]
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
-        wide = vectors.astype(np.float64)
-        wide = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
-        return np.asarray(wide @ self.vectors(vectors.shape[1]).T)
+        return np.asarray(unit_rows(vectors) @ self.vectors(vectors.shape[1]).T)
 
     def wave(self, settings: GenerationSettings) -> int:
         return settings.wave or (settings.candidates if self.sampled else 2**self.size)
@@ -149,13 +188,8 @@ class ChannelRule:
             right = (values >= median) == bit
             matches += right
             kept &= right
-        worths = (
-            matches + len(bits) * kept
-        )  # candidates that are right in every channel come first, then those that are right in most
-        return [
-            Weight(*values)
-            for values in zip(matches.tolist(), worths.astype(float).tolist(), kept.tolist(), strict=True)
-        ]
+        # Candidates that are right in every channel come first, then those that are right in most.
+        return weights(matches, (matches + len(bits) * kept).astype(float), kept)
 
     def chose(self, seen: Floats) -> None:
         self._done += 1
@@ -200,13 +234,8 @@ class PMark(SentenceRival):
         def counts(bits: Bits) -> Floats:
             return np.asarray(np.where(bits, either[1], either[0]).sum(axis=(-2, -1)))
 
-        def null(first: int, count: int) -> Floats:
-            """The z-scores of random keys, which have other bits and the same channels."""
-            parts = [
-                counts(rule.null_bits(chunk, len(seen))[keys]) for chunk, keys in in_chunks(first, count, _KEYS_A_CHUNK)
-            ]
-            return np.asarray((np.concatenate(parts) - total / 2) / np.sqrt(total / 4))
-
+        # Random keys have other bits and the same channels.
+        null = null_z(lambda chunk, keys: counts(rule.null_bits(chunk, len(seen))[keys]), _KEYS_A_CHUNK, total, 0.5)
         bits = rule.bits(0, len(seen))
         soft = float(counts(bits))
         right = (seen >= medians) == bits

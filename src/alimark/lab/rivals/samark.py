@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,9 @@ from alimark.core.detection.building import Statistic
 from alimark.core.frozen.arithmetic import orthonormal
 from alimark.core.generation.selection import Weight
 from alimark.core.keys.key import Key
-from alimark.errors import KeyMismatch
-from alimark.lab.rivals.parameters.samark import SAMarkParameters
-from alimark.lab.rivals.sentence import SentenceRival, in_chunks, too_short
+from alimark.core.parameters import Presets, SchemeParameters
+from alimark.errors import KeyFileError
+from alimark.lab.rivals.sentence import SentenceRival, in_chunks, secret_rows, too_short, unit_rows, weights
 
 if TYPE_CHECKING:
     from alimark.core.generation.origin import TextOrigin
@@ -32,6 +33,48 @@ if TYPE_CHECKING:
 _KEYS_A_CHUNK = 256
 _NGRAM = 4
 _LEAST_SPREAD = 1e-6
+
+
+_SIGNS = ("key", "text")
+
+
+@dataclass(frozen=True)
+class SAMarkParameters(SchemeParameters):
+    """The parameters of a SAMark key, with the defaults of its public code where that has them.
+
+    A candidate scores the sum of tanh(`slope` x signed cosine) over the `channels`. `signs` says whether the sign of a channel
+    belongs to the key or is drawn for each text; the detector then infers it. `similarity` and `overlap` are the limits of the
+    hard filter, `diversity` and `novelty` the weights of the soft one. A candidate is drawn with a probability proportional to
+    exp(`sharpness` x score).
+    """
+
+    scheme = "samark"
+    presets: ClassVar[Presets] = {"released": {"signs": "text"}}
+    embeds = True
+
+    channels: int = 2
+    signs: str = "key"
+    slope: float = 30.0
+    sharpness: float = 80.0
+    similarity: float = 0.85
+    overlap: float = 0.5
+    diversity: float = 0.3
+    novelty: float = 0.15
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.channels <= 16:
+            raise KeyFileError(f"channels must be from 1 to 16, not {self.channels}")
+        if self.signs not in _SIGNS:
+            raise KeyFileError(f"signs must be key or text, not {self.signs!r}")
+        for name in ("slope", "sharpness"):
+            if not 0 < getattr(self, name) <= 1e6:
+                raise KeyFileError(f"{name} must be between 0 and a million, not {getattr(self, name):g}")
+        for name in ("similarity", "overlap"):
+            if not 0 < getattr(self, name) <= 2:
+                raise KeyFileError(f"{name} must be above 0 and at most 2, not {getattr(self, name):g}")
+        for name in ("diversity", "novelty"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise KeyFileError(f"{name} must be from 0 to 100, not {getattr(self, name):g}")
 
 
 class AnchorRule:
@@ -58,12 +101,8 @@ class AnchorRule:
 
     def directions(self, dimension: int) -> Floats:
         """The orthonormal directions of the channels, one per row."""
-        if dimension < self.size:
-            raise KeyMismatch(
-                f"{self.size} channels need an embedder with at least as many dimensions, but it has {dimension}"
-            )
         if dimension not in self._directions:
-            rows = self.key.normals("samark/directions", self.size, dimension, dimension)
+            rows = secret_rows(self.key, "samark/directions", self.size, dimension, "channels")
             self._directions[dimension] = orthonormal(rows[None])[0]
         return self._directions[dimension]
 
@@ -73,8 +112,7 @@ class AnchorRule:
         return orthonormal(rows.reshape(_KEYS_A_CHUNK, self.size, dimension))
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
-        wide = vectors.astype(np.float64)
-        wide = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+        wide = unit_rows(vectors)
         return np.hstack([wide @ self.directions(vectors.shape[1]).T, wide])
 
     def wave(self, settings: GenerationSettings) -> int:
@@ -100,7 +138,7 @@ class AnchorRule:
         noise = -np.log(-np.log(np.maximum(uniforms, 1e-300))) / parameters.sharpness
         worths = scores + noise + 100.0 * matches - 10_000.0 * ~kept
         met = kept & (matches == self.size)
-        return [Weight(*values) for values in zip(matches.tolist(), worths.tolist(), met.tolist(), strict=True)]
+        return weights(matches, worths, met)
 
     def _closest(self, vectors: Floats) -> Floats:
         """The cosine of each candidate with the most similar sentence so far; -1 where there is none."""

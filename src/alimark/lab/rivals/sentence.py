@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.batching import deduplicate, embed_and_project
@@ -24,10 +25,10 @@ from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import MAX_SENTENCES
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
 from alimark.core.detection.timing import Clock
-from alimark.core.generation.selection import Rule
+from alimark.core.generation.selection import Rule, Weight
 from alimark.core.keys.key import Key
 from alimark.core.schemes.base import SentenceWatermark
-from alimark.errors import AlimarkError
+from alimark.errors import AlimarkError, KeyMismatch
 
 if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
@@ -131,9 +132,47 @@ def too_short() -> Statistic:
     return Statistic.of_z(0.0, lambda first, count: np.zeros(count), 1.0, {"counted": 0})
 
 
+def null_z(
+    counts: Callable[[int, slice], Floats], chunk_size: int, total: int, share: float
+) -> Callable[[int, int], Floats]:
+    """The z-scores of random keys, as `Statistic` asks for them: from number `first` on, `count` of them.
+
+    Args:
+        counts: The counts under the keys of a chunk: takes the chunk's number and the slice of its keys that are needed.
+        chunk_size: The number of keys in a chunk.
+        total: The number of things that are counted.
+        share: The probability that each is counted in unmarked text.
+    """
+
+    def null(first: int, count: int) -> Floats:
+        drawn = np.concatenate([counts(chunk, keys) for chunk, keys in in_chunks(first, count, chunk_size)])
+        return np.asarray((drawn - share * total) / np.sqrt(share * (1 - share) * total))
+
+    return null
+
+
 def in_chunks(first: int, count: int, size: int) -> Iterator[tuple[int, slice]]:
     """Divides the random keys `first` to `first + count - 1` into chunks of `size`: yields each chunk's number and the slice of
     it that is needed."""
     for chunk in range(first // size, -(-(first + count) // size)):
         start = chunk * size
         yield chunk, slice(max(first, start) - start, min(first + count, start + size) - start)
+
+
+def weights(matches: NDArray[np.integer], worths: Floats, met: NDArray[np.bool_]) -> list[Weight]:
+    """How well each candidate fits, from the columns of `Weight`."""
+    return [Weight(*values) for values in zip(matches.tolist(), worths.tolist(), met.tolist(), strict=True)]
+
+
+def unit_rows(rows: NDArray[np.floating]) -> Floats:
+    """The rows at length 1; a row of zeros stays."""
+    wide = rows.astype(np.float64)
+    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12))
+
+
+def secret_rows(key: Key, label: str, count: int, dimension: int, noun: str) -> Floats:
+    """Random normal vectors of a key, one per row; raises KeyMismatch if the embedder has too few dimensions for so many."""
+    if dimension < count:
+        raise KeyMismatch(f"{count} {noun} need an embedder with at least as many dimensions, but it has {dimension}")
+    rows: Floats = key.normals(label, count, dimension, dimension)
+    return rows

@@ -15,7 +15,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,11 @@ from alimark.core.detection.building import Statistic
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.fitted import Fitted
-from alimark.errors import AlimarkError, MissingExtra
+from alimark.core.parameters import FittedData, Presets, SchemeParameters
+from alimark.errors import AlimarkError, KeyFileError, MissingExtra
 from alimark.lab.rivals import _prf
-from alimark.lab.rivals.parameters.sir import BLOCKS, SIRParameters, network_layers
-from alimark.lab.rivals.token_level import TokenLevel
+from alimark.lab.rivals._token_sampling import AddedBias
+from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel, check_bias
 from alimark.lab.rivals.tokens import Ids, TextTokenizer
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from alimark.core.embedding.base import Embedder
     from alimark.lab.rivals._token_engines import Bias, Engine
-    from alimark.lab.rivals._token_sampling import Step
 
 Array = NDArray[np.float32]
 
@@ -47,6 +47,49 @@ _STRETCH = 20.0  # k1 of the paper
 # the same output for all texts.
 _FLATNESS, _SIMILARITY = 1.0, 1.0
 _LEAST_PASSAGES = 64
+
+
+BLOCKS = 2
+"""The number of residual blocks of the network."""
+
+
+@dataclass(frozen=True)
+class SIRParameters(SchemeParameters):
+    """The parameters of a SIR key."""
+
+    scheme = "sir"
+    presets: ClassVar[Presets] = {"paper": {}}
+    earlier: ClassVar[Mapping[str, object]] = {"bias": "nucleus"}
+    embeds = True
+
+    delta: float = 1.0
+    """The number added to or subtracted from the logits."""
+    chunk: int = 10
+    """The number of tokens that share a bias, which the text before them decides."""
+    window: int = 200
+    """The number of last tokens of the text so far that are embedded."""
+    dimension: int = 300
+    """The number of outputs of the network."""
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
+    bias: str = "logits"
+    """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
+    after both."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta <= 100:
+            raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
+        if not 1 <= self.chunk <= self.window <= 4096:
+            raise KeyFileError("chunk must be at least 1, and window at least chunk and at most 4096")
+        if not 2 <= self.dimension <= 10_000:
+            raise KeyFileError(f"dimension must be from 2 to 10000, not {self.dimension}")
+        check_bias(self.bias)
+
+    def check_fitted(self, fitted: FittedData | None) -> None:
+        """Checks that there is a trained network with this number of outputs; raises KeyFileError if not."""
+        if fitted is None:
+            raise KeyFileError("SIR needs a trained network; train one: alimark fit sir")
+        Network.of(fitted, self.dimension)
 
 
 class SIR(TokenLevel):
@@ -150,9 +193,22 @@ class Network:
     layers: tuple[tuple[Array, Array], ...]
 
     @classmethod
-    def of(cls, fitted: Fitted, dimension: int) -> Network:
+    def of(cls, fitted: FittedData, dimension: int) -> Network:
         """The network from learned data; raises KeyFileError if these are not a network with that many outputs."""
-        return cls(network_layers(fitted, dimension))
+        names = ["in", *(f"block{i}" for i in range(BLOCKS)), "out"]
+        broken = KeyFileError("the learned data are not a SIR network; train one: alimark fit sir")
+        try:
+            layers = tuple(
+                (fitted.arrays[f"{name}.weight"].astype(np.float32), fitted.arrays[f"{name}.bias"].astype(np.float32))
+                for name in names
+            )
+        except KeyError:
+            raise broken from None
+        if fitted.scheme != SIRParameters.scheme or any(w.ndim != 2 or b.shape != w.shape[:1] for w, b in layers):
+            raise broken
+        if len(layers[-1][1]) != dimension:
+            raise KeyFileError(f"the network has {len(layers[-1][1])} outputs, but the key needs {dimension}")
+        return cls(layers)
 
     def __call__(self, vectors: Array) -> Array:
         (first, bias), *blocks, (last, shift) = self.layers
@@ -166,29 +222,16 @@ class Network:
         return np.asarray(np.tanh(_SHARPNESS * self(vectors)))
 
 
-class MeaningBias:
-    """Adds delta times the sign of its output to the logit of every token; the signs change from chunk to chunk.
-
-    The key says whether this is done before or after temperature and top-p.
-    """
+class MeaningBias(AddedBias):
+    """Adds delta times the sign of its output to the logit of every token; the signs change from chunk to chunk."""
 
     def __init__(self, mark: SIR, device: torch.device) -> None:
+        super().__init__(mark.parameters.bias)
         self._mark, self._device = mark, device
         self._secret = _prf.on(device, mark.secret)
         self._signs: torch.Tensor | None = None
 
-    def bias(self, text_ids: torch.Tensor) -> Bias | None:
-        return self._added(text_ids) if self._mark.parameters.bias == "logits" else None
-
-    def choose(self, step: Step) -> torch.Tensor:
-        return step.sampled(self.biased(step))
-
-    def biased(self, step: Step) -> torch.Tensor:
-        """The biased log-probabilities, not normalised. Those of a key that adds to the logits are biased already."""
-        added = self._added(step.text_ids) if self._mark.parameters.bias == "nucleus" else None
-        return step.logs if added is None else step.logs + added(step.tokens)
-
-    def _added(self, text_ids: torch.Tensor) -> Bias | None:
+    def added(self, text_ids: torch.Tensor) -> Bias | None:
         """What is added to the tokens after these texts. The network is run at the start of each chunk."""
         import torch
 
@@ -202,12 +245,12 @@ class MeaningBias:
         signs = self._signs
         assert signs is not None  # set at the first multiple of `chunk`
 
-        def added(tokens: torch.Tensor) -> torch.Tensor:
+        def bias(tokens: torch.Tensor) -> torch.Tensor:
             # The same assignment as in `assigned`: the upper 32 bits, scaled to the dimension.
             upper = (_prf.torch_hashed(self._secret, tokens) >> 32) & 0xFFFFFFFF
             return parameters.delta * signs.gather(1, upper * parameters.dimension >> 32)
 
-        return added
+        return bias
 
     def keep(self, rows: torch.Tensor) -> None:
         self._signs = None if self._signs is None else self._signs[rows]

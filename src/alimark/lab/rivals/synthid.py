@@ -12,23 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
+from alimark.core.parameters import FittedData, Presets, SchemeParameters
+from alimark.errors import KeyFileError
 from alimark.lab.rivals.kgw import normal_tail
-from alimark.lab.rivals.parameters.synthid import SynthIDParameters, detector_arrays
-from alimark.lab.rivals.token_level import TokenLevel
+from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel
 from alimark.lab.rivals.tokens import Ids
 
 if TYPE_CHECKING:
     import torch
     from transformers import SynthIDTextWatermarkLogitsProcessor
 
-    from alimark.core.keys.fitted import Fitted
     from alimark.lab.rivals._token_engines import Engine
     from alimark.lab.rivals._token_sampling import Step
 
@@ -37,6 +37,48 @@ Bits = NDArray[np.uint8]
 _MULTIPLIER = np.uint64(6364136223846793005)
 _ONE = np.uint64(1)
 _KEYS_AT_A_TIME = 64
+
+
+_SCORES = ("mean", "weighted", "bayesian")
+
+
+@dataclass(frozen=True)
+class SynthIDParameters(SchemeParameters):
+    """The parameters of a SynthID-Text key."""
+
+    scheme = "synthid"
+    presets: ClassVar[Presets] = {"paper": {}}
+
+    ngram: int = 5
+    """The length of the n-grams that decide the g-values of their last token."""
+    depth: int = 30
+    """The number of layers of the tournament. Each layer has its own key, and each match has two competitors."""
+    history: int = 1024
+    """The number of recent contexts that are remembered. A repeated context is neither marked nor scored."""
+    table: int = 65536
+    """The number of bits in the table that g-values are read from."""
+    score: str = "mean"
+    """"mean"; "weighted", with more weight on early layers; or "bayesian", by a trained detector."""
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.ngram <= 16 or not 1 <= self.depth <= 100 or not 1 <= self.history <= 2**20:
+            raise KeyFileError("ngram must be 2 to 16, depth 1 to 100 and history 1 to 1048576")
+        if self.table not in [2**n for n in range(8, 25)]:
+            raise KeyFileError(f"table must be a power of two from 256 to 16777216, not {self.table}")
+        if self.score not in _SCORES:
+            raise KeyFileError(f"score must be one of {', '.join(_SCORES)}, not {self.score!r}")
+
+    def check_fitted(self, fitted: FittedData | None) -> None:
+        """Checks that there is a trained detector of this depth for the bayesian score; raises KeyFileError if not."""
+        if self.score != "bayesian":
+            return
+        if fitted is None:
+            raise KeyFileError(
+                "the bayesian score needs a trained detector; give its safetensors file, as transformers saves it"
+            )
+        Bayesian.of(fitted, self.depth)
 
 
 class SynthID(TokenLevel):
@@ -160,9 +202,14 @@ class Bayesian:
     prior: float
 
     @classmethod
-    def of(cls, fitted: Fitted, depth: int) -> Bayesian:
+    def of(cls, fitted: FittedData, depth: int) -> Bayesian:
         """The detector from learned data; raises KeyFileError if these are not a detector of that depth."""
-        beta, delta, chance = detector_arrays(fitted, depth)
+        parts = {name.rpartition(".")[2]: array for name, array in fitted.arrays.items()}
+        try:
+            beta, delta = parts["beta"].reshape(depth), parts["delta"].reshape(depth, depth)
+            chance = float(np.clip(parts["prior"].reshape(-1)[0], 1e-5, 1 - 1e-5))
+        except (KeyError, ValueError, IndexError):
+            raise KeyFileError(f"the learned data are not a Bayesian detector of {depth} layers") from None
         # The latent variable of a layer depends only on the layers before it.
         return cls(beta.astype(np.float64), np.tril(delta.astype(np.float64), -1), math.log(chance / (1 - chance)))
 

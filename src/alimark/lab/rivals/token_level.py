@@ -27,7 +27,7 @@ from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.results import Generation, MarkedSentence
 from alimark.core.generation.settings import GenerationSettings
 from alimark.core.schemes.base import KeyedWatermark, generate_in_order
-from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
+from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 
@@ -48,6 +48,15 @@ if TYPE_CHECKING:
     from alimark.lab.rivals._token_sampling import Length, Marker
 
 _BATCH = 32
+
+DEFAULT_TOKENIZER = "smollm2-135m"
+"""The model whose tokenizer keys use by default."""
+
+
+def check_bias(bias: str) -> None:
+    """Checks the parameter that says where a scheme adds its bias; raises KeyFileError if it is invalid."""
+    if bias not in ("logits", "nucleus"):
+        raise KeyFileError(f"bias must be logits (before temperature and top-p) or nucleus (after them), not {bias!r}")
 
 
 class TokenLevelParameters(Protocol):

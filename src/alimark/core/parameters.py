@@ -1,21 +1,30 @@
-"""The base class of the parameter classes of all schemes."""
+"""The public parameters of keys: the base class of the parameter classes, and the registry of schemes that they belong to.
+
+Each scheme is a watermark class, whose attribute `Parameters` is the class of its key parameters. A class is imported on first
+use. A package adds a scheme by an entry point of the group `alimark.schemes` that names its watermark class.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.json_types import JsonObject
+from alimark.core._util.registry import Registry
 from alimark.errors import KeyFileError
 
-DEFAULT_TOKENIZER = "smollm2-135m"
-"""The model whose tokenizer the keys of token-level schemes use by default."""
+if TYPE_CHECKING:
+    from alimark.core.schemes.watermark import Watermark
+
+Presets: TypeAlias = Mapping[str, Mapping[str, object]]
+"""Named sets of parameters."""
 
 
 class FittedData(Protocol):
@@ -39,7 +48,7 @@ class SchemeParameters:
 
     scheme: ClassVar[str]
     """The scheme's name in key files and records."""
-    presets: ClassVar[Mapping[str, Mapping[str, object]]] = MappingProxyType({})
+    presets: ClassVar[Presets] = MappingProxyType({})
     """Named sets of parameters that replace the defaults; "paper" has those of the experiments in the AliMark paper."""
     embeds: ClassVar[bool] = False
     """Whether a key names a sentence embedder."""
@@ -142,12 +151,6 @@ class SchemeParameters:
         return getattr(self, name)
 
 
-def check_bias(bias: str) -> None:
-    """Checks the parameter that says where a token-level scheme adds its bias; raises KeyFileError if it is invalid."""
-    if bias not in ("logits", "nucleus"):
-        raise KeyFileError(f"bias must be logits (before temperature and top-p) or nucleus (after them), not {bias!r}")
-
-
 def _converted(default: Any, value: Any, name: str) -> Any:
     """Converts a value to the type of the default: JSON and TOML have no tuples, and 1 may stand for 1.0."""
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
@@ -160,3 +163,68 @@ def _converted(default: Any, value: Any, name: str) -> Any:
 
 
 _KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", tuple: "a list"}
+
+
+# The registry
+
+_METHODS = ("generate_many", "detect_batch", "asks_llm")
+"""Methods that every watermark class has."""
+
+
+def _flaw(item: object) -> str:
+    """Says what is wrong with the watermark class of a package; "" where nothing is."""
+    specification = getattr(item, "Parameters", None)
+    if not (isinstance(specification, type) and issubclass(specification, SchemeParameters)):
+        return "needs an attribute `Parameters`, a subclass of alimark.core.parameters.SchemeParameters"
+    missing = [method for method in _METHODS if not hasattr(item, method)]
+    return f"is not a watermark class: it has no {', '.join(missing)}" if missing else ""
+
+
+SCHEMES: Registry[type[Watermark]] = Registry(
+    "scheme",
+    "alimark.schemes",
+    {
+        "alimark": "alimark.core.schemes.alimark:AliMark",
+        "kgw": "alimark.lab.rivals.kgw:KGW",
+        "exp": "alimark.lab.rivals.exp:EXP",
+        "synthid": "alimark.lab.rivals.synthid:SynthID",
+        "sir": "alimark.lab.rivals.sir:SIR",
+        "semstamp": "alimark.lab.rivals.semstamp:SemStamp",
+        "k-semstamp": "alimark.lab.rivals.semstamp:KSemStamp",
+        "simmark": "alimark.lab.rivals.simmark:SimMark",
+        "pmark": "alimark.lab.rivals.pmark:PMark",
+        "samark": "alimark.lab.rivals.samark:SAMark",
+    },
+    error=KeyFileError,
+    flaw=_flaw,
+)
+"""Watermark classes by name, AliMark first. Packages add more by entry points of the group `alimark.schemes`."""
+
+
+def watermark_class(scheme: str) -> type[Watermark]:
+    """The watermark class of a scheme; raises KeyFileError if there is no such scheme or its package cannot be loaded."""
+    if scheme not in SCHEMES:
+        raise KeyFileError(f"scheme {scheme!r} is not known to this release; known: {', '.join(SCHEMES.names())}")
+    return SCHEMES.get(scheme)
+
+
+def parameters_class(scheme: str) -> type[SchemeParameters]:
+    """The parameter class of a scheme.
+
+    Args:
+        scheme: The scheme's name.
+
+    Returns:
+        A frozen dataclass, a subclass of `SchemeParameters`.
+
+    Raises:
+        KeyFileError: No scheme has that name, or the package that adds it cannot be loaded.
+
+    Example:
+        >>> parameters_class("semstamp").of({"margin": 0.1})
+        SemStampParameters(hyperplanes=3, ratio=0.25, margin=0.1)
+    """
+    if scheme == "alimark":  # its class loads the detector, which a program that only reads keys does not need
+        module = import_module("alimark.core.frozen.parameters")
+        return cast(type[SchemeParameters], module.AliMarkParameters)
+    return watermark_class(scheme).Parameters

@@ -62,4 +62,4 @@ def test_the_text_of_the_official_client_is_found(served: tuple[Any, Path], tmp_
     (tmp_path / "text.txt").write_text(text, "utf-8")
     key = data / "keys" / f"{chunks[-1].alimark['key_id']}.json"
     detection = json.loads(alimark("detect", "-k", str(key), str(tmp_path / "text.txt"), "--json", allowed=(0, 1)))
-    assert detection["p_value"] < 0.05, detection["sentences"]
+    assert detection["p_value"] < 0.05, detection["sentence_count"]

@@ -18,10 +18,10 @@ from alimark.audit.documents.kinds import KINDS
 from alimark.audit.documents.reading import read_document
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.fields import values
 from alimark.core.detection.results import best_first
 from alimark.core.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.core.detection.stats.p_values import draws_for
-from alimark.core.frozen.text.normalising import statements
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.key import Key
 from alimark.core.rewriting.api import RewriteSettings
@@ -123,20 +123,7 @@ def _merge(outcomes: Sequence[Answer | BaseException]) -> Answer | AlimarkError:
 
 
 def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -> JsonObject:
-    verdict = detection.verdict(body.fpr)
-    content = {
-        "verdict": str(verdict), "p_value": detection.p_value, "score": detection.score, "statistic": detection.raw,
-        "key_id": detection.key_id, "keys_tried": detection.keys_tried, "sentences": len(detection.sentences),
-        "text_sha256": detection.text_sha256, "passages": [asdict(passage) for passage in detection.passages],
-        "warnings": list(detection.warnings), "record_id": record.id, "p_text": detection.p_text,
-        "searched": list(detection.searched or (detection.settings.search,)),
-    }  # fmt: skip
-    content |= {"caveat": caveat} if (caveat := detection.caveat(body.fpr)) else {}
-    content |= {"normalised": statements(detection.normalised)} if detection.normalised else {}
-    content |= {} if detection.z is None else {"z": detection.z}
-    if detection.payload:
-        content["payload"] = detection.payload.record()
-    content |= {} if verdict.needed is None else {"sentences_needed": verdict.needed}
+    content = values(detection, "service", body.fpr) | {"record_id": record.id}
     if body.evidence:
         content["evidence"] = detection.report(body.fpr)
         content["sentence_chances"] = [round(chance, 3) for chance in detection.sentence_chances]

@@ -5,11 +5,12 @@ Those of the OpenAI protocol are in `openai_schemas`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 
 from alimark.core._util.json_types import JsonObject
+from alimark.core.detection.fields import fields_for
 from alimark.core.frozen.parameters import DEFAULT_DECISION, MAX_PAYLOAD_BITS
 from alimark.core.keys.key import MAX_OFFSETS
 from alimark.serve.auth import LABEL
@@ -89,33 +90,26 @@ class Detect(Strict):
     )
 
 
-class Found(BaseModel):
-    """The result of a text, or the error that prevented it."""
+def _type(kind: Any) -> Any:
+    """The type of a field of a result in the service's schema."""
+    if isinstance(kind, list):
+        return list[JsonObject]
+    return JsonObject if isinstance(kind, dict) else kind
 
-    verdict: Literal["found", "not found", "too short to tell"] | None = None
-    p_value: float | None = Field(None, description="The p-value, corrected for the number of keys tried.")
-    p_text: str | None = Field(None, description="The p-value for people: with `<=` where it is only an upper bound.")
-    score: float | None = None
-    z: float | None = None
-    statistic: float | None = None
-    key_id: str | None = None
-    keys_tried: int | None = None
-    sentences: int | None = None
-    sentences_needed: int | None = None
-    text_sha256: str | None = None
-    passages: list[JsonObject] = []
-    searched: list[str] = Field([], description="The searches that the p-value pays for: whole, excerpt or both.")
-    caveat: str | None = Field(None, description="What has to be said beside `found` about a text that is short.")
-    sentence_chances: list[float] | None = Field(
-        None,
-        description="The probability of each sentence to carry the mark; with `evidence`.",
-    )
-    payload: JsonObject | None = Field(
-        None, description="`value` and `confidence` of the number that the mark carries; only where the mark is found."
-    )
-    warnings: list[str] = []
-    normalised: list[str] = Field([], description="What normalisation changed in the text, a sentence for each kind.")
+
+_RESULT: dict[str, Any] = {
+    field.name: (_type(field.kind) | None, Field(None, description=field.about)) for field in fields_for("service")
+}
+_Result: Any = create_model("_Result", **_RESULT)
+
+
+class Found(_Result):  # type: ignore[misc]  # its fields are those of every result, see alimark.core.detection.fields
+    """The result of a text, or the error that prevented it. Fields that are empty are left out."""
+
     record_id: str | None = None
+    sentence_chances: list[float] | None = Field(
+        None, description="The probability of each sentence to carry the mark; with `evidence`."
+    )
     evidence: JsonObject | None = None
     error: Error | None = None
 

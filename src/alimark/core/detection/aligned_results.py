@@ -65,8 +65,6 @@ class AlignedDetection(Detection):
     compute_chances: Callable[[], Sequence[float]] | None = field(default=None, repr=False, compare=False)
     """Computes what `sentence_chances` returns; None where the alignment is not one of the text's own sentences."""
 
-    _recorded = (*Detection._recorded, "near_flips")
-
     @property
     def searches(self) -> int:
         return max(1, len(self.searched))
@@ -121,21 +119,6 @@ class AlignedDetection(Detection):
             del content["payload"]  # keys without payloads keep the fields that they always had
         content["settings"]["null_file"] = self.settings.null_file and str(self.settings.null_file)
         return content
-
-    def record(self) -> JsonObject:
-        content = super().record()
-        warnings = content.pop("warnings", None)
-        if self.payload:
-            content["payload"] = self.payload.record()
-        if self.normalised or self.readings > 1:
-            content["normalised"] = {**self.normalised, "reading": self.reading, "readings": self.readings}
-        if self.passages:
-            content["passages"] = [asdict(passage) for passage in self.passages]
-        if self.searched:
-            content["searched"] = list(self.searched)
-        if self.restructured:
-            content["restructured"] = asdict(self.restructured) | {"texts": len(self.restructured.texts)}
-        return content | ({"warnings": warnings} if warnings else {})
 
     def report(self, fpr: float = 0.01) -> JsonObject:
         return super().report(fpr) | {"bits": len(self.sentences) * self.block_size}

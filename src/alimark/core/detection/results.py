@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.stats.p_values import RandomKeys, draws_for
@@ -136,7 +136,7 @@ class Detection:
         return asdict(self)
 
     def record(self) -> JsonObject:
-        """The few fields that an audit writes for each document.
+        """The few fields that records hold; `alimark.core.detection.fields` lists them.
 
         Returns:
             A dictionary that is ready for JSON.
@@ -149,13 +149,9 @@ class Detection:
             >>> sorted(mark.detect("The lamp went out. Nobody saw it.").record())
             ['draws', 'key_id', 'near_flips', 'p_value', 'scheme', 'score', 'sentence_count', 'z']
         """
-        content: JsonObject = {name: getattr(self, name) for name in self._recorded}
-        content["sentence_count"] = len(self.sentences)
-        if self.warnings:
-            content["warnings"] = list(self.warnings)
-        return content
+        from alimark.core.detection.fields import values
 
-    _recorded: ClassVar[tuple[str, ...]] = ("key_id", "scheme", "score", "z", "p_value", "draws")
+        return values(self, "record")
 
     def report(self, fpr: float = 0.01) -> JsonObject:
         """The evidence: enough for another person with the key to repeat the test and get the same p-value.

@@ -4,7 +4,7 @@ import { element, result } from "/page/show.js";
 import { extract, post } from "/page/server.js";
 
 const at = (id) => document.getElementById(id);
-const COLUMNS = [["file", "File"], ["verdict", "Verdict"], ["p_value", "p-value"], ["score", "Score"], ["sentences", "Sentences"], ["key_id", "Key id"]];
+const COLUMNS = [["file", "File"], ["verdict", "Verdict"], ["p_value", "p-value"], ["score", "Score"], ["sentence_count", "Sentences"], ["key_id", "Key id"]];
 let rows = [], checked = "", checking = false, order = { column: "file", down: false };
 
 function options() {
@@ -76,7 +76,7 @@ function draw() {
     element("td", {}, row.error ? `error: ${row.error}` : row.verdict),
     element("td", { class: "number" }, row.error ? "" : row.p_text),
     element("td", { class: "number" }, row.error ? "" : row.score.toFixed(2)),
-    element("td", { class: "number" }, row.error ? "" : String(row.sentences)), element("td", {}, row.key_id ?? "")));
+    element("td", { class: "number" }, row.error ? "" : String(row.sentence_count)), element("td", {}, row.key_id ?? "")));
   at("table").replaceChildren(element("div", { class: "scroll" }, element("table", { "aria-label": "Files" },
     element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body))));
 }

@@ -51,7 +51,7 @@ export function inWords(detection, fpr) {
       `The p-value is ${detection.p_text.replace("<=", "at most")}${keys}: a text without this watermark scores this high with at most this probability.${carries(detection.payload)}`];
   if (detection.verdict === "too short to tell")
     return ["The text is too short for a verdict.",
-      `It has ${detection.sentences} sentences; ${needed} are needed (${chance}${keys}).`];
+      `It has ${detection.sentence_count} sentences; ${needed} are needed (${chance}${keys}).`];
   return ["No watermark was found.", `${chance}${keys}; the limit is ${fpr}. This does not mean that a person wrote it.`];
 }
 
@@ -61,15 +61,15 @@ export function result(detection, fpr, name) {
   const panel = element("div", { class: "panel", "data-verdict": detection.verdict });
   panel.append(element("p", { class: "verdict" }, verdict), element("p", { class: "why" }, why));
   if (detection.caveat) panel.append(element("p", { class: "note" }, detection.caveat));
-  if (detection.searched.length > 1)
+  if (detection.searched?.length > 1)
     panel.append(element("p", { class: "note" }, "The text was searched as a whole and for marked passages; the p-value pays for both."));
   for (const warning of detection.warnings ?? []) panel.append(element("p", { class: "note" }, warning));
-  for (const change of detection.normalised ?? []) panel.append(element("p", { class: "note" }, `${change}.`));
+  for (const change of detection.changes ?? []) panel.append(element("p", { class: "note" }, `${change}.`));
   for (const passage of detection.passages ?? [])
     panel.append(element("p", { class: "found-passage" },
       `Marked passage: sentences ${passage.first} to ${passage.last}, p = ${number(passage.p_value)}.`));
   panel.append(
-    element("p", { class: "note" }, `Score ${detection.score.toFixed(2)}, ${detection.sentences} sentences, record ${detection.record_id}.`),
+    element("p", { class: "note" }, `Score ${detection.score.toFixed(2)}, ${detection.sentence_count} sentences, record ${detection.record_id}.`),
     download(evidence, name),
     element("h2", {}, "The text, sentence by sentence"), legend(), text(evidence, chances),
     element("details", { open: detection.verdict === "found", class: "drawing" }, element("summary", {}, "The alignment"),

@@ -53,7 +53,7 @@ async function test(text, move) {
 function draw() {
   const rows = history.map(({ move, detection }, i) => element("tr", {}, element("td", {}, String(i)), element("td", {}, move),
     element("td", {}, detection.verdict), element("td", { class: "number" }, detection.p_text),
-    element("td", { class: "number" }, detection.score.toFixed(2)), element("td", { class: "number" }, String(detection.sentences))));
+    element("td", { class: "number" }, detection.score.toFixed(2)), element("td", { class: "number" }, String(detection.sentence_count))));
   at("moves").replaceChildren(element("div", { class: "scroll" }, element("table", { "aria-label": "Result after each attack" },
     element("thead", {}, element("tr", {}, ...["", "Attack", "Verdict", "p-value", "Score", "Sentences"].map((title) => element("th", { scope: "col" }, title)))),
     element("tbody", {}, ...rows))));

@@ -127,7 +127,7 @@ class Bench:
         )
 
     def whole(self) -> object:
-        return detect_batch([self.text], self.key, self.embedder, self.settings)
+        return detect_batch([self.text], [self.key], self.embedder, self.settings)
 
     def per_candidate(self) -> float:
         _, signals = self._signals()
@@ -164,10 +164,10 @@ def modules(key: Key, embedder: Any, sizes: list[int], texts: int) -> None:
         chosen = [" ".join(random.Random(f"{count}/{i}").sample(pool, count)) for i in range(texts)]
         cells = []
         for settings, paper in MODULES.values():
-            detect_batch(chosen[:1], key, embedder, settings)  # compiles, and records graphs
+            detect_batch(chosen[:1], [key], embedder, settings)  # compiles, and records graphs
             started = time.perf_counter()
             for text in chosen:
-                detect_batch([text], key, embedder, settings)
+                detect_batch([text], [key], embedder, settings)
             cells.append(f"{(time.perf_counter() - started) / texts:>20.4f} {paper.get(count, float('nan')):>6.2f}")
         print(f"{count:>4} " + " ".join(cells), flush=True)
 

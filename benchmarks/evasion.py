@@ -43,9 +43,9 @@ from alimark import AliMark, Key, load_embedder, load_llm
 from alimark.audit.calibration.rates import binomial_interval
 from alimark.core._util.files import write_whole
 from alimark.core._util.jsonl import read_jsonl
-from alimark.core.detection.batching import project_text
+from alimark.core.detection.batching import EmbeddedTexts, deduplicate
 from alimark.core.detection.preparing import PreparedText, prepare
-from alimark.core.detection.searching import detect_signals
+from alimark.core.detection.searching import search_in_turn
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.normalising import normalise
@@ -353,8 +353,9 @@ def is_found(text: str, key: Key, vectors: StoredVectors, *, today: bool) -> boo
         return False
     versions = prepared.versions if today else prepared.versions[:1]
     for reading in sorted((replace(version, further=()) for version in versions), key=vectors.missing):
-        signals = project_text(reading, [vectors.rows(reading.units.texts)], key, settings)
-        p_value = detect_signals(reading, signals, key, vectors.embedder, settings).p_value
+        units = deduplicate([reading.unit_texts])
+        signals = EmbeddedTexts(units, vectors.rows(units.texts)).signals(reading, key, settings)
+        p_value = search_in_turn(reading, signals, key, vectors.embedder, settings).p_value
         if p_value * len(versions) <= FPR:
             return True
     return False

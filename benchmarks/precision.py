@@ -66,8 +66,8 @@ def marked_texts(run: Run, watermark: Watermark) -> Iterator[Marked]:
 
 def p_value(text: str, key: Key, embedder: Embedder, settings: DetectionSettings = FULL) -> float:
     """The p-value of a text; 1 where it cannot be searched."""
-    [answer] = detect_batch([text], key, embedder, settings)
-    return answer.p_value if isinstance(answer, AlignedDetection) else 1.0
+    [answer] = detect_batch([text], [key], embedder, settings)
+    return 1.0 if isinstance(answer, AlimarkError) else answer[0].p_value
 
 
 def is_found(text: Marked, exact: Embedder, fast: Embedder) -> tuple[bool, bool, bool]:

@@ -64,7 +64,7 @@ def library(name: str, key_file: str, pipe: Any) -> None:
     key, embedder = Key.load(key_file), embedder_of(name)
     while texts := pipe.recv():
         started, spent = time.perf_counter(), time.process_time()
-        detect_batch(texts, key, embedder, DetectionSettings())
+        detect_batch(texts, [key], embedder, DetectionSettings())
         pipe.send((time.perf_counter() - started, time.process_time() - spent))
 
 

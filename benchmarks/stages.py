@@ -110,7 +110,7 @@ def detection(model: str, text: str) -> list[Stage]:
 
     stages = []
     for precision in ("float32", "int8"):
-        ours = partial(detect_batch, [text], key, at_precision(embedder, precision), settings)
+        ours = partial(detect_batch, [text], [key], at_precision(embedder, precision), settings)
         stages.append(Stage(f"detection, {precision}", ours, theirs, "both of these"))
     return stages
 

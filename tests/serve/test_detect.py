@@ -14,7 +14,7 @@ import alimark
 from alimark.core._util.arrays import Packed
 from alimark.core._util.timed_future import TimedFuture
 from alimark.core.detection.aligned_results import LIKELY, PERHAPS
-from alimark.core.detection.batching import deduplicate, embed
+from alimark.core.detection.batching import embed_texts
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.keys.key import Key
 from alimark.errors import LimitError, TextError
@@ -252,8 +252,8 @@ def test_few_random_keys_are_drawn_for_an_expensive_text_without_a_mark(monkeypa
     original = Key.null_blocks
     monkeypatch.setattr(Key, "null_blocks", null_blocks)
     prepared = _prepared("Two we. " * 51, 24, "whole")
-    units = deduplicate(kind.text.unit_texts for kind in prepared.kinds)
-    [best, *_] = checking._answer(prepared, checking._Batch([prepared], EMBEDDER, units, embed(units, EMBEDDER)))
+    embedded = embed_texts((kind.text for kind in prepared.kinds), EMBEDDER)
+    [best, *_] = checking._answer(prepared, checking._Batch([prepared], EMBEDDER, embedded))
     assert prepared.settings.draws == 4800
     assert best.p_value >= 0.1
     assert drawn < 2 * prepared.settings.draws  # three times as many without the stop

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 from alimark.audit.answers import tests_made
 from alimark.audit.kept_signals import KeptSignals
 from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, Group, search_groups
-from alimark.core.detection.many_keys import detect_keys_batch, widest_key
 from alimark.core.detection.pipeline import detect_batch, null_scorers
-from alimark.core.detection.preparing import PreparedText, prepare, sentences_suffice, with_units
+from alimark.core.detection.preparing import PreparedText, alike, prepare, sentences_suffice, with_units
 from alimark.core.detection.results import Detection
 from alimark.core.detection.scoring import scoring
 from alimark.core.detection.searching import score
@@ -170,7 +169,7 @@ class Auditor:
         self._beat()
         clock = Clock(self.times)
         with suppress(Exception):
-            key = widest_key(self.keys, full)
+            key = self.keys[0]
             prepared = prepare(text, key, self._embedders[key.embedder], full)
             clock.lap("splitting")
             return prepared
@@ -191,7 +190,7 @@ class Auditor:
         return [answers[i] for i in range(len(texts))]
 
     def _sentences_alone(self, text: Text, settings: DetectionSettings) -> Text:
-        return text if isinstance(text, str) else with_units(text, widest_key(self.keys, settings), settings)
+        return text if isinstance(text, str) else with_units(text, self.keys[0], settings)
 
     def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float) -> list[Group] | None:
         """The groups of documents with shared text, of which several were found under a key.
@@ -268,14 +267,11 @@ class Auditor:
         first, tried = keys[0], len(self.keys)
         if aligns(first.scheme):
             full = DetectionSettings.of(settings)
-            embedder = self._embedders[first.embedder]
-            if len(keys) == 1:
-                keep = self._keep if tried == 1 else None
-                single = detect_batch(
-                    texts, first, embedder, full, llm=self.llm, times=self.times, beat=self._beat, keep=keep
-                )
-                return [_corrected(answer, tried) for answer in single]
-            return detect_keys_batch(texts, keys, embedder, full, tried=tried, times=self.times, beat=self._beat)
+            answers = detect_batch(
+                texts, keys, self._embedders[first.embedder], full, tried=tried, llm=self.llm, times=self.times,
+                beat=self._beat, keep=self._keep if tried == 1 else None,
+            )  # fmt: skip
+            return [answer if isinstance(answer, AlimarkError) else answer[0] for answer in answers]
         self._beat()
         mark = load(first, embedder=self._embedders.get(first.embedder))
         plain = [text if isinstance(text, str) else text.text for text in texts]
@@ -284,12 +280,8 @@ class Auditor:
 
 
 def _groups(keys: Sequence[Key]) -> list[list[Key]]:
-    """Groups of keys that can share embeddings and kernel: AliMark's by embedder, way of reading and decision, others alone."""
-    groups: dict[object, list[Key]] = {}
-    for key in keys:
-        alike = (key.fingerprint, key.splitter, key.text_version, key.soft) if aligns(key.scheme) else key.id
-        groups.setdefault(alike, []).append(key)
-    return list(groups.values())
+    """Groups of keys that can share embeddings: AliMark's as `alike` says, others alone."""
+    return [*alike(key for key in keys if aligns(key.scheme)), *([key] for key in keys if not aligns(key.scheme))]
 
 
 def can_look_first(keys: Sequence[Key]) -> bool:

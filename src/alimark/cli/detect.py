@@ -131,8 +131,8 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
 
 
 def _warm_up(key: Key, settings: RandomKeys) -> None:
+    from alimark.core.detection.pipeline import warm_up
     from alimark.core.detection.settings import DetectionSettings
-    from alimark.core.detection.warming import warm_up
 
     warm_up(key, DetectionSettings.of(settings))
 

@@ -21,11 +21,10 @@ from alimark.core._util.cancelling import Cancellation
 from alimark.core._util.fair_queue import AtMost, FairQueue, may_enter
 from alimark.core._util.timed_future import TimedFuture, working
 from alimark.core.detection.aligned_results import AlignedDetection
-from alimark.core.detection.batching import UniqueUnits, Vectors, deduplicate, embed, project_text
-from alimark.core.detection.many_keys import best_keys, widest_key
-from alimark.core.detection.preparing import PreparedText, prepare
+from alimark.core.detection.batching import EmbeddedTexts, embed_texts
+from alimark.core.detection.preparing import PreparedText, alike, prepare
 from alimark.core.detection.results import best_first
-from alimark.core.detection.searching import detect_signals
+from alimark.core.detection.searching import answer
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import draws_for_keys
 from alimark.core.embedding.base import Embedder
@@ -229,9 +228,9 @@ class Checker:
                     checks.append(_prepared_check(check, future, embedder, self._max_work))
                 except AlimarkError as error:
                     future.settle(error)
-            units = deduplicate(kind.text.unit_texts for check in checks for kind in check.kinds)
-            self._on_batch(len(group), len(units.row))
-            return _Batch(checks, embedder, units, embed(units, embedder))
+            embedded = embed_texts((kind.text for check in checks for kind in check.kinds), embedder)
+            self._on_batch(len(group), len(embedded.units.row))
+            return _Batch(checks, embedder, embedded)
         except Exception as error:  # any error must reach the requests that wait
             for _, future in group:
                 future.settle(error)
@@ -267,12 +266,7 @@ class _Batch:
 
     checks: list[_PreparedCheck]
     embedder: Embedder
-    units: UniqueUnits
-    vectors: Vectors
-
-    def vectors_of(self, text: PreparedText) -> list[Vectors]:
-        """The vectors of a text's units, as the pipeline takes them: one array for each version of the text."""
-        return [self.vectors[self.units.rows(version.units.texts)] for version in text.versions]
+    embedded: EmbeddedTexts
 
 
 _Embedded = tuple[_PreparedCheck, _Batch]
@@ -293,17 +287,11 @@ def _by_embedder(asked: Sequence[Asked]) -> list[list[Asked]]:
 
 def _prepared_check(check: Check, future: TimedFuture[Answer], embedder: Embedder, max_work: float) -> _PreparedCheck:
     """The check with its text cut into units; raises LimitError where aligning it would take too long."""
-    groups: dict[tuple[str, int, bool], list[Key]] = {}
-    for key in check.keys:
-        groups.setdefault((key.splitter, key.text_version, key.soft), []).append(key)
     settings = check.settings
-    kinds = [
-        _KeysOfAKind(keys, prepare(check.text, widest_key(keys, settings), embedder, settings))
-        for keys in groups.values()
-    ]
+    kinds = [_KeysOfAKind(keys, prepare(check.text, keys[0], embedder, settings)) for keys in alike(check.keys)]
     if check.tried > 1:
         settings = replace(settings, draws=draws_for_keys(settings.draws, check.tried))
-    seconds = sum(detection_seconds(kind.text, kind.keys, settings, check.tried) for kind in kinds)
+    seconds = sum(detection_seconds(kind.text, kind.keys, settings) for kind in kinds)
     if seconds > max_work:
         raise _too_much_work(check, kinds, seconds, max_work)
     if seconds > LONG_WORK and settings.stop_after is None:
@@ -323,13 +311,10 @@ def _too_much_work(check: Check, kinds: Sequence[_KeysOfAKind], seconds: float, 
 
 def _answer(prepared: _PreparedCheck, batch: _Batch) -> Answer:
     """Searches each kind of keys by itself; p-values are corrected for the keys of all kinds."""
-    tried, settings = prepared.check.tried, prepared.settings
-    if tried == 1:
-        [kind], [key] = prepared.kinds, prepared.kinds[0].keys
-        signals = project_text(kind.text, batch.vectors_of(kind.text), key, settings)
-        return [detect_signals(kind.text, signals, key, batch.embedder, settings)]
+    tried, best = prepared.check.tried, 1 if prepared.check.tried == 1 else BEST_KEYS
     detections: list[AlignedDetection] = []
     for kind in prepared.kinds:
-        vectors = batch.vectors_of(kind.text)
-        detections += best_keys(kind.text, vectors, kind.keys, batch.embedder, settings, BEST_KEYS, tried)
-    return best_first(detections)[:BEST_KEYS]
+        detections += answer(
+            kind.text, batch.embedded, kind.keys, batch.embedder, prepared.settings, best=best, tried=tried
+        )
+    return best_first(detections)[:best]

@@ -23,7 +23,7 @@ _ROUGH = 0.1
 """P-values above this, corrected for the keys tried, need no precision."""
 
 
-def detection_seconds(text: PreparedText, keys: Iterable[Key], settings: DetectionSettings, tried: int) -> float:
+def detection_seconds(text: PreparedText, keys: Iterable[Key], settings: DetectionSettings) -> float:
     """Estimates the CPU time of one key's detection in a text, with all random keys of the settings.
 
     With many keys the best few get random keys, but a text is marked under one of them: the drawing for the others stops early
@@ -33,13 +33,12 @@ def detection_seconds(text: PreparedText, keys: Iterable[Key], settings: Detecti
         text: The text as it was cut for these keys.
         keys: Keys that are searched together; the most expensive one counts.
         settings: The settings, with the number of random keys that is drawn.
-        tried: The number of keys that the request tries.
 
     Returns:
         Seconds of one core.
     """
     shapes = {(key.block_size, key.soft_version, key.offsets, key.payload_bits, key.soft): key for key in keys}
-    return settings.draws * max(_alignment_seconds(text, key, settings, tried) for key in shapes.values())
+    return settings.draws * max(_alignment_seconds(text, key, settings) for key in shapes.values())
 
 
 def stop_after(settings: DetectionSettings, tried: int) -> int:
@@ -54,11 +53,10 @@ def stop_after(settings: DetectionSettings, tried: int) -> int:
     return min(EARLY_STOP, math.ceil(_ROUGH * settings.draws / tried))
 
 
-def _alignment_seconds(text: PreparedText, key: Key, settings: DetectionSettings, tried: int) -> float:
+def _alignment_seconds(text: PreparedText, key: Key, settings: DetectionSettings) -> float:
     """The CPU time of a text's alignments with one key."""
     counts = [len(version.sentences) for version in text.versions]
-    # One key is searched as the longest reading demands, and many as the text itself does.
-    searches = settings.searches(max(counts) if tried == 1 else len(text.sentences))
+    searches = settings.searches(text.longest)
     seconds = 0.0
     for version, count in zip(text.versions, counts, strict=True):
         if "excerpt" in searches:

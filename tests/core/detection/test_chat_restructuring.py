@@ -15,7 +15,6 @@ import pytest
 import alimark.core.embedding.loading
 import alimark.core.llm
 from alimark import AlignedDetection, AliMark, Detection, DetectionSettings, detect
-from alimark.core.detection.pipeline import detect_batch
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
@@ -179,7 +178,7 @@ def test_what_is_no_restructuring_is_dropped_and_counted(mark: AliMark, sentence
 def test_a_text_beyond_the_model_is_searched_as_it_is(mark: AliMark, sentences: list[str]) -> None:
     texts = [" ".join(sentences), "A short one is enough. " * 40, ""]
     llm = Restructurer(lambda units, n: ContextFull("too long") if len(units) > 20 else cut_at_random(units, n))
-    answers = detect_batch(texts, mark.key, EMBEDDER, DetectionSettings("learned"), llm=llm)
+    answers = mark.detect_batch(texts, DetectionSettings("learned"), llm=llm)
     assert isinstance(answers[0], Detection)
     assert isinstance(answers[1], Detection)
     assert isinstance(answers[2], TextError)

@@ -11,9 +11,10 @@ import pytest
 from alimark import AliMark, Key, detect
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.pipeline import detect_batch, null_scorers
-from alimark.core.detection.preparing import prepare
+from alimark.core.detection.preparing import PreparedText, prepare
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.frozen.text.splitting import splitter
+from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()
@@ -26,6 +27,12 @@ ENDS: dict[str, Callable[[list[str]], str]] = {
 
 def key_of(decision: str, number: int = 7) -> Key:
     return Key.generate(embedder=EMBEDDER, secret=bytes([number]) * 32, decision=decision)
+
+
+def detected(text: str | PreparedText, key: Key, settings: DetectionSettings) -> list[AlignedDetection]:
+    [answer] = detect_batch([text], [key], EMBEDDER, settings)
+    assert not isinstance(answer, AlimarkError)
+    return answer
 
 
 @pytest.fixture(scope="module", params=["soft", "hard"])
@@ -53,13 +60,11 @@ def test_a_hard_key_gives_every_whole_text_the_z_of_its_sentences(marked: tuple[
     detection = mark.detect(text)
     settings = DetectionSettings(draws=1)
     as_it_stands = replace(prepare(text, mark.key, EMBEDDER, settings), further=())
-    [by_sentences] = detect_batch([as_it_stands], mark.key, EMBEDDER, settings)
-    assert isinstance(by_sentences, AlignedDetection)
+    [by_sentences] = detected(as_it_stands, mark.key, settings)
     assert detection.reading == "by clauses"
     assert detection.z == (None if mark.key.soft else by_sentences.raw)
     clauses_alone = prepare(text, mark.key, EMBEDDER, settings).further[-1]
-    [by_clauses] = detect_batch([clauses_alone], mark.key, EMBEDDER, settings)
-    assert isinstance(by_clauses, AlignedDetection)
+    [by_clauses] = detected(clauses_alone, mark.key, settings)
     assert by_clauses.z is None
 
 
@@ -67,8 +72,7 @@ def test_random_keys_score_the_reading_that_was_found(marked: tuple[AliMark, lis
     """An audit compares documents by their scores under random keys; these are the scores behind the p-value."""
     mark, sentences = marked
     text, settings = ENDS["commas"](sentences), DetectionSettings(draws=99, search="whole")
-    detection = detect_batch([text], mark.key, EMBEDDER, settings)[0]
-    assert isinstance(detection, AlignedDetection)
+    [detection] = detected(text, mark.key, settings)
     assert detection.reading == "by clauses"
     [null_scores] = null_scorers([text], [detection.reading], mark.key, EMBEDDER, [settings])
     scores = null_scores(0, 99)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from alimark import AliMark, Key, detect
-from alimark.core.detection.many_keys import detect_keys
+from alimark.core.detection.pipeline import detect_batch
+from alimark.core.detection.preparing import alike
 from alimark.core.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder
-from fixed_texts import EMBEDDER, fixed_key, unmarked
+from fixed_texts import EMBEDDER, fixed_key, soft_key, unmarked
 
 
 def test_whose_key_it_was(mark: AliMark, sentences: list[str]) -> None:
@@ -34,10 +36,63 @@ def test_scores_are_those_of_each_key(mark: AliMark, sentences: list[str]) -> No
     assert replace(detection, draws=0) == replace(mark.detect(text), draws=0)
 
 
+def _full_stops_missing(sentences: list[str]) -> str:
+    return " ".join(sentence[:-1] + "," for sentence in sentences)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("text", ["long by its clauses alone", "found as a whole beside", "a passage"])
+def test_a_second_key_changes_neither_search_nor_score_nor_p_value(kind: str, text: str) -> None:
+    """The search follows from the text and the key's own p-value, so that an answer does not depend on the other keys."""
+    make = fixed_key if kind == "hard" else soft_key
+    keys = [make(number) for number in (0, 1)]
+    mark = AliMark(keys[1], embedder=EMBEDDER)
+    texts = {
+        "long by its clauses alone": lambda: _full_stops_missing(unmarked(70, 3)),
+        "found as a whole beside": lambda: " ".join(_marked(mark, 64)),
+        "a passage": lambda: " ".join([*unmarked(60, 3), *_marked(mark, 12)]),
+    }
+    settings = DetectionSettings(search="auto", draws=99)
+    for key in keys:
+        [alone] = detect(texts[text](), [key], embedder=EMBEDDER, settings=settings)
+        beside = detect(texts[text](), keys, embedder=EMBEDDER, settings=settings)
+        [same] = [detection for detection in beside if detection.key_id == key.id]
+        fields = ("searched", "reading", "raw", "score", "z", "readings")
+        assert [getattr(same, name) for name in fields] == [getattr(alone, name) for name in fields]
+        assert same.p_value == min(1, 2 * alone.p_value)
+
+
+def _marked(mark: AliMark, sentences: int) -> list[str]:
+    from fixed_texts import written
+
+    return written(mark.key, sentences, candidates=16)
+
+
 def test_an_excerpt_under_many_keys(mark: AliMark, sentences: list[str]) -> None:
     keys = [fixed_key(1), mark.key]
     text = " ".join([*unmarked(12, 3), *sentences])
     assert detect(text, keys, embedder=EMBEDDER, search="excerpt")[0].key_id == mark.key.id
+
+
+def test_many_texts_under_many_keys(mark: AliMark, sentences: list[str]) -> None:
+    """Each text gets its best keys or its error, and the texts of a batch do not change each other's answers."""
+    keys = [*(fixed_key(number) for number in range(1, 9)), mark.key]
+    texts = [" ".join(sentences), "", " ".join(unmarked(9, 3))]
+    times: Counter[str] = Counter()
+    settings = DetectionSettings(draws=99)
+    found, error, other = detect_batch(texts, keys, EMBEDDER, settings, best=2, tried=20, times=times)
+    assert isinstance(error, AlimarkError)
+    assert not isinstance(found, AlimarkError) and not isinstance(other, AlimarkError)  # noqa: PT018
+    assert (len(found), found[0].key_id, found[0].keys_tried) == (2, mark.key.id, 20)
+    assert [found, other] == detect_batch([texts[0], texts[2]], keys, EMBEDDER, settings, best=2, tried=20)
+    assert list(times) == ["splitting", "embedding", "alignment"]
+
+
+def test_keys_are_grouped_by_what_they_can_share() -> None:
+    hard, soft = [fixed_key(1), fixed_key(2)], [soft_key(1), soft_key(2, m=64)]
+    payload = Key.generate(embedder=EMBEDDER, payload_bits=8)
+    other = Key.generate(embedder=StandInEmbedder(32))
+    assert alike([*hard, payload, *soft, other]) == [hard, [payload], soft, [other]]
 
 
 def test_errors(mark: AliMark) -> None:
@@ -46,5 +101,6 @@ def test_errors(mark: AliMark) -> None:
     mixed = [mark.key, Key.generate(embedder=StandInEmbedder(32), decision="hard")]
     with pytest.raises(AlimarkError, match="use the embedder that the key names"):
         detect("Text.", mixed, embedder=EMBEDDER)  # no embedder of that name has 32 dimensions
-    with pytest.raises(AlimarkError, match="several embedders"):
-        detect_keys("Text.", mixed, EMBEDDER, DetectionSettings())
+    for keys in (mixed, [mark.key, soft_key(1)]):
+        with pytest.raises(AlimarkError, match="detect with the keys of each"):
+            detect_batch(["Text."], keys, EMBEDDER, DetectionSettings())

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Key, detect
-from alimark.core.detection.aligned_results import AlignedDetection
-from alimark.core.detection.batching import project_text
-from alimark.core.detection.many_keys import detect_keys_batch
+from alimark.core.detection.batching import embed_texts
+from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import prepare
-from alimark.core.detection.searching import detect_signals
+from alimark.core.detection.searching import search_in_turn
 from alimark.core.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -75,9 +74,9 @@ def test_the_smaller_p_value_of_both_readings_is_doubled(search: Literal["whole"
     settings = DetectionSettings(search=search, draws=99)
     prepared = prepare(text, mark.key, EMBEDDER, settings)
     assert [version.reading for version in prepared.versions] == ["as it stands", "normalised"]
-    signals = project_text(prepared, [EMBEDDER.embed(v.units.texts) for v in prepared.versions], mark.key, settings)
+    signals = embed_texts([prepared], EMBEDDER).signals(prepared, mark.key, settings)
     alone = [
-        detect_signals(replace(version, further=()), [part], mark.key, EMBEDDER, settings)
+        search_in_turn(replace(version, further=()), [part], mark.key, EMBEDDER, settings)
         for version, part in zip(prepared.versions, signals, strict=True)
     ]
     better = min(alone, key=lambda detection: detection.p_value)
@@ -104,17 +103,17 @@ def test_keys_of_both_text_versions_can_be_tried_together() -> None:
     answers = detect(DISGUISES["HTML"](text), keys, embedder=EMBEDDER)
     assert (answers[0].key_id, answers[0].keys_tried, answers[0].verdict()) == (keys[1].id, 3, "found")
     with pytest.raises(AlimarkError, match="text versions"):
-        detect_keys_batch([text], keys, EMBEDDER, DetectionSettings())
+        detect_batch([text], keys, EMBEDDER, DetectionSettings())
 
 
 def test_a_batch_under_many_keys_reads_both_ways() -> None:
     keys = [key_of("hard", number) for number in (1, 2)]
     mark = AliMark(keys[1], embedder=EMBEDDER)
     text = mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
-    [plain, disguised] = detect_keys_batch(
-        [text, DISGUISES["invisible"](text)], keys, EMBEDDER, DetectionSettings(), tried=2
+    [[plain], [disguised]] = (
+        answer
+        for answer in detect_batch([text, DISGUISES["invisible"](text)], keys, EMBEDDER, DetectionSettings(), tried=2)
+        if not isinstance(answer, AlimarkError)
     )
-    assert isinstance(plain, AlignedDetection)
-    assert isinstance(disguised, AlignedDetection)
     assert plain.key_id == disguised.key_id == keys[1].id
     assert disguised.raw == plain.raw

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Detection, DetectionSettings, Key
-from alimark.core.detection.pipeline import detect_batch
 from alimark.core.frozen.text.units import halve
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, TextError
 from alimark.testing import StandInEmbedder
@@ -144,7 +143,7 @@ class TestBadInput:
             mark.detect("Some text. And more.", **options)
 
     def test_one_bad_text_of_many(self, mark: AliMark) -> None:
-        good, bad = detect_batch(["A good text.", ""], mark.key, EMBEDDER, DetectionSettings())
+        good, bad = mark.detect_batch(["A good text.", ""], DetectionSettings())
         assert isinstance(good, Detection)
         assert isinstance(bad, TextError)
 

@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from alimark import AliMark, Key, detect
-from alimark.core.detection.many_keys import detect_keys
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.frozen.kernels.types import LocalCosts, SoftRule
 from alimark.core.frozen.soft_rules import SOFT_VERSIONS
@@ -92,8 +91,6 @@ def test_whose_key_it_was(sentences: list[str]) -> None:
     assert best[0].key_id == soft_key(0).id
     assert best[0].keys_tried == 20
     hard = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32))
-    with pytest.raises(AlimarkError, match="different kinds"):
-        detect_keys("Some text. And more.", [soft_key(0), hard], EMBEDDER, DetectionSettings())
     mixed = detect(" ".join(sentences), [hard, soft_key(0)], embedder=EMBEDDER)
     assert (mixed[0].key_id, mixed[0].keys_tried) == (soft_key(0).id, 2)
 

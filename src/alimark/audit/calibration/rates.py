@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Ints
-from alimark.core.detection.batching import deduplicate, embed
+from alimark.core.detection.batching import deduplicate
 from alimark.core.detection.preparing import make_units, normalise, split
 from alimark.core.detection.scoring import score_table, scoring
 from alimark.core.detection.settings import DetectionSettings
@@ -48,7 +48,7 @@ class Embedded:
         unique = deduplicate(text.texts for text in units)
         rows = [unique.rows(text.texts) for text in units]
         starts = np.cumsum([0, *(len(text_rows) for text_rows in rows)])
-        return cls(units, starts, embed(unique, embedder)[[row for text_rows in rows for row in text_rows]])
+        return cls(units, starts, embedder.embed(unique.texts)[[row for text_rows in rows for row in text_rows]])
 
     def part(self, chosen: Sequence[int]) -> Embedded:
         """Some of the texts, by number."""

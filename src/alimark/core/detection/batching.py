@@ -1,6 +1,6 @@
 """The middle stages of the detection pipeline: the units of many texts are embedded in one batch and projected.
 
-many PreparedText --deduplicate--> UniqueUnits --embed--> vectors --project--> Signals of each text
+many PreparedText --embed_texts--> EmbeddedTexts --signals--> Signals of each text under a key
 """
 
 from __future__ import annotations
@@ -49,11 +49,6 @@ def deduplicate(unit_lists: Iterable[Sequence[str]]) -> UniqueUnits:
     return UniqueUnits({unit: row for row, unit in enumerate(distinct)})
 
 
-def embed(units: UniqueUnits, embedder: Embedder) -> Vectors:
-    """The vector of each unit, (units, dimension)."""
-    return embedder.embed(units.texts) if units.row else np.empty((0, embedder.dimension), np.float32)
-
-
 def embed_and_project(units: UniqueUnits, embedder: Embedder, projection: Callable[[Vectors], Floats]) -> Floats:
     """The projections of each unit, embedded in parts so that the vectors of a long text are never all in memory."""
     if not units.row:
@@ -61,12 +56,39 @@ def embed_and_project(units: UniqueUnits, embedder: Embedder, projection: Callab
     return np.concatenate([projection(embedder.embed(part)) for part in parts(units.texts, _UNITS_AT_A_TIME)])
 
 
-def project_text(
-    text: PreparedText, vectors: Sequence[Vectors], key: Key, settings: DetectionSettings
-) -> list[Signals]:
-    """The signals of each version of a text under a key; `vectors` holds the vectors of each version's units."""
-    pairs = zip(text.versions, vectors, strict=True)
-    return [signals_of(version.units, project(unit_vectors, key), key, settings) for version, unit_vectors in pairs]
+@dataclass(frozen=True)
+class EmbeddedTexts:
+    """The vectors of all units of some texts or, of very many units under a single key, their projections."""
+
+    units: UniqueUnits
+    vectors: Vectors
+    projections: Floats | None = None
+
+    def signals(self, text: PreparedText, key: Key, settings: DetectionSettings) -> list[Signals]:
+        """The signals of each version of a text under a key. They do not depend on the other texts, nor on other keys."""
+        # Matrix products of other shapes round otherwise, so each text is projected by itself.
+        units = deduplicate([text.unit_texts])
+        rows = self.units.rows(units.row)
+        projections = project(self.vectors[rows], key) if self.projections is None else self.projections[rows]
+        return [
+            signals_of(version.units, projections[units.rows(version.units.texts)], key, settings)
+            for version in text.versions
+        ]
+
+
+def embed_texts(texts: Iterable[PreparedText], embedder: Embedder, key: Key | None = None) -> EmbeddedTexts:
+    """Embeds the units of many texts in one batch.
+
+    Args:
+        texts: The texts, prepared for the embedder's keys.
+        embedder: The embedder.
+        key: The only key that the texts are searched under; of very long texts only the projections are kept then.
+    """
+    units = deduplicate(text.unit_texts for text in texts)
+    none = np.empty((0, embedder.dimension), np.float32)
+    if key is not None and len(units.row) > _UNITS_AT_A_TIME:
+        return EmbeddedTexts(units, none, embed_and_project(units, embedder, lambda vectors: project(vectors, key)))
+    return EmbeddedTexts(units, embedder.embed(units.texts) if units.row else none)
 
 
 def signals_of(units: Units, projections: Floats, key: Key, settings: DetectionSettings) -> Signals:

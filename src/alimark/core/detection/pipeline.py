@@ -1,97 +1,102 @@
-"""AliMark's detection of many texts under one key, from texts to results, as a pipeline of stages.
+"""AliMark's detection of many texts under one key or several, from texts to results, as a pipeline of stages.
 
-    text --normalise--> Normalised --split--> SplitText --make_units--> PreparedText     (`preparing`; `prepare` runs these)
-    many PreparedText --deduplicate--> UniqueUnits --embed--> vectors --project--> Signals of each text    (`batching`)
-    Signals --score--> Score --significance_of--> Significance --describe--> AlignedDetection    (`searching`)
+    text --prepare--> PreparedText                                                  (`preparing`)
+    many PreparedText --embed_texts--> EmbeddedTexts                                (`batching`)
+    PreparedText, EmbeddedTexts, keys --answer--> the best AlignedDetection         (`searching`)
 
-`detect_batch` runs all of them. Other callers run the same stages and add batching or threads: `many_keys` (many keys on one
-embedding), the service's checker (texts of many requests in one batch), `calibration.rates` (many texts against the same
-random keys) and the sentence-level schemes (their own projection and statistic).
+`detect_batch` runs all of them. The service runs the same stages in threads of its own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from alimark.core.detection.aligned_results import AlignedDetection
-from alimark.core.detection.batching import deduplicate, embed_and_project, signals_of
-from alimark.core.detection.preparing import PreparedText, prepare, prepare_each, with_variants
-from alimark.core.detection.searching import detect_signals, score
+from alimark.core.detection.batching import embed_texts, signals_of
+from alimark.core.detection.preparing import PreparedText, alike, prepare, prepare_each, with_variants
+from alimark.core.detection.scoring import scoring
+from alimark.core.detection.searching import Keep, answer, score
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.detection.signals import Signals
 from alimark.core.detection.stats.p_values import NullScores
 from alimark.core.detection.timing import Beat, Clock, no_beat
+from alimark.core.detection.units import restructure
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.precision import at_precision
 from alimark.core.keys.key import Key
-from alimark.core.keys.projection import project
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from alimark.core.llm.base import LLM
 
-Keep = Callable[[PreparedText, list[Signals], AlignedDetection], None]
-
 
 def detect_batch(
     texts: Iterable[str | PreparedText],
-    key: Key,
+    keys: Sequence[Key],
     embedder: Embedder,
     settings: DetectionSettings,
     *,
+    best: int = 1,
+    tried: int | None = None,
     llm: LLM | None = None,
     times: Counter[str] | None = None,
     beat: Beat = no_beat,
     keep: Keep | None = None,
-) -> list[AlignedDetection | AlimarkError]:
-    """Detects many texts under one key, with the units of all of them in one embedding batch.
+) -> list[list[AlignedDetection] | AlimarkError]:
+    """Detects many texts under one key or several, with the units of all texts in one embedding batch.
 
     Args:
         texts: The texts; those that were prepared for these settings are not prepared again.
-        key: An AliMark key.
-        embedder: The embedder that the key names.
-        settings: How to search.
+        keys: AliMark keys of one group of `alike`.
+        embedder: The embedder that the keys name.
+        settings: How to search. All its random keys are drawn, however many keys there are.
+        best: The most detections for a text.
+        tried: The number of keys for which p-values are corrected, by default that of `keys`; it is larger where further
+            keys are tried on the same texts elsewhere.
         llm: The chat model of learned restructuring.
         times: The seconds of each stage are added to this counter.
         beat: Called before every step that a single text can make long.
-        keep: Called with each text that was searched, the signals of each of its versions, and its result.
+        keep: Called with each text, the signals of each of its versions, and each of its results.
 
     Returns:
-        A result for each text, in order; for a text that cannot be searched, its error.
+        For each text the detections under the best keys, best first; for a text that cannot be searched, its error.
 
     Raises:
-        KeyMismatch: The embedder is not the one that the key names.
+        KeyMismatch: The embedder is not the one that the keys name.
         ModelError: The embedder does not offer the precision of the settings.
     """
-    key.check(embedder)
+    if not keys:
+        raise AlimarkError("no keys were given; give at least one")
+    if len(alike(keys)) > 1:
+        raise AlimarkError(
+            "keys of several embedders, splitters, text versions or decisions, or with and without payloads, cannot share one "
+            "embedding; detect with the keys of each kind separately"
+        )
+    for key in keys:
+        key.check(embedder)
     embedder = at_precision(embedder, settings.precision)
     clock = Clock(Counter() if times is None else times)
-    prepared = prepare_each(texts, key, embedder, settings, beat)
+    prepared = prepare_each(texts, keys[0], embedder, settings, beat)
     clock.lap("splitting")
-    sound = with_variants([text for text in prepared if isinstance(text, PreparedText)], key, embedder, settings, llm)
+    sound = [text for text in prepared if isinstance(text, PreparedText)]
+    sound = with_variants(sound, keys[0], embedder, settings, llm)
     if settings.learned:
         clock.lap("restructuring")
-    units = deduplicate(text.unit_texts for text in sound)
-    projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
+    embedded = embed_texts(sound, embedder, keys[0] if len(keys) == 1 else None)
     clock.lap("embedding")
 
-    def detect(text: PreparedText) -> AlignedDetection:
+    def detections(text: PreparedText) -> list[AlignedDetection]:
         beat()
-        signals = [
-            signals_of(version.units, projections[units.rows(version.units.texts)], key, settings)
-            for version in text.versions
-        ]
-        detection = detect_signals(text, signals, key, embedder, settings)
-        if keep is not None:
-            keep(text, signals, detection)
-        return detection
+        return answer(text, embedded, keys, embedder, settings, best=best, tried=tried, keep=keep)
 
-    detections = map(detect, sound)
-    answers = [text if isinstance(text, AlimarkError) else next(detections) for text in prepared]
+    answers = map(detections, sound)
+    results = [text if isinstance(text, AlimarkError) else next(answers) for text in prepared]
     clock.lap("alignment")
-    return answers
+    return results
 
 
 def null_scorers(
@@ -116,11 +121,24 @@ def null_scorers(
     versions: list[PreparedText] = []
     for text, reading, chosen in zip(texts, readings, settings, strict=True):
         prepared = prepare(text, key, embedder, chosen)
-        versions.append(next((one for one in prepared.versions if one.reading == reading), prepared))
-    units = deduplicate([version.units.texts for version in versions])
-    projections = embed_and_project(units, embedder, lambda vectors: project(vectors, key))
-    scorers = []
-    for version, chosen in zip(versions, settings, strict=True):
-        signals = signals_of(version.units, projections[units.rows(version.units.texts)], key, chosen)
-        scorers.append(score([signals], key, chosen).null_scores)
-    return scorers
+        versions.append(next((version for version in prepared.versions if version.reading == reading), prepared))
+    versions = [replace(version, variants=(), further=()) for version in versions]
+    embedded = embed_texts(versions, embedder, key)
+    return [
+        score(embedded.signals(version, key, chosen), key, chosen).null_scores
+        for version, chosen in zip(versions, settings, strict=True)
+    ]
+
+
+def warm_up(key: Key, settings: DetectionSettings) -> None:
+    """Scores two sentences under a key, so that a thread can load its kernels while another loads the embedder.
+
+    Args:
+        key: An AliMark key.
+        settings: The settings of the detection; passages have kernels of their own.
+    """
+    if settings.search == "auto":
+        settings = DetectionSettings()
+    units = restructure(["The lamp went out at ten.", "Nobody saw it go out."], scoring(key, settings).limits)
+    signals = signals_of(units, np.ones((len(units.texts), key.block_size)), key, settings)
+    score([signals], key, settings).null_scores(0, 2)

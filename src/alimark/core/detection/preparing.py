@@ -74,6 +74,11 @@ class PreparedText:
         return self.variants if self.replaced else (self, *self.variants, *self.further)
 
     @property
+    def longest(self) -> int:
+        """The number of sentences of the longest version, by which the search is chosen."""
+        return max(len(version.sentences) for version in self.versions)
+
+    @property
     def readings(self) -> list[slice]:
         """The versions of each reading: the text with its restructurings, and each other reading."""
         further = 0 if self.replaced else len(self.further)
@@ -84,6 +89,15 @@ class PreparedText:
     def unit_texts(self) -> list[str]:
         """The units of all versions of the text."""
         return [unit for version in self.versions for unit in version.units.texts]
+
+
+def alike(keys: Iterable[Key]) -> list[list[Key]]:
+    """Groups of AliMark's keys that read, cut and embed a text in the same way: what is prepared for one serves all."""
+    groups: dict[object, list[Key]] = {}
+    for key in keys:
+        shared = (key.fingerprint, key.splitter, key.text_version, key.soft, key.payload_bits > 0)
+        groups.setdefault(shared, []).append(key)
+    return list(groups.values())
 
 
 def normalise(text: str, key: Key) -> Normalised:
@@ -246,9 +260,8 @@ def sentences_suffice(text: PreparedText, settings: DetectionSettings) -> bool:
         text: The text, prepared for the full test.
         settings: The settings of the full test.
     """
-    longest = max(len(version.sentences) for version in text.versions)
     by_clauses = any(version.reading == "by clauses" for version in text.versions)
-    return settings.searches(longest) == ("whole",) and not by_clauses
+    return settings.searches(text.longest) == ("whole",) and not by_clauses
 
 
 def with_units(text: PreparedText, key: Key, settings: DetectionSettings) -> PreparedText:

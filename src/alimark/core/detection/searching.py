@@ -1,10 +1,13 @@
-"""The last stages of the detection pipeline: one text is scored under one key, and its result is put together.
+"""The last stage of the detection pipeline: a text is scored under one key or several, and its results are put together.
 
 Signals --score--> Score --significance_of--> Significance --describe--> AlignedDetection
+
+Of many keys, all are scored once on one embedding of the text, and only the best few get random keys.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,22 +16,29 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.batching import EmbeddedTexts, Vectors, parts
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
-from alimark.core.detection.excerpts import passages, score_excerpt
+from alimark.core.detection.excerpts import excerpt_length, passages, score_excerpt
 from alimark.core.detection.payloads import decode
 from alimark.core.detection.preparing import PreparedText
 from alimark.core.detection.result_parts import aligned_steps
+from alimark.core.detection.results import best_first
 from alimark.core.detection.scoring import Score, SoftPayload, score_table, scoring
 from alimark.core.detection.sentence_chances import sentence_chances
 from alimark.core.detection.settings import LONG_TEXT, DetectionSettings
 from alimark.core.detection.signals import Signals
 from alimark.core.detection.stats.p_values import Significance, significance_of
 from alimark.core.detection.stats.power import SentencesNeeded
+from alimark.core.detection.units import Units
 from alimark.core.embedding.base import Embedder
 from alimark.core.keys.key import Key
+from alimark.core.keys.projection import project_many
 
 EARLY_STOP = 50
 """Random keys that score as high after which the drawing for a long text stops."""
+_KEYS_AT_A_TIME = 256
+_SOFT_TABLE_VALUES = 4_000_000
+"""Table entries scored at a time, 32 MB: soft keys and runs of pieces have a table for every unit and key."""
 
 
 def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
@@ -60,20 +70,80 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
     return Score(float(scores[variant]), null_scores, rule.trace(signals[variant], used), variant, payload)
 
 
-def detect_signals(
+Keep = Callable[[PreparedText, list[Signals], AlignedDetection], None]
+"""Called with a text that was searched, the signals of each of its versions, and the result."""
+
+
+def answer(
+    text: PreparedText,
+    embedded: EmbeddedTexts,
+    keys: Sequence[Key],
+    embedder: Embedder,
+    settings: DetectionSettings,
+    *,
+    best: int = 1,
+    tried: int | None = None,
+    keep: Keep | None = None,
+) -> list[AlignedDetection]:
+    """The detections of a text under the best few of some keys, best first, with p-values corrected for the keys tried.
+
+    A key's detection is the same whichever other keys are tried. Of many keys only those with the best scores get random keys.
+
+    Args:
+        text: The text, prepared for keys of this kind.
+        embedded: The vectors of the text's units.
+        keys: One key, or several of one group of `preparing.alike`.
+        embedder: The embedder, as results name it.
+        settings: How to search.
+        best: The most detections.
+        tried: The number of keys for which p-values are corrected; by default that of `keys`.
+        keep: Called with the text, its signals and the result under each key that got random keys.
+    """
+    count = len(keys) if tried is None else tried
+    detections: dict[Key, AlignedDetection] = {}
+    for kind in settings.searches(text.longest):
+        for key in likeliest_keys(text, embedded, keys, replace(settings, search=kind), best):
+            if key not in detections:
+                signals = embedded.signals(text, key, settings)
+                detection = search_in_turn(text, signals, key, embedder, settings)
+                if keep is not None:
+                    keep(text, signals, detection)
+                detections[key] = detection if count == 1 else detection.corrected(count)
+        if min(detection.p_value for detection in detections.values()) <= settings.passage_fpr:
+            break  # the keys that would score best in passages are not needed
+    return best_first(detections.values())[:best]
+
+
+def search_in_turn(
     text: PreparedText, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
 ) -> AlignedDetection:
-    """All stages after the projection: score, significance, describe.
+    """The result of a text under one key: of the whole text and then, where the settings say so, of its passages.
+
+    With search="auto" passages are looked for where the whole shows no mark, and the p-value pays for both searches. It stays
+    valid although the second is left out where the first succeeds: at any level, each contributes at most half of it.
+    """
+    searches = settings.searches(text.longest)
+    likeliest: AlignedDetection | None = None
+    for kind in searches:
+        detection = _search(text, signals, key, embedder, replace(settings, search=kind))
+        if settings.search == "auto":
+            detection = detection.of_searches(searches, settings)
+        if likeliest is None or detection.p_value < likeliest.p_value:
+            likeliest = detection
+        if likeliest.p_value <= settings.passage_fpr:
+            break
+    assert likeliest is not None
+    return likeliest
+
+
+def _search(
+    text: PreparedText, signals: Sequence[Signals], key: Key, embedder: Embedder, settings: DetectionSettings
+) -> AlignedDetection:
+    """The result of one search: score, significance, describe.
 
     Each reading of the text has a p-value of its own; the smallest, times the number of readings, is that of the text.
     """
-    if settings.search == "auto":
-
-        def search(chosen: DetectionSettings) -> list[AlignedDetection]:
-            return [detect_signals(text, signals, key, embedder, chosen)]
-
-        return search_in_turn(max(len(version.sentences) for version in text.versions), settings, search)[0]
-    if settings.stop_after is None and max(len(version.sentences) for version in text.versions) > LONG_TEXT:
+    if settings.stop_after is None and text.longest > LONG_TEXT:
         settings = replace(settings, stop_after=EARLY_STOP)
     answers: list[tuple[Score, Significance]] = []
     for versions in text.readings:
@@ -82,7 +152,7 @@ def detect_signals(
         answers.append((replace(scored, variant=versions.start + scored.variant), significance))
     scored, significance = _likeliest(answers)
     # The paper's z-score is one of sentences, so that a text that is read by clauses keeps that of its sentences.
-    by_sentences = [answer for answer in answers if signals[answer[0].variant].chances is None]
+    by_sentences = [pair for pair in answers if signals[pair[0].variant].chances is None]
     has_z = by_sentences and not key.soft and settings.search == "whole"
     z = _likeliest(by_sentences)[0].raw if has_z else None
     return describe(text, signals, scored, z, significance.corrected(len(answers)), key, embedder, settings)
@@ -90,35 +160,7 @@ def detect_signals(
 
 def _likeliest(answers: Sequence[tuple[Score, Significance]]) -> tuple[Score, Significance]:
     """The reading with the smallest p-value."""
-    return min(answers, key=lambda answer: answer[1].p_value)
-
-
-def search_in_turn(
-    sentences: int, settings: DetectionSettings, search: Callable[[DetectionSettings], list[AlignedDetection]]
-) -> list[AlignedDetection]:
-    """Searches a text as a whole and then, where that shows no mark, for passages; the p-values pay for both.
-
-    The p-values stay valid although the second search is left out where the first succeeds: at any level, each of the two
-    contributes at most half of it.
-
-    Args:
-        sentences: The number of sentences of the text.
-        settings: Settings with search="auto".
-        search: Searches with the settings that it is given, and returns detections, best first.
-
-    Returns:
-        The detections of the better search.
-    """
-    searches = settings.searches(sentences)
-    best: list[AlignedDetection] = []
-    for number, kind in enumerate(searches, 1):
-        detections = search(replace(settings, search=kind))
-        paid = [detection.of_searches(searches, settings) for detection in detections]
-        if not best or paid[0].p_value < best[0].p_value:
-            best = paid
-        if number < len(searches) and best[0].p_value <= settings.passage_fpr:
-            break
-    return best
+    return min(answers, key=lambda pair: pair[1].p_value)
 
 
 def describe(
@@ -167,3 +209,53 @@ def describe(
         make, text.text, read.sentences, statistic, significance,
         key=key, embedder=EmbedderIdentity.of(embedder), settings=settings, tie_label="ties",
     )  # fmt: skip
+
+
+def likeliest_keys(
+    text: PreparedText, embedded: EmbeddedTexts, keys: Sequence[Key], settings: DetectionSettings, best: int
+) -> list[Key]:
+    """The `best` keys with the highest scores in each reading, since scores of several readings cannot be compared."""
+    if len(keys) <= best:
+        return list(keys)
+    chosen: dict[Key, None] = {}
+    for versions in text.readings:
+        scores = np.max(
+            [_score_keys(version.units, embedded, keys, settings) for version in text.versions[versions]], axis=0
+        )
+        chosen |= dict.fromkeys(keys[number] for number in np.argsort(-scores, kind="stable")[:best])
+    return list(chosen)
+
+
+def _score_keys(units: Units, embedded: EmbeddedTexts, keys: Sequence[Key], settings: DetectionSettings) -> list[float]:
+    """The raw score of each key, computed in batches of keys of the same shape."""
+    scores, vectors = [0.0] * len(keys), embedded.vectors[embedded.units.rows(units.texts)]
+    groups: dict[str, list[int]] = {}
+    for number, key in enumerate(keys):
+        groups.setdefault(json.dumps(key.parameters.to_json(), sort_keys=True), []).append(number)
+    for members in groups.values():
+        for batch in parts(members, _batch_size(units, keys[members[0]])):
+            batch_scores = _score_batch(units, vectors, [keys[number] for number in batch], settings)
+            for number, score in zip(batch, batch_scores, strict=True):
+                scores[number] = float(score)
+    return scores
+
+
+def _batch_size(units: Units, key: Key) -> int:
+    """The number of keys scored at a time."""
+    if not key.soft and units.chances is None:
+        return _KEYS_AT_A_TIME
+    runs = 1 if units.chances is None else units.chances.shape[1]
+    return max(1, _SOFT_TABLE_VALUES // (units.count * runs * key.block_size * 64))
+
+
+def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: DetectionSettings) -> Floats | list[float]:
+    """The raw scores of keys that share block size, span and centre."""
+    rule = scoring(keys[0], settings, by_clauses=units.chances is not None)
+    signals = (rule.signals(units, projections) for projections in project_many(vectors, keys))
+    if settings.search == "excerpt":
+        pairs = zip(signals, keys, strict=True)
+        local = (rule.local_scores(text, key.blocks(excerpt_length(key, settings))[None])[0] for text, key in pairs)
+        return [score / rule.local_unit for score in local]
+    jobs = np.arange(len(keys))
+    blocks = np.stack([key.derivation.blocks(rule.length(units.count)) for key in keys])
+    return rule.scores(list(signals), blocks, jobs, jobs)

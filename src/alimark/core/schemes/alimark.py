@@ -176,7 +176,9 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         llm: LLM | None = None,
         times: Counter[str] | None = None,
     ) -> list[AlignedDetection | AlimarkError]:
-        return detect_batch(texts, self.key, self.embedder, DetectionSettings.of(settings), llm=llm, times=times)
+        chosen = DetectionSettings.of(settings)
+        answers = detect_batch(texts, [self.key], self.embedder, chosen, llm=llm, times=times)
+        return [answer if isinstance(answer, AlimarkError) else answer[0] for answer in answers]
 
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
         return units_of(texts, self.key, self.embedder, DetectionSettings.of(settings))

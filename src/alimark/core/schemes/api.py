@@ -106,25 +106,23 @@ def detect(
     first = load(keys[0], embedder=embedder)
     if not isinstance(first, KeyedWatermark) or not all(aligns(key.scheme) for key in keys):
         return _detect_each(text, keys, embedder, settings, {**options}, llm)[:best]
-    from alimark.core.detection.many_keys import detect_keys
+    from alimark.core.detection.pipeline import detect_batch
+    from alimark.core.detection.preparing import alike
 
     chosen = DetectionSettings.of(detection_settings(first.scheme, first.settings, settings, {**options}))
+    # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
+    chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
     detections: list[Detection] = []
-    for group in _alike(keys):
+    for group in alike(keys):
         # An embedder that is given serves the keys that name it; keys of other embedders load theirs.
         given = embedder if embedder is not None and group[0].fingerprint in ("", embedder.fingerprint) else None
         mark = first if group[0].fingerprint == keys[0].fingerprint else load(group[0], embedder=given)
         assert isinstance(mark, KeyedWatermark)
-        detections += detect_keys(text, group, mark.embedder, chosen, best=best, llm=llm, tried=len(keys))
+        [answer] = detect_batch([text], group, mark.embedder, chosen, best=best, tried=len(keys), llm=llm)
+        if isinstance(answer, AlimarkError):
+            raise answer
+        detections += answer
     return best_first(detections)[:best]
-
-
-def _alike(keys: Sequence[Key]) -> list[list[Key]]:
-    """Groups of AliMark's keys that can share one embedding and one kind of score."""
-    groups: dict[tuple[str, str, int, bool], list[Key]] = {}
-    for key in keys:
-        groups.setdefault((key.fingerprint, key.splitter, key.text_version, key.soft), []).append(key)
-    return list(groups.values())
 
 
 def _detect_each(

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from alimark.audit.auditor import FirstPass
 from alimark.core._util.arrays import Floats
-from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
@@ -32,6 +31,7 @@ from alimark.core.embedding.precision import at_precision
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.text.human_text import read_texts
+from alimark.errors import AlimarkError
 from alimark.lab.bench.models import key_for, secret
 from alimark.lab.bench.recipe import Watermark
 from alimark.lab.bench.recipe_files import load

@@ -13,7 +13,7 @@ from alimark.core.detection.preparing import alike
 from alimark.core.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder
-from fixed_texts import EMBEDDER, fixed_key, soft_key, unmarked
+from fixed_texts import EMBEDDER, fixed_key, soft_key, unmarked, written
 
 
 def test_whose_key_it_was(mark: AliMark, sentences: list[str]) -> None:
@@ -49,23 +49,17 @@ def test_a_second_key_changes_neither_search_nor_score_nor_p_value(kind: str, te
     mark = AliMark(keys[1], embedder=EMBEDDER)
     texts = {
         "long by its clauses alone": lambda: _full_stops_missing(unmarked(70, 3)),
-        "found as a whole beside": lambda: " ".join(_marked(mark, 64)),
-        "a passage": lambda: " ".join([*unmarked(60, 3), *_marked(mark, 12)]),
+        "found as a whole beside": lambda: " ".join(written(mark.key, 64, candidates=16)),
+        "a passage": lambda: " ".join([*unmarked(60, 3), *written(mark.key, candidates=16)]),
     }
     settings = DetectionSettings(search="auto", draws=99)
     for key in keys:
-        [alone] = detect(texts[text](), [key], embedder=EMBEDDER, settings=settings)
+        alone = AliMark(key, embedder=EMBEDDER).detect(texts[text](), settings=settings)
         beside = detect(texts[text](), keys, embedder=EMBEDDER, settings=settings)
         [same] = [detection for detection in beside if detection.key_id == key.id]
         fields = ("searched", "reading", "raw", "score", "z", "readings")
         assert [getattr(same, name) for name in fields] == [getattr(alone, name) for name in fields]
         assert same.p_value == min(1, 2 * alone.p_value)
-
-
-def _marked(mark: AliMark, sentences: int) -> list[str]:
-    from fixed_texts import written
-
-    return written(mark.key, sentences, candidates=16)
 
 
 def test_an_excerpt_under_many_keys(mark: AliMark, sentences: list[str]) -> None:

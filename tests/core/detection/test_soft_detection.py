@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from alimark import AliMark, Key, detect
-from alimark.core.detection.settings import DetectionSettings
 from alimark.core.frozen.kernels.types import LocalCosts, SoftRule
 from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.generation.api import GenerationSettings

@@ -25,7 +25,6 @@ from stand_ins import stand_in_service
 
 from alimark.core.keys.key import Key
 from alimark.serve.app import create_app
-from alimark.serve.protocol import limited_protocol
 from alimark.serve.service import Service
 from alimark.testing import StandInEmbedder
 
@@ -67,10 +66,7 @@ def serving_again(data: Path, tokens: dict[str, str], **settings: Any) -> Iterat
     """Runs a service that was set up before in a thread of this process."""
     service = stand_in_service(data, **settings)
     port = free_port()
-    http = limited_protocol(service.settings.header_timeout)
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(service), port=port, log_config=None, access_log=False, http=http)
-    )
+    server = uvicorn.Server(uvicorn.Config(create_app(service), port=port, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_for(f"http://127.0.0.1:{port}")

@@ -10,7 +10,7 @@ from services import Running
 pytest.importorskip("fastapi")
 
 from alimark.errors import ContextFull, KeyFileError, LLMError, MissingExtra
-from alimark.serve.gate import to_api_error
+from alimark.serve.errors import to_api_error
 
 CASES: list[tuple[str, str, str, bytes, int, str, str]] = [
     ("detect", "POST", "/v1/detect", b"{", 422, "invalid", "The body is not valid JSON"),

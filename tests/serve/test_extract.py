@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from services import Running
 
-from alimark.serve.gate import ApiError
+from alimark.serve.errors import ApiError
 from small_documents import docx
 
 

@@ -7,17 +7,13 @@ import logging
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from services import Running, set_up, start_process
+from services import Running
 
 pytest.importorskip("fastapi")
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from alimark.serve.app import LimitRepeats
+from alimark.serve.log import LimitRepeats
 
 
 def test_only_tabled_rates_are_allowed(running: Running) -> None:
@@ -74,26 +70,6 @@ def test_bodies_without_a_token_are_not_read(running: Running, path: str) -> Non
     assert b"connection: close" in answer.lower()
 
 
-def test_a_body_without_a_token_costs_one_small_read(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client has its answer although it sent the whole body at once, and the server has read next to nothing of that."""
-    sizes: list[int] = []
-    original = H11Protocol.data_received
-
-    def data_received(protocol: H11Protocol, data: bytes) -> None:
-        sizes.append(len(data))
-        original(protocol, data)
-
-    monkeypatch.setattr(H11Protocol, "data_received", data_received)
-    host, port = running.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        with suppress(OSError):  # the server closes the connection while the client sends
-            connection.sendall(b"POST /v1/detect HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n" + b"a" * 2**22)
-        answer = connection.recv(4000)
-    assert answer.startswith(b"HTTP/1.1 401")
-    assert b"connection: close" in answer.lower()
-    assert sum(sizes) <= 4096
-
-
 def test_bodies_without_a_length_are_small(running: Running) -> None:
     """Each chunk costs time, however small it is."""
     head = f"POST /v1/detect HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {running.tokens['detect']}\r\n"
@@ -103,57 +79,6 @@ def test_bodies_without_a_length_are_small(running: Running) -> None:
     assert b" 200 " in _exchange(running, head.encode(), small, b"0\r\n\r\n").partition(b"\r\n")[0]
     large = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     assert b" 411 " in _exchange(running, head.encode(), large, b"1\r\n \r\n").partition(b"\r\n")[0]
-
-
-def test_half_sent_headers_end_and_do_not_flood_the_log(tmp_path: Path) -> None:
-    set_up(tmp_path / "data")
-    process = start_process(tmp_path / "data", tmp_path / "log", header_timeout=0.5)
-    try:
-        host, port = process.url.removeprefix("http://").split(":")
-        for _ in range(300):
-            with socket.create_connection((host, int(port)), timeout=10) as connection:
-                connection.sendall(b"GET /\x00 nonsense\r\n\r\n")
-                connection.recv(100)
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: ")
-            assert connection.recv(100) == b"", "the server closes the connection"
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = connection.recv(4000)
-            while not answer.endswith(b"}"):
-                answer += connection.recv(4000)
-            assert b" 200 " in answer
-            connection.sendall(b"GET /healthz HTTP/1.1\r\n")
-            assert connection.recv(100) == b"", "also on a connection that was used before"
-        assert len(process.log.read_text().splitlines()) < 60
-    finally:
-        process.running.terminate()
-        process.running.wait(30)
-
-
-def test_bodies_of_single_bytes_are_not_parsed(tmp_path: Path) -> None:
-    """The parser takes some microseconds for each chunk, in which no other request is answered."""
-    tokens = set_up(tmp_path / "data")
-    process = start_process(tmp_path / "data", tmp_path / "log")
-    try:
-        host, port = process.url.removeprefix("http://").split(":")
-        lines = ("POST /v1/detect HTTP/1.1", "Host: x", f"Authorization: Bearer {tokens['detect']}",
-                 "Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close", "", "")  # fmt: skip
-        content = json.dumps({"input": "One came. " * 2000}).encode()
-        answers = []
-        for size in (1, 500):
-            parts = [content[start : start + size] for start in range(0, len(content), size)]
-            body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
-            with socket.create_connection((host, int(port)), timeout=30) as connection:
-                with suppress(OSError):  # the server does not read all of it
-                    connection.sendall("\r\n".join(lines).encode() + body)
-                with suppress(ConnectionResetError):
-                    answers.append(connection.recv(4000).partition(b"\r\n")[0])
-        assert answers[-1] == b"HTTP/1.1 200 OK"
-        assert answers[:-1] in ([], [b"HTTP/1.1 400 Bad Request"])
-    finally:
-        process.running.terminate()
-        process.running.wait(30)
 
 
 def test_repeated_log_records_are_counted() -> None:

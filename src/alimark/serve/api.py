@@ -28,15 +28,16 @@ from alimark.core.rewriting.api import RewriteSettings
 from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
 from alimark.serve import schemas
 from alimark.serve.auth import Token
+from alimark.serve.bodies import BoundedRoute
 from alimark.serve.checking import BEST_KEYS, Answer, Check, QueueFull
-from alimark.serve.gate import AnyTextResponse, ApiError, to_api_error
+from alimark.serve.errors import AnyTextResponse, ApiError, to_api_error
 from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, AnyToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
 
-router = APIRouter()
+router = APIRouter(route_class=BoundedRoute)
 log = logging.getLogger("alimark.serve")
 
 KeyId = Annotated[str, Path(pattern="^ak[0-9a-f]{18}$")]

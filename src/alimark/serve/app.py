@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,8 +21,9 @@ from starlette.requests import Request
 import alimark
 from alimark.serve import api, openai, responses, schemas
 from alimark.serve.docs_page import docs_page
-from alimark.serve.gate import ApiError, Gate, JsonLines
-from alimark.serve.protocol import limited_protocol
+from alimark.serve.errors import ApiError
+from alimark.serve.gate import Gate
+from alimark.serve.log import set_up_log
 from alimark.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
@@ -39,17 +38,15 @@ _ERRORS = {
     409: "The keys or tokens are not in a state that allows this, for example because no key is active.",
     411: "A large body has no Content-Length.",
     413: "The body, a text or the number of texts exceeds a limit.",
+    415: "The body is not sent as JSON in UTF-8.",
     422: "The request does not match the schema, or a text cannot be processed.",
     429: "A rate limit or a queue limit is reached; the header Retry-After says after how many seconds to try again.",
 }
 _HTTP_MESSAGES = {
-    400: "The body is not valid JSON in UTF-8. Send a JSON object.",
     404: "There is no such path. GET /openapi.json lists all endpoints.",
     405: "The path does not support this method. GET /openapi.json lists all endpoints.",
 }
 """Messages for errors of the web framework."""
-_MOST_KINDS = 1000
-"""Kinds of log records that are counted."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -85,9 +82,7 @@ def create_app(service: Service) -> FastAPI:
     _add_docs(app)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_middleware(
-        Gate, settings=service.settings, tokens=service.tokens, allowance=service.allowance, metrics=service.metrics
-    )
+    app.add_middleware(Gate, service=service)
     if service.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(service.settings.cors_origins), allow_methods=["GET", "POST", "DELETE"],
@@ -128,11 +123,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first = errors[0]
     where = ".".join(str(part) for part in first["loc"][1:])[:200]
     more = f" The request has {len(errors) - 1} more errors." if len(errors) > 1 else ""
-    if first["type"] == "json_invalid":
-        message = f"The body is not valid JSON (see character {where}). Send a JSON object."
-    else:
-        field = f"field {where}" if where else "request"
-        message = f"The {field} is not valid: {first['msg'].removeprefix('Value error, ')}.{more}"
+    field = f"field {where}" if where else "request"
+    message = f"The {field} is not valid: {first['msg'].removeprefix('Value error, ')}.{more}"
     return _response(ApiError(422, "invalid", message, param=where or None))
 
 
@@ -141,48 +133,6 @@ async def _http(request: Request, error: Exception) -> Response:
     response = ApiError(error.status_code, "http", _HTTP_MESSAGES.get(error.status_code, str(error.detail)))
     response.headers |= error.headers or {}
     return _response(response)
-
-
-class LimitRepeats(logging.Filter):
-    """Drops log records that repeat too often, so that clients without a token cannot fill the disk.
-
-    Records of requests with a token are never dropped; their number has a limit already. After a pause the next record of the
-    same kind says in the field `suppressed` how many were dropped.
-
-    Args:
-        most: The number of records of a kind that pass in each period.
-        seconds: The length of a period.
-    """
-
-    def __init__(self, most: int = 20, seconds: float = 10.0) -> None:
-        super().__init__()
-        self.most, self.seconds = most, seconds
-        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if getattr(record, "token", ""):
-            return True
-        kind, now = (record.name, str(record.msg)), time.monotonic()
-        start, count = self._kinds.get(kind, (now, 0))
-        if now - start >= self.seconds:
-            if count > self.most:
-                record.suppressed = count - self.most
-            start, count = now, 0
-        if len(self._kinds) > _MOST_KINDS:
-            self._kinds.clear()
-        self._kinds[kind] = (start, count + 1)
-        return count < self.most
-
-
-def set_up_log(level: int = logging.INFO) -> None:
-    """Sends the log of the service to stderr as lines of JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    handler.addFilter(LimitRepeats())
-    for name, least in (("alimark.serve", level), ("uvicorn", max(level, logging.WARNING))):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(least)
 
 
 class _Server(uvicorn.Server):
@@ -211,8 +161,7 @@ def run(service: Service) -> None:
     service.warm_up()
     config = uvicorn.Config(
         create_app(service), host=settings.host, port=settings.port, log_config=None, access_log=False,
-        http=limited_protocol(settings.header_timeout),
-        server_header=False, proxy_headers=False, timeout_keep_alive=30, h11_max_incomplete_event_size=64 * 1024,
+        http="h11", server_header=False, proxy_headers=False, timeout_keep_alive=30, h11_max_incomplete_event_size=64 * 1024,
         timeout_graceful_shutdown=int(settings.shutdown) or 1,
     )  # fmt: skip
     logging.getLogger("alimark.serve").info(

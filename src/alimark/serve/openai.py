@@ -17,13 +17,14 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from alimark.core._util.json_types import JsonObject
 from alimark.core.generation.api import Generation
 from alimark.errors import AlimarkError
-from alimark.serve.gate import ApiError
+from alimark.serve.bodies import BoundedRoute
+from alimark.serve.errors import ApiError
 from alimark.serve.openai_schemas import ChatCompletion, Completion
 from alimark.serve.passing_on import unmarked_answer
 from alimark.serve.service import GenerateToken, Service, ServiceOf
 from alimark.serve.texts import FINISH, Prompts, Texts
 
-router = APIRouter(tags=["writing"])
+router = APIRouter(tags=["writing"], route_class=BoundedRoute)
 
 
 @router.get("/v1/models", summary="List the model of this service")

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.llm.base import ForwardsRequests
-from alimark.serve.gate import ApiError
+from alimark.serve.errors import ApiError
 from alimark.serve.openai_schemas import Mark, ToWrite
 from alimark.serve.service import Service
 

@@ -13,13 +13,14 @@ from fastapi.responses import Response, StreamingResponse
 from alimark.core._util.json_types import JsonObject
 from alimark.core.generation.api import Generation
 from alimark.errors import AlimarkError
-from alimark.serve.gate import AnyTextResponse, ApiError
+from alimark.serve.bodies import BoundedRoute
+from alimark.serve.errors import AnyTextResponse, ApiError
 from alimark.serve.openai_schemas import CreateResponse
 from alimark.serve.passing_on import unmarked_answer
 from alimark.serve.service import GenerateToken, ServiceOf
 from alimark.serve.texts import FINISH, Prompts, Texts
 
-router = APIRouter(tags=["writing"])
+router = APIRouter(tags=["writing"], route_class=BoundedRoute)
 
 
 @router.post(

@@ -20,7 +20,7 @@ from alimark.errors import AlimarkError
 from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
 from alimark.serve.database import Connection, DatabaseError, Store
-from alimark.serve.gate import ApiError
+from alimark.serve.errors import ApiError
 from alimark.serve.health import Readiness
 from alimark.serve.metrics import Metrics
 from alimark.serve.records import Record, RecordLog

@@ -19,7 +19,7 @@ from alimark.core.llm.base import Message, Request, Sampling, count_tokens
 from alimark.core.schemes.registry import rule_for
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
-from alimark.serve.gate import ApiError, to_api_error
+from alimark.serve.errors import ApiError, to_api_error
 from alimark.serve.openai_schemas import Mark, ToWrite
 from alimark.serve.records import Record, of_text
 from alimark.serve.service import Service

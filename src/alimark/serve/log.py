@@ -1,0 +1,72 @@
+"""The log of the service: lines of JSON on stderr, without texts, secrets and floods."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+
+_MOST_KINDS = 1000
+"""Kinds of log records that are counted."""
+
+
+def error_lines(error: BaseException) -> list[str]:
+    """Returns the places of a traceback without the message, which may repeat what a client sent."""
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+
+
+class JsonLines(logging.Formatter):
+    """Formats log records as lines of JSON. Exceptions appear by type and place, because messages may contain a text."""
+
+    _standard = frozenset(vars(logging.makeLogRecord({}))) | {"message", "color_message"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        content = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
+        content |= {name: value for name, value in vars(record).items() if name not in self._standard}
+        if record.exc_info and record.exc_info[1]:
+            content |= {"error": type(record.exc_info[1]).__name__, "at_lines": error_lines(record.exc_info[1])}
+        return json.dumps(content, default=str)
+
+
+class LimitRepeats(logging.Filter):
+    """Drops log records that repeat too often, so that clients without a token cannot fill the disk.
+
+    Records of requests with a token are never dropped; their number has a limit already. After a pause the next record of the
+    same kind says in the field `suppressed` how many were dropped.
+
+    Args:
+        most: The number of records of a kind that pass in each period.
+        seconds: The length of a period.
+    """
+
+    def __init__(self, most: int = 20, seconds: float = 10.0) -> None:
+        super().__init__()
+        self.most, self.seconds = most, seconds
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "token", ""):
+            return True
+        kind, now = (record.name, str(record.msg)), time.monotonic()
+        start, count = self._kinds.get(kind, (now, 0))
+        if now - start >= self.seconds:
+            if count > self.most:
+                record.suppressed = count - self.most
+            start, count = now, 0
+        if len(self._kinds) > _MOST_KINDS:
+            self._kinds.clear()
+        self._kinds[kind] = (start, count + 1)
+        return count < self.most
+
+
+def set_up_log(level: int = logging.INFO) -> None:
+    """Sends the log of the service to stderr as lines of JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    handler.addFilter(LimitRepeats())
+    for name, least in (("alimark.serve", level), ("uvicorn", max(level, logging.WARNING))):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(least)

@@ -141,7 +141,7 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "serve.toml"
     file.write_text('port = 9\nrate = 3\ncors_origins = ["https://a.example"]\n')
     read = read_settings(file, {"port": 10}, default_data=tmp_path)
-    assert (read.port, read.rate, read.cors_origins, read.host) == (10, 3.0, ("https://a.example",), "127.0.0.1")
+    assert (read.port, read.rate, read.cors_origins, read.host) == (10, 3.0, ["https://a.example"], "127.0.0.1")
     monkeypatch.setenv("ALIMARK_DATABASE_URL", "postgresql://somewhere")
     assert read.database_url == "postgresql://somewhere"
     for wrong in ("prt = 9", 'port = "9"', "port = true", "port = -1", "write_queue = 0", "rate = inf", "port = [",

@@ -61,7 +61,6 @@ def serve(
                 f"options follow the command; write: alimark serve {context.invoked_subcommand} --data ..."
             )
         return
-    _need_extra()
     settings = _settings(data, config, host=host, port=port, llm=llm, strength=strength)
     from alimark.serve.app import run
     from alimark.serve.service import Service
@@ -289,6 +288,8 @@ def prune(
 
 def _settings(data: Path | None, config: Path | None, **given: object) -> Settings:
     from alimark.core._util.paths import cache_folder
+
+    _need_extra()
     from alimark.serve.settings import read_settings
 
     named = {name: value for name, value in given.items() if value is not None}

@@ -49,7 +49,6 @@ from alimark.core.detection.scoring import score_table, scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.units import Units
 from alimark.core.embedding.base import Embedder
-from alimark.core.embedding.learning import aligned
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.frozen.directions import directions, mean
 from alimark.core.frozen.kernels.types import WHOLE
@@ -59,6 +58,7 @@ from alimark.core.keys.projection import project, targets
 from alimark.core.text.human_text import read_texts
 from alimark.errors import RecordError
 from alimark.lab.bench.vectors import KeptVectors
+from alimark.lab.directions import aligned
 
 Ints = NDArray[np.int64]
 Vectors = NDArray[np.float32]

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from alimark.core._util.jsonl import read_jsonl
 from alimark.core.embedding.base import Embedder
-from alimark.core.embedding.learning import Pair, Statistics, aligned, combine, directions_of, pair_statistics, table_of
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.frozen.directions import FILE, MOST, NOISE_AWARE_FILE, mean_of, noise_aware
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import RecordError
+from alimark.lab.directions import Pair, Statistics, aligned, combine, directions_of, pair_statistics, table_of
 
 _LONGEST = 40  # sentences of a text
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from alimark.cli import loading, options, show
 from alimark.errors import AlimarkError
+
+if TYPE_CHECKING:
+    from alimark.core.keys.fitted import Fitted
 
 SchemeName = Annotated[str, typer.Argument(help="What to learn: directions (for AliMark), k-semstamp, simmark or sir.")]
 Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write, for `alimark keygen --fitted`.")]
@@ -51,18 +55,18 @@ def fit(
         alimark keygen --scheme simmark --fitted interval.npz -o key.json
     """
     from alimark.cli.keygen import assignments
-    from alimark.core.schemes.registry import fit_options
     from alimark.core.text.human_text import human_texts
+    from alimark.lab.learning import options_of
 
     settings = assignments(setting or [])
-    kind = _learning_scheme(scheme)
-    if unknown := sorted(set(settings) - set(known := fit_options(kind))):
+    learn = _learner(scheme)
+    known = options_of(learn)
+    if unknown := sorted(set(settings) - set(known)):
         raise AlimarkError(f"{scheme} has no option {', '.join(unknown)} of learning; it has: {', '.join(known)}")
     if not human:
         show.note("no --human text given: learning from Python's own manual, all of one subject")
-    texts = human_texts(human or [])
     try:
-        fitted = kind.fit(texts, loading.load_embedder(embedder), **settings)
+        fitted = learn(human_texts(human or []), loading.load_embedder(embedder), **settings)
     except (TypeError, ValueError) as error:
         raise AlimarkError(f"{scheme} cannot learn with these options: {error}") from None
     fitted.save(output)
@@ -73,13 +77,15 @@ def fit(
         show.note(f"wrote {output}: {json.dumps(origin)}")
 
 
-def _learning_scheme(name: str) -> Any:
-    """The class of a scheme that has `fit`; raises AlimarkError for the others."""
+def _learner(name: str) -> Callable[..., Fitted]:
+    """The function that learns what the keys of a scheme need; raises AlimarkError for schemes that learn nothing."""
     from alimark.core.parameters import SCHEMES, watermark_class
+    from alimark.lab.directions import fit_directions
 
-    name = "alimark" if name == "directions" else name
-    kind: Any = watermark_class(name)
-    if not hasattr(kind, "fit"):
+    if name == "directions":
+        return fit_directions
+    learn: Callable[..., Fitted] | None = getattr(watermark_class(name), "fit", None)
+    if learn is None:
         learning = ", ".join(other for other in SCHEMES.names() if hasattr(watermark_class(other), "fit"))
-        raise AlimarkError(f"{name} learns nothing from text; the schemes that do are: {learning}")
-    return kind
+        raise AlimarkError(f"{name} learns nothing from text; give directions, {learning}")
+    return learn

@@ -11,14 +11,10 @@ from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import units_of
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys
-from alimark.core.embedding.base import Embedder
-from alimark.core.embedding.learning import simulated_statistics, table_of
 from alimark.core.frozen.parameters import AliMarkParameters
-from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
 from alimark.core.parameters import SchemeParameters
 from alimark.core.schemes._block_rules import AdaptiveBlockRule, BlockRule
-from alimark.core.schemes._fit import sentences_of
 from alimark.core.schemes.base import SentenceWatermark, check_names, in_order
 from alimark.errors import AlimarkError
 
@@ -27,10 +23,6 @@ if TYPE_CHECKING:
     from alimark.core.generation.settings import GenerationSettings, Strength
     from alimark.core.llm.base import LLM
     from alimark.core.rewriting.api import RewriteOptions, Rewriting
-
-
-_FIT_RIDGE = 1.0
-"""How much unknown noise is added when directions are learned from few texts, as a share of the noise that was measured."""
 
 
 class AliMark(SentenceWatermark[AlignedDetection]):
@@ -57,34 +49,6 @@ class AliMark(SentenceWatermark[AlignedDetection]):
     Parameters: ClassVar[type[SchemeParameters]] = AliMarkParameters
     aligns = True
     settings: ClassVar[type[RandomKeys]] = DetectionSettings
-
-    @classmethod
-    def fit(cls, texts: Iterable[str], embedder: Embedder, *, seed: int = 1) -> Fitted:
-        """Learns a table of directions for an embedder that has none, for `Key.generate(fitted=...)`.
-
-        How sentences differ is learned from the texts. How a paraphrase would change them is imitated: words are left out and
-        swapped. The tables that ship with alimark were learned from real paraphrases and are better.
-
-        Args:
-            texts: Ordinary texts, of at least 200 sentences together; some thousands are better.
-            embedder: The embedder of the keys.
-            seed: Makes the imitated paraphrases repeatable.
-
-        Returns:
-            The directions and the mean of all sentences, with a record of what they were learned from.
-
-        Raises:
-            AlimarkError: There are too few sentences.
-        """
-        corpus = sentences_of(texts)
-        by_text: dict[int, list[str]] = {}
-        for number, sentence in zip(corpus.texts, corpus.sentences, strict=True):
-            by_text.setdefault(number, []).append(sentence)
-        several = [sentences for sentences in by_text.values() if len(sentences) > 2]
-        table, ratios = table_of([simulated_statistics(several, embedder, seed)], ridge=_FIT_RIDGE)
-        arrays = {"directions": table.rows.astype("<f4"), "mean": table.mean.astype("<f4")}
-        origin = corpus.origin(embedder) | {"seed": seed, "spread_over_noise": round(float(ratios[:32].mean()), 2)}
-        return Fitted(cls.scheme, arrays, origin)
 
     @classmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> BlockRule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import TYPE_CHECKING
 
 from alimark.core.parameters import SCHEMES
@@ -14,9 +13,8 @@ if TYPE_CHECKING:
     from alimark.core.generation.selection import Rule, RuleFactory
     from alimark.core.generation.settings import GenerationSettings
     from alimark.core.keys.key import Key
-    from alimark.core.schemes.watermark import Watermark
 
-__all__ = ["SCHEMES", "aligns", "asks_llm", "fit_options", "rule_for", "scheme"]
+__all__ = ["SCHEMES", "aligns", "asks_llm", "rule_for", "scheme"]
 
 
 def aligns(name: str) -> bool:
@@ -27,13 +25,6 @@ def aligns(name: str) -> bool:
 def asks_llm(key: Key) -> bool:
     """Whether detection under a key asks the model that wrote the text, as PMark does for sampled medians."""
     return scheme(key.scheme).asks_llm(key)
-
-
-def fit_options(kind: type[Watermark]) -> list[str]:
-    """The names of the options that the class method `fit` of a watermark class takes; empty if it has none."""
-    fit = getattr(kind, "fit", None)
-    parameters = signature(fit).parameters.values() if fit else ()
-    return [item.name for item in parameters if item.kind == item.KEYWORD_ONLY]
 
 
 def rule_for(key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:

@@ -17,10 +17,11 @@ from alimark.core.keys.key import DEFAULT_EMBEDDER, Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import LLM
 from alimark.core.parameters import parameters_class
-from alimark.core.schemes.registry import fit_options, scheme
+from alimark.core.schemes.registry import scheme
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.lab.bench.recipe import Detection, Recipe, Watermark, detection_options
 from alimark.lab.bench.workspace import digest
+from alimark.lab.learning import options_of
 
 LEARNED = "learned:"
 """Start of a row's `fitted` that the run makes itself: the name of a file in the folder `fitted` of the workspace."""
@@ -45,7 +46,7 @@ class Lesson:
 
     def check_options(self) -> None:
         """Check that the scheme knows the options; raises AlimarkError if not."""
-        known = fit_options(scheme(self.scheme))
+        known = options_of(getattr(scheme(self.scheme), "fit"))  # noqa: B009 - not every scheme has it
         if unknown := ", ".join(sorted(set(self.options) - set(known))):
             raise AlimarkError(f"{self.scheme} has no option {unknown} of learning; it has: {', '.join(known)}")
 

@@ -21,8 +21,8 @@ from alimark.core.generation.selection import Weight
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
 from alimark.core.parameters import FittedData, Presets, SchemeParameters
-from alimark.core.schemes._fit import Sentences, embedded, sentences_of
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
+from alimark.lab.learning import Sentences, embedded, sentences_of
 from alimark.lab.rivals.sentence import (
     REJECTION_WAVE,
     SentenceRival,

@@ -1,4 +1,4 @@
-"""Directions that are learned for an embedder without shipped ones: `AliMark.fit`, the keys that hold them, the commands."""
+"""Directions that are learned for an embedder without shipped ones: `fit_directions`, the keys that hold them, the commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from alimark.core.frozen.directions import DirectionTable
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.projection import project
 from alimark.errors import AlimarkError, KeyFileError
+from alimark.lab.directions import fit_directions
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
 from fixed_texts import EMBEDDER, written
@@ -23,7 +24,7 @@ TEXTS = [" ".join(written(None, 20, seed=seed)) for seed in range(100, 115)]
 
 @pytest.fixture(scope="module")
 def fitted() -> Fitted:
-    return AliMark.fit(TEXTS, EMBEDDER)
+    return fit_directions(TEXTS, EMBEDDER)
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +37,18 @@ def test_directions_and_their_origin(fitted: Fitted) -> None:
     assert (rows.shape, mean.shape) == ((64, 64), (64,))
     assert fitted.scheme == "alimark"
     assert (fitted.origin["embedder"], fitted.origin["texts"], fitted.origin["seed"]) == ("stand-in", 15, 1)
-    again, other = AliMark.fit(TEXTS, EMBEDDER), AliMark.fit(TEXTS, EMBEDDER, seed=2)
+    again, other = fit_directions(TEXTS, EMBEDDER), fit_directions(TEXTS, EMBEDDER, seed=2)
     np.testing.assert_array_equal(again.arrays["directions"], rows)
     assert not np.array_equal(other.arrays["directions"], rows)
 
 
 def test_too_few_texts_are_refused() -> None:
     with pytest.raises(AlimarkError, match="at least 200 sentences"):
-        AliMark.fit(TEXTS[:5], EMBEDDER)
+        fit_directions(TEXTS[:5], EMBEDDER)
     with pytest.raises(AlimarkError, match="at least 200 sentences"):  # of texts too short to tell how sentences differ
-        AliMark.fit(["One sentence. Another one."], EMBEDDER)
+        fit_directions(["One sentence. Another one."], EMBEDDER)
     with pytest.raises(AlimarkError, match="no sentence"):
-        AliMark.fit([], EMBEDDER)
+        fit_directions([], EMBEDDER)
 
 
 def test_a_key_takes_its_vectors_from_learned_directions(fitted: Fitted, key: Key) -> None:
@@ -133,7 +134,7 @@ def test_wrong_commands(command: Run, tmp_path: Path) -> None:
         assert done.status == 2
         assert message in done.err
         assert not out.exists()
-    AliMark.fit(TEXTS, EMBEDDER).save(out)
+    fit_directions(TEXTS, EMBEDDER).save(out)
     done = command("keygen", "--embedder", "stand-in", "--decision", "hard", "--fitted", out, "-o", tmp_path / "k.json")
     assert (done.status, (tmp_path / "k.json").exists()) == (2, False)
     assert "leave the learned data out" in done.err

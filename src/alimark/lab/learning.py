@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,14 @@ from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
+    from alimark.core.keys.fitted import Fitted
 
 _BATCH = 8192
+
+
+def options_of(learn: Callable[..., Fitted]) -> list[str]:
+    """The names of the options that a function takes by which a scheme learns."""
+    return [item.name for item in signature(learn).parameters.values() if item.kind == item.KEYWORD_ONLY]
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,16 @@ from alimark.core._util.arrays import Floats
 from alimark.core._util.compiling import kernel
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.directions import MOST, DirectionTable
+from alimark.core.keys.fitted import Fitted
 from alimark.errors import AlimarkError
+from alimark.lab.learning import embedded, sentences_of
 
 _SINGLE, _DOUBLE = 0.35, 0.4  # the cosine above which matching one sentence, or one with two, beats leaving them out
 _RIDGE = 1e-4
 _TOPIC_WEIGHT = 2.0  # how much the topics count beside the paraphrases; docs/soft.md compares others
 _FEWEST_SENTENCES = 200
-_EMBEDDED_TOGETHER = 4096
+_FIT_RIDGE = 1.0
+"""How much unknown noise is added when directions are learned from few texts, as a share of the noise that was measured."""
 
 
 class Pair(NamedTuple):
@@ -135,7 +138,7 @@ def pair_statistics(pairs: Sequence[Pair], embedder: Embedder) -> Statistics:
     for pair in pairs:
         for sentence in (*pair.original, *pair.paraphrase):
             rows.setdefault(sentence, len(rows))
-    vectors = _embedded(list(rows), embedder)
+    vectors = embedded(list(rows), embedder)
     statistics = Statistics(embedder.dimension)
     seen: set[tuple[str, ...]] = set()
     for pair in pairs:
@@ -147,11 +150,6 @@ def pair_statistics(pairs: Sequence[Pair], embedder: Embedder) -> Statistics:
         if len(links):
             statistics.add_noise(original[links[:, 0]] - paraphrase[links[:, 1]])
     return statistics
-
-
-def _embedded(sentences: list[str], embedder: Embedder) -> NDArray[np.float32]:
-    parts = range(0, len(sentences), _EMBEDDED_TOGETHER)
-    return np.concatenate([embedder.embed(sentences[i : i + _EMBEDDED_TOGETHER]) for i in parts])
 
 
 def aligned(original: Floats, paraphrase: Floats) -> NDArray[np.int64]:
@@ -215,7 +213,7 @@ def simulated_statistics(texts: Iterable[Sequence[str]], embedder: Embedder, see
     random = Random(seed)
     pairs = [Pair(text, [distorted(sentence, random) for sentence in text]) for text in texts]
     rows = list(dict.fromkeys(sentence for pair in pairs for part in pair for sentence in part))
-    vectors = dict(zip(rows, _embedded(rows, embedder).astype(np.float64), strict=True)) if rows else {}
+    vectors = dict(zip(rows, embedded(rows, embedder).astype(np.float64), strict=True)) if rows else {}
     statistics = Statistics(embedder.dimension)
     for pair in pairs:
         original, copy = (np.stack([vectors[sentence] for sentence in part]) for part in pair)
@@ -237,3 +235,31 @@ def distorted(sentence: str, random: Random) -> str:
         if random.random() < 0.2:
             kept[i], kept[i + 1] = kept[i + 1], kept[i]
     return " ".join(kept).lower()
+
+
+def fit_directions(texts: Iterable[str], embedder: Embedder, *, seed: int = 1) -> Fitted:
+    """Learns a table of directions for an embedder that has none, for `Key.generate(fitted=...)`.
+
+    How sentences differ is learned from the texts. How a paraphrase would change them is imitated: words are left out and
+    swapped. The tables that ship with alimark were learned from real paraphrases and are better.
+
+    Args:
+        texts: Ordinary texts, of at least 200 sentences together; some thousands are better.
+        embedder: The embedder of the keys.
+        seed: Makes the imitated paraphrases repeatable.
+
+    Returns:
+        The directions and the mean of all sentences, with a record of what they were learned from.
+
+    Raises:
+        AlimarkError: There are too few sentences.
+    """
+    corpus = sentences_of(texts)
+    by_text: dict[int, list[str]] = {}
+    for number, sentence in zip(corpus.texts, corpus.sentences, strict=True):
+        by_text.setdefault(number, []).append(sentence)
+    several = [sentences for sentences in by_text.values() if len(sentences) > 2]
+    table, ratios = table_of([simulated_statistics(several, embedder, seed)], ridge=_FIT_RIDGE)
+    arrays = {"directions": table.rows.astype("<f4"), "mean": table.mean.astype("<f4")}
+    origin = corpus.origin(embedder) | {"seed": seed, "spread_over_noise": round(float(ratios[:32].mean()), 2)}
+    return Fitted("alimark", arrays, origin)

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import eigh
 
-from alimark.core.embedding.learning import (
+from alimark.core.frozen.directions import MOST, DirectionTable
+from alimark.errors import AlimarkError
+from alimark.lab.directions import (
     Pair,
     Statistics,
     aligned,
@@ -21,8 +23,6 @@ from alimark.core.embedding.learning import (
     simulated_statistics,
     table_of,
 )
-from alimark.core.frozen.directions import MOST, DirectionTable
-from alimark.errors import AlimarkError
 from fixed_texts import EMBEDDER, written
 
 FIVE = np.eye(5)

@@ -42,26 +42,14 @@ def successor(ring: Ring, key: Key, embedder: str | StandInEmbedder) -> Key:
     "key",
     [
         Key.generate(embedder=StandInEmbedder(), decision="hard", splitter="blingfire"),
-        Key.generate(embedder=StandInEmbedder(), decision="soft", soft_version=1, offsets=7),
         Key.generate(embedder=StandInEmbedder(), decision="hard", block_size=5, centre=np.linspace(0, 1, 64)),
         Key.generate(embedder="all-MiniLM-L6-v2", decision="soft", block_size=16, span=48),
         Key.generate(embedder="all-MiniLM-L6-v2", decision="soft", span=0),
         Key.generate(embedder="all-MiniLM-L6-v2", decision="hard", span=24),
-        Key.generate(embedder="all-MiniLM-L6-v2", soft_version=2, span=40),
         Key.generate(embedder=StandInEmbedder(), run=[1, 2], offsets=3),
         Key.generate(embedder=StandInEmbedder(), fitted=DIRECTIONS, block_size=16, span=20),
     ],
-    ids=[
-        "splitter",
-        "soft version",
-        "centre",
-        "span",
-        "whole space",
-        "span of a hard key",
-        "span of version 2",
-        "runs",
-        "learned directions",
-    ],
+    ids=["splitter", "centre", "span", "whole space", "span of a hard key", "runs", "learned directions"],
 )
 def test_nothing_but_the_secret_changes_with_the_same_embedder(ring: Ring, key: Key) -> None:
     embedder = StandInEmbedder() if key.embedder == "stand-in" else key.embedder
@@ -73,15 +61,15 @@ def test_nothing_but_the_secret_changes_with_the_same_embedder(ring: Ring, key: 
 
 def test_another_embedder_takes_over_what_does_not_depend_on_the_embedder(ring: Ring) -> None:
     key = Key.generate(
-        embedder="all-MiniLM-L6-v2", decision="soft", block_size=16, span=24, soft_version=1, offsets=3,
-        splitter="blingfire", centre=np.zeros(384),
+        embedder="all-MiniLM-L6-v2", decision="hard", block_size=16, span=24, offsets=3, splitter="blingfire",
+        centre=np.zeros(384),
     )  # fmt: skip
     new = successor(ring, key, SMALL)
     new.check(SMALL)
-    assert (new.decision, new.block_size, new.soft_version, new.offsets) == ("soft", 16, 1, 3)
+    assert (new.decision, new.block_size, new.offsets) == ("hard", 16, 3)
     assert (new.splitter, new.centre, new.span) == ("blingfire", None, None)
     runs = successor(ring, Key.generate(embedder="all-MiniLM-L6-v2", block_size=16, run=[1, 3]), SMALL)
-    assert (runs.soft_version, runs.run, runs.span, runs.public()["directions"]) == (3, (1, 3), None, None)
+    assert (runs.run, runs.span, runs.public()["directions"]) == ((1, 3), None, None)
     larger = successor(ring, Key.generate(embedder=SMALL, decision="soft", block_size=16), "all-mpnet-base-v2")
     assert (larger.embedder, larger.block_size, larger.span) == ("all-mpnet-base-v2", 16, 32)
 

@@ -12,7 +12,6 @@ from alimark.cli import loading, show
 from alimark.errors import AlimarkError, MissingExtra
 
 if TYPE_CHECKING:
-    from alimark.core.keys.key import Key
     from alimark.serve.database import Store
     from alimark.serve.settings import Settings
 
@@ -182,22 +181,15 @@ def rotate(
         list[str] | None,
         typer.Argument(help="Ids of the keys to rotate.", show_default="every key that marks new text"),
     ] = None,
-    upgrade: Annotated[
-        bool,
-        typer.Option(
-            "--upgrade",
-            help="Make the new key with the newest soft decisions and the current defaults, instead of like the old key.",
-        ),
-    ] = False,
     data: Data = None,
     config: Config = None,
 ) -> None:
     """Replace keys by new ones, and print their ids. Texts of the old keys are still found.
 
-    A new key has another secret and the embedder of the old key. A running
+    A new key has another secret and the parameters of the old key. A running
     service marks new text with it within seconds, and detects with both.
     """
-    from alimark.serve.ring import Ring, is_newest
+    from alimark.serve.ring import Ring
 
     settings = _settings(data, config)
     store = _store(settings)
@@ -209,42 +201,11 @@ def rotate(
                 f"no key marks new text, so there is nothing to rotate; run: alimark serve init{_at(data)}"
             )
         for name in names:
-            old = ring.key(name)
-            if upgrade and is_newest(old):
-                show.note(
-                    f"key {name} is of the newest version and was not replaced; to replace it, leave out --upgrade"
-                )
-                continue
-            new = ring.key(ring.rotate(name, old.embedder, upgrade=upgrade).id)
+            new = ring.rotate(name, ring.key(name).embedder)
             typer.echo(new.id)
-            _explain_rotation(old, new)
+            show.note(f"key {name} was replaced by key {new.id}; it marks no new text, and its texts are still found")
     finally:
         store.close()
-
-
-def _explain_rotation(old: Key, new: Key) -> None:
-    """Says what a rotation changed, and that there is a newer version where the new key is not of the newest."""
-    from alimark.core.frozen.parameters import SOFT_VERSION
-    from alimark.serve.ring import is_newest
-
-    show.note(f"key {old.id} was replaced by key {new.id}; it marks no new text, and its texts are still found")
-    before, after = old.public(), new.public()
-    changes = [
-        f"{name}: {_shown(before.get(name))} -> {_shown(after.get(name))}"
-        for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)
-    ]  # fmt: skip
-    show.note(f"changed: the secret; {'; '.join(changes)}" if changes else "changed: the secret alone")
-    if not is_newest(new):
-        show.note(
-            f"note: the new key is like the old one, but soft decisions of version {SOFT_VERSION} find more of the texts that "
-            "were rewritten; run: alimark serve rotate --upgrade"
-        )
-
-
-def _shown(value: object) -> str:
-    """A public parameter of a key, in short: a corpus mean has hundreds of numbers."""
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:20]}..."
 
 
 @app.command()

@@ -136,23 +136,15 @@ MIGRATIONS: list[tuple[str, ...]] = [
             name TEXT NOT NULL, created DOUBLE PRECISION NOT NULL, revoked DOUBLE PRECISION)""",
         """CREATE TABLE keys (
             id TEXT PRIMARY KEY, tenant TEXT NOT NULL, model TEXT NOT NULL, starts DOUBLE PRECISION NOT NULL,
-            ends DOUBLE PRECISION, successor TEXT, created DOUBLE PRECISION NOT NULL)""",
+            ends DOUBLE PRECISION, successor TEXT, created DOUBLE PRECISION NOT NULL, activated DOUBLE PRECISION,
+            number INTEGER NOT NULL DEFAULT 0)""",
         """CREATE TABLE records (
             number {serial}, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, at DOUBLE PRECISION NOT NULL,
             who TEXT NOT NULL, tenant TEXT NOT NULL, key_id TEXT NOT NULL, text_sha256 TEXT NOT NULL,
             statistic DOUBLE PRECISION, p_value DOUBLE PRECISION, details TEXT NOT NULL, text TEXT)""",
         "CREATE INDEX records_at ON records (at)",
-    ),
-    (
-        "ALTER TABLE keys ADD COLUMN activated DOUBLE PRECISION",
-        "UPDATE keys SET activated = starts",  # until now every key marked new text from its start on
-    ),
-    (
-        "ALTER TABLE keys ADD COLUMN number INTEGER NOT NULL DEFAULT 0",
-        """UPDATE keys SET number = (SELECT COUNT(*) FROM keys AS others WHERE others.created < keys.created
-            OR (others.created = keys.created AND others.id <= keys.id))""",
         "CREATE TABLE clock (seen DOUBLE PRECISION NOT NULL)",
-    ),
+    )
 ]
 """The statements that bring the tables from each version to the next. Released steps never change; new ones are appended."""
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from alimark.core.embedding.base import Embedder
-from alimark.core.frozen.parameters import CONVERSATION_RUNS, DEFAULT_DECISION, SOFT_VERSION
-from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.frozen.parameters import CONVERSATION_RUNS, DEFAULT_DECISION
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError, KeyFileError
@@ -169,12 +169,7 @@ class Ring:
 
     def in_use(self) -> list[Label]:
         """Returns the labels of the keys that mark new text now: for each tenant and model the newest, oldest first."""
-        now = time.time()
-        newest: dict[tuple[str, str], Label] = {}
-        for label in sorted(self._labels.values(), key=_activation):
-            if label.marks(now) and label.id in self._keys:
-                newest[label.tenant, label.model] = label
-        return sorted(newest.values(), key=lambda label: label.number)
+        return [label for label in self.all() if self.is_marking(label, label.model)]
 
     # Changes
 
@@ -208,32 +203,26 @@ class Ring:
         self.reload()
         return label
 
-    def rotate(self, name: str, embedder: str | Embedder, *, ends: float | None = None, upgrade: bool = False) -> Label:
+    def rotate(self, name: str, embedder: str | Embedder, *, ends: float | None = None) -> Label:
         """Creates the successor of a key, with its tenant and model. The old key detects until `ends`, and marks no new text.
 
         Args:
             name: The id of the key.
             embedder: The embedder of the successor.
             ends: The time at which detection with the old key ends, if it is to end.
-            upgrade: Whether the successor has the newest soft decisions and default parameters, and from the old key only its
-                splitter, its payload bits and the number of its secret starts. Otherwise it has the parameters of the old
-                key, or default parameters if the file of the old key is missing.
 
         Returns:
-            The label of the successor.
+            The label of the successor, which has the parameters of the old key, or default ones if the old file is missing.
 
         Raises:
             UnknownKey: There is no such key.
-            KeyFileError: The key has a successor already, or was made from given arrays and is not upgraded.
+            KeyFileError: The key has a successor already, or was made from given arrays.
         """
         old = self._label(name)
         if old.successor is not None:
             raise KeyFileError(f"the key {name} was rotated before; its successor is {old.successor}")
-        if name in self._keys or self._path(name).exists():
-            make_successor = _upgraded if upgrade else _successor
-            key = make_successor(self.key(name), embedder)
-        else:
-            key = new_key(embedder)
+        exists = name in self._keys or self._path(name).exists()
+        key = _successor(self.key(name), embedder) if exists else new_key(embedder)
         label = self._labelled(key, old.tenant, old.model, None, None)
         _check_end(ends, old.starts)
         self._save(key)
@@ -314,12 +303,7 @@ class Ring:
 
 
 def new_key(
-    embedder: str | Embedder,
-    *,
-    decision: str = DEFAULT_DECISION,
-    offsets: int | None = None,
-    splitter: str = DEFAULT_SPLITTER,
-    payload_bits: int = 0,
+    embedder: str | Embedder, *, decision: str = DEFAULT_DECISION, offsets: int | None = None, payload_bits: int = 0
 ) -> Key:
     """Makes a key for a service, whose clients may ask for a text in pieces.
 
@@ -330,7 +314,7 @@ def new_key(
     follows = decision == "soft" and offsets != 1
     runs = CONVERSATION_RUNS if follows else 1
     return Key.generate(
-        embedder=embedder, splitter=splitter, decision=decision, starts="conversation" if follows else "text",
+        embedder=embedder, decision=decision, starts="conversation" if follows else "text",
         offsets=runs if offsets is None else offsets, payload_bits=payload_bits,
     )  # fmt: skip
 
@@ -338,8 +322,8 @@ def new_key(
 def _successor(key: Key, embedder: str | Embedder) -> Key:
     """Makes a key with another secret and, as far as the service's embedder allows, the same parameters.
 
-    If the service uses the embedder that `key` names, nothing else changes. If it uses another one, decision, block size, soft
-    version, starts, runs and splitter are kept; span and directions are the defaults of the new embedder, and there is no
+    If the service uses the embedder that `key` names, nothing else changes. If it uses another one, decision, block size,
+    starts, runs and splitter are kept; span and directions are the defaults of the new embedder, and there is no
     centre, because these were measured on embeddings of the old one.
 
     Raises:
@@ -352,7 +336,7 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
         )
     successor = Key.generate(
         scheme=key.scheme, embedder=embedder, splitter=key.splitter, decision=key.decision, block_size=key.block_size,
-        soft_version=key.soft_version, offsets=key.offsets, run=key.run, payload_bits=key.payload_bits,
+        offsets=key.offsets, run=key.run, payload_bits=key.payload_bits,
         starts="conversation" if key.follows_conversation else "text",
     )  # fmt: skip
     if successor.fingerprint == key.fingerprint:
@@ -360,21 +344,6 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
     if not isinstance(embedder, str):
         successor.vectors(embedder.dimension)
     return successor
-
-
-def is_newest(key: Key) -> bool:
-    """Returns whether a key has soft decisions of the newest version, so that an upgrade has nothing to change."""
-    return key.soft and key.soft_version == SOFT_VERSION
-
-
-def _upgraded(key: Key, embedder: str | Embedder) -> Key:
-    """Makes a key with soft decisions of the newest version and default parameters.
-
-    The splitter and the payloads are kept. So is a number of secret starts, because an operator chose it against people who
-    collect texts.
-    """
-    offsets = None if key.offsets == 1 else key.offsets
-    return new_key(embedder, splitter=key.splitter, offsets=offsets, payload_bits=key.payload_bits)
 
 
 def _check_end(ends: float | None, starts: float) -> None:

@@ -12,7 +12,7 @@ from services import Running
 
 import alimark
 from alimark.core._util.arrays import Packed
-from alimark.core._util.timed_future import TimedFuture
+from alimark.core._util.work import TimedFuture
 from alimark.core.detection.aligned_results import LIKELY, PERHAPS
 from alimark.core.detection.batching import embed_texts
 from alimark.core.detection.settings import DetectionSettings

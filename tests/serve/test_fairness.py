@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from services import Running, serving
 from test_upstream import completions
 
-from alimark.core._util.fair_queue import FairQueue, may_enter
+from alimark.core._util.fair_pool import FairPool, FairQueue, may_enter
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.llm.base import Draw, Sampling, StopCondition
 from alimark.core.llm.openai import OpenAI
@@ -26,7 +25,7 @@ from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many
 from alimark.errors import AlimarkError
 from alimark.serve import checking
 from alimark.serve.checking import QueueFull
-from alimark.serve.writing import FairPool, Places, Writers
+from alimark.serve.writing import Places, Writers
 from alimark.testing import StandInEmbedder
 from fake_server import Fake, Reply, fake
 from fixed_texts import fixed_key
@@ -39,10 +38,12 @@ def test_owners_take_turns() -> None:
     fair: FairQueue[str] = FairQueue(lambda item: item[0])
     for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
         fair.put(item)
-    assert (len(fair), fair.empty()) == (6, False)
+    assert len(fair) == 6
     assert [fair.get() for _ in range(6)] == ["a1", "b1", "c1", "a2", "b2", "a3"]
-    with pytest.raises(queue.Empty):
-        fair.get_nowait()
+    assert fair.get(block=False) is None
+    fair.put("a4")
+    fair.close()
+    assert [fair.get(), fair.get()] == ["a4", None]
 
 
 def test_a_newcomer_gets_its_share_of_a_full_queue() -> None:

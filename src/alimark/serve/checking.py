@@ -9,17 +9,14 @@ at a time. So nobody waits for the whole of somebody else's long text.
 from __future__ import annotations
 
 import math
-import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from alimark.core._util.cancelling import Cancellation
-from alimark.core._util.fair_queue import AtMost, FairQueue, may_enter
-from alimark.core._util.timed_future import TimedFuture, working
+from alimark.core._util.fair_pool import FairPool, FairQueue, may_enter
+from alimark.core._util.work import TimedFuture, Working
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import EmbeddedTexts, embed_texts
 from alimark.core.detection.preparing import PreparedText, alike, prepare
@@ -87,14 +84,10 @@ class Checker:
         self._places: Counter[str] = Counter()  # the texts that wait, by owner
         self._wake = threading.Condition()
         self._closed = False
-        self._embedded: FairQueue[_Embedded | None] = FairQueue(
-            lambda embedded: embedded[0].check.owner if embedded else ""
-        )
         self._last_batch = 0
         self._embedding_long = self._embedding_over = False
-        self._aligning = AtMost(1)
         self._embedders = [_thread("embedding", self._embed_all), _thread("embedding-short", self._embed_short)]
-        self._aligners = [_thread(f"aligning-{number}", self._align_all) for number in range(_ALIGNERS)]
+        self._aligners = FairPool(_ALIGNERS, "alimark-aligning", 1, on_taken=self._batch_is_due)
 
     @property
     def waiting(self) -> int:
@@ -123,9 +116,7 @@ class Checker:
             self._wake.notify_all()
         for thread in self._embedders:
             thread.join()
-        self._embedded.put(None)
-        for thread in self._aligners:
-            thread.join()
+        self._aligners.finish()
 
     def _embed_all(self) -> None:
         while asked := self._take():
@@ -144,35 +135,16 @@ class Checker:
     def _embed_batch(self, asked: Sequence[Asked]) -> None:
         wanted = [check for check in asked if not check[1].cancelled()]
         for group in _by_embedder(wanted):
-            with working(future for _, future in group):
+            with Working([future for _, future in group]):
                 batch = self._embed(group)
             if batch:
                 self._last_batch = len(batch.checks)
-                for check in batch.checks:
-                    self._embedded.put((check, batch))
+                for check in batch.checks:  # each is answered at once, so that its client can send the next one early
+                    self._aligners.submit(check.check.owner, partial(_answer, check, batch), future=check.future)
 
-    def _align_all(self) -> None:
-        """Answers each text at once, so that its client can send the next one early; long texts of a token hold up no other."""
-        while embedded := self._embedded.get(accepts=self._may_align):
-            with self._wake:
-                self._wake.notify_all()  # the next batch may be embedded
-            check, batch = embedded
-            cancellation = Cancellation()
-            cancellation.follow([check.future])
-            try:
-                if not check.future.cancelled():
-                    with cancellation.block(), check.future.working():
-                        check.future.settle(_answer(check, batch))
-            except Exception as error:  # any error must reach the request that waits
-                check.future.settle(error)
-            self._aligning.leave(check.check.owner)
-            self._embedded.wake()
-        self._embedded.put(None)  # the other threads have to see it, too
-
-    def _may_align(self, embedded: _Embedded | None) -> bool:
-        if embedded is None:  # the sentinel comes last
-            return len(self._embedded) == 1
-        return self._aligning.enter(embedded[0].check.owner)
+    def _batch_is_due(self) -> None:
+        with self._wake:
+            self._wake.notify_all()
 
     def _may_embed(self) -> bool:
         """Whether the next batch is due.
@@ -182,7 +154,8 @@ class Checker:
         """
         if not len(self._waiting):
             return self._closed
-        return len(self._embedded) <= self._last_batch or not self._waiting.owners() <= self._embedded.owners()
+        embedded = self._aligners.waiting
+        return len(embedded) <= self._last_batch or not self._waiting.owners() <= embedded.owners()
 
     def _take(self) -> list[Asked]:
         """The next texts of the queue, waiting for the first; empty when the checker is closed."""
@@ -208,13 +181,13 @@ class Checker:
         """Takes texts from the queue as long as they fit into a batch; the first may be longer unless `longest` is given."""
         batch: list[Asked] = []
         room = BATCH_CHARACTERS
-        with suppress(queue.Empty):
-            while len(batch) < BATCH_TEXTS and room > 0:
-                fits = partial(_fits, room=room if batch else longest)
-                asked = self._waiting.get(block=False, accepts=fits)
-                room -= len(asked[0].text)
-                self._places[asked[0].owner] -= 1
-                batch.append(asked)
+        while len(batch) < BATCH_TEXTS and room > 0:
+            asked = self._waiting.take(partial(_fits, room=room if batch else longest))
+            if asked is None:
+                break
+            room -= len(asked[0].text)
+            self._places[asked[0].owner] -= 1
+            batch.append(asked)
         self._places = +self._places  # owners without a text are forgotten
         return batch
 
@@ -267,10 +240,6 @@ class _Batch:
     checks: list[_PreparedCheck]
     embedder: Embedder
     embedded: EmbeddedTexts
-
-
-_Embedded = tuple[_PreparedCheck, _Batch]
-"""A text, and the batch that its vectors are in."""
 
 
 def _fits(asked: Asked, room: int | None) -> bool:

@@ -10,7 +10,8 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from alimark.core._util.timed_future import TimedFuture
+from alimark.core._util.fair_pool import FairPool
+from alimark.core._util.work import TimedFuture
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.keys.key import Key
@@ -26,7 +27,7 @@ from alimark.serve.metrics import Metrics
 from alimark.serve.records import Record, RecordLog
 from alimark.serve.ring import Ring
 from alimark.serve.settings import Settings
-from alimark.serve.writing import FairPool, Writers
+from alimark.serve.writing import Writers
 
 Result = TypeVar("Result")
 Part = TypeVar("Part")

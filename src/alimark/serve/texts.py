@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from alimark.core._util.json_types import JsonObject
-from alimark.core._util.timed_future import TimedFuture
+from alimark.core._util.work import TimedFuture
 from alimark.core.detection.stats.power import SentencesNeeded
 from alimark.core.generation.api import Ending, Generation, GenerationSettings, MarkedSentence, Session
 from alimark.core.generation.settings import PromptStyle

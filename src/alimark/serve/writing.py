@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from alimark.core._util.cancelling import Cancellation
-from alimark.core._util.fair_queue import AtMost, FairQueue, may_enter
-from alimark.core._util.timed_future import TimedFuture
+from alimark.core._util.fair_pool import FairPool, Task, may_enter
+from alimark.core._util.work import TimedFuture, Working
 from alimark.core.embedding.base import Embedder
 from alimark.core.generation.api import Generation, Scheduler, Session
 from alimark.core.keys.key import Key
@@ -69,67 +66,18 @@ class Places:
 
 
 @dataclass(frozen=True, eq=False)
-class _Job(Generic[Result]):
-    owner: str
-    work: Callable[[], Result]
-    future: TimedFuture[Result]
-
-
-class FairPool:
-    """Threads that do the work of each owner in turn. An owner uses at most `each` of them at a time.
-
-    A future can be cancelled at any time: work that waits is dropped, and work that is under way is told to stop.
-    """
-
-    def __init__(self, threads: int, name: str, each: int) -> None:
-        self._waiting: FairQueue[_Job[Any] | None] = FairQueue(lambda job: job.owner if job else "")
-        self._count = AtMost(each)
-        for number in range(threads):
-            threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True).start()
-
-    def submit(self, owner: str, work: Callable[[], Result]) -> TimedFuture[Result]:
-        """Queues a piece of work and returns its future."""
-        job = _Job(owner, work, TimedFuture[Result]())
-        self._waiting.put(job)
-        return job.future
-
-    def close(self) -> None:
-        """Cancels what waits, and ends the threads after the work they have."""
-        with suppress(queue.Empty):
-            while job := self._waiting.get_nowait():
-                job.future.cancel()
-        self._waiting.put(None)
-
-    def _accepts(self, job: _Job[Any] | None) -> bool:
-        return job is None or self._count.enter(job.owner)
-
-    def _serve(self) -> None:
-        while job := self._waiting.get(accepts=self._accepts):
-            cancellation = Cancellation()
-            cancellation.follow([job.future])
-            try:
-                if not job.future.cancelled():
-                    with cancellation.block(), job.future.working():
-                        job.future.settle(job.work())
-            except BaseException as error:  # the caller waits for the future and has to get any error
-                job.future.settle(error)
-            self._count.leave(job.owner)
-            self._waiting.wake()
-        self._waiting.put(None)  # the other threads have to see it, too
-
-
-@dataclass(frozen=True, eq=False)
 class _Rewrite:
     """A text to be rewritten, and the future of its result."""
 
-    owner: str
     original: Original
     key: Key
     settings: RewriteSettings
     future: TimedFuture[Rewriting]
 
-    def joins(self, other: _Rewrite) -> bool:
-        """Whether both can be rewritten in the same run: same settings, embedder, splitter and text version."""
+    def is_joined_by(self, task: Task) -> bool:
+        """Whether a text that waits can be rewritten in the same run: same settings, embedder, splitter and text version."""
+        other = task.subject
+        assert isinstance(other, _Rewrite)
         kinds = {(key.fingerprint, key.splitter, key.text_version) for key in (self.key, other.key)}
         return len(kinds) == 1 and self.settings == other.settings
 
@@ -139,76 +87,42 @@ class Rewriters:
 
     def __init__(self, llm: Callable[[], LLM], embedder_of: Callable[[Key], Embedder]) -> None:
         self._llm, self._embedder_of = llm, embedder_of
-        self._waiting: FairQueue[_Rewrite] = FairQueue(lambda job: job.owner)
-        self._pool = ThreadPoolExecutor(_AT_A_TIME, "alimark-rewriter")
-        self._begun = AtMost(max(1, _AT_A_TIME - 1))  # the runs under way, by the owner of their first text
+        self._pool = FairPool(_AT_A_TIME, "alimark-rewriter", max(1, _AT_A_TIME - 1))
+        self.close = self._pool.close
 
-    def submit(self, job: _Rewrite) -> TimedFuture[Rewriting]:
+    def submit(self, owner: str, job: _Rewrite) -> TimedFuture[Rewriting]:
         """Queues a text and returns its future."""
-        self._waiting.put(job)
-        self._pool.submit(self._run)
-        return job.future
+        return self._pool.submit(owner, lambda: self._rewrite(job), future=job.future, subject=job)
 
-    def close(self) -> None:
-        """Cancels the texts that wait."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        while job := self._next():
-            job.future.cancel()
-
-    def _next(self, like: _Rewrite | None = None) -> _Rewrite | None:
-        """The first waiting text that may begin a run, or join the run of `like`; cancelled ones are dropped."""
-
-        def accepts(job: _Rewrite) -> bool:
-            return job.joins(like) if like else self._begun.enter(job.owner)
-
-        with suppress(queue.Empty):
-            while True:
-                job = self._waiting.get(block=False, accepts=accepts)
-                if not job.future.cancelled():
-                    return job
-                if like is None:
-                    self._begun.leave(job.owner)
+    def _joining(self, first: _Rewrite) -> _Rewrite | None:
+        """The next waiting text that can join the run of another; cancelled ones are dropped."""
+        while task := self._pool.waiting.take(first.is_joined_by):
+            assert isinstance(task.subject, _Rewrite)
+            if not task.subject.future.cancelled():
+                return task.subject
         return None
 
-    def _run(self) -> None:
-        first = self._next()
-        if first is None:
-            return  # another run took it along, or its owner has runs enough
-        try:
-            self._rewrite(first)
-        finally:
-            self._begun.leave(first.owner)
-            with suppress(RuntimeError):  # the pool was closed
-                self._pool.submit(self._run)  # for a text that could not begin while this run was under way
-
-    def _rewrite(self, first: _Rewrite) -> None:
-        """Rewrites a text and those that join it."""
+    def _rewrite(self, first: _Rewrite) -> Rewriting:
+        """Rewrites a text and those that join it; returns the result of the first, which is there as all others are."""
         taken: list[_Rewrite] = []
-        cancellation = Cancellation()
-
-        def stop_if_unwanted(_: object) -> None:
-            if all(job.future.done() for job in taken):
-                cancellation.cancel()
-
-        with ExitStack() as stack:
+        with Working([]) as work:
 
             def originals() -> Iterator[Original]:
                 job: _Rewrite | None = first
                 while job is not None:  # texts that arrive while the run has room for more join it
                     taken.append(job)
-                    stack.enter_context(job.future.working())
-                    job.future.add_done_callback(stop_if_unwanted)
+                    work.add(job.future)
                     yield job.original
-                    job = None if cancellation.cancelled else self._next(first)
+                    job = None if work.cancelled else self._joining(first)
 
             try:
                 embedder = self._embedder_of(first.key)
-                with cancellation.block():
-                    for place, result in rewrite_many(originals(), first.key, embedder, self._llm(), first.settings):
-                        taken[place].future.settle(result)
+                for place, result in rewrite_many(originals(), first.key, embedder, self._llm(), first.settings):
+                    taken[place].future.settle(result)
             except Exception as error:  # the callers wait for the futures and have to get any error
                 for job in {first, *taken}:
                     job.future.settle(error)
+        return first.future.result(timeout=0)
 
 
 class Writers:
@@ -245,8 +159,8 @@ class Writers:
     ) -> TimedFuture[Rewriting]:
         """Starts the rewriting of a text for an owner, the id of a token. Cancelling the future stops it."""
         future: TimedFuture[Rewriting] = TimedFuture()
-        job = _Rewrite(owner, Original(text, seed, key=key, unwanted=future.cancelled), key, settings, future)
-        return self._texts.start(owner, 1, lambda: [self._rewriters.submit(job)])[0]
+        job = _Rewrite(Original(text, seed, key=key, unwanted=future.cancelled), key, settings, future)
+        return self._texts.start(owner, 1, lambda: [self._rewriters.submit(owner, job)])[0]
 
     def run(self, work: Callable[[], Result], owner: str = "") -> TimedFuture[Result]:
         """Starts other work that takes time, such as reading a file or attacking a text."""

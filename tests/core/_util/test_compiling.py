@@ -10,8 +10,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from alimark.core._util.cancelling import Cancellation
 from alimark.core._util.compiling import launch
+from alimark.core._util.work import TimedFuture, Working
 
 
 def test_slices_cover_all_jobs_once() -> None:
@@ -43,11 +43,12 @@ def test_a_long_launch_lets_others_in() -> None:
 def test_a_cancelled_launch_stops() -> None:
     slices: list[slice] = []
 
-    with Cancellation().block() as cancellation:
+    future: TimedFuture[None] = TimedFuture()
+    with Working([future]):
 
         def run(part: slice) -> None:
             slices.append(part)
-            cancellation.cancel()
+            future.cancel()
 
         with pytest.raises(CancelledError):
             launch(1000, 1e9, run)

@@ -14,7 +14,7 @@ from pathlib import Path
 from alimark.audit.documents.child import CPU_SECONDS, MEMORY
 from alimark.audit.documents.encodings import decode
 from alimark.audit.documents.kinds import KINDS, kind_of_name, recognise
-from alimark.core._util.cancelling import when_cancelled
+from alimark.core._util.work import when_cancelled
 from alimark.errors import LimitError, MissingExtra, TextError
 
 MAX_BYTES = 64 << 20

@@ -15,8 +15,8 @@ import numba
 from numba import njit
 
 from alimark.core._util import program
-from alimark.core._util.cancelling import stop_if_cancelled
 from alimark.core._util.paths import cache_folder
+from alimark.core._util.work import stop_if_cancelled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -110,7 +110,7 @@ def launch(jobs: int, cells: float, run: Callable[[slice], None]) -> None:
         run: Launches the kernel for a slice of the jobs.
 
     Raises:
-        CancelledError: The work was cancelled (`alimark.core._util.cancelling`).
+        CancelledError: The work was cancelled (`alimark.core._util.work`).
 
     Example:
         >>> launch(5, 1.0, print)

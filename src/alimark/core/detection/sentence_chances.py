@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Packed
-from alimark.core._util.cancelling import stop_if_cancelled
+from alimark.core._util.work import stop_if_cancelled
 from alimark.core.detection.scoring import Scoring
 from alimark.core.detection.signals import Signals
 from alimark.core.detection.stats.power import TYPICAL_WORTH, typical_agreement

@@ -11,12 +11,10 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from itertools import islice
 
-from alimark.core._util.cancelling import Cancellation
-from alimark.core._util.fair_queue import FairQueue
-from alimark.core._util.timed_future import TimedFuture, working
+from alimark.core._util.fair_pool import FairQueue
+from alimark.core._util.work import TimedFuture, Working
 from alimark.core.embedding.base import Embedder
 from alimark.core.generation.loop import Loop
 from alimark.core.generation.results import Generation
@@ -55,7 +53,7 @@ class Scheduler:
         self._batch = batch or default_batch(llm)
         self._groups = max(1, min(self._batch, llm.max_concurrency))
         self._group_size = -(-self._batch // self._groups)
-        self._waiting: FairQueue[_Job | None] = FairQueue(lambda job: job[0].owner if job else "")
+        self._waiting: FairQueue[_Job] = FairQueue(lambda job: job[0].owner)
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -92,31 +90,22 @@ class Scheduler:
     def _take_turns(self, live: list[_Job]) -> None:
         """Puts a full group behind the texts that wait: every text gets a sentence in turn, and none waits for whole texts."""
         with self._lock:  # after `close` the queue is no longer read
-            if len(live) == self._group_size and not self._closed and not self._waiting.empty():
+            if len(live) == self._group_size and not self._closed and len(self._waiting):
                 for job in live:
                     self._waiting.put(job)
                 live.clear()
 
     def _fill(self, live: list[_Job], *, wait: bool) -> bool:
-        """Adds waiting texts to a group; with `wait` an empty group waits for a text. False once no more will come."""
-        while len(live) < self._group_size:
-            try:
-                job = self._waiting.get(block=wait and not live)
-            except queue.Empty:
-                break
-            if job is None:
-                self._waiting.put(None)  # the other threads have to see it, too
-                return bool(live)
+        """Adds waiting texts to a group; with `wait` an empty group waits for a text. Whether the group has a text."""
+        while len(live) < self._group_size and (job := self._waiting.get(block=wait and not live)) is not None:
             if not job[1].cancelled():
                 live.append(job)
-        return True
+        return bool(live)
 
     def _step(self, live: list[_Job]) -> None:
         """One step of the loop for a group; texts that are finished, failed or cancelled leave it."""
-        cancellation = Cancellation()
-        cancellation.follow([future for _, future in live])
         try:
-            with cancellation.block(), working(future for _, future in live):
+            with Working([future for _, future in live]):
                 self._loop.step([session for session, _ in live])
             for session, future in live:
                 if session.error is not None:
@@ -145,8 +134,7 @@ class Scheduler:
             if not pending:
                 return
             while inline and finished.empty():
-                self._fill(live, wait=False)
-                if not live:  # a thread that `submit` started has taken the texts
+                if not self._fill(live, wait=False):  # a thread that `submit` started has taken the texts
                     break
                 self._step(live)
             i, ended = finished.get()
@@ -160,10 +148,9 @@ class Scheduler:
         """Cancels all texts, and waits up to `wait` seconds for the threads to end their current steps."""
         with self._lock:
             self._closed = True
-        with suppress(queue.Empty):
-            while job := self._waiting.get_nowait():
-                job[1].cancel()
-        self._waiting.put(None)
+        while job := self._waiting.take():
+            job[1].cancel()
+        self._waiting.close()
         until = time.monotonic() + wait
         for thread in self._threads:
             if thread is not threading.current_thread():

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from alimark.core._util.cancelling import when_cancelled
+from alimark.core._util.work import when_cancelled
 from alimark.errors import ContextFull, LLMError, MissingExtra
 
 T = TypeVar("T")

@@ -1,0 +1,181 @@
+"""Work for many owners: a queue that serves them in turn, threads that do their work, and who may still enter a full queue."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from alimark.core._util.work import TimedFuture, Working
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class FairQueue(Generic[Item]):
+    """A queue for several threads that gives out one item of each owner in turn; the items of an owner stay in order.
+
+    Args:
+        owner_of: Tells whose item it is.
+        each: The most items of an owner that may be under way at a time: `get` counts them, and `done` ends them.
+
+    Example:
+        >>> fair = FairQueue(lambda item: item[0])
+        >>> for item in ("a1", "a2", "a3", "b1"):
+        ...     fair.put(item)
+        >>> [fair.get() for _ in range(4)]
+        ['a1', 'b1', 'a2', 'a3']
+    """
+
+    def __init__(self, owner_of: Callable[[Item], str], each: int | None = None) -> None:
+        self._owner_of, self._each = owner_of, each
+        self._items: OrderedDict[str, deque[Item]] = OrderedDict()  # the owner whose turn it is comes first
+        self._under_way: Counter[str] = Counter()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __len__(self) -> int:
+        with self._changed:
+            return sum(map(len, self._items.values()))
+
+    def owners(self) -> set[str]:
+        """The owners of what waits."""
+        with self._changed:
+            return set(self._items)
+
+    def put(self, item: Item) -> None:
+        """Adds an item behind the others of its owner."""
+        with self._changed:
+            self._items.setdefault(self._owner_of(item), deque()).append(item)
+            self._changed.notify_all()
+
+    def get(self, block: bool = True) -> Item | None:
+        """Takes the next item; waits for one with `block`. None where there is none, or will be none after `close`."""
+        with self._changed:
+            while True:
+                for owner in self._items:
+                    if self._each is None:
+                        return self._take(owner, 0)
+                    if self._under_way[owner] < self._each:
+                        self._under_way[owner] += 1
+                        return self._take(owner, 0)
+                if not block or (self._closed and not self._items):
+                    return None
+                self._changed.wait()
+
+    def take(self, accepts: Callable[[Item], bool] = lambda item: True) -> Item | None:
+        """Takes the next item that is accepted, if there is one, without counting it as under way."""
+        with self._changed:
+            for owner, items in self._items.items():
+                place = next((place for place, item in enumerate(items) if accepts(item)), None)
+                if place is not None:
+                    return self._take(owner, place)
+        return None
+
+    def _take(self, owner: str, place: int) -> Item:
+        """Takes an item of an owner, who then stands behind all others."""
+        items = self._items.pop(owner)
+        item = items[place]
+        del items[place]
+        if items:
+            self._items[owner] = items
+        self._changed.notify_all()  # a queue that is closed may be empty now
+        return item
+
+    def done(self, item: Item) -> None:
+        """Ends an item that `get` gave out; its owner may begin another."""
+        with self._changed:
+            self._under_way[self._owner_of(item)] -= 1
+            self._under_way = +self._under_way  # owners without work are forgotten
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Lets `get` return None once nothing waits any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A piece of work of an owner: a function, the future of its result, and what it is about, where others may ask for it."""
+
+    owner: str
+    work: Callable[[], Any]
+    future: TimedFuture[Any]
+    subject: object = None
+
+
+class FairPool:
+    """Threads that do the work of each owner in turn. An owner uses at most `each` of them at a time.
+
+    A future can be cancelled at any time: work that waits is dropped, and work that is under way is told to stop.
+
+    Args:
+        threads: The number of threads.
+        name: The beginning of their names.
+        each: The most threads of an owner.
+        on_taken: Called when a thread has taken a task.
+    """
+
+    def __init__(self, threads: int, name: str, each: int, on_taken: Callable[[], None] = lambda: None) -> None:
+        self.waiting: FairQueue[Task] = FairQueue(lambda task: task.owner, each)
+        self._on_taken = on_taken
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(
+        self,
+        owner: str,
+        work: Callable[[], Result],
+        *,
+        future: TimedFuture[Result] | None = None,
+        subject: object = None,
+    ) -> TimedFuture[Result]:
+        """Queues a piece of work and returns its future."""
+        future = future or TimedFuture()
+        self.waiting.put(Task(owner, work, future, subject))
+        return future
+
+    def close(self) -> None:
+        """Cancels what waits, and ends the threads after the work they have."""
+        while task := self.waiting.take():
+            task.future.cancel()
+        self.waiting.close()
+
+    def finish(self) -> None:
+        """Ends the threads after all work, and waits for them."""
+        self.waiting.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while task := self.waiting.get():
+            self._on_taken()
+            try:
+                if not task.future.cancelled():
+                    with Working([task.future]):
+                        task.future.settle(task.work())
+            except BaseException as error:  # the caller waits for the future and has to get any error
+                task.future.settle(error)
+            self.waiting.done(task)
+
+
+def may_enter(taken: Mapping[str, int], owner: str, count: int, most: int) -> bool:
+    """Whether an owner may take `count` more places of a queue with `most`.
+
+    While there is room, anybody may. An owner that has less than its share may enter a full queue, so that nobody is kept out
+    by the many requests of another; the queue then has a few more items than `most`.
+
+    Example:
+        >>> may_enter({"a": 8}, "b", 1, 8), may_enter({"a": 8}, "a", 1, 8), may_enter({"a": 8, "b": 4}, "b", 1, 8)
+        (True, False, False)
+    """
+    owners = {name for name, places in taken.items() if places} | {owner}
+    mine = taken.get(owner, 0) + count
+    return sum(taken.values()) + count <= most or (len(owners) > 1 and mine <= most // len(owners))

@@ -86,11 +86,11 @@ def test_a_synonym_is_in_the_form_of_the_word(text: str, seed: int) -> None:
     [
         ("The workers carried two boxes and bought bigger cars.",
          "The workers carried two boxes and purchased larger automobiles."),
-        ("She remembers the movie, but he desires a larger one.", "She recalls the film, but he wants a bigger one."),
+        ("She remembers the movie, but he desires a larger one.", "She recalls the movie, but he desires a bigger one."),
         ("It happened immediately, and the attorneys refused to reply.",
-         "It occurred instantly, and the lawyers declined to reply."),
-        ("An attorney saw an enormous error.", "A lawyer saw a tremendous mistake."),
-        ("Pupils saw a *big* city.", "Students saw a *large* metropolis."),
+         "It occurred instantly, and the lawyers refused to reply."),
+        ("An attorney saw an enormous error.", "A lawyer saw a tremendous fault."),
+        ("Pupils saw a *big* city.", "Pupils saw a *large* metropolis."),
         ("He saw a former officer of an honest unit.", "He saw a onetime officer of an honorable unit."),
     ],
 )  # fmt: skip
@@ -102,7 +102,7 @@ def test_tense_number_degree_and_article(text: str, made: str) -> None:
     "text",
     [
         "Mark and Rose Large met Bill.",  # names
-        "Rose will see Bill.",  # at a sentence's start, too
+        "Rose will see Bill.",
         "We have 12 of them, and they have two.",
         "He is more of an art than we were, was he?",
         "```\nThe big house began to change.\n```",

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nsmallest
-from itertools import accumulate, islice
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -280,55 +280,26 @@ def _lowercase_start(sentence: str) -> str:
     return sentence
 
 
-_PAIRS_AT_ONCE = 1000  # the counts of sets of so many pairs take some megabytes, and grow with the third power
+_DRAWS = 10  # of pairs, before the first possible ones are taken
 
 
 def _disjoint(pairs: Sequence[int], count: int, random: Random) -> set[int]:
-    """Chooses `count` of the pairs (i, i + 1), given by i, so that no two share a sentence; fewer where that is not possible.
+    """Chooses `count` of the pairs (i, i + 1), given by i, so that no two share a sentence; fewer if there are not so many."""
+    most = _first_disjoint(pairs, len(pairs))
+    count = min(count, len(most))
+    for _ in range(_DRAWS):
+        chosen = _first_disjoint(random.sample(pairs, len(pairs)), count)
+        if len(chosen) == count:
+            return chosen
+    return set(random.sample(sorted(most), count))
 
-    All such sets have the same probability. Of a long text each part of `_PAIRS_AT_ONCE` pairs gets its share of the count, and
-    the sets of pairs of the part have the same probability.
-    """
-    parts = [pairs[start : start + _PAIRS_AT_ONCE] for start in range(0, len(pairs), _PAIRS_AT_ONCE)]
-    possible = list(accumulate(_most_disjoint(part) for part in parts))
+
+def _first_disjoint(pairs: Sequence[int], count: int) -> set[int]:
+    """The first of the pairs that share no sentence with one before; in their order in the text these are the most possible."""
     chosen: set[int] = set()
-    for part, so_far in zip(parts, possible, strict=True):
-        free = [pair for pair in part if pair - 1 not in chosen]
-        wanted = min(count, possible[-1]) * so_far // possible[-1]
-        chosen |= _disjoint_of_few(free, wanted - len(chosen), random)
-    return chosen
-
-
-def _most_disjoint(pairs: Sequence[int]) -> int:
-    """The largest number of pairs of which no two share a sentence."""
-    count, last = 0, -2
     for pair in pairs:
-        if pair > last + 1:
-            count, last = count + 1, pair
-    return count
-
-
-def _disjoint_of_few(pairs: Sequence[int], count: int, random: Random) -> set[int]:
-    """Chooses pairs by the number of all sets: `ways` counts, for each suffix of `pairs`, the sets of each size."""
-    ways = {len(pairs): [1]}
-
-    def next_free(k: int) -> int:
-        """The next pair that can be chosen after pair k."""
-        return k + 2 if k + 1 < len(pairs) and pairs[k + 1] == pairs[k] + 1 else k + 1
-
-    def sets(k: int, size: int) -> int:
-        return ways[k][size] if 0 <= size < len(ways[k]) else 0
-
-    for k in reversed(range(len(pairs))):
-        sizes = max(len(ways[k + 1]), len(ways[next_free(k)]) + 1)
-        ways[k] = [sets(k + 1, size) + sets(next_free(k), size - 1) for size in range(sizes)]
-    size, chosen, k = min(count, len(ways[0]) - 1), set(), 0
-    while size:
-        if random.randrange(sets(k, size)) < sets(next_free(k), size - 1):
-            chosen.add(pairs[k])
-            size, k = size - 1, next_free(k)
-        else:
-            k += 1
+        if len(chosen) < count and not {pair - 1, pair + 1} & chosen:
+            chosen.add(pair)
     return chosen
 
 

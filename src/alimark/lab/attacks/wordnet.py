@@ -31,16 +31,6 @@ class Sense(NamedTuple):
         return self.uses + 0.5 / self.rank
 
 
-class Member(NamedTuple):
-    """A word of a synset (a set of words with the same sense)."""
-
-    lemma: str
-    position: str
-    """Of an adjective: the mark of the positions where it can stand, empty where it can stand everywhere."""
-    frames: frozenset[int]
-    """Of a verb: the numbers of the sentence frames that it can be used in."""
-
-
 _PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 _MEMBER = re.compile(r"([^()]+)(.*)")
 
@@ -66,23 +56,14 @@ class WordNet:
         rows = [line.split() for line in self._lines.get(lemma, ()) if _PARTS[line[0]] == part]
         return [Sense(synset, int(rank), int(count)) for _, synset, rank, count in rows]
 
-    def members(self, part: str, synset: str) -> list[Member]:
-        """The words of a synset."""
+    def members(self, part: str, synset: str) -> dict[str, str]:
+        """The words of a synset (words with the same sense), each with a mark of the positions where an adjective can stand."""
         # A synset is named by its offset in the file. In copies with two bytes at the end of a line it comes later.
         data = self._data[part]
         start = data.find(f"\n{synset} ".encode(), int(synset) - 1) + 1
         fields = data[start : data.find(b" | ", start)].decode("ascii").split()
         names = fields[4 : 4 + 2 * int(fields[3], 16) : 2]
-        pointers = 4 + 2 * len(names)
-        frames = fields[pointers + 1 + 4 * int(fields[pointers]) :][
-            1:
-        ]  # "+", a frame and a member each; member 00 means all
-        words = []
-        for number, name in enumerate(names, start=1):
-            usable = (int(frame) for frame, member in zip(frames[1::3], frames[2::3]) if int(member, 16) in (0, number))
-            lemma, position = _MEMBER.findall(name)[0]
-            words.append(Member(lemma, position, frozenset(usable)))
-        return words
+        return {lemma: position for name in names for lemma, position in _MEMBER.findall(name)[:1]}
 
 
 def _mapped(path: Path) -> mmap:

@@ -1,9 +1,8 @@
 """Attacks on single words: synonyms and typing errors. Of W words at rate r, floor(r W + 0.5) change.
 
-A synonym needs the part of speech and the sense of the word, and no small model tells them with certainty. So a word is only
-replaced where there is little doubt: its part of speech follows from how often the texts that WordNet counted use it so and
-from the neighbouring words, and a synonym must share the sense that both words mostly have. Other words do not change, nor do
-names, code, addresses, and what stands between words.
+A synonym needs the part of speech and the sense of the word. Both are taken from counts: a word is only replaced where nearly
+all its uses in the texts that WordNet counted are of one part of speech, and a synonym must share the sense that both words
+mostly have. Other words do not change, nor do words with a capital letter, code, addresses, and what stands between words.
 """
 
 from __future__ import annotations
@@ -21,25 +20,36 @@ from alimark.core.text.language import WORDS, looks_english
 from alimark.errors import AttackError, MissingExtra
 from alimark.lab.attacks.base import TextAttack, setting
 from alimark.lab.attacks.structure import number_to_change
-from alimark.lab.attacks.tagging import (
-    CLASS,
-    LEFT_ALONE,
-    SURE,
-    Run,
-    Spot,
-    Token,
-    class_of,
-    forms,
-    readings,
-    runs_of,
-    spots,
-    tokens_of,
-)
 from alimark.lab.attacks.wordnet import Sense, wordnet
 
 T = TypeVar("T")
 Edit = tuple[int, int, str]
 """The start and the end of a part of the text, and what replaces it."""
+
+# Everything that is not prose is matched first: code, tags, links, addresses, and names of files.
+_TOKEN = re.compile(
+    r"""^[ \t]{0,3}(?P<fence>`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^[ \t]{0,3}(?P=fence)[`~]*[ \t\r]*$|\Z)
+    | (?P<ticks>`+)(?:(?!(?P=ticks)|'')[^\n]){1,300}(?P=ticks)
+    | </?[A-Za-z][^<>\n]*> | &\#?\w+; | \]\([^()\s]*\)
+    | (?:[A-Za-z][\w+.-]{0,20}://|www\.)\S+ | \w[\w.+%-]{0,64}@[\w.-]+ | [@\#\\$]\w+ | \w+(?:[./\\:=&]\w+)+
+    | (?P<word>[^\W\d_]+(?:['’‐‑-][^\W\d_]+)*)(?!\w)
+    | \w+""",
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
+)
+
+
+class Token(NamedTuple):
+    """A word, a number, or something that is not prose, with its place in the text."""
+
+    text: str
+    start: int
+    end: int
+    is_word: bool
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of a text, in order."""
+    return [Token(m[0], m.start(), m.end(), m["word"] is not None) for m in _TOKEN.finditer(text)]
 
 
 @dataclass(frozen=True)
@@ -76,11 +86,10 @@ class Synonyms(_WordAttack):
             if find_spec(library) is None:
                 raise MissingExtra(library, extra)
         edits: list[Edit] = []
-        for choice in self._sample(_choices(text), random, "no word of the text surely has a synonym"):
-            word = choice.word
-            [synonym] = random.choices(list(choice.synonyms), list(choice.synonyms.values()))
+        for word, synonyms in self._sample(_choices(text), random, "no word of the text surely has a synonym"):
+            [synonym] = random.choices(list(synonyms), list(synonyms.values()))
             edits += _article_edits(text, word, synonym)
-            edits.append((word.start, word.end, synonym.title() if word.text.istitle() else synonym))
+            edits.append((word.start, word.end, synonym))
         return _edited(text, edits)
 
 
@@ -138,133 +147,161 @@ def _with_typo(word: str, random: Random) -> str:
 
 # Synonyms.
 
+Choice = tuple[Token, Mapping[str, int]]
+"""A word that can be replaced; each synonym, and how often it is used in this sense."""
 
-class Choice(NamedTuple):
-    """A word that can be replaced, and its synonyms."""
-
-    word: Token
-    synonyms: Mapping[str, int]
-    """Each synonym, and how often it is used in this sense."""
-
-
+# Words of grammar. Then words whose synonyms seldom fit: parts of fixed phrases, light verbs, units, forms of address. Then
+# lemmas that are seldom a good synonym although WordNet's counts suggest it, and offensive words, which must not be put into a
+# text.
+_LEFT_ALONE = frozenset(
+    "a an another each every the my your his her its our their whose no this that these those some any to can could will "
+    "would shall should may might must cannot do does did i he she we they who you it there me him us them be am is are was "
+    "were been being have has had having and or but nor if because while when where although though unless whether so which "
+    "what how why then yet not very too quite rather more most less least also just only even still never ever always often "
+    "already really almost soon again perhaps maybe here now once all both such few many much several other others same own "
+    "enough one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty "
+    "ninety hundred thousand million billion dozen zero first second third fourth fifth last next half none mine yours ours "
+    "theirs hers yes oh please thou thee thy ye hi hello okay ok away back forward together apart aside "
+    "go get make take come give keep put let set use tell ask help call lot kind sort order term number couple percent "
+    "thing way case fact course example sake part respect mind place world ground subject quarter double time year day week "
+    "month hour minute people man woman god lord sir mr mrs ms dr miss saint north south east west right left able due based "
+    "else instead far long high low good well bad new old little economic "
+    "bask busy champ contrive cuss disregardless economical ejaculate engage enquire essay fete fig gait gentle illumine "
+    "inquire ism java licking miscarry mortal mouth oxen peculiar pen point proletariat ready rearward residue rive savvy "
+    "sheer shrill sickish soldiery tidings twiddle twoscore withal woolgather wrack "
+    "bastard damn damned goddam goddamn goddamned nigger nigra prick shit".split()
+)
+_PREPOSITIONS = frozenset(
+    "to that of in for with by from on at into through during about over under between against without within after before "
+    "among across toward towards upon via per than as like near behind beyond above below around along until since despite "
+    "except inside outside onto up down off out according including following concerning regarding considering".split()
+)
+_TAGS = frozenset("NN NNS JJ JJR JJS RB RBR RBS VB VBD VBZ VBG VBN".split())
+_BASE = {"NOUN": "NN", "ADJ": "JJ", "ADV": "RB", "VERB": "VB"}
+_SHARE = {"NN": 0.7, "NNS": 0.3, "VB": 0.45, "VBD": 0.25, "VBZ": 0.1, "VBG": 0.1, "VBN": 0.2}
+"""The share of each form among all uses of a noun or a verb."""
+_SURE = 0.85
+"""The least share of a word's uses that are of one part of speech and one lemma."""
 _MIN_SHARE, _MIN_MUTUAL, _MIN_USES = 0.3, 0.15, 0.02
 """Minima: the share of the word's uses that are in the common sense; this share times the synonym's share; and the uses of the
 synonym in the common sense for each use of the word."""
-# Sentence frames of verbs, by their numbers in WordNet.
-_TRANSITIVE = frozenset([5, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 31])
-_INTRANSITIVE = frozenset([1, 2, 3, 4, 22])
-_TO_INFINITIVE, _THAT = frozenset([28]), frozenset([26])
-_WRONG_FRAMES = {
-    _TRANSITIVE: frozenset("dispose pertain react recede refer relate reply respond retreat search wait".split()),
-    _INTRANSITIVE: frozenset("complete describe inhabit populate report".split()),
-}
-"""Verbs that WordNet lists with these frames although they are not used so."""
-_OBJECTS = ("definite", "indefinite", "object", "quantity", "number", "name", "NOUN", "ADJ")
-_NEUTRAL = frozenset(
-    "by than during after before until since without within among near behind beyond inside outside across along around "
-    "above below under between despite including following".split()
-)
-"""Prepositions that no verb or adjective requires."""
+
+
+class Reading(NamedTuple):
+    """The part of speech and the lemma of a word."""
+
+    part: str
+    lemma: str
+    tags: tuple[str, ...]
+    """The inflections of the lemma that the word may be."""
+
+
+@cache
+def _forms(lemma: str, part: str) -> dict[str, tuple[str, ...]]:
+    """The spellings of a lemma in each inflection, the usual one first."""
+    from lemminflect import getAllInflections
+
+    forms: dict[str, tuple[str, ...]] = getAllInflections(lemma, part)
+    return forms | {"VBN": forms.get("VBN", forms["VBD"])} if "VBD" in forms else forms
+
+
+@cache
+def _weights(word: str) -> dict[tuple[str, str], dict[str, float]]:
+    """The possible readings of a word: for each part of speech and lemma the weight of each inflection."""
+    from lemminflect import getAllLemmas
+
+    lemmas = getAllLemmas(word) if word.isascii() else {}
+    weights: dict[tuple[str, str], dict[str, float]] = {}
+    for part, base in _BASE.items():
+        # WordNet has words that lemminflect lacks, such as the adjective "complete"; they are their own lemma.
+        for lemma in lemmas.get(part, (word,)):
+            senses = wordnet().senses(lemma, part)
+            tags = [tag for tag, spellings in _forms(lemma, part).items() if word in spellings and tag in _TAGS]
+            if lemma == word and (senses or base in tags):  # without the plural of the same spelling, as of "work"
+                tags = [base, *(tag for tag in tags if tag[0] == "V" and tag != base)]
+            uses = sum(sense.uses for sense in senses) + (0.5 if senses else 0.1)
+            if tags:
+                weights[part, lemma] = {tag: uses * _SHARE.get(tag, 1) for tag in tags}
+    return weights
+
+
+@cache
+def _reading(word: str) -> Reading | None:
+    """The reading of a word in nearly all its uses; None where there is none, and for words that are left alone."""
+    sums = {key: sum(tags.values()) for key, tags in _weights(word).items()}
+    if not sums or word in _LEFT_ALONE or word in _PREPOSITIONS:
+        return None
+    best = max(sums, key=lambda key: sums[key])
+    if sums[best] < _SURE * sum(sums.values()) or best[1] in _LEFT_ALONE:
+        return None
+    return Reading(*best, tuple(tag for tag, weight in _weights(word)[best].items() if weight >= 0.05 * sums[best]))
 
 
 def _choices(text: str) -> list[Choice]:
-    runs = runs_of(text)
-    tokens = [token for run in runs for token in run.tokens if token.is_word]
-    if not looks_english(" ".join(token.text for token in tokens)):
+    runs: list[list[Token]] = []  # of tokens with only white space between them
+    tokens = tokens_of(text)
+    for token in tokens:
+        if runs and not text[runs[-1][-1].end : token.start].strip():
+            runs[-1].append(token)
+        else:
+            runs.append([token])
+    if not looks_english(" ".join(token.text for token in tokens if token.is_word)):
         raise AttackError("the text is not English prose, which WordNet is for")
-    names = {token.lower for run in runs for token in run.tokens[run.opens :] if token.text[0].isupper()}
-    return [choice for run in runs for choice in _choices_in(run, names)]
+    return [choice for run in runs for choice in _choices_in(run)]
 
 
-def _choices_in(run: Run, names: set[str]) -> Iterator[Choice]:
-    present = {token.lower for token in run.tokens}
-    in_phrase = _in_phrases(run.tokens)
-    for spot in spots(run):
-        word, reading = run.tokens[spot.at], spot.reading
-        if reading.share < SURE or spot.at in in_phrase or reading.lemma in LEFT_ALONE or not _is_replaceable(spot):
+def _choices_in(run: Sequence[Token]) -> Iterator[Choice]:
+    words = ["", *(token.text.lower() for token in run), ""]
+    readings = [_reading(word) if word.isalpha() else None for word in words]
+    in_phrase = _in_phrases(words)
+    for i, token in enumerate(run, start=1):
+        reading = readings[i]
+        if reading is None or i in in_phrase or not token.text.islower() or not _is_replaceable(words, readings, i):
             continue
-        if not word.text.islower() and (word.lower in names or not _starts_sentence(run, spot)):
-            continue
-        uses = _synonyms(reading.lemma, reading.part, _frames(spot))
-        forms = {form: uses[lemma] for lemma in uses if (form := _form(lemma, spot))}
-        synonyms = {form: forms[form] for form in forms.keys() - present if not _spelt_alike(form, word.lower)}
+        uses = _synonyms(reading.lemma, reading.part)
+        forms = {form: uses[lemma] for lemma in uses if (form := _form(lemma, reading))}
+        synonyms = {form: forms[form] for form in forms.keys() - set(words) if not _spelt_alike(form, token.text)}
         if synonyms:
-            yield Choice(word, dict(sorted(synonyms.items())))
+            yield token, dict(sorted(synonyms.items()))
 
 
-def _starts_sentence(run: Run, spot: Spot) -> bool:
-    """Whether a capital letter only shows the start of the sentence; a noun without anything before it may be a name."""
-    return run.opens and spot.at == 0 and run.tokens[0].text.istitle() and "NN" not in spot.reading.tags
+def _is_replaceable(words: Sequence[str], readings: Sequence[Reading | None], i: int) -> bool:
+    """Whether the neighbouring words allow another word here."""
+    reading, beside = readings[i], (readings[i - 1], readings[i + 1])
+    if reading is None or words[i - 1] in ("more", "most", "less", "least"):
+        return False
+    if reading.part == "NOUN":  # not in a term of several nouns
+        return not any(other is not None and other.part == "NOUN" for other in beside) and not _looks_plural(
+            reading.lemma
+        )
+    # A preposition may belong to the verb or adjective before it, and its synonyms may need another.
+    return reading.part == "ADV" or words[i + 1] not in _PREPOSITIONS
 
 
-def _in_phrases(tokens: Sequence[Token]) -> set[int]:
+def _in_phrases(words: Sequence[str]) -> set[int]:
     """The indices of words in phrases that WordNet lists: "high schools", "carried out", "point of view"."""
     phrases = wordnet().phrases
     indices: set[int] = set()
-    lemmas = [{token.lower, *(lemma for lemma, _, _ in readings(token.lower))} for token in tokens]
-    for start in range(len(tokens)):
-        for end in range(start + 1, min(start + 4, len(tokens))):
-            middle = [token.lower for token in tokens[start + 1 : end]]
+    lemmas = [{word, *(lemma for _, lemma in _weights(word))} if word.isalpha() else set[str]() for word in words]
+    for start in range(len(words)):
+        for end in range(start + 1, min(start + 4, len(words))):
+            middle = words[start + 1 : end]
             if any("_".join([first, *middle, last]) in phrases for first in lemmas[start] for last in lemmas[end]):
                 indices.update(range(start, end + 1))
     return indices
 
 
-def _is_replaceable(spot: Spot) -> bool:
-    """Whether the neighbouring words allow another word here."""
-    part = spot.reading.part
-    if part == "NOUN":  # not in a term of several nouns; after "is" without an article it may be an adjective
-        alone = spot.previous not in ("NOUN", "name", "be") and spot.following not in ("NOUN", "name", "number")
-        return alone and not _looks_plural(spot.reading.lemma)
-    if part in ("VERB", "ADJ") and spot.following == "preposition" and spot.next not in _NEUTRAL:
-        return False  # the preposition may belong to this word, and its synonyms may need another one
-    if part == "ADJ":
-        return spot.next not in ("to", "that")
-    return part == "ADV" or _verb_is_replaceable(spot)
-
-
-def _verb_is_replaceable(spot: Spot) -> bool:
-    tags = spot.reading.tags
-    if "VBG" in tags:  # otherwise it may be a noun or an adjective
-        return spot.previous == "be" or (
-            spot.following in _OBJECTS and spot.previous in ("", "start", "preposition", "VERB")
-        )
-    if "VBN" in tags and "VBD" not in tags:
-        return (spot.previous in ("be", "have") and spot.next != "to") or spot.next == "by"
-    after_next = class_of(spot.tokens[spot.at + 2]) if spot.at + 2 < len(spot.tokens) else ""
-    return spot.following != "ADJ" or after_next in ("NOUN", "ADJ")  # otherwise a verb such as "seem"
-
-
-def _frames(spot: Spot) -> frozenset[int]:
-    """The sentence frames that fit here; a verb must have one of them."""
-    if spot.reading.part != "VERB":
-        return frozenset()
-    if spot.reading.tags == ("VBN",) and spot.previous != "have":
-        return _TRANSITIVE
-    if spot.next == "to":
-        return _TO_INFINITIVE
-    if spot.next == "that":
-        return _THAT
-    return _TRANSITIVE if spot.following in _OBJECTS else _INTRANSITIVE
-
-
 @cache
-def _synonyms(lemma: str, part: str, frames: frozenset[int]) -> dict[str, int]:
+def _synonyms(lemma: str, part: str) -> dict[str, int]:
     """Lemmas that can replace this one in most of its uses, and how often each is used in the shared senses."""
     known = wordnet()
-    senses = known.senses(lemma, part)
     shared: dict[str, list[tuple[Sense, Sense]]] = defaultdict(list)
-    for sense in senses:
-        members = known.members(part, sense.synset) if sense.rank <= 2 else []
-        word = next((member for member in members if member.lemma == lemma), None)
-        if word is None or (frames and not word.frames & frames):
-            continue
-        for other in members:
-            if other is word or other.position != word.position or not word.frames & frames <= other.frames:
-                continue
-            if _can_be_synonym(other.lemma, lemma) and other.lemma not in _WRONG_FRAMES.get(frames, ()):
-                theirs = known.senses(other.lemma, part)
-                shared[other.lemma].append((sense, next(their for their in theirs if their.synset == sense.synset)))
+    for sense in known.senses(lemma, part):
+        members = known.members(part, sense.synset) if sense.rank <= 2 else {}
+        for name, position in members.items():
+            if name != lemma and position == members.get(lemma) and _can_be_synonym(name, lemma):
+                theirs = known.senses(name, part)
+                shared[name].append((sense, next(their for their in theirs if their.synset == sense.synset)))
     close = {name: pairs for name, pairs in shared.items() if _close(lemma, name, part, pairs)}
     return {name: sum(their.uses for _, their in pairs) for name, pairs in close.items()}
 
@@ -280,7 +317,7 @@ def _close(lemma: str, name: str, part: str, pairs: Sequence[tuple[Sense, Sense]
 
 def _can_be_synonym(name: str, lemma: str) -> bool:
     """Whether `name` is a usual word that is not derived from `lemma`, such as "historical" from "historic"."""
-    if not (name.isalpha() and name.islower() and len(name) > 2) or name in CLASS or name in LEFT_ALONE:
+    if not (name.isalpha() and name.islower() and len(name) > 2) or name in _LEFT_ALONE or name in _PREPOSITIONS:
         return False
     derived = name.startswith(lemma) or lemma.startswith(name) or (name[:3] == lemma[:3] and name.endswith("ing"))
     return not derived and not _looks_plural(name) and name.endswith("ly") >= lemma.endswith("ly")
@@ -298,25 +335,12 @@ def _spelt_alike(word: str, other: str) -> bool:
     return one_letter or sorted(word) == sorted(other)
 
 
-def _form(lemma: str, spot: Spot) -> str:
-    """The lemma in the inflection that is needed here; empty where that is not clear."""
-    part, tags = spot.reading.part, spot.reading.tags
-    inflections = forms(lemma, part)
-    spellings = {inflections.get(tag, ("",))[0] for tag in tags}
-    if len(spellings) != 1 or (part == "NOUN" and not _counts_alike(lemma, spot)):
-        return ""
-    by_degrees = spot.at > 0 and spot.tokens[spot.at - 1].lower in ("more", "most", "less", "least")
-    return "" if by_degrees and {"JJR", "RBR"} & inflections.keys() else spellings.pop()  # not "more big"
-
-
-def _counts_alike(lemma: str, spot: Spot) -> bool:
-    """Whether the noun can be plural, or be without an article, where the noun that it replaces is."""
-    plurals, replaced_plurals = (forms(name, "NOUN").get("NNS", ()) for name in (lemma, spot.reading.lemma))
-    determiners = [CLASS[token.lower] for token in spot.tokens[max(0, spot.at - 3) : spot.at] if token.lower in CLASS]
-    determiner = determiners[-1] if determiners else ""
-    if spot.reading.tags == ("NNS",) or determiner == "indefinite":
-        return lemma not in plurals
-    return determiner == "definite" or lemma in plurals or spot.reading.lemma not in replaced_plurals
+def _form(lemma: str, reading: Reading) -> str:
+    """The lemma in the inflection that is needed; empty where that is not clear, or only one of the nouns has a plural."""
+    inflections, replaced = _forms(lemma, reading.part), _forms(reading.lemma, reading.part)
+    spellings = {inflections.get(tag, ("",))[0] for tag in reading.tags}
+    alike = (lemma in inflections.get("NNS", ())) == (reading.lemma in replaced.get("NNS", ()))
+    return spellings.pop() if len(spellings) == 1 and alike else ""
 
 
 _ARTICLE = re.compile(r"(?<!\w)an?(?=[\s\"'“‘(\[*_]+$)", re.IGNORECASE)
@@ -328,6 +352,6 @@ def _article_edits(text: str, word: Token, synonym: str) -> list[Edit]:
     """The change of "a" to "an", or back, that the synonym makes necessary."""
     article = _ARTICLE.search(text, max(0, word.start - 8), word.start)
     wants_n = _VOWEL_SOUND.match(synonym) is not None
-    if article is None or wants_n == (_VOWEL_SOUND.match(word.lower) is not None):
+    if article is None or wants_n == (_VOWEL_SOUND.match(word.text) is not None):
         return []
     return [(*article.span(), article[0][0] + "n" * wants_n)]

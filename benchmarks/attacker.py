@@ -57,7 +57,7 @@ from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project, targets
 from alimark.core.text.human_text import read_texts
 from alimark.errors import RecordError
-from alimark.lab.bench.vectors import KeptVectors
+from alimark.lab.bench.workspace import KeptVectors
 from alimark.lab.directions import aligned
 
 Ints = NDArray[np.int64]
@@ -519,7 +519,7 @@ def beside_real(pool: Pool, args: argparse.Namespace) -> None:
     from alimark.lab.bench.run import Run
     from alimark.lab.bench.workspace import Workspace
 
-    run = Run(load(args.real[0], args.overrides), Workspace(args.real[1], part=99))
+    run = Run(load(args.real[0], args.overrides), Workspace(args.real[1]))
     for watermark in run.recipe.watermark:
         cells = [cell for cell in run.cells if cell.watermark == watermark]
         jobs = [(cell, item) for cell in cells for item in cell.items]

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.lab.bench.jobs import Cell
-from alimark.lab.bench.metrics import Estimate, auroc_interval, share, tpr_at
+from alimark.lab.bench.metrics import TITLES, Estimate, Statistic, auroc_interval, share, tpr_at
+from alimark.lab.bench.recipe import OneAttack, attacks
 from alimark.lab.bench.recipe_files import load
-from alimark.lab.bench.recipe_points import OneAttack, attacks
 from alimark.lab.bench.run import Run
-from alimark.lab.bench.statistic import TITLES, Statistic
 from alimark.lab.bench.workspace import Workspace
 from share_found import detection_ids, human, rejected_share, statistic_for, values
 
@@ -72,7 +71,7 @@ def main() -> None:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     args = parser.parse_args()
-    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=97))
+    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
     names = ["none", *(attack.label for attack in attacks(run.recipe))]
     tables: dict[str, list[str]] = {name: [] for name in names}
     notes, costs = [], []

@@ -33,9 +33,8 @@ from alimark.core.keys.key import Key
 from alimark.core.text.human_text import read_texts
 from alimark.errors import AlimarkError
 from alimark.lab.bench.models import key_for, secret
-from alimark.lab.bench.recipe import Watermark
+from alimark.lab.bench.recipe import Watermark, attacks
 from alimark.lab.bench.recipe_files import load
-from alimark.lab.bench.recipe_points import attacks
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
 
@@ -93,7 +92,7 @@ def difference(exact: NDArray[np.bool_], fast: NDArray[np.bool_]) -> str:
 
 
 def compare_found(args: argparse.Namespace) -> None:
-    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=98))
+    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
     hits: dict[tuple[str, str], list[tuple[bool, bool, bool]]] = {}
     for watermark in run.recipe.watermark:
         exact = run.models.embedder(str(watermark.key["embedder"]))

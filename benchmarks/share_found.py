@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.lab.bench.jobs import Cell
+from alimark.lab.bench.metrics import TITLES, Statistic, ranked_by, statistic_of
 from alimark.lab.bench.models import key_for, secret
+from alimark.lab.bench.recipe import OneAttack, attacks
 from alimark.lab.bench.recipe_files import load
-from alimark.lab.bench.recipe_points import OneAttack, attacks
-from alimark.lab.bench.rejections import texts_with_rejected
 from alimark.lab.bench.run import Run
-from alimark.lab.bench.statistic import TITLES, Statistic, ranked_by, statistic_of
 from alimark.lab.bench.workspace import Workspace
 
 Floats = NDArray[np.float64]
@@ -77,8 +76,8 @@ def rejected_share(run: Run, cells: list[Cell], attack: OneAttack | None) -> str
     jobs = [run.attack_job(cell, item, attack).chain for cell in cells for item in cell.items]
     records = run.workspace.records("attack", [step.id for chain in jobs for step in chain])
     chains = [[records[step.id] for step in chain] for chain in jobs if all(step.id in records for step in chain)]
-    count = texts_with_rejected(chains)
-    return "-" if count is None or not chains else f"{100 * count / len(chains):.0f}%"
+    count = sum(any(step["rejected"] for step in steps) for steps in chains)
+    return f"{100 * count / len(chains):.0f}%" if chains else "-"
 
 
 def statistic_for(run: Run, cells: list[Cell], wanted: Statistic) -> Statistic:
@@ -142,7 +141,7 @@ def main() -> None:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     args = parser.parse_args()
-    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace, part=98))
+    run = Run(load(args.recipe, args.overrides), Workspace(args.workspace))
     labels = [watermark.label for watermark in run.recipe.watermark]
     columns: dict[str, dict[str, str]] = {}
     notes = []

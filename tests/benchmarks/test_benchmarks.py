@@ -12,8 +12,8 @@ import pytest
 import method_table
 import quality
 import share_found
-from alimark.lab.bench.recipe_points import attacks
-from alimark.lab.bench.recipe_toml import to_toml
+from alimark.lab.bench.recipe import attacks
+from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
 from small_recipes import STAND_INS, recipe

@@ -42,9 +42,6 @@ Profiles = Annotated[
         "be repeated.",
     ),
 ]
-Processes = Annotated[
-    int, typer.Option(min=1, help="Processes that share the work on this machine; each loads its own models.")
-]
 ReplicaCount = Annotated[
     int | None,
     typer.Option(
@@ -66,7 +63,6 @@ def run(
     output: Output = _FOLDER,
     overrides: Overrides = None,
     profile: Profiles = None,
-    processes: Processes = 1,
     engine: options.EngineName = "plain",
     address: options.Address = None,
     replicas: ReplicaCount = None,
@@ -93,12 +89,6 @@ def run(
         return
     _check(loaded, output)
     with show.progress() as progress, loading.replicas(engine, address, replicas) as writers:
-        if processes > 1:
-            if writers:
-                raise AlimarkError("--processes and --engine ray do not go together; leave one of them out")
-            from alimark.lab.bench.processes import run_processes
-
-            run_processes(loaded, output, processes)
         _run(loaded, output, recipe.stem, StageBar(progress), writers)
 
 
@@ -170,7 +160,7 @@ def view(
 
 def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replicas | None) -> None:
     from alimark.lab.bench.evaluate import evaluate
-    from alimark.lab.bench.recipe_toml import to_toml
+    from alimark.lab.bench.recipe_files import to_toml
     from alimark.lab.bench.results import save
     from alimark.lab.bench.run import Run
     from alimark.lab.bench.workspace import Workspace
@@ -212,7 +202,7 @@ def _check(recipe: Recipe, output: Path | None = None) -> None:
 
 
 def _print_plan(recipe: Recipe) -> None:
-    from alimark.lab.bench.recipe_points import attacks, variants
+    from alimark.lab.bench.recipe import attacks, variants
 
     points = [point.recipe for point in variants(recipe)]
     cells = [len(point.data.sets) * len(point.watermark) for point in points]
@@ -250,10 +240,10 @@ def _print_table(results: Results) -> None:
         grid = ", ".join(f"{name}={value}" for name, value in row["grid"].items())
         method = " ".join(part for part in (row["method"], row["detection"], grid) if part)
         rates = [_percent(row["tpr"].get(rate)) for rate in ("0.01", "0.05")]
-        auroc, every, retried = row["auroc"], row.get("with_failures"), row.get("retried")
+        auroc, every = row["auroc"], row["with_failures"]
         table.add_row(
-            method, row["data"], row["attack"], row.get("statistic", "score"), str(row["texts"]), str(row["failed"]),
-            "-" if retried is None else str(retried), f"{auroc['value']:.3f}" if auroc else "-", *rates,
+            method, row["data"], row["attack"], row["statistic"], str(row["texts"]), str(row["failed"]),
+            str(row["retried"]), f"{auroc['value']:.3f}" if auroc else "-", *rates,
             _percent(row["tpr_nominal"].get("0.01")), _percent(every["tpr"].get("0.01")) if every else rates[0],
         )  # fmt: skip
     show.print_table(table)

@@ -100,6 +100,7 @@ class MadeUp:
                 "method": method, "llm": "opt-1.3b", "data": data, "grid": grid or {}, "oracle": "qwen2.5-coder-1.5b",
                 "perplexity": (level * self.chance.lognormal(0, 0.25, 50)).tolist(), "distinct": estimate(0.91),
                 "repetition": estimate(0.02), "diversity": None if method == "human" else estimate(0.55),
+                "embedder": "stand-in",
             }
         )  # fmt: skip
 
@@ -110,7 +111,7 @@ class MadeUp:
                 method=method, attack=attack, prompt="W. H. R. Rivers was born in Kent.", human=text, marked=marked or text,
                 attacked=" ".join(self.random.choices(WORDS, k=30)),
                 scores={"human": 0.12, "marked": 4.136, "attacked": 1.46},
-                p_values={"human": 0.44, "marked": 0.0009990, "attacked": 0.071},
+                statistic="score", p_values={"human": 0.44, "marked": 0.0009990, "attacked": 0.071},
             )
         )  # fmt: skip
 
@@ -137,7 +138,13 @@ def main_results() -> Results:
     for detection, slope in (("full", 1.1), ("no restructuring", 0.7)):
         for count in (4, 8, 16, 32, 64, 128):
             made_up.results["runtime"].append(
-                {"method": "AliMark", "detection": detection, "sentences": count, "seconds": 0.004 * count**slope}
+                {
+                    "method": "AliMark",
+                    "detection": detection,
+                    "sentences": count,
+                    "texts": 1,
+                    "seconds": 0.004 * count**slope,
+                }
             )
     for size, spread in (("4", 0.06), ("8", 0.04), ("16", 0.03)):
         made_up.results["null"][size] = made_up.chance.normal(0.4 + 0.02 * len(size), spread, 300).tolist()

@@ -79,7 +79,7 @@ class Page(HTMLParser):
         return [table for table in self.tables if table.title.startswith(start)]
 
     def plots(self) -> list[str]:
-        return [attributes["aria-label"] or "" for tag, attributes in self.tags if tag == "svg"]
+        return [attributes["alt"] or "" for tag, attributes in self.tags if tag == "img"]
 
 
 def write(folder: Path, *results: Results) -> Written:

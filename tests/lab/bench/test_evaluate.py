@@ -13,8 +13,8 @@ from alimark.core.embedding.base import Embedder
 from alimark.lab.bench import export, rates, tables
 from alimark.lab.bench.evaluate import all_results, evaluate
 from alimark.lab.bench.models import Models
-from alimark.lab.bench.recipe_points import attacks
-from alimark.lab.bench.recipe_toml import to_toml
+from alimark.lab.bench.recipe import attacks
+from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.report import write
 from alimark.lab.bench.results import save
 from alimark.lab.bench.run import Run

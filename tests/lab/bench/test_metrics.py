@@ -29,13 +29,8 @@ def coverage(truth: float, estimates: Iterable[Estimate | None]) -> tuple[float,
 class TestRoc:
     @given(TIED | ANY, TIED | ANY)
     @settings(deadline=None)
-    def test_equals_scikit_learn(self, marked: list[float], human: list[float]) -> None:
+    def test_auroc_equals_scikit_learn(self, marked: list[float], human: list[float]) -> None:
         truth, scores = np.repeat([1, 0], [len(marked), len(human)]), np.array(marked + human)
-        curve = metrics.roc(marked, human)
-        for ours, theirs in zip(
-            (curve.fpr, curve.tpr, curve.thresholds), roc_curve(truth, scores, drop_intermediate=False), strict=True
-        ):
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
         assert metrics.auroc(marked, human) == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
 
     @given(TIED | ANY, TIED | ANY, st.sampled_from([0.0001, 0.001, 0.005, 0.01, 0.05, 0.5]))
@@ -63,9 +58,8 @@ class TestRoc:
         assert estimate.value == 0.75  # as named: above all human texts but five
 
     def test_counts(self) -> None:
-        curve = metrics.roc([3, 1], [2, 1, 0, 0])
-        assert curve.thresholds.tolist() == [math.inf, 3, 2, 1, 0]
-        assert (curve.fpr.tolist(), curve.tpr.tolist()) == ([0, 0, 0.25, 0.5, 1], [0, 0.5, 0.5, 1, 1])
+        false, true = metrics.roc([3, 1], [2, 1, 0, 0])
+        assert (false.tolist(), true.tolist()) == ([0, 0, 0.25, 0.5, 1], [0, 0.5, 0.5, 1, 1])
         assert metrics.auroc([3, 1], [2, 1, 0, 0]) == (4 + 2.5) / 8
 
 
@@ -209,30 +203,24 @@ class TestTprAt:
 
 
 class TestSharesAndMeans:
-    @given(
-        st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
-        st.sampled_from([0.9, 0.95, 0.99]),
-    )
-    @settings(deadline=None)
-    def test_share_is_clopper_pearson(self, trials: tuple[int, int], level: float) -> None:
-        estimate = metrics.share(*trials, level)
-        exact = stats.binomtest(*trials).proportion_ci(level, "exact")
-        assert (estimate.low, estimate.high) == pytest.approx((exact.low, exact.high), abs=1e-9)
-        assert (estimate.value, estimate.count, estimate.level) == (trials[0] / trials[1], trials[1], level)
+    def test_share_is_clopper_pearson(self) -> None:
+        estimate = metrics.share(3, 10, 0.9)
+        expected = stats.beta.ppf(0.05, 3, 8), stats.beta.ppf(0.95, 4, 7)
+        assert (estimate.low, estimate.high) == pytest.approx(expected, abs=1e-9)
+        assert (estimate.value, estimate.count, estimate.level) == (0.3, 10, 0.9)
 
     @pytest.mark.parametrize("count", [20, 100])
     def test_mean_covers(self, count: int) -> None:
         values = np.random.default_rng(11).lognormal(0, 0.5, (400, count))
-        share, width = coverage(math.exp(0.125), (metrics.mean_interval(x, draws=500) for x in values))
+        share, width = coverage(math.exp(0.125), (metrics.mean_interval(x) for x in values))
         assert share >= 0.91
         assert width <= 3 / math.sqrt(count)
 
-    def test_mean_is_bca(self) -> None:
-        values = np.random.default_rng(12).exponential(size=500)
-        estimate = metrics.mean_interval(values, draws=9999)
-        theirs = stats.bootstrap((values,), np.mean, n_resamples=9999, rng=np.random.default_rng(0)).confidence_interval
-        assert estimate.value == values.mean()
-        assert (estimate.low, estimate.high) == pytest.approx((theirs.low, theirs.high), abs=0.006)
+    def test_mean_is_students_t(self) -> None:
+        values = np.random.default_rng(12).exponential(size=50)
+        estimate = metrics.mean_interval(values)
+        theirs = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        assert (estimate.low, estimate.value, estimate.high) == pytest.approx((theirs.low, values.mean(), theirs.high))
 
     def test_one_value_and_equal_values(self) -> None:
         single = metrics.mean_interval([3.0])
@@ -268,8 +256,8 @@ def test_what_is_no_list_of_numbers(call: Callable[[object], object], bad: objec
         (lambda: metrics.tpr_at(GOOD, HUMAN, 0.0), "false-positive rate"),
         (lambda: metrics.tpr_at(GOOD, HUMAN, 0.01, level=1.0), "level of an interval"),
         (lambda: metrics.tpr_at(GOOD, HUMAN, 0.01, groups=[1, 2]), "as many groups"),
-        (lambda: metrics.share(3, 2), "3 of 2"),
-        (lambda: metrics.share(0, 0), "0 of 0"),
+        (lambda: metrics.share(3, 2), "must not be greater"),
+        (lambda: metrics.share(0, 0), "not less than 1"),
     ],
 )
 def test_what_cannot_be(call: Callable[[], object], message: str) -> None:

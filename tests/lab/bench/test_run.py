@@ -1,4 +1,4 @@
-"""Runs of recipes: all stages, resuming after a kill, several processes, failed texts, stable ids."""
+"""Runs of recipes: all stages, resuming after a kill, failed texts, stable ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from alimark.core.frozen.directions import DirectionTable
 from alimark.core.frozen.parameters import DEFAULT_RUN
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.fitted import Fitted
-from alimark.core.keys.key import SOFT_VERSION
 from alimark.core.schemes.alimark import AliMark
 from alimark.errors import AlimarkError, LLMError
 from alimark.lab.attacks import Attacked
@@ -25,14 +24,12 @@ from alimark.lab.bench.data import DataSet, Item
 from alimark.lab.bench.evaluate import all_results, evaluate
 from alimark.lab.bench.jobs import Cell
 from alimark.lab.bench.models import Models
-from alimark.lab.bench.recipe_files import parse
-from alimark.lab.bench.recipe_points import attacks, variants
-from alimark.lab.bench.recipe_toml import to_toml
-from alimark.lab.bench.rejections import rejected as rejected_answers
+from alimark.lab.bench.recipe import attacks, variants
+from alimark.lab.bench.recipe_files import parse, to_toml
 from alimark.lab.bench.report import write
 from alimark.lab.bench.results import save
 from alimark.lab.bench.run import Run
-from alimark.lab.bench.workspace import STAGES, Workspace, digest
+from alimark.lab.bench.workspace import Workspace, digest
 from alimark.testing import StandInEmbedder, StandInLLM
 from small_recipes import STAND_INS, recipe, records, run
 
@@ -163,23 +160,6 @@ def test_failed_attacks_are_counted_and_as_misses_beside(tmp_path: Path, monkeyp
     assert every["tpr_nominal"]["0.05"]["value"] == pytest.approx(0.75 * row["tpr_nominal"]["0.05"]["value"])
 
 
-@pytest.mark.parametrize(
-    ("record", "rejected"),
-    [
-        ({"tries": 1}, 0),
-        ({"tries": 3, "attack": {"name": "chat", "settings": {"tries": 4}}}, 2),
-        ({"tries": 4, "failed": True, "attack": {"name": "chat", "settings": {"tries": 4}}}, 4),
-        ({"tries": 5, "attack": {"name": "chat", "settings": {"rounds": 2}}}, None),
-        ({"tries": 14, "attack": {"name": "chat-sentences", "settings": {}}}, None),
-        ({"tries": 14, "rejected": 2, "attack": {"name": "chat-sentences", "settings": {}}}, 2),
-    ],
-)
-def test_answers_that_records_of_earlier_releases_say_were_rejected(
-    record: dict[str, Any], rejected: int | None
-) -> None:
-    assert rejected_answers(record) == rejected
-
-
 def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:
     run(tmp_path)
     before = records(tmp_path)
@@ -207,17 +187,6 @@ def test_a_resumed_run_gives_what_one_that_never_stopped_gives(tmp_path: Path) -
         bench = run(tmp_path / "cut")
         assert records(tmp_path / "cut") == records(tmp_path / "whole")
         assert without_time(evaluate(bench, "x")) == without_time(whole)
-
-
-def test_several_processes_share_the_work(tmp_path: Path) -> None:
-    whole = records(run(tmp_path / "whole").workspace.folder)
-    for stage in STAGES:
-        for part in range(3):
-            Run(recipe(), Workspace(tmp_path / "shared", part=part + 1), share=(part, 3)).run_stage(stage)
-    assert records(tmp_path / "shared") == whole
-    assert len(list((tmp_path / "shared" / "records").glob("detect-*.jsonl"))) == 3
-    run(tmp_path / "shared")  # and a last one finds nothing left to do
-    assert records(tmp_path / "shared") == whole
 
 
 def test_one_bad_text_ends_nothing(tmp_path: Path) -> None:
@@ -331,16 +300,6 @@ def test_a_chain_of_attacks_shares_its_first_step(tmp_path: Path) -> None:
         ("reorder 0.5, delete 0.25", "reorder, delete", None), ("reorder 0.5", "reorder", 0.5),
     ]  # fmt: skip
     assert set(rows[1]["deltas"]) == {0.75}
-
-
-def test_a_chain_is_made_by_one_process(tmp_path: Path) -> None:
-    chain = CHAIN[:1]
-    whole = records(run(tmp_path / "whole", recipe(attack=chain)).workspace.folder)
-    for stage in STAGES:
-        for part in range(3):
-            bench = Run(recipe(attack=chain), Workspace(tmp_path / "shared", part=part + 1), share=(part, 3))
-            bench.run_stage(stage)
-    assert records(tmp_path / "shared") == whole
 
 
 def test_a_chain_whose_first_step_fails_has_failed(tmp_path: Path) -> None:
@@ -467,22 +426,6 @@ def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_pat
     assert records(tmp_path / "killed") == records(tmp_path / "whole")
 
 
-def test_versions_1_and_2_of_soft_decisions_share_texts_and_not_scores(tmp_path: Path) -> None:
-    """Version 1 goes by the ids it had before there was another, so that its records stay."""
-
-    def ids(**version: int) -> tuple[str, str]:
-        return _ids(tmp_path, decision="soft", block_size=32, **version)
-
-    assert ids(soft_version=1) == FIRST_IDS
-    assert ids(soft_version=2) == SECOND_IDS
-    assert SECOND_IDS[0] == FIRST_IDS[0]
-    assert ids() == ids(soft_version=SOFT_VERSION)
-
-
-FIRST_IDS = ("b7eef3cf7ea40ca204d17b0a", "a2f5b1d613a5ebbbcefffabc")
-SECOND_IDS = ("b7eef3cf7ea40ca204d17b0a", "589c64f59449d7aa4bc0a5c2")
-
-
 def test_detections_record_the_payloads_of_texts_that_are_found(tmp_path: Path) -> None:
     watermark = {"key": {"embedder": "stand-in", "payload_bits": 4}, "generate": {"candidates": 32}}
     bench = run(tmp_path, recipe(watermark=[watermark], attack=[]))
@@ -495,20 +438,20 @@ def test_detections_record_the_payloads_of_texts_that_are_found(tmp_path: Path) 
     assert all(payload and 0 < payload["confidence"] <= 1 for payload in found.values())
 
 
-def test_texts_of_version_3_depend_on_every_parameter_of_the_key(tmp_path: Path) -> None:
+def test_texts_of_soft_keys_depend_on_every_parameter(tmp_path: Path) -> None:
     """On the defaults, too, so that a text is written again where another default would choose other sentences."""
     keys: list[dict[str, object]] = [
-        {}, {"soft_version": 2}, {"run": 1}, {"run": [1, 4]}, {"offsets": 4}, {"block_size": 16}, {"decision": "hard"},
+        {}, {"run": 1}, {"run": [1, 4]}, {"offsets": 4}, {"block_size": 16}, {"decision": "hard"},
     ]  # fmt: skip
     ids = [_ids(tmp_path, **key) for key in keys]
     assert len({text for text, _ in ids}) == len({detection for _, detection in ids}) == len(keys)
     same: list[dict[str, object]] = [
-        {"soft_version": 3}, {"decision": "soft"}, {"run": DEFAULT_RUN}, {"block_size": 32}, {"payload_bits": 0},
+        {"decision": "soft"}, {"run": DEFAULT_RUN}, {"block_size": 32}, {"payload_bits": 0},
     ]  # fmt: skip
     assert {_ids(tmp_path, **key) for key in same} == {ids[0]}
 
 
-def test_texts_of_version_3_depend_on_the_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_soft_keys_depend_on_the_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _ids(tmp_path)
     ids = {whole}
     for seed in (1, 2):
@@ -522,31 +465,21 @@ def test_texts_of_version_3_depend_on_the_directions(tmp_path: Path, monkeypatch
         ids.add(_ids(tmp_path, fitted=str(tmp_path / f"{seed}.npz")))
     assert len(ids) == 3
     shipped = _ids(tmp_path, embedder="all-MiniLM-L6-v2")
-    monkeypatch.setattr(jobs, "_version_3", {})
+    jobs._soft_parameters.cache_clear()
     monkeypatch.setattr(parameters, "noise_aware", lambda _: DirectionTable.of(np.eye(64, 384), np.zeros(384)))
     assert _ids(tmp_path, embedder="all-MiniLM-L6-v2")[0] != shipped[0]
-    monkeypatch.setattr(jobs, "_version_3", {})
-    assert _ids(tmp_path, embedder="all-MiniLM-L6-v2", soft_version=2)[0] not in {text for text, _ in ids}
+    jobs._soft_parameters.cache_clear()
 
 
-def test_texts_of_all_versions_are_written_and_found(tmp_path: Path) -> None:
+def test_soft_texts_are_written_and_found(tmp_path: Path) -> None:
     watermarks = [
         {"label": label, "key": {"embedder": "stand-in", **key}, "generate": {"candidates": 16}}
-        for label, key in (("2", {"soft_version": 2}), ("3", {}), ("runs", {"run": [1, 2], "offsets": 2}))
+        for label, key in (("soft", {}), ("runs", {"run": [1, 2], "offsets": 2}))
     ]
     data = STAND_INS["data"] | {"sentences": 8}
     results = evaluate(run(tmp_path, recipe(watermark=watermarks, data=data, attack=[], meaning="")), "x")
-    assert [row["method"] for row in results["rows"]] == ["2", "3", "runs"]
+    assert [row["method"] for row in results["rows"]] == ["soft", "runs"]
     assert all(row["auroc"] and row["auroc"]["value"] > 0.8 for row in results["rows"])
-
-
-def test_hard_decisions_go_by_the_ids_of_when_they_were_the_default(tmp_path: Path) -> None:
-    """Their recipes named no decision then, so that their records stay."""
-    assert _ids(tmp_path, decision="hard") == FIRST_HARD_IDS
-    assert _ids(tmp_path) == _ids(tmp_path, decision="soft") != FIRST_HARD_IDS
-
-
-FIRST_HARD_IDS = ("c714ea9830ef1ac26edbcd39", "c7fb948c2d6fbbba4dbe3458")
 
 
 def _ids(folder: Path, **parameters: object) -> tuple[str, str]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from made_up import MadeUp, estimate, lone_results
 
-from alimark.lab.bench import cells, paper, rates, tables
+from alimark.lab.bench import paper, rates, tables
+from alimark.lab.bench.paper import Paper
 from alimark.lab.bench.results import Results
-from alimark.lab.bench.shape import Paper
 
 
 def test_rates_that_no_row_has_are_left_out() -> None:
@@ -19,8 +19,8 @@ def test_rates_that_no_row_has_are_left_out() -> None:
     assert titles == ["TPR@1%", "TPR@5%", "AUROC", "TPR@0.5%", "p ≤ 0.01", "p ≤ 0.05"]
 
 
-def shown_as(*texts: str) -> list[cells.Cell]:
-    return [cells.Cell(text, value=float(text) if text[:1].isdigit() else None) for text in texts]
+def shown_as(*texts: str) -> list[tables.Cell]:
+    return [tables.Cell(text, value=float(text) if text[:1].isdigit() else None) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -36,17 +36,17 @@ def shown_as(*texts: str) -> list[cells.Cell]:
 )
 def test_best_and_second(texts: str, marks: list[str]) -> None:
     shown = shown_as(*texts.split())
-    assert [cell.mark for cell in cells.marked(shown, [0] * len(shown))] == marks
+    assert tables.ranks(shown, [0] * len(shown))[0] == marks
 
 
 def test_best_and_second_within_each_set() -> None:
-    row = cells.marked(shown_as("90.0", "80.0", "10.0", "20.0"), ["a", "a", "b", "b"])
-    assert [cell.mark for cell in row] == ["best", "second", "second", "best"]
+    marks = ["best", "second", "second", "best"]
+    assert tables.ranks(shown_as("90.0", "80.0", "10.0", "20.0"), ["a", "a", "b", "b"]) == (marks, True)
 
 
-def with_intervals(*ends: tuple[float, float, float]) -> list[cells.Cell]:
+def with_intervals(*ends: tuple[float, float, float]) -> list[tables.Cell]:
     return [
-        cells.estimated({"value": value, "low": low, "high": high, "count": 9}, cells.percent)
+        tables.estimated({"value": value, "low": low, "high": high, "count": 9}, tables.percent)
         for low, value, high in ends
     ]
 
@@ -61,9 +61,7 @@ def with_intervals(*ends: tuple[float, float, float]) -> list[cells.Cell]:
     ],
 )
 def test_nothing_is_ranked_where_intervals_overlap(ends: list[tuple[float, float, float]], marks: list[str]) -> None:
-    shown = with_intervals(*ends)
-    assert [cell.mark for cell in cells.marked(shown, [0, 0, 0])] == marks
-    assert cells.too_few_to_rank(shown, [0, 0, 0]) == (marks[0] == "")
+    assert tables.ranks(with_intervals(*ends), [0, 0, 0]) == (marks, marks[0] != "")
 
 
 def test_a_table_says_where_there_are_too_few_texts_to_rank() -> None:
@@ -145,7 +143,7 @@ def test_the_papers_ways_of_detection_stand_beside_ours() -> None:
     for detection in ("", "no restructuring"):
         made_up.watermark("AliMark", 5.0, {}, detection=detection)
         made_up.results["runtime"].append(
-            {"method": "AliMark", "detection": detection, "sentences": 128, "seconds": 0.5}
+            {"method": "AliMark", "detection": detection, "sentences": 128, "texts": 1, "seconds": 0.5}
         )
     first, second = made_up.results["rows"]
     assert beside(made_up.results, first) == (1.0, "")
@@ -168,12 +166,6 @@ def test_every_table_of_rates_names_its_statistic() -> None:
     assert len(every) == 5
     for table in every:
         assert "Statistic: the method's own z for AliMark; the score standardised by random keys for EXP." in table.note
-    old = MadeUp()
-    old.watermark("AliMark", 5.0, {"chat": 0.5})
-    for row in old.results["rows"]:
-        del row["statistic"]
-    [table] = rates.details(old.results)
-    assert "Statistic: the score standardised by random keys." in table.note
 
 
 def test_a_method_with_several_statistics_says_where_each_is_used() -> None:

@@ -1,4 +1,4 @@
-"""Embeddings kept on disk: computed once, complete rows only, one file per process."""
+"""Embeddings kept on disk: computed once, complete rows only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from alimark.lab.bench.vectors import KeptVectors
+from alimark.lab.bench.workspace import KeptVectors
 from alimark.testing import StandInEmbedder
 
 
@@ -48,17 +48,3 @@ def test_what_was_cut_off_is_computed_again(tmp_path: Path) -> None:
     with KeptVectors(embedder, tmp_path) as kept:
         np.testing.assert_array_equal(kept.embed(["Two."])[0], vectors[1])
     assert embedder.asked == ["Two."]
-
-
-def test_processes_write_files_of_their_own_and_read_all(tmp_path: Path) -> None:
-    with (
-        KeptVectors(StandInEmbedder(), tmp_path, part=1) as first,
-        KeptVectors(StandInEmbedder(), tmp_path, part=2) as second,
-    ):
-        first.embed(["One."])
-        second.embed(["Two."])
-    embedder = Counting()
-    with KeptVectors(embedder, tmp_path) as kept:
-        kept.embed(["One.", "Two."])
-    assert embedder.asked == []
-    assert len(list(tmp_path.iterdir())) == 3

@@ -20,14 +20,13 @@ from typer.testing import CliRunner
 
 from alimark.cli.main import app
 from alimark.lab.bench import export, rates
-from alimark.lab.bench.cells import Cell, Column, Line, Table
 from alimark.lab.bench.evaluate import evaluate
-from alimark.lab.bench.recipe_toml import to_toml
+from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import save
-from alimark.lab.bench.view.answers import Answers
-from alimark.lab.bench.view.entries import Index, Records
+from alimark.lab.bench.tables import Cell, Column, Line, Table
+from alimark.lab.bench.view.answers import Answers, word_diff
+from alimark.lab.bench.view.entries import Index
 from alimark.lab.bench.view.server import ViewServer
-from alimark.lab.bench.view.words import word_diff
 from alimark.lab.bench.workspace import Workspace
 from browsers import browser
 from small_recipes import recipe, run
@@ -130,24 +129,13 @@ def test_the_alignment_is_computed_under_the_key_of_the_text(answers: Answers) -
         answers.alignment(other, "attacked")
 
 
-def test_a_line_that_is_being_written_is_left_out(work: Path, tmp_path: Path) -> None:
-    (tmp_path / "records").mkdir()
-    lines = (work / "records" / "generate.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "records" / "generate.jsonl").write_bytes(b"not a record\n" + b"".join(lines[:2]) + lines[2][:50])
-    records = Records(Workspace(tmp_path))
-    ids = [json.loads(line)["id"] for line in lines]
-    assert [record_id in records for record_id in ids[:3]] == [True, True, False]
-    assert records.text(ids[1]) == json.loads(lines[1])["text"]
-    assert records.text("absent") == ""
-
-
 def test_word_diff_of_texts_without_spaces() -> None:
     pieces = word_diff("我喜欢喝茶。", "我喜欢喝咖啡。")
-    assert [tuple(piece) for piece in pieces] == [
+    assert pieces == [
         ("same", "我喜欢喝"), ("removed", "茶"), ("added", "咖啡"), ("same", "。"),
     ]  # fmt: skip
     long = "word " * 20_000
-    assert "".join(piece.text for piece in word_diff(long, f"{long}end") if piece.kind != "added") == long
+    assert "".join(text for kind, text in word_diff(long, f"{long}end") if kind != "added") == long
 
 
 # --- Tables
@@ -186,7 +174,7 @@ def test_rejected_and_failed_texts_stand_in_the_table_of_texts_found(work: Path,
     assert (cell.text, cell.every) == ("100.0", 0.75)
     assert cell.small.endswith("3 texts; all 75.0")
     for form in export.FORMATS:
-        text = answers.exported("Texts found", {}, form).replace("\\%", "%")
+        text = export.export(table, form).replace("\\%", "%")
         assert "delete 0.5: 25.0% with rejected answers, 12.5% failed" in text
         assert ("0.75" if form == "csv" else "all 75.0") in text
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -15,17 +16,17 @@ import numpy as np
 
 from alimark.core._util.jsonl import Record
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.schemes.api import load as load_watermark
 from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError
 from alimark.lab.bench import metrics, paper
 from alimark.lab.bench.data import Item
 from alimark.lab.bench.jobs import HUMAN, Cell
-from alimark.lab.bench.models import diversity_embedder
-from alimark.lab.bench.recipe import Detection
+from alimark.lab.bench.metrics import Statistic, ranked_by, statistic_of
+from alimark.lab.bench.models import diversity_embedder, embedder_for, key_for, secret, settings_for
+from alimark.lab.bench.recipe import Detection, OneAttack, attacks
 from alimark.lab.bench.recipe_files import load as load_recipe
-from alimark.lab.bench.recipe_points import OneAttack, attacks
-from alimark.lab.bench.recipe_toml import to_toml
-from alimark.lab.bench.rejections import texts_with_rejected
+from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import (
     Cost,
     Estimate,
@@ -34,13 +35,12 @@ from alimark.lab.bench.results import (
     Quality,
     Results,
     Row,
+    Runtime,
     Where,
     WithFailures,
 )
 from alimark.lab.bench.results import load as load_results
 from alimark.lab.bench.run import Run
-from alimark.lab.bench.runtime import timed_detections
-from alimark.lab.bench.statistic import Statistic, ranked_by, statistic_of
 from alimark.lab.bench.workspace import Workspace
 
 _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "transformers", "xllamacpp")
@@ -56,7 +56,7 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
         finished: Whether all records exist. If not, the title says so, and neither detection is timed nor diversity measured,
             since the models may be missing.
     """
-    records = _Records(run)
+    records = Records(run)
     title = run.recipe.title if finished else f"{run.recipe.title} (unfinished)"
     results: Results = {
         "version": 1, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
@@ -102,7 +102,7 @@ def _results(workspace: Workspace, name: str) -> Results | None:
     return results if results["rows"] or results["cost"] else None
 
 
-class _Records:
+class Records:
     """The records of a run, read once."""
 
     def __init__(self, run: Run) -> None:
@@ -132,12 +132,7 @@ def _llm(cell: Cell) -> str:
 
 
 def _estimate(estimate: metrics.Estimate) -> Estimate:
-    return {
-        "value": float(estimate.value),
-        "low": float(estimate.low),
-        "high": float(estimate.high),
-        "count": int(estimate.count),
-    }
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "count": estimate.count}
 
 
 def _mean(values: Sequence[float]) -> Estimate:
@@ -193,13 +188,13 @@ class _Negatives:
         }
 
 
-def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Negatives:
+def _human(run: Run, cell: Cell, detection: Detection, records: Records) -> _Negatives:
     rows = [
         (number, records.scores[job.id]) for number, job in run.human_jobs(cell, detection) if job.id in records.scores
     ]
     rows = [(number, record) for number, record in rows if not record.get("failed")]
     p_values = [float(record["p_value"]) for _, record in rows]
-    marked = [scored for attack in _conditions(cell) for scored in _scored(run, cell, detection, attack, records)]
+    marked = [scored for attack in conditions(cell) for scored in scored_texts(run, cell, detection, attack, records)]
     sound = [record for _, record in marked if not record.get("failed")]
     statistic = ranked_by([*(record for _, record in rows), *sound], cell.recipe.statistic)
     human: Human = {
@@ -211,20 +206,20 @@ def _human(run: Run, cell: Cell, detection: Detection, records: _Records) -> _Ne
     return _Negatives(human, [number for number, _ in rows], statistic)
 
 
-def _rows(run: Run, cell: Cell, detection: Detection, records: _Records, human: _Negatives) -> Iterator[Row]:
-    for attack in _conditions(cell):
-        scored = _scored(run, cell, detection, attack, records)
+def _rows(run: Run, cell: Cell, detection: Detection, records: Records, human: _Negatives) -> Iterator[Row]:
+    for attack in conditions(cell):
+        scored = scored_texts(run, cell, detection, attack, records)
         if scored and (human.scores or all(record.get("failed") for _, record in scored)):
             yield _row(run, cell, detection, attack, scored, human, records)
 
 
-def _conditions(cell: Cell) -> list[OneAttack | None]:
+def conditions(cell: Cell) -> list[OneAttack | None]:
     """The attacks under which texts are scored; None: without an attack."""
     return [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
 
 
-def _scored(
-    run: Run, cell: Cell, detection: Detection, attack: OneAttack | None, records: _Records
+def scored_texts(
+    run: Run, cell: Cell, detection: Detection, attack: OneAttack | None, records: Records
 ) -> list[tuple[Item, Record]]:
     """The detections of a method's marked texts under an attack, failed ones included, each with its prompt."""
     sources = [
@@ -245,14 +240,14 @@ def _row(
     attack: OneAttack | None,
     scored: Sequence[tuple[Item, Record]],
     human: _Negatives,
-    records: _Records,
+    records: Records,
 ) -> Row:
     sound = [record for _, record in scored if not record.get("failed")]
     failed = len(scored) - len(sound)
     scores = [statistic_of(record, human.statistic) for record in sound]
     p_values = [float(record["p_value"]) for record in sound]
     cosines, deltas = _change(run, cell, attack, records)
-    retried, kept = _answers(run, cell, attack, [item for item, _ in scored], records)
+    kept = [step.get("left", 0) for item, _ in scored for step in _steps(run, cell, item, attack, records)]
     return {
         **_where(cell, detection),
         "attack": attack.label if attack else "none",
@@ -266,8 +261,8 @@ def _row(
         "tpr_public": human.public_readings(scores),
         "tpr_nominal": _shares(p_values),
         "with_failures": _with_failures(scores, p_values, failed, human, cell.recipe.fpr),
-        "retried": retried,
-        "kept": kept,
+        "retried": sum(rejected(run, cell, item, attack, records) > 0 for item, _ in scored),
+        "kept": sum(kept),
         "statistic": human.statistic,
         "cosine": _mean(cosines) if cosines else None,
         "deltas": deltas,
@@ -291,21 +286,17 @@ def _with_failures(
     }
 
 
-def _answers(
-    run: Run, cell: Cell, attack: OneAttack | None, items: Sequence[Item], records: _Records
-) -> tuple[int | None, int]:
-    """The texts with an answer that was not used (None where a record does not say), and the sentences left as they were.
-
-    `items` are the prompts of the scored texts, of which these are shares.
-    """
-    if attack is None:
-        return 0, 0
-    jobs = [run.attack_job(cell, item, attack).chain for item in items]
-    chains = [[records.texts.get(job.id, {}) for job in chain] for chain in jobs]
-    return texts_with_rejected(chains), sum(int(step.get("left", 0)) for steps in chains for step in steps)
+def rejected(run: Run, cell: Cell, item: Item, attack: OneAttack | None, records: Records) -> int:
+    """The answers of a model that an attack did not use: blank ones, refusals, or answers of a wrong length."""
+    return sum(int(step.get("rejected", 0)) for step in _steps(run, cell, item, attack, records))
 
 
-def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -> tuple[list[float], list[float]]:
+def _steps(run: Run, cell: Cell, item: Item, attack: OneAttack | None, records: Records) -> list[Record]:
+    """The records of all steps of an attack on a text."""
+    return [records.texts.get(job.id, {}) for job in run.attack_job(cell, item, attack).chain] if attack else []
+
+
+def _change(run: Run, cell: Cell, attack: OneAttack | None, records: Records) -> tuple[list[float], list[float]]:
     """Cosine similarities of attacked texts to the originals, and the paper's ratios of sentence counts."""
     cosines, deltas = [], []
     cutter = splitter(DEFAULT_SPLITTER)
@@ -320,7 +311,7 @@ def _change(run: Run, cell: Cell, attack: OneAttack | None, records: _Records) -
     return cosines, deltas
 
 
-def _cost(run: Run, cell: Cell, records: _Records) -> list[Cost]:
+def _cost(run: Run, cell: Cell, records: Records) -> list[Cost]:
     texts = [records.texts.get(run.source(cell, item), {}) for item in cell.items]
     costs = [record["cost"] for record in texts if "cost" in record]
     if not costs:
@@ -329,7 +320,7 @@ def _cost(run: Run, cell: Cell, records: _Records) -> list[Cost]:
     return [{**_where(cell, None), "texts": len(costs), "tokens": tokens, "seconds": seconds}]
 
 
-def _quality(run: Run, records: _Records, finished: bool) -> Iterator[Quality]:
+def _quality(run: Run, records: Records, finished: bool) -> Iterator[Quality]:
     done: set[tuple[str, str, str]] = set()
     for cell in run.cells:
         by_kind: dict[str, list[Record]] = {}
@@ -352,7 +343,7 @@ def _quality(run: Run, records: _Records, finished: bool) -> Iterator[Quality]:
             }  # fmt: skip
 
 
-def _diversity(run: Run, cell: Cell, kind: str, records: _Records) -> Estimate | None:
+def _diversity(run: Run, cell: Cell, kind: str, records: Records) -> Estimate | None:
     """The mean diversity of several answers to one prompt."""
     from alimark.lab.bench.quality import diversity
 
@@ -369,7 +360,45 @@ def _diversity(run: Run, cell: Cell, kind: str, records: _Records) -> Estimate |
     return _mean(diversities) if diversities else None
 
 
-def _null(run: Run, cell: Cell, records: _Records, null: dict[str, list[float]]) -> None:
+def timed_detections(run: Run) -> Iterator[Runtime]:
+    """Seconds of one detection, embedding included, for each detector and length of text in the first cell of the run.
+
+    The texts are neighbouring sentences of the human texts. Each is detected several times, and its fastest time counts.
+    """
+    wanted = run.recipe.runtime
+    for cell in run.cells[:1] if wanted.sentences else ():
+        units = [unit for text in cell.data.human for unit in splitter(DEFAULT_SPLITTER).units(text)]
+        for detection in cell.recipe.detection:
+            settings = replace(settings_for(cell.watermark, detection), draws=1)
+            llm = run.models.llm(detection.llm) if detection.llm else None
+            for count in wanted.sentences:
+                texts = _neighbours(units, count, wanted.texts)
+                key = key_for(cell.watermark, secret(1, texts[0]), run.models)
+                mark = load_watermark(key, embedder=embedder_for(cell.watermark, run.models))
+                mark.detect_batch(texts[:1], settings, llm=llm)  # the first detection of a length also compiles
+                fastest = []
+                for text in texts:
+                    times = []
+                    for _ in range(wanted.repeats):
+                        started = time.perf_counter()
+                        mark.detect_batch([text], settings, llm=llm)
+                        times.append(time.perf_counter() - started)
+                    fastest.append(min(times))
+                yield {
+                    "method": cell.watermark.label, "detection": detection.label, "sentences": count,
+                    "texts": len(texts), "seconds": float(np.mean(fastest)),
+                }  # fmt: skip
+
+
+def _neighbours(units: list[str], sentences: int, count: int) -> list[str]:
+    """Texts of so many neighbouring units each; the units are repeated where there are too few."""
+    units = units * (1 + sentences // len(units))
+    places = random.Random(f"runtime/{sentences}")
+    starts = [places.randrange(len(units) - sentences + 1) for _ in range(count)]
+    return [" ".join(units[start : start + sentences]) for start in starts]
+
+
+def _null(run: Run, cell: Cell, records: Records, null: dict[str, list[float]]) -> None:
     """Add the z of human texts under random keys to `null`, by block size."""
     for detection in cell.recipe.detection[:1] if aligns(cell.watermark.scheme) else ():
         scores = [records.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
@@ -378,7 +407,7 @@ def _null(run: Run, cell: Cell, records: _Records, null: dict[str, list[float]])
             null.setdefault(str(cell.watermark.parameters()["block_size"]), []).extend(values)
 
 
-def _examples(run: Run, cell: Cell, records: _Records) -> Iterator[Example]:
+def _examples(run: Run, cell: Cell, records: Records) -> Iterator[Example]:
     """The first texts with scores at every stage, under the last attack of the recipe, which is often the hardest."""
     if not attacks(cell.recipe):
         return

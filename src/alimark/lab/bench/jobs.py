@@ -6,15 +6,16 @@ recipes and runs, and a changed setting gives a new id.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import cache, cached_property
+from typing import Generic, NamedTuple, TypeVar
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.keys.fitted import Fitted
-from alimark.core.keys.key import SOFT_VERSION, Key
+from alimark.core.keys.key import Key
 from alimark.core.llm.base import Sampling
 from alimark.core.schemes.registry import scheme
 from alimark.lab.attacks import attack_class, seed_for
@@ -22,8 +23,7 @@ from alimark.lab.attacks.base import recorded_settings
 from alimark.lab.bench.data import DataSet, Item
 from alimark.lab.bench.data import load as load_data
 from alimark.lab.bench.models import LEARNED, Lesson, embedder_name, learns
-from alimark.lab.bench.recipe import Detection, Recipe, Watermark
-from alimark.lab.bench.recipe_points import OneAttack, Variant, attacks, variants
+from alimark.lab.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
 from alimark.lab.bench.workspace import digest
 
 _SCORES = 1
@@ -120,41 +120,21 @@ class Job(Generic[Content_co]):
         return [*(self.earlier.chain if self.earlier else ()), self]
 
 
-def _generation_parameters(watermark: Watermark) -> dict[str, Any]:
-    """The key's parameters that a written text depends on.
-
-    A soft decision is always named and a hard one never, whatever the default and the recipe say: the records of releases
-    whose default was hard name it in this way. Versions 1 and 2 of soft decisions write the same texts; of version 3 the
-    parameters with their defaults count, such as the table of directions of the embedder. Parameters of rivals that were added
-    after a release count where they do something else than that release did.
-    """
-    parameters = {name: value for name, value in watermark.key.items() if name not in ("soft_version", "decision")}
-    if not watermark.soft:
-        return parameters | _later_parameters(watermark)
-    version = watermark.key.get("soft_version", SOFT_VERSION)
-    if version < 3:
-        return parameters | {"decision": "soft"}
-    return parameters | _public_parameters(watermark)
+def _generation_parameters(watermark: Watermark) -> JsonObject:
+    """The key's parameters that a written text depends on; of soft keys with the defaults that depend on the embedder."""
+    parameters = {name: value for name, value in watermark.key.items() if name != "decision"}
+    if watermark.soft:
+        return parameters | _soft_parameters(json.dumps(watermark.key, sort_keys=True))
+    defaults = watermark.parameters()
+    return parameters | {name: value for name, value in defaults.to_json().items() if name in defaults.earlier}
 
 
-def _later_parameters(watermark: Watermark) -> dict[str, Any]:
-    """The parameters that the scheme gained after a release and that change what its keys do."""
-    parameters = watermark.parameters()
-    return {name: value for name, value in parameters.to_json().items() if name in parameters.earlier}
-
-
-_version_3: dict[str, dict[str, Any]] = {}
-
-
-def _public_parameters(watermark: Watermark) -> dict[str, Any]:
-    """The parameters of a version-3 key with their defaults, which depend on the embedder."""
-    name = digest(watermark.key)
-    if name not in _version_3:
-        given = dict(watermark.key)
-        fitted = Fitted.load(given.pop("fitted")) if "fitted" in given else None
-        key = Key.generate(scheme=watermark.scheme, secret=bytes(32), fitted=fitted, **given)
-        _version_3[name] = key.parameters.to_json()
-    return _version_3[name]
+@cache
+def _soft_parameters(public: str) -> JsonObject:
+    """The parameters of a soft key with their defaults, such as the table of directions of the embedder."""
+    given = json.loads(public)
+    fitted = Fitted.load(given.pop("fitted")) if "fitted" in given else None
+    return Key.generate(secret=bytes(32), fitted=fitted, **given).parameters.to_json()
 
 
 class Plan:
@@ -228,14 +208,8 @@ class Plan:
             "seed": recipe.seed, "answer": answer,
             **({"scheme": cell.watermark.scheme, "key": parameters} if marked else {}),
         }  # fmt: skip
-        group = (
-            recipe.llm.name,
-            digest(recipe.llm.options),
-            digest(settings.to_dict()),
-            digest(parameters),
-            cell.watermark.scheme,
-            marked,
-        )
+        group = (recipe.llm.name, digest(recipe.llm.options), digest(settings.to_dict()), digest(parameters),
+                 cell.watermark.scheme, marked)  # fmt: skip
         return Job(digest(inputs), group, TextToWrite(cell, item, settings, marked, answer))
 
     def source(self, cell: Cell, item: Item, answer: int = 0) -> str:
@@ -304,10 +278,6 @@ class Plan:
         inputs = {"stage": "detect", "source": source, "key": cell.generation_parameters,
                   "scheme": cell.watermark.scheme, "secret": secret_text, "number": number, "seed": cell.recipe.seed,
                   "options": detection.options, "llm": detection.llm, "scores": _SCORES}  # fmt: skip
-        version = cell.watermark.key.get("soft_version", SOFT_VERSION)
-        # Version 1 is left out, because records from before there was another version do not name it.
-        if cell.watermark.soft and version != 1:
-            inputs["soft_version"] = version
         group = (cell.watermark.scheme, digest(cell.watermark.key), digest(detection.options), detection.llm)
         return Job(digest(inputs), group, TextToScore(cell, detection, source, secret_text, number))
 

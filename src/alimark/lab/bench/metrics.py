@@ -9,20 +9,70 @@ bootstrap gives an interval of width zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from alimark.core._util.arrays import Floats
+from alimark.core._util.jsonl import Record
 
 LEVEL = 0.95
 DRAWS = 2000
 TAIL = 10
 """The fewest human scores from which the scale of the tail is estimated."""
+
+
+Statistic = Literal["score", "z", "p"]
+
+TITLES: dict[str, str] = {
+    "z": "the method's own z",
+    "score": "the score standardised by random keys",
+    "p": "-log10 of the p-value by random keys",
+}
+"""What each statistic is, for the notes of tables."""
+
+
+def ranked_by(records: Iterable[Record], wanted: Statistic) -> Statistic:
+    """The statistic that all of some detections have: the wanted one, or the score where one of them has no z.
+
+    Human and marked texts that are compared with each other are given together, so that both are ranked by the same.
+
+    Args:
+        records: Records of detections.
+        wanted: The statistic that the recipe names.
+
+    Returns:
+        The statistic to rank these detections by.
+
+    Example:
+        >>> ranked_by([{"z": 1.5}, {"z": 0.2}], "z"), ranked_by([{"z": 1.5}, {"z": None}], "z")
+        ('z', 'score')
+    """
+    return "score" if wanted == "z" and any(record.get("z") is None for record in records) else wanted
+
+
+def statistic_of(record: Record, statistic: Statistic) -> float:
+    """The value of the statistic of a detection, higher for a stronger mark.
+
+    Of a p-value it is the negative decimal logarithm. Equal p-values give equal numbers, so that a threshold never divides
+    texts that random keys cannot tell apart.
+
+    Args:
+        record: The record of a detection that has the statistic.
+        statistic: The statistic.
+
+    Returns:
+        The number to rank by.
+
+    Example:
+        >>> statistic_of({"score": 2.5, "z": 4.0, "p_value": 0.01}, "p")
+        2.0
+    """
+    return -math.log10(float(record["p_value"])) if statistic == "p" else float(record[statistic])
 
 
 @dataclass(frozen=True)
@@ -39,22 +89,13 @@ class Estimate:
     level: float = LEVEL
 
 
-@dataclass(frozen=True)
-class Roc:
-    """False-positive and true-positive rates at falling thresholds; the first threshold is infinite."""
+def roc(marked: ArrayLike, human: ArrayLike) -> tuple[Floats, Floats]:
+    """False-positive and true-positive rates at falling thresholds: the corners of the ROC curve."""
+    from sklearn.metrics import roc_curve
 
-    fpr: Floats
-    tpr: Floats
-    thresholds: Floats
-
-
-def roc(marked: ArrayLike, human: ArrayLike) -> Roc:
-    """The ROC curve, with one point for each different score."""
-    positive, negative = np.sort(_finite(marked, "marked scores")), np.sort(_finite(human, "human scores"))
-    thresholds = np.concatenate([[np.inf], np.unique(np.concatenate([positive, negative]))[::-1]])
-    # Counts are divided, not subtracted from 1, so that a rate such as 0.01 is the float of that name.
-    fpr, tpr = ((len(scores) - np.searchsorted(scores, thresholds)) / len(scores) for scores in (negative, positive))
-    return Roc(fpr, tpr, thresholds)
+    positive, negative = _finite(marked, "marked scores"), _finite(human, "human scores")
+    false, true, _ = roc_curve(np.repeat([1, 0], [len(positive), len(negative)]), np.concatenate([positive, negative]))
+    return false, true
 
 
 def auroc(marked: ArrayLike, human: ArrayLike) -> float:
@@ -159,8 +200,7 @@ def tpr_interpolated(marked: ArrayLike, human: ArrayLike, fpr: float) -> float:
     Unlike `tpr_at` it gives a number for any count of human scores: below one score in the count it interpolates between the
     TPR above all human scores and the TPR above all but one.
     """
-    curve = roc(marked, human)
-    return float(np.interp(fpr, curve.fpr, curve.tpr))
+    return float(np.interp(fpr, *roc(marked, human)))
 
 
 def _cut(human: Floats, fpr: float) -> float:
@@ -215,48 +255,22 @@ def _beta(rng: Generator, successes: NDArray[np.int64], failures: NDArray[np.int
 
 def share(successes: int, count: int, level: float = LEVEL) -> Estimate:
     """A share of independent trials with its Clopper-Pearson interval."""
-    from scipy.special import betaincinv
+    from scipy.stats import binomtest
 
-    if not 0 <= successes <= count or count < 1:
-        raise ValueError(f"{successes} of {count} is not a share of at least one trial")
-    tail = _tail(level)
-    low = float(betaincinv(successes, count - successes + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, count - successes, 1 - tail)) if successes < count else 1.0
-    return _estimate(successes / count, low, high, count, level)
+    interval = binomtest(successes, count).proportion_ci(level)
+    return _estimate(successes / count, interval.low, interval.high, count, level)
 
 
-def mean_interval(values: ArrayLike, *, level: float = LEVEL, seed: int = 0, draws: int = DRAWS) -> Estimate:
-    """The mean with a BCa interval, widened for few values as Student's t is; unbounded for a single value.
-
-    With fewer than ten values it covers less often than `level`. Equal values give an interval of width zero.
-    """
-    x = _finite(values, "values")
-    means = _resampled_means(x, np.random.default_rng(seed), draws)
-    return _bca(float(x.mean()), means, (x - x.mean()) / len(x), len(x), level)
-
-
-def _resampled_means(values: Floats, rng: Generator, draws: int) -> Floats:
-    """The means of bootstrap samples, one for each draw."""
-    sizes = _chunks(draws, len(values))
-    return np.concatenate([values[rng.integers(0, len(values), (size, len(values)))].mean(1) for size in sizes])
-
-
-def _bca(value: float, resampled: Floats, influence: Floats, count: int, level: float) -> Estimate:
-    """Efron's bias-corrected and accelerated (BCa) interval, at Hesterberg's adjusted level for few values."""
+def mean_interval(values: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """The mean with Student's t interval; unbounded for a single value."""
     from scipy.special import stdtrit
 
-    tail = _tail(level)
+    numbers = _finite(values, "values")
+    value, count = float(numbers.mean()), len(numbers)
     if count < 2:
-        return _estimate(value, -np.inf, np.inf, count, level)
-    normal, half = NormalDist(), 0.5 / len(resampled)
-    below = (resampled < value).mean() + (resampled == value).mean() / 2
-    bias = normal.inv_cdf(min(max(float(below), half), 1 - half))
-    spread = float((influence**2).sum())
-    skew = float((influence**3).sum()) / (6 * spread**1.5) if spread else 0.0
-    wide = -float(stdtrit(count - 1, tail)) * math.sqrt(count / (count - 1))
-    at = [normal.cdf(bias + z / max(1 - skew * z, 1e-9)) for z in (bias - wide, bias + wide)]
-    low, high = np.quantile(resampled, at)
-    return _estimate(value, low, high, count, level)
+        return _estimate(value, -math.inf, math.inf, count, level)
+    reach = -float(stdtrit(count - 1, _tail(level))) * float(numbers.std(ddof=1)) / math.sqrt(count)
+    return _estimate(value, value - reach, value + reach, count, level)
 
 
 # Shared helpers

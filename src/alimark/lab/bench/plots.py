@@ -1,16 +1,18 @@
-"""The plots of a report: each as SVG, which follows the page's colours, and as PNG on white."""
+"""The plots of a report as SVG."""
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from alimark.core._util.arrays import Floats
 from alimark.lab.bench import metrics, shape
-from alimark.lab.bench.results import Estimate, Quality, Results, Row
+from alimark.lab.bench.results import Estimate, Results, Row
 from alimark.lab.bench.shape import (
     GREYS,
     NO_ATTACK,
@@ -25,25 +27,132 @@ from alimark.lab.bench.shape import (
     variant,
     variants,
 )
-from alimark.lab.bench.sheet import INK, Looks, Plot, Sheet, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = npt.NDArray[np.float64]
+_HUMAN, _INK = GREYS["human"], "#2b2c2d"
+_MARKERS = "os^DvPX<>"
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.3, 1.3)), (0, (6, 1.6, 1.3, 1.6)), (0, (9, 3)), (0, (2, 4)))
 
-HUMAN = GREYS["human"]
+Style = dict[str, Any]
+"""Options of matplotlib, by name."""
+
+_STYLE: Style = {
+    "font.family": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 9,
+    "xtick.labelsize": 8, "ytick.labelsize": 8, "figure.titlesize": 11, "figure.titleweight": "bold",
+    "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#d3d4d5", "grid.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4.5, "legend.frameon": False,
+    "svg.fonttype": "none",   # real text, which a reader can search
+    "text.parse_math": False,  # a dollar sign in a label does not start a formula
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plot:
+    name: str
+    """The name of the file, different for each plot of a page."""
+    title: str
+    caption: str
+    svg: bytes
+    folded: bool = False
 
 
 def draw(results: Results, colours: Mapping[str, str], prefix: str) -> dict[str, list[Plot]]:
-    """All plots that the results have data for, by the section that they belong to."""
-    looks = Looks(colours)
-    sections: dict[str, list[Plot]] = {}
-    for section, drawers in _SECTIONS.items():
-        for drawer in drawers:
-            with style(prefix):
-                sections.setdefault(section, []).extend(drawer(results, looks, prefix))
-    return sections
+    """All plots that the results have data for, by the section that they belong to.
+
+    Args:
+        results: The results of a recipe.
+        colours: The colour of each method.
+        prefix: The start of the plots' names.
+    """
+    from matplotlib import style
+
+    page = _Page(results, colours, prefix)
+    # Independent of the user's settings, with ids that are the same in every run.
+    with style.context(["default", _STYLE | {"svg.hashsalt": prefix}]):
+        return {
+            section: [plot for drawer in drawers for plot in drawer(page)] for section, drawers in _SECTIONS.items()
+        }
+
+
+class Sheet:
+    """A figure with a title, panels in rows, and one legend for all of them below."""
+
+    def __init__(
+        self, name: str, title: str, count: int, *, columns: int = 4, height: float = 2.0, shared: bool = True
+    ) -> None:
+        from matplotlib.figure import Figure
+
+        self.name, self.title = name, title
+        self.columns = -(-count // -(-count // columns))  # as many columns as give rows of about equal length
+        self.width, stretch = {1: (6.0, 1.4), 2: (8.0, 1.2)}.get(self.columns, (10.4, 1.0))
+        rows, lines = -(-count // self.columns), textwrap.wrap(title, int(self.width * 9.2))
+        size = self.width, rows * (height * stretch + 0.35) + 0.25 * len(lines) + 0.35
+        self.figure = Figure(figsize=size, layout="constrained")
+        grid = self.figure.subplots(rows, self.columns, squeeze=False, sharex=shared, sharey=shared)
+        self.axes: list[Axes] = list(grid.flat)[:count]
+        for spare in list(grid.flat)[count:]:
+            spare.remove()
+        self.figure.suptitle("\n".join(lines), x=0.01, ha="left")
+        self._legend: dict[str, Any] = {}
+
+    def head(self, axes: Axes, text: str) -> None:
+        """Set the title of a panel, in at most two lines."""
+        lines = textwrap.wrap(text, max(12, int(self.width / self.columns * 11)))
+        axes.set_title("\n".join(lines[:2]) + ("…" if len(lines) > 2 else ""), loc="left")
+
+    def explain(self, label: str, handle: object) -> None:
+        """Add an entry to the legend, once for each label."""
+        self._legend.setdefault(label, handle)
+
+    def finish(self, x: str, y: str, caption: str, *, folded: bool = False) -> Plot:
+        """Label the x axis of the lowest panel in each column and all y axes, and save the figure."""
+        for axes in self.axes[-self.columns :]:
+            axes.set_xlabel(x)
+            axes.tick_params(labelbottom=True)  # matplotlib labels only the last row if axes are shared
+        self.figure.supylabel(y, fontsize=9)
+        if self._legend:
+            labels = [f" {label}" for label in self._legend]  # matplotlib leaves out labels that begin with _
+            columns = max(1, min(len(labels), int(self.width * 12 / (max(map(len, labels)) + 6))))
+            self.figure.set_figheight(self.figure.get_figheight() + 0.2 * -(-len(labels) // columns))
+            self.figure.legend(list(self._legend.values()), labels, loc="outside lower center", ncols=columns)
+        file = io.BytesIO()
+        self.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+        return Plot(self.name, self.title, caption, file.getvalue(), folded)
+
+
+@dataclass(frozen=True)
+class _Page:
+    """What is drawn: the results of a recipe, and how methods look on all plots of the page."""
+
+    results: Results
+    colours: Mapping[str, str]
+    prefix: str
+
+    def name(self, kind: str, number: int = 0) -> str:
+        return f"{self.prefix}-{kind}" + (f"-{number}" if number else "")
+
+    def line(self, compared: Variant, among: Sequence[Variant], marker: bool = True) -> Style:
+        """Matplotlib's options for a line: a colour and a marker for each method, dashes for its variants."""
+        of_method = [other for other in among if other.method == compared.method]
+        place = list(self.colours).index(compared.method) - len(GREYS)
+        dashes = _DASHES[of_method.index(compared) % len(_DASHES)]
+        look = {"color": self.colours[compared.method], "linestyle": dashes}
+        return look | ({"marker": _MARKERS[place % len(_MARKERS)]} if marker else {})
+
+    def by_attack(
+        self, rows: Iterable[Row], kind: str, what: str, height: float = 2.0
+    ) -> Iterator[tuple[Sheet, list[Row], list[tuple[Axes, list[Row]]]]]:
+        """For each group of texts a sheet with a panel for each attack, all rows of the group, and those of each panel."""
+        groups = grouped(rows)
+        for number, (group, members) in enumerate(groups.items()):
+            attacks = list(dict.fromkeys(row["attack"] for row in members))
+            sheet = Sheet(self.name(kind, number), _titled(what, group, groups), len(attacks), height=height)
+            for axes, attack in zip(sheet.axes, attacks, strict=True):
+                sheet.head(axes, attack_label(attack))
+            panels = [[row for row in members if row["attack"] == attack] for attack in attacks]
+            yield sheet, members, list(zip(sheet.axes, panels, strict=True))
 
 
 def _titled(what: str, group: Group, groups: Iterable[Group]) -> str:
@@ -51,30 +160,33 @@ def _titled(what: str, group: Group, groups: Iterable[Group]) -> str:
     return f"{what}: {label}" if label else what
 
 
-def _named(prefix: str, kind: str, number: int) -> str:
-    return f"{prefix}-{kind}" + (f"-{number}" if number else "")
+def _level(level: str) -> str:
+    return f"{100 * float(level):g}%"
 
 
-def rates(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+_FOUND = "marked texts found (%)"
+
+
+def _rates(page: _Page) -> Iterator[Plot]:
     """TPR against the rate of the attacks that have one; the rate 0 is no attack."""
-    groups = grouped(results["rows"])
+    groups = grouped(page.results["rows"])
     for number, (group, rows) in enumerate(groups.items()):
         families = list(dict.fromkeys(family(row) for row in rows if row["rate"] is not None))
         levels = [level for level in ("0.01", "0.05") if any(row["tpr"].get(level) for row in rows)]
         if not families or not levels:
             continue
         title = _titled("Texts found against the rate of an attack", group, groups)
-        sheet = Sheet(_named(prefix, "rates", number), title, len(families) * len(levels), columns=len(families),
-                      sharex=True, sharey=True)  # fmt: skip
+        sheet = Sheet(page.name("rates", number), title, len(families) * len(levels), columns=len(families))
         panels = iter(sheet.axes)
         for level in levels:
             for name in families:
-                _rate_panel(sheet, next(panels), rows, name, level, looks)
-        sheet.name_axes("rate of the attack", "marked texts found (%)")
-        yield sheet.finish("Bands are 95% intervals; the rate 0 is no attack.")
+                axes = next(panels)
+                _rate_panel(page, sheet, axes, rows, name, level)
+                sheet.head(axes, f"{name}, at {_level(level)} false positives")
+        yield sheet.finish("rate of the attack", _FOUND, "Bands are 95% intervals; the rate 0 is no attack.")
 
 
-def _rate_panel(sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level: str, looks: Looks) -> None:
+def _rate_panel(page: _Page, sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level: str) -> None:
     among = variants(rows)
     for compared in among:
         points: dict[float, Estimate] = {}
@@ -83,112 +195,76 @@ def _rate_panel(sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level:
             if variant(row) == compared and rate is not None and (estimate := row["tpr"].get(level)):
                 points[rate] = estimate
         x = sorted(points)
-        look = looks.line(compared, among)
-        (line,) = axes.plot(x, [100 * points[rate]["value"] for rate in x], **look)
-        low, high = ([100 * points[rate][end] for rate in x] for end in ("low", "high"))
+        look = page.line(compared, among)
+        value, low, high = ([100 * points[rate][end] for rate in x] for end in ("value", "low", "high"))
+        (line,) = axes.plot(x, value, **look)
         axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
         sheet.explain(compared.label, line)
     axes.set_ylim(-3, 103)
-    sheet.head(axes, f"{name}, at {_level(level)} false positives")
 
 
-def _level(level: str) -> str:
-    return f"{100 * float(level):g}%"
-
-
-def settings(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+def _settings(page: _Page) -> Iterator[Plot]:
     """TPR at each point of the recipe's grid, with a panel for each attack."""
-    groups = grouped(results["rows"])
-    level = next((level for level in ("0.05", "0.01") if any(row["tpr"].get(level) for row in results["rows"])), None)
-    for number, (group, rows) in enumerate(groups.items()):
-        points = list(dict.fromkeys(other.grid for other in variants(rows) if other.grid))
-        if len(points) < 2 or level is None:
-            continue
-        attacks = list(dict.fromkeys(row["attack"] for row in rows))
-        what = " and ".join(name.replace("_", " ") for name, _ in points[0])
-        title = _titled(f"Texts found at {_level(level)} false positives, by {what}", group, groups)
-        sheet = Sheet(_named(prefix, "grid", number), title, len(attacks), sharex=True, sharey=True)
-        for axes, attack in zip(sheet.axes, attacks):
-            members = [row for row in rows if row["attack"] == attack]
-            _setting_panel(sheet, axes, members, points, level, looks)
-            sheet.head(axes, attack_label(attack))
-        sheet.name_axes(what, "marked texts found (%)")
-        yield sheet.finish("Bars are 95% intervals.")
-
-
-def _setting_panel(
-    sheet: Sheet,
-    axes: Axes,
-    rows: Sequence[Row],
-    points: Sequence[tuple[tuple[str, str], ...]],
-    level: str,
-    looks: Looks,
-) -> None:
-    among = list(dict.fromkeys(Variant(other.method, other.detection, ()) for other in variants(rows)))
-    for place, compared in enumerate(among):
-        by_point = {variant(row).grid: row["tpr"].get(level) for row in rows if _without_grid(row) == compared}
-        estimates = [(i, estimate) for i, point in enumerate(points) if (estimate := by_point.get(point))]
-        values = 100 * np.array([[e["value"], e["low"], e["high"]] for _, e in estimates]).reshape(-1, 3)
-        x = np.array([i for i, _ in estimates]) + 0.06 * (place - (len(among) - 1) / 2)
-        reach = np.abs(values[:, 1:] - values[:, :1]).T
-        bars = axes.errorbar(x, values[:, 0], yerr=reach, capsize=2, elinewidth=0.9, **looks.line(compared, among))
-        sheet.explain(compared.label, bars)
-    labels = [", ".join(value for _, value in point) for point in points]
-    tilted = max(map(len, labels)) * len(labels) > 24
-    axes.set_xticks(range(len(points)), labels, rotation=35 if tilted else 0, ha="right" if tilted else "center")
-    axes.set_xlim(-0.4, len(points) - 0.6)
-    axes.set_ylim(-3, 103)
+    rows = [row for row in page.results["rows"] if row["grid"]]
+    level = next((level for level in ("0.05", "0.01") if any(row["tpr"].get(level) for row in rows)), None)
+    points = list(dict.fromkeys(other.grid for other in variants(rows)))
+    if len(points) < 2 or level is None:
+        return
+    what = " and ".join(name.replace("_", " ") for name, _ in points[0])
+    title = f"Texts found at {_level(level)} false positives, by {what}"
+    for sheet, members, panels in page.by_attack(rows, "grid", title):
+        among = list(dict.fromkeys(_without_grid(row) for row in members))
+        for axes, of_attack in panels:
+            for place, compared in enumerate(among):
+                by_point = {
+                    variant(row).grid: row["tpr"].get(level) for row in of_attack if _without_grid(row) == compared
+                }
+                estimates = [(i, estimate) for i, point in enumerate(points) if (estimate := by_point.get(point))]
+                values = 100 * np.array([[e["value"], e["low"], e["high"]] for _, e in estimates]).reshape(-1, 3)
+                x = np.array([i for i, _ in estimates]) + 0.06 * (place - (len(among) - 1) / 2)
+                reach = np.abs(values[:, 1:] - values[:, :1]).T
+                look = page.line(compared, among)
+                sheet.explain(compared.label, axes.errorbar(x, values[:, 0], yerr=reach, capsize=2, **look))
+            labels = [", ".join(value for _, value in point) for point in points]
+            tilted: Style = {"rotation": 35, "ha": "right"} if max(map(len, labels)) * len(labels) > 24 else {}
+            axes.set_xticks(range(len(points)), labels, **tilted)
+            axes.set_xlim(-0.4, len(points) - 0.6)
+            axes.set_ylim(-3, 103)
+        yield sheet.finish(what, _FOUND, "Bars are 95% intervals.")
 
 
 def _without_grid(row: Row) -> Variant:
     return Variant(row["method"], row["detection"], ())
 
 
-def roc(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+def _roc(page: _Page) -> Iterator[Plot]:
     """ROC curves with a panel for each attack, with false positives on a logarithmic and then on a linear axis."""
-    groups = grouped([row for row in results["rows"] if row["scores"] and negatives(results, row)])
-    for number, (group, rows) in enumerate(groups.items()):
-        for log in (True, False):
-            axis = "logarithmic" if log else "linear"
-            title = _titled(f"ROC curves by attack ({axis} axis)", group, groups)
-            attacks = list(dict.fromkeys(row["attack"] for row in rows))
-            name = _named(prefix, "roc-log" if log else "roc", number)
-            sheet = Sheet(name, title, len(attacks), sharex=True, sharey=True)
-            for axes, attack in zip(sheet.axes, attacks):
-                _roc_panel(sheet, axes, results, [row for row in rows if row["attack"] == attack], looks, log)
-                sheet.head(axes, attack_label(attack))
-            sheet.name_axes("human texts found (%)", "marked texts found (%)")
-            yield sheet.finish("Dotted: chance. Every point is one threshold.", folded=not log)
+    rows = [row for row in page.results["rows"] if row["scores"] and negatives(page.results, row)]
+    among = variants(page.results["rows"])
+    for log in (True, False):
+        title = f"ROC curves by attack ({'logarithmic' if log else 'linear'} axis)"
+        for sheet, _, panels in page.by_attack(rows, "roc-log" if log else "roc", title):
+            for axes, of_attack in panels:
+                floor = 1.0
+                for row in of_attack:
+                    humans = negatives(page.results, row)
+                    least = 0.5 / len(humans)
+                    floor = min(floor, least)
+                    false, true = metrics.roc(row["scores"], humans)
+                    look = page.line(variant(row), among, marker=False)
+                    (line,) = axes.plot(100 * np.maximum(false, least if log else 0), 100 * true, **look)
+                    sheet.explain(variant(row).label, line)
+                chance = np.geomspace(floor, 1, 60) if log else np.array([0.0, 1.0])
+                axes.plot(100 * chance, 100 * chance, color=_HUMAN, linestyle=":", linewidth=1)
+                if log:
+                    _logarithmic(axes, "x")
+                axes.set_ylim(-3, 103)
+            caption = "Dotted: chance. Every point is one threshold."
+            yield sheet.finish("human texts found (%)", _FOUND, caption, folded=not log)
 
 
-def _roc_panel(sheet: Sheet, axes: Axes, results: Results, rows: Sequence[Row], looks: Looks, log: bool) -> None:
-    among, floor = variants(results["rows"]), 1.0
-    for row in rows:
-        humans = negatives(results, row)
-        false, true = roc_curve(row["scores"], humans)
-        least = 0.5 / len(humans)
-        floor = min(floor, least)
-        look = looks.line(variant(row), among, marker=False)
-        (line,) = axes.plot(100 * np.maximum(false, least if log else 0), 100 * true, **look)
-        sheet.explain(variant(row).label, line)
-    chance = np.geomspace(floor, 1, 60) if log else np.array([0.0, 1.0])
-    axes.plot(100 * chance, 100 * chance, color=HUMAN, linestyle=":", linewidth=1)
-    if log:
-        _log_axis(axes, "x")
-    axes.set_ylim(-3, 103)
-
-
-def roc_curve(marked: Sequence[float], human: Sequence[float]) -> tuple[Floats, Floats]:
-    """False-positive and true-positive rates at falling thresholds, reduced to the corners of the curve."""
-    curve = metrics.roc(marked, human)
-    false, true = curve.fpr, curve.tpr
-    inner = np.diff(true[:-1]) * np.diff(false[1:]) != np.diff(true[1:]) * np.diff(false[:-1])
-    corners = np.concatenate([[True], inner, [True]])
-    return false[corners], true[corners]
-
-
-def _log_axis(axes: Axes, which: str) -> None:
-    """A logarithmic axis with plain numbers as labels; matplotlib's formulas are switched off in `style`."""
+def _logarithmic(axes: Axes, which: str) -> None:
+    """Make axes logarithmic, with plain numbers as labels; matplotlib's formulas are switched off in the style."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     for name in which:
@@ -198,52 +274,54 @@ def _log_axis(axes: Axes, which: str) -> None:
         axis.set_minor_locator(NullLocator())
 
 
-def scores(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+def _scores(page: _Page) -> Iterator[Plot]:
     """Histograms of scores with a panel for each variant and attack: human, marked and attacked texts."""
-    groups = grouped([row for row in results["rows"] if row["scores"]])
+    groups = grouped([row for row in page.results["rows"] if row["scores"]])
     for number, (group, rows) in enumerate(groups.items()):
-        among, panels = variants(rows), []
+        among = variants(rows)
+        panels: list[tuple[Variant, str, list[Row], list[Row]]] = []
         for compared in among:
             members = [row for row in rows if variant(row) == compared]
-            families = list(dict.fromkeys(family(row) for row in members if row["attack"] != NO_ATTACK))
             clean = [row for row in members if row["attack"] == NO_ATTACK]
-            hit = [[row for row in members if family(row) == name] for name in families]
-            panels += [(compared, clean, attacked) for attacked in hit or [[]]]
+            hit: dict[str, list[Row]] = {}
+            for row in members:
+                if row["attack"] != NO_ATTACK:
+                    hit.setdefault(family(row), []).append(row)
+            panels += [(compared, name, clean, attacked) for name, attacked in (hit or {"no attack": []}).items()]
         widest = len(panels) // len(among)
         title = _titled("Scores of human, marked and attacked texts", group, groups)
-        name = _named(prefix, "scores", number)
-        sheet = Sheet(name, title, len(panels), columns=widest if 2 < widest < 6 else 4, height=1.5)
-        for axes, (compared, clean, attacked) in zip(sheet.axes, panels):
-            _score_panel(sheet, axes, results, clean, attacked, looks.colours[compared.method])
-            about = family(attacked[0]) if attacked else "no attack"
-            sheet.head(axes, f"{compared.label}: {about}" if len(among) > 1 else about)
-        named = [{"p": "-log10 p"}.get(name, name) for name in statistics(rows)]
-        sheet.name_axes(" or ".join(named), "share of texts (%)")
-        yield sheet.finish(
+        columns = widest if 2 < widest < 6 else 4
+        sheet = Sheet(page.name("scores", number), title, len(panels), columns=columns, height=1.5, shared=False)
+        for axes, (compared, name, clean, attacked) in zip(sheet.axes, panels, strict=True):
+            _score_panel(page, sheet, axes, clean, attacked)
+            sheet.head(axes, f"{compared.label}: {name}" if len(among) > 1 else name)
+        named = " or ".join({"p": "-log10 p"}.get(name, name) for name in statistics(rows))
+        caption = (
             "Filled: before the attack. Lines: after it; with several rates, the lowest is light and the highest dark."
         )
+        yield sheet.finish(named, "share of texts (%)", caption)
 
 
-def _score_panel(
-    sheet: Sheet, axes: Axes, results: Results, clean: Sequence[Row], attacked: Sequence[Row], colour: str
-) -> None:
+def _score_panel(page: _Page, sheet: Sheet, axes: Axes, clean: Sequence[Row], attacked: Sequence[Row]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    human = negatives(results, (*clean, *attacked)[0])
+    first = (*clean, *attacked)[0]
+    human, colour = negatives(page.results, first), page.colours[first["method"]]
     marked = clean[0]["scores"] if clean else []
     edges = _edges(np.concatenate([human, marked, *(row["scores"] for row in attacked)]))
-    if human:
-        _bars(axes, human, edges, color=HUMAN, alpha=0.55, fill=True)
-        sheet.explain("human", Patch(color=HUMAN, alpha=0.55, linewidth=0))
-    if marked:
-        _bars(axes, marked, edges, color=colour, alpha=0.35, fill=True)
-        sheet.explain("marked", Patch(color=colour, alpha=0.35, linewidth=0), colour)
+    fills: list[tuple[str, list[float], Style]] = [
+        ("human", human, {"color": _HUMAN, "alpha": 0.55}), ("marked", marked, {"color": colour, "alpha": 0.35}),
+    ]  # fmt: skip
+    for label, values, look in fills:
+        if values:
+            _bars(axes, values, edges, fill=True, **look)
+            sheet.explain(label, Patch(linewidth=0, **look))
     by_rate = sorted(attacked, key=lambda row: row["rate"] or 0)
     for place in sorted({0, len(by_rate) - 1}) if by_rate else ():
-        dark = place == len(by_rate) - 1
-        _bars(axes, by_rate[place]["scores"], edges, color=colour, alpha=1 if dark else 0.5, linewidth=1.5)
-        sheet.explain("attacked", Line2D([], [], color=colour), colour)
+        alpha = 1 if place == len(by_rate) - 1 else 0.5
+        _bars(axes, by_rate[place]["scores"], edges, color=colour, alpha=alpha, linewidth=1.5)
+        sheet.explain("attacked", Line2D([], [], color=colour))
 
 
 def _edges(values: Floats, bins: int = 24) -> Floats:
@@ -257,27 +335,22 @@ def _bars(axes: Axes, values: Sequence[float] | Floats, edges: Floats, **look: A
     return axes.stairs(100 * counts / max(1, len(values)), edges, **look)
 
 
-def deltas(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+def _deltas(page: _Page) -> Iterator[Plot]:
     """Histograms of the number of sentences after an attack, relative to before."""
-    groups = grouped([row for row in results["rows"] if row["deltas"] and row["attack"] != NO_ATTACK])
+    rows = [row for row in page.results["rows"] if row["deltas"] and row["attack"] != NO_ATTACK]
     edges = np.arange(0.25, 2.06, 0.1)  # 1 in the middle of a bar
-    for number, (group, rows) in enumerate(groups.items()):
-        attacks = list(dict.fromkeys(row["attack"] for row in rows))
-        title = _titled("Sentences after an attack, relative to before", group, groups)
-        sheet = Sheet(_named(prefix, "deltas", number), title, len(attacks), height=1.4, sharex=True, sharey=True)
-        among = _writers(rows)
-        for axes, attack in zip(sheet.axes, attacks):
-            for compared in among:
-                ratios = [row["deltas"] for row in rows if row["attack"] == attack and _writer(row) == compared]
-                if ratios:
-                    values, look = np.clip(ratios[0], 0.26, 2.04), looks.line(compared, among, marker=False)
-                    if len(among) < 4:  # the fills of more would mix to grey
-                        _bars(axes, values, edges, color=look["color"], alpha=0.15, fill=True)
-                    sheet.explain(compared.label, _bars(axes, values, edges, linewidth=1.4, **look))
+    for sheet, members, panels in page.by_attack(
+        rows, "deltas", "Sentences after an attack, relative to before", height=1.4
+    ):
+        among = list(dict.fromkeys(map(_writer, members)))
+        for axes, of_attack in panels:
+            for compared, row in {_writer(row): row for row in reversed(of_attack)}.items():
+                look = page.line(compared, among, marker=False)
+                values = np.clip(row["deltas"], 0.26, 2.04)
+                sheet.explain(compared.label, _bars(axes, values, edges, linewidth=1.4, **look))
             axes.set_xticks([0.5, 1, 1.5, 2])
-            sheet.head(axes, attack_label(attack))
-        sheet.name_axes("sentences after / before", "share of texts (%)")
-        yield sheet.finish("Values beyond the ends of the axis are counted at its ends.")
+        caption = "Values beyond the ends of the axis are counted at its ends."
+        yield sheet.finish("sentences after / before", "share of texts (%)", caption)
 
 
 def _writer(row: Row) -> Variant:
@@ -285,80 +358,74 @@ def _writer(row: Row) -> Variant:
     return Variant(row["method"], "", variant(row).grid)
 
 
-def _writers(rows: Sequence[Row]) -> list[Variant]:
-    return list(dict.fromkeys(_writer(row) for row in rows))
-
-
-def perplexity(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+def _perplexity(page: _Page) -> Iterator[Plot]:
     """Box plots of perplexity, drawn horizontally so that long names have room."""
-    groups = grouped([row for row in shape.quality(results) if row["perplexity"]])
+    groups = grouped([row for row in shape.quality(page.results) if row["perplexity"]])
     if not groups:
         return
-    most = max(len(rows) for rows in groups.values())
-    title = "Perplexity of the texts"
-    sheet = Sheet(_named(prefix, "perplexity", 0), title, len(groups), columns=2, height=0.5 + 0.24 * most, sharex=True)
-    for axes, (group, rows) in zip(sheet.axes, groups.items()):
-        _boxes(axes, rows, looks)
-        if label := group_label(group, groups):
-            sheet.head(axes, label)
-    oracles = ", ".join(dict.fromkeys(row["oracle"] for row in results["quality"] if row["oracle"]))
-    sheet.name_axes(f"perplexity by {oracles}" if oracles else "perplexity")
-    yield sheet.finish(
+    height = 0.5 + 0.24 * max(len(rows) for rows in groups.values())
+    name = page.name("perplexity")
+    sheet = Sheet(name, "Perplexity of the texts", len(groups), columns=2, height=height, shared=False)
+    for axes, (group, rows) in zip(sheet.axes, groups.items(), strict=True):
+        drawn = axes.bxp(
+            [_box(row["perplexity"], "\n".join(textwrap.wrap(variant(row).label, 24)[:2])) for row in rows],
+            orientation="horizontal", showfliers=False, patch_artist=True, widths=0.6,
+            medianprops={"color": _INK, "linewidth": 1.8},
+        )  # fmt: skip
+        for box, row in zip(drawn["boxes"], rows, strict=True):
+            box.set_facecolor(page.colours[row["method"]])
+        axes.invert_yaxis()
+        sheet.head(axes, group_label(group, groups))
+    oracles = ", ".join(dict.fromkeys(row["oracle"] for row in page.results["quality"] if row["oracle"]))
+    caption = (
         "Box: the middle half of the texts, its line the median; whiskers: all but the outermost 5% on either side."
     )
+    yield sheet.finish(f"perplexity by {oracles}" if oracles else "perplexity", "", caption)
 
 
-def _boxes(axes: Axes, rows: Sequence[Quality], looks: Looks) -> None:
-    for y, row in enumerate(rows):
-        far_low, low, middle, high, far_high = np.quantile(row["perplexity"], (0.05, 0.25, 0.5, 0.75, 0.95))
-        axes.plot([far_low, far_high], [y, y], color=INK, linewidth=0.9, marker="|", markersize=6, zorder=2)
-        look: dict[str, Any] = {"color": looks.colours[row["method"]], "edgecolor": INK, "linewidth": 0.8, "zorder": 3}
-        axes.barh(y, high - low, 0.6, left=low, **look)
-        axes.plot([middle, middle], [y - 0.3, y + 0.3], color=INK, linewidth=1.8, solid_capstyle="butt", zorder=4)
-    axes.set_yticks(range(len(rows)), ["\n".join(textwrap.wrap(variant(row).label, 24)[:2]) for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")
+def _box(values: Sequence[float], label: str) -> Style:
+    quantiles = np.quantile(values, (0.05, 0.25, 0.5, 0.75, 0.95))
+    return dict(zip(("whislo", "q1", "med", "q3", "whishi"), quantiles, strict=True)) | {"label": label}
 
 
-def null(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+def _null(page: _Page) -> Iterator[Plot]:
     """Histograms of z of human texts, by block size, in grey because block sizes are not methods."""
-    sizes = sorted((size for size, values in results["null"].items() if values), key=lambda size: (len(size), size))
+    null = page.results["null"]
+    sizes = sorted((size for size, values in null.items() if values), key=int)
     if not sizes:
         return
     title = "Scores (z) of human texts under random keys, by block size M"
-    sheet = Sheet(_named(prefix, "null", 0), title, len(sizes), height=1.6, sharex=True, sharey=True)
-    edges = _edges(np.concatenate([results["null"][size] for size in sizes]), 32)
-    for axes, size in zip(sheet.axes, sizes):
-        values = np.asarray(results["null"][size])
-        _bars(axes, values, edges, color=HUMAN, alpha=0.6, fill=True)
-        axes.axvline(float(values.mean()), color=INK, linewidth=1)
-        sheet.head(axes, f"M = {size}: mean {values.mean():.3f}, sd {values.std():.3f}")
-    sheet.name_axes("z", "share of texts (%)")
-    yield sheet.finish("Scores by chance alone; marked texts score higher. Line: the mean.")
+    sheet = Sheet(page.name("null"), title, len(sizes), height=1.6)
+    edges = _edges(np.concatenate([null[size] for size in sizes]), 32)
+    for axes, size in zip(sheet.axes, sizes, strict=True):
+        mean, spread = float(np.mean(null[size])), float(np.std(null[size]))
+        _bars(axes, null[size], edges, color=_HUMAN, alpha=0.6, fill=True)
+        axes.axvline(mean, color=_INK, linewidth=1)
+        sheet.head(axes, f"M = {size}: mean {mean:.3f}, sd {spread:.3f}")
+    yield sheet.finish("z", "share of texts (%)", "Scores by chance alone; marked texts score higher. Line: the mean.")
 
 
-def runtime(results: Results, looks: Looks, prefix: str) -> Iterator[Plot]:
+def _runtime(page: _Page) -> Iterator[Plot]:
     """Seconds to detect one text, by its number of sentences."""
-    rows = results["runtime"]
+    rows = page.results["runtime"]
     if not rows:
         return
-    sheet = Sheet(_named(prefix, "runtime", 0), "Seconds to detect one text, by its number of sentences", 1, height=2.3)
+    sheet = Sheet(page.name("runtime"), "Seconds to detect one text, by its number of sentences", 1, height=2.3)
     axes, among = sheet.axes[0], variants(rows)
     for compared in among:
         points = sorted((row["sentences"], row["seconds"]) for row in rows if variant(row) == compared)
-        (line,) = axes.plot(*zip(*points), **looks.line(compared, among))
+        (line,) = axes.plot(*zip(*points, strict=True), **page.line(compared, among))
         sheet.explain(compared.label, line)
-    _log_axis(axes, "xy")
+    _logarithmic(axes, "xy")
     lengths = sorted({row["sentences"] for row in rows})
     axes.set_xticks(lengths, [str(length) for length in lengths])
-    axes.set(xlabel="sentences N", ylabel="seconds")
-    yield sheet.finish("Both axes are logarithmic; the time includes embedding.")
+    yield sheet.finish("sentences N", "seconds", "Both axes are logarithmic; the time includes embedding.")
 
 
 _SECTIONS = {
-    "detection": (rates, settings, roc, scores),
-    "attacks": (deltas,),
-    "human": (null,),
-    "quality": (perplexity,),
-    "runtime": (runtime,),
+    "detection": (_rates, _settings, _roc, _scores),
+    "attacks": (_deltas,),
+    "human": (_null,),
+    "quality": (_perplexity,),
+    "runtime": (_runtime,),
 }

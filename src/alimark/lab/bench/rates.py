@@ -1,36 +1,17 @@
-"""Detection rates: the metrics, their tables, and a summary in a few sentences."""
+"""The tables of detection rates, and a summary of them in a few sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from alimark.lab.bench.cells import (
-    OURS,
-    PAPER,
-    Cell,
-    Column,
-    Line,
-    Names,
-    Table,
-    counted,
-    estimated,
-    mark_columns,
-    papers,
-    percent,
-    ranked_places,
-    three,
-    unranked_note,
-    with_misses,
-)
 from alimark.lab.bench.metrics import PUBLIC_READINGS
+from alimark.lab.bench.paper import Paper
 from alimark.lab.bench.results import Estimate, Results, Row, WithFailures
 from alimark.lab.bench.shape import (
     NO_ATTACK,
-    Paper,
     Variant,
     attack_label,
     family,
@@ -39,6 +20,23 @@ from alimark.lab.bench.shape import (
     statistic_note,
     variant,
     variants,
+)
+from alimark.lab.bench.tables import (
+    OURS,
+    PAPER,
+    Cell,
+    Column,
+    Line,
+    Names,
+    Table,
+    estimated,
+    number,
+    papers,
+    percent,
+    rank,
+    rankable,
+    three,
+    with_misses,
 )
 
 
@@ -49,29 +47,36 @@ class Metric:
     title: str
     about: str
 
-    def of(self, row: Row) -> Estimate | None:
-        return self._of(row)
-
-    def with_failures(self, row: Row) -> Estimate | None:
-        """The figure with failed attacks as misses; None if none failed."""
-        rates = row.get("with_failures")
-        return self._of(rates) if rates else None
-
-    def _of(self, rates: Row | WithFailures) -> Estimate | None:
+    def of(self, rates: Row | WithFailures) -> Estimate | None:
         kind, _, level = self.key.partition("@")
         if kind == "auroc":
             return rates["auroc"]
         return rates["tpr"].get(level) if kind == "tpr" else rates["tpr_nominal"].get(level)
 
+    def with_failures(self, row: Row) -> Estimate | None:
+        """The figure with failed attacks as misses; None if none failed."""
+        return self.of(row["with_failures"]) if row["with_failures"] else None
+
     def public_reading(self, row: Row) -> float | None:
         """The figure where the paper's public script evaluates what it prints under this name."""
         kind, _, level = self.key.partition("@")
-        return row.get("tpr_public", {}).get(level) if kind == "tpr" else None
+        return row["tpr_public"].get(level) if kind == "tpr" else None
 
-    def cell(self, row: Row) -> Cell:
-        """The figure with its interval and, where attacks failed, the figure with failures as misses."""
-        cell, every = estimated(self.of(row)), self.with_failures(row)
-        return with_misses(cell, every["value"] if every else None)
+    def columns(self, label: str, over: str, beside: bool, public: bool) -> list[Column]:
+        """The columns of the figures under one heading: ours, and where the paper has some, both readings and the paper's."""
+        if not beside:
+            return [Column(label, over)]
+        reading = [f"ours at {100 * PUBLIC_READINGS[self.key.partition('@')[2]]:g}%"] if public else []
+        return [Column(name, label) for name in (OURS, *reading, PAPER)]
+
+    def cells(self, row: Row, paper: Paper, beside: bool, public: bool) -> list[Cell]:
+        """The figures of a row for these columns, with intervals and, where attacks failed, with failures as misses."""
+        every, reading = self.with_failures(row), self.public_reading(row)
+        ours = with_misses(estimated(self.of(row)), every["value"] if every else None)
+        if not beside:
+            return [ours]
+        second = [Cell() if reading is None else Cell(percent(reading), value=reading)] if public else []
+        return [ours, *second, papers(paper.find(row, self.key))]
 
 
 def _tpr(level: str) -> Metric:
@@ -92,7 +97,7 @@ def metrics(rows: Sequence[Row]) -> list[Metric]:
     return [metric for metric in every if any(metric.of(row) or metric.with_failures(row) for row in rows)]
 
 
-# --- Tables
+# --- Notes
 
 _BESIDE = " Figures of the paper are beside ours; small print says where their setting differs. The paper ranks by z."
 _TWO_READINGS = (
@@ -102,65 +107,61 @@ _TWO_READINGS = (
 )
 
 
-def _public_label(metric: Metric) -> str:
-    """The heading of our figures as the public script evaluates them."""
-    return f"ours at {100 * PUBLIC_READINGS[metric.key.partition('@')[2]]:g}%"
-
-
 def _beside_note(shown: Sequence[Metric], rows: Sequence[Row]) -> str:
-    two_readings = any(metric.public_reading(row) is not None for metric in shown for row in rows)
-    return _BESIDE + (_TWO_READINGS if two_readings else "")
+    return _BESIDE + (_TWO_READINGS if any(_has_public(metric, rows) for metric in shown) else "")
 
 
-class AttackedTexts(NamedTuple):
-    """The number of texts under an attack, of those on which it failed, and of those for which its model gave an answer that
-    was not used; None if not recorded."""
-
-    texts: int
-    failed: int
-    rejected: int | None
+def _has_public(metric: Metric, rows: Sequence[Row]) -> bool:
+    return any(metric.public_reading(row) is not None for row in rows)
 
 
-def _answers_note(rows: Sequence[Row]) -> str:
-    attacked = [row for row in rows if row["attack"] != NO_ATTACK]
-    counts = (AttackedTexts(row["texts"] + row["failed"], row["failed"], row.get("retried")) for row in attacked)
-    return answers_note(list(zip((row["attack"] for row in attacked), counts)))
+def answers_note(counts: Iterable[tuple[str, int, int, int]]) -> str:
+    """The share of texts on which each attack failed, or for which its model gave an answer that was not used.
 
-
-def answers_note(counts: Sequence[tuple[str, AttackedTexts]]) -> str:
-    """The share of texts on which each attack failed, or for which its model gave an answer that was not used."""
-    parts = []
-    for attack in dict.fromkeys(attack for attack, _ in counts):
-        members = [count for other, count in counts if other == attack]
-        texts, failed = sum(count.texts for count in members), sum(count.failed for count in members)
-        rejected = [count.rejected for count in members]
-        if failed or any(rejected):
-            known = [count for count in rejected if count is not None]
-            again = f"{percent(sum(known) / texts)}%" if len(known) == len(rejected) else "an unrecorded share"
-            parts.append(f"{attack}: {again} with rejected answers, {percent(failed / texts)}% failed")
+    Args:
+        counts: Several of: the attack, its texts with failed ones, the failed ones, those with an answer that was not used.
+    """
+    sums: dict[str, list[int]] = {}
+    for attack, *numbers in counts:
+        sums[attack] = [a + b for a, b in zip(sums.get(attack, [0, 0, 0]), numbers, strict=True)]
+    parts = [
+        f"{attack}: {percent(rejected / texts)}% with rejected answers, {percent(failed / texts)}% failed"
+        for attack, (texts, failed, rejected) in sums.items()
+        if failed or rejected
+    ]
     if not parts:
         return " No attack failed or rejected an answer."
     return f' Texts by attack: {"; ".join(parts)}. "all" in small print: with failed texts as misses.'
 
 
+def _overview_note(metric: Metric, rows: Sequence[Row], beside: bool) -> str:
+    texts = sorted({row["texts"] for row in rows})
+    count = f"{texts[0]}" if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
+    attacked = [row for row in rows if row["attack"] != NO_ATTACK]
+    counts = ((row["attack"], row["texts"] + row["failed"], row["failed"], row["retried"]) for row in attacked)
+    note = (
+        f"In percent, with 95% intervals; {count} marked texts per figure. {statistic_note(rows)}{answers_note(counts)}"
+    )
+    return note + (_beside_note([metric], rows) if beside else "")
+
+
+# --- Tables
+
+
 def _ranked(rows: Sequence[Row]) -> str:
     among = variants(rows)
-    if len({(other.method, other.detection) for other in among}) < 2:
+    if not _several_methods(among):
         return "settings"
     return "methods at the same settings" if any(other.grid for other in among) else "methods"
 
 
-def _note(metric: Metric, rows: Sequence[Row], beside: bool) -> str:
-    texts = sorted({row["texts"] for row in rows})
-    count = f"{texts[0]}" if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
-    intervals = f"In percent, with 95% intervals; {count} marked texts per figure."
-    note = f"{intervals} {statistic_note(rows)}{_answers_note(rows)}"
-    return note + (_beside_note([metric], rows) if beside else "")
+def _several_methods(among: Sequence[Variant]) -> bool:
+    return len({(other.method, other.detection) for other in among}) > 1
 
 
-def _ranking_set(variant: Variant, among: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
+def _ranking_set(compared: Variant, among: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
     """Several methods are ranked at the same point of the grid; a single method is ranked over the grid."""
-    return variant.grid if len({(other.method, other.detection) for other in among}) > 1 else ()
+    return compared.grid if _several_methods(among) else ()
 
 
 def overview(results: Results) -> list[Table]:
@@ -176,146 +177,93 @@ def _matrix(results: Results, metric: Metric) -> Table:
     names, groups = Names(rows), grouped(rows)
     attacks = {row["attack"]: row for row in rows}
     beside = {row["attack"] for row in rows if paper.find(row, metric.key)}
-    public = any(metric.public_reading(row) is not None for row in rows)
-    ours = [OURS, *([_public_label(metric)] if public else [])]
-    columns = [*names.columns, *(column for row in attacks.values() for column in _attack_columns(row, beside, ours))]
+    public = _has_public(metric, rows)
+    columns = [*names.columns]
+    for attack, row in attacks.items():
+        rate = row["rate"] is not None and attack not in beside
+        label, over = (f"{row['rate']:g}", family(row)) if rate else (attack_label(attack), "")
+        columns += metric.columns(label, over, attack in beside, public)
     lines, sets = [], []
     for group, members in groups.items():
         by_place = {(variant(row), row["attack"]): row for row in members}
         for compared in variants(members):
             cells = names.cells(compared)
             for attack in attacks:
-                row = by_place.get((compared, attack))
-                cells.append(metric.cell(row) if row else Cell())
-                if attack in beside:
-                    cells += [_public_cell(metric, row)] if public else []
-                    cells.append(papers(paper.find(row, metric.key)) if row else Cell())
+                if row_of := by_place.get((compared, attack)):
+                    cells += metric.cells(row_of, paper, attack in beside, public)
+                else:
+                    cells += [Cell()] * len(metric.columns("", "", attack in beside, public))
             lines.append(Line(cells, group_label(group, groups)))
             sets.append((group, _ranking_set(compared, variants(members))))
-    places = ranked_places(lines, columns)
-    lines, unranked = mark_columns(lines, sets, places), unranked_note(lines, sets, columns, places)
-    title = f"{metric.title}: {metric.about}"
-    return Table(title, columns, lines, _note(metric, rows, bool(beside)), "texts", _ranked(rows), unranked)
-
-
-def _public_cell(metric: Metric, row: Row | None) -> Cell:
-    reading = metric.public_reading(row) if row else None
-    return Cell() if reading is None else Cell(percent(reading), value=reading)
-
-
-def _attack_columns(row: Row, beside: set[str], ours: Sequence[str]) -> list[Column]:
-    if row["attack"] in beside:
-        return [Column(label, attack_label(row["attack"])) for label in (*ours, PAPER)]
-    if row["rate"] is None:
-        return [Column(attack_label(row["attack"]))]
-    return [Column(f"{row['rate']:g}", family(row))]
+    note = _overview_note(metric, rows, bool(beside))
+    return rank(Table(f"{metric.title}: {metric.about}", columns, lines, note, "texts"), sets, _ranked(rows))
 
 
 def details(results: Results) -> list[Table]:
     """Every figure of every row, in one table for each group of texts."""
     groups = grouped(results["rows"])
     alone = len(variants(results["rows"])) < 2
-    return [_full(results, members, group_label(group, groups), alone) for group, members in groups.items()]
+    return [_full(Paper(results), members, group_label(group, groups), alone) for group, members in groups.items()]
 
 
-_COUNTS = {"texts": "texts", "failed": "failed", "negatives": "human scores"}
-
-
-def _full(results: Results, rows: Sequence[Row], label: str, alone: bool) -> Table:
+def _full(paper: Paper, rows: Sequence[Row], label: str, alone: bool) -> Table:
     """A line per attack or, if several variants are compared, per attack and variant."""
     order = list(dict.fromkeys(row["attack"] for row in rows))
     rows = sorted(rows, key=lambda row: order.index(row["attack"]))
-    names = Names(rows)
+    names, every = Names(rows), metrics(rows)
+    beside = {metric for metric in every if any(paper.find(row, metric.key) for row in rows)}
+    shown = [(metric, metric in beside, _has_public(metric, rows)) for metric in every]
     first = [Column("attack", number=False)] if alone else names.columns
-    rates, rate_cells, note = _rates(Paper(results), rows)
-    rest, rest_cells = _rest(rows)
+    figures = [column for metric, *kinds in shown for column in metric.columns(metric.title, "", *kinds)]
+    rest = {title: cell for title, cell in _REST.items() if title in _COUNTS or any(cell(row).text for row in rows)}
     lines = []
     for row in rows:
         attack = attack_label(row["attack"])
         start = [Cell(attack)] if alone else names.cells(variant(row))
-        lines.append(Line([*start, *rate_cells(row), *rest_cells(row)], "" if alone else attack))
-    columns, unranked = [*first, *rates, *rest], ""
-    if not alone:
-        sets = [(row["attack"], _ranking_set(variant(row), variants(rows))) for row in rows]
-        places = [i for i in ranked_places(lines, columns) if i < len(first) + len(rates)]
-        lines, unranked = mark_columns(lines, sets, places), unranked_note(lines, sets, columns, places)
+        rates = [cell for metric, *kinds in shown for cell in metric.cells(row, paper, *kinds)]
+        lines.append(Line([*start, *rates, *(cell(row) for cell in rest.values())], "" if alone else attack))
     title = "Detection by attack" if alone else "All figures by attack"
-    return Table(
-        f"{title}: {label}" if label else title, columns, lines, note, "attack",
-        "" if alone else _ranked(rows), unranked, folded=not alone,
-    )  # fmt: skip
+    note = _FULL_NOTE.format(statistic=statistic_note(rows)) + (_beside_note(every, rows) if beside else "")
+    columns = [*first, *figures, *map(Column, rest)]
+    table = Table(f"{title}: {label}" if label else title, columns, lines, note, "attack", folded=not alone)
+    if alone:
+        return table
+    sets = [(row["attack"], _ranking_set(variant(row), variants(rows))) for row in rows]
+    return rank(table, sets, _ranked(rows), [i for i in rankable(table) if i < len(first) + len(figures)])
 
 
-_Cells = Callable[[Row], list[Cell]]
-
-
-def _rates(paper: Paper, rows: Sequence[Row]) -> tuple[list[Column], _Cells, str]:
-    every = metrics(rows)
-    beside = {metric.key for metric in every if any(paper.find(row, metric.key) for row in rows)}
-    public = {metric.key for metric in every if any(metric.public_reading(row) is not None for row in rows)} & beside
-    columns = []
-    for metric in every:
-        ours = [OURS, *([_public_label(metric)] if metric.key in public else [])]
-        several = [Column(label, metric.title) for label in (*ours, PAPER)]
-        columns += several if metric.key in beside else [Column(metric.title)]
-
-    def cells(row: Row) -> list[Cell]:
-        figures = []
-        for metric in every:
-            figures.append(metric.cell(row))
-            figures += [_public_cell(metric, row)] if metric.key in public else []
-            figures += [papers(paper.find(row, metric.key))] if metric.key in beside else []
-        return figures
-
-    note = (
-        "Rates in percent, with 95% intervals. TPR: at the threshold that this share of the human scores reaches; p: at the "
-        f"nominal p-value. {statistic_note(rows)} Failed: texts on which the attack failed; rates leave them out, and "
-        '"all" in small print counts them as misses. Rejected answers: the share of texts, failed ones included, for which the '
-        "attack's model gave an answer that was not used."
-    )
-    return columns, cells, note + (_beside_note(every, rows) if beside else "")
-
-
-def _rest(rows: Sequence[Row]) -> tuple[list[Column], _Cells]:
-    extras = {title: cell for title, cell in _EXTRAS.items() if any(cell(row).text for row in rows)}
-    columns = [Column(title) for title in (*_COUNTS.values(), *extras)]
-
-    def cells(row: Row) -> list[Cell]:
-        counts = [counted(row[name]) for name in _COUNTS]  # type: ignore[literal-required]
-        return [*counts, *(cell(row) for cell in extras.values())]
-
-    return columns, cells
-
-
-def _cosine(row: Row) -> Cell:
-    return estimated(row["cosine"], three) if row["cosine"] else Cell()
+_FULL_NOTE = (
+    "Rates in percent, with 95% intervals. TPR: at the threshold that this share of the human scores reaches; p: at the "
+    "nominal p-value. {statistic} Failed: texts on which the attack failed; rates leave them out, and "
+    '"all" in small print counts them as misses. Rejected answers: the share of texts, failed ones included, for which the '
+    "attack's model gave an answer that was not used."
+)
 
 
 def _delta(row: Row) -> Cell:
     if not row["deltas"] or row["attack"] == NO_ATTACK:
         return Cell()
-    mean = float(np.mean(row["deltas"]))
-    return Cell(f"{mean:.2f}", f"sd {np.std(row['deltas']):.2f}", mean)
+    return replace(number(float(np.mean(row["deltas"])), ".2f"), small=f"sd {np.std(row['deltas']):.2f}")
 
 
 def _retried(row: Row) -> Cell:
-    retried = row.get("retried")
-    if row["attack"] == NO_ATTACK or not (row["texts"] + row["failed"]):
+    every = row["texts"] + row["failed"]
+    if row["attack"] == NO_ATTACK or not every:
         return Cell()
-    share = None if retried is None else retried / (row["texts"] + row["failed"])
-    return Cell("–" if "retried" in row else "") if share is None else Cell(f"{percent(share)}%", value=share)
+    return Cell(f"{percent(row['retried'] / every)}%", value=row["retried"] / every)
 
 
-def _kept(row: Row) -> Cell:
-    return counted(row["kept"]) if row.get("kept") else Cell()
-
-
-_EXTRAS: dict[str, Callable[[Row], Cell]] = {
+_COUNTS = ("texts", "failed", "human scores")
+_REST: dict[str, Callable[[Row], Cell]] = {
+    "texts": lambda row: number(row["texts"]),
+    "failed": lambda row: number(row["failed"]),
+    "human scores": lambda row: number(row["negatives"]),
     "rejected answers": _retried,
-    "sentences kept": _kept,
-    "similarity of meaning": _cosine,
+    "sentences kept": lambda row: number(row["kept"]) if row["kept"] else Cell(),
+    "similarity of meaning": lambda row: estimated(row["cosine"], three) if row["cosine"] else Cell(),
     "sentences after / before": _delta,
 }
+"""The columns after the rates; those beyond the counts only where a row has something for them."""
 
 
 # --- Summary

@@ -38,14 +38,18 @@ library. Not all of them are the paper's: the recipes of the paper state its val
 
 from __future__ import annotations
 
-from dataclasses import fields
+import itertools
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.parameters import SCHEMES, SchemeParameters, parameters_class
-from alimark.lab.bench.statistic import Statistic
+from alimark.errors import AlimarkError
+from alimark.lab.bench.metrics import Statistic
 from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER
 
 JsonObject = dict[str, Any]
@@ -273,3 +277,133 @@ class Recipe(_Part):
 def detection_options(detection: Detection) -> JsonObject:
     """The options of a detection, with tuples instead of TOML's lists: restructure = [1, 1] is (1, 1)."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in detection.options.items()}
+
+
+# --- What a recipe stands for: the points of its grid, and its attacks with one value for each setting
+
+_SHORT = {"llm": "llm.name"}
+
+
+def put(content: JsonObject, path: str, value: object) -> JsonObject:
+    """A copy with `value` at `path`. In a list of tables, a number or a label selects one; otherwise all are changed."""
+    changed = deepcopy(content)
+    put_inside(changed, _SHORT.get(path, path).split("."), value, path)
+    return changed
+
+
+def put_inside(here: Any, parts: Sequence[str], value: Any, path: str) -> None:
+    """Set what the parts of a path lead to; `path` names it in errors."""
+    first, rest = parts[0], parts[1:]
+    if isinstance(here, list):
+        if labelled := [table for table in here if rest and table.get("label") == first]:
+            put_inside(labelled[0], rest, value, path)
+            return
+        if not first.isdigit():
+            for table in here:
+                put_inside(table, parts, value, path)
+            return
+        if int(first) >= len(here):
+            raise AlimarkError(f"{path}: the list has only {len(here)} tables, counted from 0")
+        if rest:
+            put_inside(here[int(first)], rest, value, path)
+        else:
+            here[int(first)] = value
+    elif not isinstance(here, dict):
+        raise AlimarkError(f"{path}: {first} cannot be set, since what it belongs to has no settings")
+    elif rest:
+        # A recipe may leave out [[watermark]] or [[detection]]; then there is one, with the defaults.
+        put_inside(here.setdefault(first, [{}] if first in ("watermark", "detection") else {}), rest, value, path)
+    else:
+        here[first] = value
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A recipe at one point of its grid."""
+
+    grid: dict[str, Any]
+    recipe: Recipe
+
+
+def variants(recipe: Recipe) -> Iterator[Variant]:
+    """The recipe at every point of its grid."""
+    content = recipe.model_dump(exclude={"grid"})
+    for values in itertools.product(*recipe.grid.values()):
+        changed = content
+        for path, value in zip(recipe.grid, values, strict=True):
+            changed = put(changed, path, value)
+        try:
+            changed_recipe = Recipe.model_validate(changed)
+        except ValidationError as error:
+            raise AlimarkError(f"the grid leads to a recipe that cannot be used: {error.errors()[0]['msg']}") from None
+        grid = {path.rpartition(".")[2]: value for path, value in zip(recipe.grid, values, strict=True)}
+        watermarks = [watermark.of(changed_recipe) for watermark in changed_recipe.watermark]
+        yield Variant(grid, changed_recipe.model_copy(update={"watermark": watermarks}))
+
+
+@dataclass(frozen=True)
+class OneAttack:
+    """An attack with one value for each of its settings."""
+
+    name: str
+    label: str
+    settings: dict[str, Any]
+    earlier: OneAttack | None = None
+    """The attack whose result this one attacks; None where it attacks the text as it was written."""
+
+    @property
+    def steps(self) -> list[OneAttack]:
+        """The attacks of a chain, this one last."""
+        return [*(self.earlier.steps if self.earlier else ()), self]
+
+    @property
+    def full_name(self) -> str:
+        """The names of all steps."""
+        return ", ".join(step.name for step in self.steps)
+
+    @property
+    def rate(self) -> float | None:
+        """The rate, for curves that begin at the text without an attack; a chain has no such curve."""
+        rate = self.settings.get("rate")
+        return None if rate is None or self.earlier else float(rate)
+
+
+def attacks(recipe: Recipe) -> list[OneAttack]:
+    """All attacks of a recipe, and of a chain its last step; `OneAttack.steps` has the others.
+
+    A label contains the attack's name, its rate and the settings that are varied, and for a chain the labels of all steps.
+    """
+    result = [expanded for attack in recipe.attack for expanded in _expanded(attack, None)]
+    if len({attack.label for attack in result}) < len(result):
+        raise AlimarkError(
+            "two attacks of the recipe have the same name and rate; give a list of values to one instead"
+        )
+    return result
+
+
+_ALWAYS_SHOWN = ("rate", "via", "prompt", "rounds", "preset")
+
+
+def _expanded(attack: Attack, earlier: OneAttack | None) -> Iterator[OneAttack]:
+    """The attack with each combination of values, followed by its further steps."""
+    several = {name: value for name, value in attack.settings.items() if isinstance(value, list)}
+    shown = [name for name in attack.settings if name in several or name in _ALWAYS_SHOWN]
+    for values in itertools.product(*several.values()):
+        settings = attack.settings | dict(zip(several, values, strict=True))
+        label = " ".join(filter(None, [attack.name, *(_shown(name, settings[name]) for name in shown)]))
+        step = OneAttack(attack.name, f"{earlier.label}, {label}" if earlier else label, settings, earlier)
+        if attack.then is None:
+            yield step
+        else:
+            yield from _expanded(attack.then, step)
+
+
+def _shown(name: str, value: object) -> str:
+    """A setting's value in a label."""
+    if name == "preset":
+        return f"(preset {value})" if value else ""
+    if name == "rounds":
+        return f"{value} round" if value == 1 else f"{value} rounds"
+    if name == "prompt" and " " in str(value):
+        return f'"{" ".join(str(value).replace("{text}", "").split())}"'
+    return f"{value}"

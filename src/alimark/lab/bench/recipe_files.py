@@ -1,20 +1,46 @@
-"""Reads recipes: finds the file, applies profiles and settings, and checks the result at every point of its grid."""
+"""Reads and writes recipes: finds the file, applies profiles and single settings, and checks every point of the grid.
+
+A profile is a TOML file that changes recipes for another machine, such as `recipes/paper/profiles/local.toml`:
+
+    [names]                             # values that are replaced wherever they stand
+    "facebook/opt-1.3b" = "smollm2-135m"
+
+    [attack]                            # attacks that are replaced, by name
+    pegasus = { name = "translate", via = "pt" }
+
+    [watermark.PMark]                   # settings for the row of that label, where a recipe has one
+    "key.samples" = 8
+
+    [set]                               # settings for every recipe, as with --set
+    "data.sets" = ["manual"]
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import tomli_w
 from pydantic import ValidationError
 
 from alimark.core._util.files import read_text
 from alimark.core.parameters import SCHEMES
 from alimark.errors import AlimarkError
-from alimark.lab.bench.recipe import JsonObject, Recipe, Watermark, detection_options
-from alimark.lab.bench.recipe_changes import overridden, profiled
-from alimark.lab.bench.recipe_points import attacks, variants
+from alimark.lab.bench.recipe import (
+    OPTIONAL,
+    JsonObject,
+    Recipe,
+    Watermark,
+    attacks,
+    detection_options,
+    put,
+    put_inside,
+    variants,
+)
 
 _FOLDERS = (Path(__file__).parent / "recipes", Path(__file__).parents[4] / "recipes")
 """Where named recipes are: in an installed package, and in the repository."""
@@ -128,3 +154,67 @@ def _check_generation(watermark: Watermark, recipe: Recipe) -> None:
     if unknown := ", ".join(sorted(set(watermark.generate) - set(known))):
         raise AlimarkError(f"`generate` of {watermark.label} has no setting {unknown}; it has: {', '.join(known)}")
     GenerationSettings(recipe.data.sentences, **watermark.generate)
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML with every setting, so that a report says how to repeat the run."""
+    return tomli_w.dumps(recipe.model_dump(exclude_none=True))
+
+
+# --- Changes before the check
+
+
+def overridden(content: JsonObject, override: str) -> JsonObject:
+    """The content of a recipe with one setting changed, given as `path=value`; a value that is not TOML is a string."""
+    where, equals, value = override.partition("=")
+    if not equals:
+        raise AlimarkError(f"--set takes PATH=VALUE, such as llm=smollm2-135m, not {override!r}")
+    return put(content, where.strip(), _value(value.strip()))
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+_PROFILE_TABLES = ("names", "attack", "watermark", "set")
+
+
+def profiled(content: JsonObject, profile: JsonObject, where: str) -> JsonObject:
+    """The content of a recipe as a profile changes it."""
+    if unknown := sorted(set(profile) - set(_PROFILE_TABLES)):
+        raise AlimarkError(
+            f"the profile {where} has the unknown tables {', '.join(unknown)}; known: {', '.join(_PROFILE_TABLES)}"
+        )
+    changed: JsonObject = _renamed(content, profile.get("names", {}))
+    if "attack" in changed:
+        changed["attack"] = [_replaced(attack, profile.get("attack", {})) for attack in changed["attack"]]
+    for watermark in changed.get("watermark", ()):
+        for path, value in profile.get("watermark", {}).get(watermark.get("label"), {}).items():
+            put_inside(watermark, path.split("."), value, path)
+    # Two values of the recipe may have become one.
+    changed["grid"] = {path: _without_repeats(values) for path, values in changed.get("grid", {}).items()}
+    for path, value in profile.get("set", {}).items():
+        if (table := path.split(".")[0]) in changed or table not in OPTIONAL:  # what a recipe leaves out stays out
+            changed = put(changed, path, value)
+    return changed
+
+
+def _renamed(value: Any, names: dict[str, Any]) -> Any:
+    """A copy in which every text that is a key of `names` is replaced by its value."""
+    if isinstance(value, dict):
+        return {name: _renamed(item, names) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, names) for item in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def _replaced(attack: JsonObject, others: dict[str, JsonObject]) -> JsonObject:
+    """The attack that a profile puts in the place of this one; the further steps of a chain are left out with it."""
+    return deepcopy(others.get(attack.get("name", ""), attack))
+
+
+def _without_repeats(values: list[Any]) -> list[Any]:
+    return [value for place, value in enumerate(values) if value not in values[:place]]

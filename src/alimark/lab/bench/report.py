@@ -1,25 +1,36 @@
 """Writes the report of one or more runs as an HTML page and as Markdown.
 
     report.html     everything in one file, readable without a network and without scripts
-    report.md       the same tables; its plots are in plots/*.png
+    report.md       the same tables; its plots are in plots/*.svg
 
 Everything is rendered before the first file is written. The same results give the same files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, resources
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from alimark.core._util.files import write_whole
 from alimark.errors import MissingExtra
-from alimark.lab.bench import html, markdown, plots, rates, tables
-from alimark.lab.bench.cells import Table
+from alimark.lab.bench import plots, rates, tables
+from alimark.lab.bench.export import in_markdown, to_markdown
+from alimark.lab.bench.plots import Plot
 from alimark.lab.bench.results import Example, Results
-from alimark.lab.bench.shape import colours
-from alimark.lab.bench.sheet import Plot
+from alimark.lab.bench.shape import colours, example_figures, example_title, passages
+from alimark.lab.bench.tables import PAPER, Column, Table
+
+_PLOTS = "plots"
+"""The folder of the plots, in the folder of the report."""
+
+_ALL_TITLE = "Watermarks under attack"
 
 
 @dataclass(frozen=True)
@@ -50,46 +61,39 @@ class Chapter:
 
 def write(folder: Path, results: Sequence[Results]) -> tuple[Path, Path]:
     """Write report.html, report.md and the plots of the latter; return the paths of the first two."""
-    _require("matplotlib", "jinja2")
+    for library in ("matplotlib", "jinja2"):
+        try:
+            import_module(library)
+        except ImportError:
+            raise MissingExtra(library, "bench") from None
     palette = colours(results)
-    chapters = [_chapter(recipe, slug, palette) for recipe, slug in zip(results, _slugs(results))]
-    page, text = html.page(chapters, palette), markdown.page(chapters)
-    drawn = {part.name: part.png for chapter in chapters for part in _plots(chapter)}
+    chapters = [_chapter(recipe, slug, palette) for recipe, slug in zip(results, _slugs(results), strict=True)]
+    page, text = html(chapters, palette), markdown(chapters)
+    parts = [part for chapter in chapters for section in chapter.sections for part in section.parts]
+    for part in parts:
+        if isinstance(part, Plot):
+            (folder / _PLOTS).mkdir(parents=True, exist_ok=True)
+            write_whole(folder / _PLOTS / f"{part.name}.svg", part.svg)
     folder.mkdir(parents=True, exist_ok=True)
-    if drawn:
-        (folder / markdown.PLOTS).mkdir(exist_ok=True)
-    for name, png in drawn.items():
-        write_whole(folder / markdown.PLOTS / f"{name}.png", png)
     written = folder / "report.html", folder / "report.md"
     write_whole(written[0], page.encode("utf-8", "replace"))
     write_whole(written[1], text.encode("utf-8", "replace"))
     return written
 
 
-def _require(*libraries: str) -> None:
-    """Raise an error before anything is computed if a library is missing."""
-    for library in libraries:
-        try:
-            import_module(library)
-        except ImportError:
-            raise MissingExtra(library, "bench") from None
-
-
 def _slugs(results: Sequence[Results]) -> list[str]:
     """Different names for the recipes, usable in file names and anchors."""
     slugs: list[str] = []
     for recipe in results:
-        letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in recipe["name"].lower())
-        base = "-".join(part for part in letters.split("-") if part) or "recipe"
-        number, slug = 2, base
-        while slug in slugs:
-            slug, number = f"{base}-{number}", number + 1
-        slugs.append(slug)
+        base = re.sub(r"[^a-z0-9]+", "-", recipe["name"].lower()).strip("-") or "recipe"
+        number = next(n for n in range(1, len(slugs) + 2) if (f"{base}-{n}" if n > 1 else base) not in slugs)
+        slugs.append(f"{base}-{number}" if number > 1 else base)
     return slugs
 
 
 def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
     drawn = plots.draw(results, palette, slug)
+    recipe = [Code("The recipe with every setting", results["recipe"])] if results["recipe"].strip() else []
     parts: dict[str, tuple[str, list[Part]]] = {
         "detection": ("Detection", [*rates.overview(results), *rates.details(results), *drawn["detection"]]),
         "attacks": ("Changes by the attacks", [*drawn["attacks"]]),
@@ -99,15 +103,107 @@ def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
         "runtime": ("Runtime", [*tables.runtime(results), *drawn["runtime"]]),
         "data": ("Data", [*tables.data(results)]),
         "examples": ("Examples", [*results["examples"]]),
-        "made": ("Settings and versions", [*tables.made(results), *_recipe(results)]),
+        "made": ("Settings and versions", [*tables.made(results), *recipe]),
     }
     sections = [Section(f"{slug}-{name}", title, content) for name, (title, content) in parts.items() if content]
     return Chapter(slug, results["title"] or results["name"], rates.summary(results), sections)
 
 
-def _recipe(results: Results) -> list[Part]:
-    return [Code("The recipe with every setting", results["recipe"])] if results["recipe"].strip() else []
+# --- HTML, by Jinja2. Autoescape is on, so no text of the results becomes markup.
 
 
-def _plots(chapter: Chapter) -> list[Plot]:
-    return [part for section in chapter.sections for part in section.parts if isinstance(part, Plot)]
+def html(chapters: Sequence[Chapter], palette: Mapping[str, str]) -> str:
+    """The page with one chapter for each recipe; `palette` holds the colour of each method."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("alimark.lab.bench"), autoescape=True, finalize=_printable, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {
+        "headings": _headings, "classes": _classes, "example_title": example_title, "example_figures": example_figures,
+        "passages": passages, "data_url": lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}",
+        "bodies": lambda table: [(group, list(lines)) for group, lines in groupby(table.lines, lambda line: line.group)],
+    }  # fmt: skip
+    files = resources.files("alimark").joinpath("lab", "bench")
+    style, script = (files.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
+    # The page loads nothing, and runs no script except this one.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
+    return environment.get_template("page.html.j2").render(
+        chapters=chapters, title=chapters[0].title if len(chapters) == 1 else _ALL_TITLE, palette=palette, policy=policy,
+        style=Markup(style), script=Markup(script),  # files of this package, never text of the results
+    )  # fmt: skip
+
+
+def _printable(value: object) -> object:
+    """Replace control characters in every text that a template shows."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in value)
+
+
+def _headings(columns: Sequence[Column]) -> list[list[dict[str, Any]]]:
+    """One row of headings, or two if neighbouring columns share a heading: its text, place, extent and classes."""
+    upper: list[dict[str, Any]] = []
+    lower: list[dict[str, Any]] = []
+    rows = 2 if any(column.over for column in columns) else 1
+    for over, group in groupby(enumerate(columns), key=lambda pair: pair[1].over):
+        members = [
+            {"text": column.label, "place": i, "rows": 1 if over else rows, "classes": _classes(column)}
+            for i, column in group
+        ]
+        if over:
+            upper.append({"text": over, "place": None, "columns": len(members)})
+            lower += members
+        else:
+            upper += members
+    return [upper, lower] if lower else [upper]
+
+
+def _classes(column: Column) -> str:
+    return " ".join(["num"] * column.number + ["paper"] * (column.label == PAPER))
+
+
+# --- Markdown
+
+
+def markdown(chapters: Sequence[Chapter]) -> str:
+    """The report as Markdown; its plots are files."""
+    several = len(chapters) > 1
+    blocks = [f"# {_ALL_TITLE}"] if several or not chapters else []
+    blocks += ["\n".join(f"- [{in_markdown(chapter.title)}](#{chapter.slug})" for chapter in chapters)] * several
+    level = "##" if several else "#"
+    for chapter in chapters:
+        blocks += [f'<a id="{chapter.slug}"></a>'] * several
+        blocks += [
+            f"{level} {in_markdown(chapter.title)}",
+            *([in_markdown(chapter.summary)] if chapter.summary else []),
+        ]
+        for section in chapter.sections:
+            blocks += [f"{level}# {in_markdown(section.title)}", *(_in_markdown(part) for part in section.parts)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _in_markdown(part: Part) -> str:
+    if isinstance(part, Table):
+        return to_markdown(part).rstrip("\n")
+    if isinstance(part, Plot):
+        return f"![{in_markdown(part.title)}]({_PLOTS}/{part.name}.svg)\n\n{in_markdown(part.caption)}"
+    if isinstance(part, Code):
+        fence = "`" * (2 + max((len(run) for run in re.findall(r"`+", part.text)), default=1))
+        return f"**{in_markdown(part.title)}**\n\n{fence}toml\n{part.text.rstrip()}\n{fence}"
+    blocks = [f"**{in_markdown(example_title(part))}**"]
+    for kind, text in passages(part):
+        figures = ", ".join(example_figures(part, kind))
+        blocks.append(f"{kind} ({figures}):\n\n{_quote(text)}" if figures else f"{kind}:\n\n{_quote(text)}")
+    return "\n\n".join(blocks)
+
+
+def _quote(text: str) -> str:
+    """The text as a quotation; characters that would start a heading, a list or a rule are escaped."""
+    lines = (
+        re.sub(r"^(\s*\d*)([#+=.)-])", r"\1\\\2", line.strip()) for line in in_markdown(text, lines=True).splitlines()
+    )
+    return "\n".join(f"> {line}" for line in lines)

@@ -20,8 +20,7 @@ from alimark.errors import AlimarkError, KeyMismatch, LLMError, MissingExtra
 from alimark.lab.attacks import Attack, load_attack
 from alimark.lab.bench.jobs import Plan
 from alimark.lab.bench.models import Lesson, diversity_embedder, embedder_name, learns
-from alimark.lab.bench.recipe import Recipe, Watermark, token_level
-from alimark.lab.bench.recipe_points import OneAttack, attacks, variants
+from alimark.lab.bench.recipe import OneAttack, Recipe, Watermark, attacks, token_level, variants
 from alimark.lab.bench.workspace import STAGES
 from alimark.lab.rivals.tokens import load_tokenizer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from alimark.core._util.files import write_whole
 from alimark.errors import RecordError
@@ -49,7 +49,7 @@ class WithFailures(TypedDict):
 
 
 class Row(Where):
-    """One method under one attack. Results of earlier releases have no `statistic` and what depends on it: `score`.
+    """One method under one attack.
 
     Where the attack failed on every text there are no rates: they are None or absent, except in `with_failures`.
     """
@@ -74,22 +74,22 @@ class Row(Where):
     scores: list[float]
     """Of the row's statistic."""
     p_values: list[float]
-    statistic: NotRequired[str]
+    statistic: str
     """What the texts are ranked by: "z", "score" or "p"."""
-    tpr_public: NotRequired[dict[str, float]]
+    tpr_public: dict[str, float]
     """By the rate that the paper's public script names, "0.01" and "0.05": the TPR where that script evaluates it."""
-    retried: NotRequired[int | None]
-    """Texts, failed ones included, for which the attack's model gave an answer that was not used; None if not recorded."""
-    kept: NotRequired[int]
+    retried: int
+    """Texts, failed ones included, for which the attack's model gave an answer that was not used."""
+    kept: int
     """Sentences that an attack by sentences left as they were."""
-    with_failures: NotRequired[WithFailures | None]
+    with_failures: WithFailures | None
     """The rates with failed attacks as misses; None if none failed."""
 
 
 class Human(Where):
     """The same detector on human texts."""
 
-    statistic: NotRequired[str]
+    statistic: str
     scores: list[float]
     p_values: list[float]
     texts: int
@@ -122,8 +122,8 @@ class Quality(TypedDict):
     """The share of four-word sequences that occurred before in the text."""
     diversity: Estimate | None
     """One minus the mean cosine similarity among several answers to one prompt."""
-    embedder: NotRequired[str]
-    """The embedder that measured diversity; rows of earlier releases were measured by those of their keys, and lack it."""
+    embedder: str
+    """The embedder that measured diversity."""
 
 
 class Runtime(TypedDict):
@@ -132,8 +132,8 @@ class Runtime(TypedDict):
     method: str
     detection: str
     sentences: int
-    texts: NotRequired[int]
-    """The number of texts, over which `seconds` is the mean; results of earlier releases, which timed one, lack it."""
+    texts: int
+    """The number of texts, over which `seconds` is the mean."""
     seconds: float
 
 
@@ -146,7 +146,7 @@ class Example(TypedDict):
     attacked: str
     scores: dict[str, float]
     """Of the human, marked and attacked text."""
-    statistic: NotRequired[str]
+    statistic: str
     p_values: dict[str, float]
 
 

@@ -77,8 +77,7 @@ def text_seed(job_id: str) -> int:
 class Run(Plan):
     """A recipe in a workspace.
 
-    With several processes, `share` is the number of this process and the number of processes: a job's id says which process
-    makes its record. `replicas` are copies of the language model on a cluster; without them the model is loaded here.
+    `replicas` are copies of the language model on a cluster; without them the model is loaded here.
     """
 
     def __init__(
@@ -87,12 +86,11 @@ class Run(Plan):
         workspace: Workspace,
         progress: Progress | None = None,
         *,
-        share: tuple[int, int] = (0, 1),
         models: Models | None = None,
         replicas: Replicas | None = None,
     ) -> None:
         super().__init__(recipe)
-        self.workspace, self.progress, self.share = workspace, progress or Silent(), share
+        self.workspace, self.progress = workspace, progress or Silent()
         self.models = models or Models()
         self.models.folder = workspace.folder
         self.replicas = replicas
@@ -157,13 +155,11 @@ class Run(Plan):
         self._make("detect", jobs, self._detected)
 
     def missing(self, stage: Stage, jobs: Iterable[Job[Content]]) -> list[Job[Content]]:
-        """The jobs of this process that have no record yet, each once."""
+        """The jobs that have no record yet, each once."""
         by_id = {job.id: job for job in jobs}
         done = self.workspace.records(stage, by_id)
-        number, processes = self.share
         self.progress.stage(stage, len(by_id), len(done))
-        # A chain of attacks belongs to the process that makes its first step, since the other steps need the result.
-        return [job for job in by_id.values() if job.id not in done and int(job.chain[0].id, 16) % processes == number]
+        return [job for job in by_id.values() if job.id not in done]
 
     def _make(
         self,
@@ -275,15 +271,13 @@ class Run(Plan):
             llm = self.models.llm(cell.recipe.llm.name, cell.recipe.llm.options)
         embedder = embedder_for(cell.watermark, self.models)
         texts = self.texts([job.content.source for job in jobs])
-        # A text may not exist yet: another process writes it, or a run was stopped. A later run scores it.
+        # A text may not exist yet, because a run was stopped. A later run scores it.
         ready = [job for job in jobs if job.content.source in texts]
         with self.workspace.kept_vectors(embedder) if embedder else nullcontext() as vectors:
             for start in range(0, len(ready), _TEXTS_PER_EMBEDDING_BATCH):
                 batch = ready[start : start + _TEXTS_PER_EMBEDDING_BATCH]
                 sound = [text for job in batch if (text := texts[job.content.source])]
-                if (
-                    vectors is not None
-                ):  # embed the units of the whole batch at once, so that embedding batches are full
+                if vectors is not None:  # the units of the whole batch at once, so that embedding batches are full
                     units = load(self._key(batch[0]), embedder=vectors).units(sound, settings)
                     vectors.embed(list(dict.fromkeys(units)))
                 for job in batch:

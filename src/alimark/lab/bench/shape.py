@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from alimark.lab.bench.results import Example, Human, JsonMapping, PaperValue, Quality, Results, Row
-from alimark.lab.bench.statistic import TITLES
+from alimark.lab.bench.metrics import TITLES
+from alimark.lab.bench.results import Example, Human, JsonMapping, Quality, Results, Row
 
 NO_ATTACK = "none"
 REFERENCES = ("unmarked", "human")
@@ -21,9 +21,6 @@ PALETTE = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b2002b", "#5200ff", "#4d74ff",
 )  # fmt: skip
 GREYS = {"unmarked": "#a8a8a8", "human": "#7d7d7d"}
-
-# The paper's name for the same attack: a chat model that is told to paraphrase.
-_PAPERS_NAME = {"chat": "gpt-3.5"}
 
 
 @dataclass(frozen=True)
@@ -111,11 +108,11 @@ def _is_rate(word: str, rate: float) -> bool:
 
 
 def statistics(rows: Iterable[JsonMapping]) -> dict[str, list[str]]:
-    """The methods by the statistic that they are ranked by. Results of earlier releases were ranked by the score.
+    """The methods by the statistic that they are ranked by.
 
     A method that is ranked by several has the settings and the data set behind its name.
     """
-    ranked = list(dict.fromkeys((row.get("statistic", "score"), variant(row), group(row)) for row in rows))
+    ranked = list(dict.fromkeys((row["statistic"], variant(row), group(row)) for row in rows))
     groups = [place for *_, place in ranked]
     several = Counter(method for method, _ in {(compared.method, statistic) for statistic, compared, _ in ranked})
     methods: dict[str, list[str]] = {}
@@ -175,71 +172,11 @@ def example_title(example: Example) -> str:
 
 def passages(example: Example) -> list[tuple[str, str]]:
     """The texts of an example with their kinds, without empty ones."""
-    texts = {
-        "prompt": example["prompt"],
-        "human": example["human"],
-        "marked": example["marked"],
-        "attacked": example["attacked"],
-    }
-    return [(kind, text) for kind, text in texts.items() if text]
+    texts = (example["prompt"], example["human"], example["marked"], example["attacked"])
+    return [(kind, text) for kind, text in zip(("prompt", "human", "marked", "attacked"), texts, strict=True) if text]
 
 
 def example_figures(example: Example, kind: str) -> list[str]:
     """Score and p-value of one text of an example, if it has them."""
-    statistic = example.get("statistic", "score")
-    figures = [f"{statistic} {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
+    figures = [f"{example['statistic']} {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
     return figures + ([f"p = {example['p_values'][kind]:.3g}"] if kind in example["p_values"] else [])
-
-
-class Paper:
-    """Finds the figure of the paper that corresponds to one of ours."""
-
-    def __init__(self, results: Results) -> None:
-        self._values: dict[str, list[PaperValue]] = {}
-        for value in results["paper"]:
-            self._values.setdefault(value["metric"], []).append(value)
-        self._first: dict[str, str] = {}
-        for part in (results["rows"], results["runtime"]):
-            for row in part:
-                self._first.setdefault(row["method"], row["detection"])
-
-    def find(self, row: JsonMapping, metric: str, grid: JsonMapping | None = None) -> tuple[float, str] | None:
-        """The figure, and how its setting differs from ours: another LLM, or another name of the attack."""
-        wanted = dict(row.get("grid", {}) if grid is None else grid)
-        attack = row.get("attack", NO_ATTACK)
-        names = dict.fromkeys(
-            [attack, row.get("attack_name", attack), _PAPERS_NAME.get(row.get("attack_name", ""), attack)]
-        )
-        for name in names:
-            fits = [value for value in self._values.get(metric, ()) if self._fits(value, row, name, wanted)]
-            # The same LLM if the paper has it, or else the first one, which is the paper's main LLM.
-            fits.sort(key=lambda value: not _same(value["llm"], row.get("llm", "")))
-            if fits:
-                llm = "" if _same(fits[0]["llm"], row.get("llm", "")) else fits[0]["llm"]
-                same = name in (attack, row.get("attack_name"))  # the label also names settings, such as a preset
-                return fits[0]["value"], ", ".join(part for part in (llm, "" if same else name) if part)
-        return None
-
-    def _fits(self, value: PaperValue, row: JsonMapping, attack: str, grid: JsonMapping) -> bool:
-        if not (_same(value["method"], row["method"]) and _same(value["attack"], attack)):
-            return False
-        if value["data"] and not _same(value["data"], row.get("data", "")):
-            return False
-        more = {name: setting for name, setting in value["grid"].items() if name not in grid}
-        if any(not _alike(value["grid"].get(name), setting) for name, setting in grid.items()):
-            return False
-        if not more:
-            return "detection" not in row or row["detection"] == self._first[row["method"]]
-        # What we call detection options, a table of the paper has as a setting that it varies.
-        return len(more) == 1 and _same(str(*more.values()), row.get("detection") or "all")
-
-
-def _alike(first: object, second: object) -> bool:
-    """Whether two settings are equal; names on the model hub may begin with their owner."""
-    if isinstance(first, str) and isinstance(second, str):
-        return _same(first.rpartition("/")[2], second.rpartition("/")[2])
-    return bool(first == second)
-
-
-def _same(first: str, second: str) -> bool:
-    return first.casefold() == second.casefold()

@@ -1,7 +1,6 @@
 """The folder of a run: its records, results and embeddings.
 
     DIR/records/STAGE.jsonl         one line per record, appended when the record is finished
-    DIR/records/STAGE-2.jsonl       the same, by the second of several processes
     DIR/recipes/RECIPE.toml         the recipe with every setting, written when the run begins
     DIR/fitted/SCHEME-HASH.npz      what the run learned from text for the keys of a scheme
     DIR/results/RECIPE.json         the evaluation of a recipe's records, written when the run ends
@@ -15,18 +14,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from alimark.core._util.files import write_whole
 from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.results import Detection
 from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.precision import precision_of
 from alimark.errors import AlimarkError, RecordError
-from alimark.lab.bench.vectors import KeptVectors
 
 Stage = Literal["generate", "attack", "detect", "meaning", "quality"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -51,41 +52,31 @@ def scored(answer: Detection | AlimarkError) -> Record:
 
 
 class Workspace:
-    """A folder of records. Processes that work on it together each have their own `part`."""
+    """A folder of records."""
 
-    def __init__(self, folder: Path, part: int = 0) -> None:
-        self.folder, self.part = folder, part
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         (folder / "records").mkdir(parents=True, exist_ok=True)
         (folder / "results").mkdir(exist_ok=True)
 
-    def records(self, stage: Stage, wanted: Iterable[str]) -> dict[str, Record]:
-        """The existing records with these ids, by id."""
-        wanted = set(wanted)
-        records: dict[str, Record] = {}
-        for path in self.files(stage):
-            for _, record in read_jsonl(path):
-                if isinstance(record, RecordError):
-                    continue  # a line that was cut off; the process that wrote it repairs it when it continues
-                if record.get("id") in wanted:
-                    records[str(record["id"])] = record
-        return records
+    def file(self, stage: Stage) -> Path:
+        """The file with the records of a stage."""
+        return self.folder / "records" / f"{stage}.jsonl"
 
-    @contextmanager
-    def writer(self, stage: Stage) -> Iterator[JsonlWriter]:
-        with JsonlWriter(self._file(stage)) as writer:
-            yield writer
+    def records(self, stage: Stage, wanted: Iterable[str]) -> dict[str, Record]:
+        """The existing records with these ids, by id. A line that was cut off is left out; the next run repairs it."""
+        wanted = set(wanted)
+        every = (record for _, record in read_jsonl(self.file(stage))) if wanted and self.file(stage).exists() else ()
+        sound = (record for record in every if not isinstance(record, RecordError))
+        return {str(record["id"]): record for record in sound if record.get("id") in wanted}
+
+    def writer(self, stage: Stage) -> JsonlWriter:
+        """Appends records to a stage; a context manager."""
+        return JsonlWriter(self.file(stage))
 
     def kept_vectors(self, embedder: Embedder) -> KeptVectors:
         """The embedder with the vectors that were computed in this workspace before."""
-        return KeptVectors(embedder, self.folder / "vectors", self.part)
-
-    def _file(self, stage: Stage) -> Path:
-        return self.folder / "records" / (f"{stage}.jsonl" if self.part == 0 else f"{stage}-{self.part}.jsonl")
-
-    def files(self, stage: Stage) -> list[Path]:
-        """The files with the records of a stage."""
-        folder = self.folder / "records"
-        return sorted([*folder.glob(f"{stage}.jsonl"), *folder.glob(f"{stage}-*.jsonl")])
+        return KeptVectors(embedder, self.folder / "vectors")
 
     def results(self, name: str) -> Path:
         return self.folder / "results" / f"{name}.json"
@@ -102,3 +93,56 @@ class Workspace:
         """The names of the recipes that were run here, finished or not."""
         results, recipes = (self.folder / "results").glob("*.json"), (self.folder / "recipes").glob("*.toml")
         return sorted({path.stem for path in (*results, *recipes)})
+
+
+_KEY_BYTES = 16
+_FORM = 1
+"""Increase this number when a release changes the vectors: older files are then not used."""
+
+
+class KeptVectors:
+    """An embedder that keeps its vectors in a folder: attacked texts and other detectors need mostly the same ones.
+
+    The file has a row for each unit: 16 bytes of its hash, then the vector. Only complete rows are read, so a run that was
+    killed in the middle of a row does no harm.
+    """
+
+    def __init__(self, embedder: Embedder, folder: Path) -> None:
+        self._embedder = embedder
+        self.name, self.dimension, self.fingerprint = embedder.name, embedder.dimension, embedder.fingerprint
+        self.backend, self.languages = embedder.backend, embedder.languages
+        self._row = np.dtype([("key", f"V{_KEY_BYTES}"), ("vector", "<f4", (self.dimension,))])
+        self._at: dict[bytes, NDArray[np.float32]] = {}
+        folder.mkdir(exist_ok=True)
+        self.precision = precision_of(embedder)
+        form = "" if self.precision == "float32" else f"{self.precision}-"
+        path = folder / f"{form}v{_FORM}-{self.fingerprint.rpartition(':')[2][:16]}.bin"
+        self._file = path.open("ab")
+        count = self._file.tell() // self._row.itemsize
+        self._file.truncate(count * self._row.itemsize)
+        if count:
+            self._add(np.memmap(path, self._row, mode="r", shape=(count,)))
+
+    def _add(self, rows: NDArray[Any]) -> None:
+        self._at |= zip((key.tobytes() for key in rows["key"]), rows["vector"], strict=True)
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:_KEY_BYTES] for text in texts]
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._at}
+        if new:
+            rows = np.empty(len(new), self._row)
+            rows["key"] = np.frombuffer(b"".join(new), self._row["key"])
+            rows["vector"] = self._embedder.embed(list(new.values()))
+            self._file.write(rows.tobytes())
+            self._file.flush()
+            self._add(rows)
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        for i, key in enumerate(keys):
+            vectors[i] = self._at[key]
+        return vectors
+
+    def __enter__(self) -> KeptVectors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

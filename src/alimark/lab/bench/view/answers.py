@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
+from functools import cache
 from threading import Lock
+from typing import Literal
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import AlignedDetection
@@ -12,28 +16,18 @@ from alimark.core.schemes.api import load
 from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError
 from alimark.lab.bench import metrics, rates, tables
-from alimark.lab.bench.cells import (
-    Cell,
-    Column,
-    Line,
-    Table,
-    estimated,
-    mark_columns,
-    ranked_places,
-    unranked_note,
-    with_misses,
-)
-from alimark.lab.bench.export import Format, export
 from alimark.lab.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.lab.bench.results import load as load_results
-from alimark.lab.bench.view.entries import FIELDS, Entry, Index
-from alimark.lab.bench.view.words import word_diff
+from alimark.lab.bench.tables import Cell, Column, Line, Table, estimated, rank, rankable, with_misses
+from alimark.lab.bench.view.entries import FIELDS, HUMAN_TEXT, Entry, Index
 
 PAGE = 50
 """Texts of one page of the list."""
 
 _BEGINNING = 120
 """Characters of a text that the list shows."""
+
+_FOUND = "Texts found"
 
 
 class NotThere(AlimarkError):
@@ -46,16 +40,17 @@ class Answers:
     def __init__(self, index: Index) -> None:
         self.index = index
         self._lock = Lock()
-        self._report: dict[str, Table] | None = None
-        self._alignments: dict[tuple[int, str], JsonObject] = {}
+        self._alignment = cache(self._align)
+        self._report_tables = cache(self._read_tables)
 
     def choices(self) -> JsonObject:
         """What the page needs when it opens: the values of the filters and the number of texts."""
+        folder = str(self.index.workspace.folder)
         return {
             "fields": self.index.choices(),
             "texts": len(self.index.entries),
             "fpr": self.index.fpr,
-            "folder": str(self.index.workspace.folder),
+            "folder": folder,
         }
 
     def listed(self, filters: Mapping[str, str], page: int) -> JsonObject:
@@ -63,32 +58,30 @@ class Answers:
         numbers = self.index.chosen(filters)
         pages = max(1, -(-len(numbers) // PAGE))
         page = min(max(page, 0), pages - 1)
-        rows = [self._row(number) for number in numbers[page * PAGE : (page + 1) * PAGE]]
+        rows = []
+        for number in numbers[page * PAGE : (page + 1) * PAGE]:
+            entry = self.index.entries[number]
+            beginning = " ".join(entry.text[: 2 * _BEGINNING].split())[:_BEGINNING]
+            rows.append({"number": number, "beginning": beginning, **_figures(entry)})
         return {"total": len(numbers), "page": page, "pages": pages, "rows": rows}
-
-    def _row(self, number: int) -> JsonObject:
-        entry = self.index.entries[number]
-        text = " ".join(self._text(entry)[: 2 * _BEGINNING].split())[:_BEGINNING]
-        return {"number": number, "beginning": text, **_figures(entry)}
 
     def text(self, number: int) -> JsonObject:
         """A text beside the text before the attack, with the words that differ."""
         entry = self._entry(number)
-        before = "" if entry.item is None else self.index.records.text(entry.original)
-        after = self._text(entry)
+        human = entry.attack == HUMAN_TEXT
+        before, after = "" if human else entry.records.text(entry.original), entry.text
         attacked = entry.source != entry.original
-        record = self.index.records.record(entry.source) if attacked else {}
-        error = entry.error or str(record.get("error", ""))
+        record = entry.records.texts.get(entry.source, {}) if attacked else {}
         return {
             **_figures(entry),
             "number": number,
-            "prompt": entry.item.prompt if entry.item else "",
+            "prompt": "" if human else entry.secret_text,
             "original": before,
             "text": after,
             "attacked": attacked,
-            "error": error,
+            "error": str(entry.score.get("error", "") or record.get("error", "")),
             "settings": record.get("attack", {}).get("settings", {}),
-            "diff": [list(piece) for piece in word_diff(before, after)] if attacked and after else [],
+            "diff": word_diff(before, after) if attacked and after else [],
             "aligns": aligns(entry.cell.watermark.scheme),
         }
 
@@ -101,17 +94,23 @@ class Answers:
             raise NotThere(
                 "these detection options ask a chat model to restructure the text, which the page does not repeat"
             )
-        text = self.index.records.text(entry.original) if which == "original" else self._text(entry)
+        with self._lock:  # models are loaded once, and one detection at a time uses all cores
+            return self._alignment(number, which == "original")
+
+    def _align(self, number: int, original: bool) -> JsonObject:
+        entry = self.index.entries[number]
+        text = entry.records.text(entry.original) if original else entry.text
         if not text:
             raise NotThere("there is no text to align")
-        with self._lock:  # models are loaded once, and one detection at a time uses all cores
-            if (number, which) not in self._alignments:
-                if len(self._alignments) > 1000:
-                    self._alignments.clear()
-                self._alignments[number, which] = _align(entry, text, self.index.fpr)
-            return self._alignments[number, which]
-
-    # Tables
+        run, watermark = entry.run, entry.cell.watermark
+        key = key_for(watermark, secret(entry.cell.recipe.seed, entry.secret_text, entry.number), run.models)
+        mark = load(key, embedder=embedder_for(watermark, run.models))
+        [answer] = mark.detect_batch([text], settings_for(watermark, entry.detection))
+        if isinstance(answer, AlimarkError):
+            raise answer
+        assert isinstance(answer, AlignedDetection)  # other schemes were refused
+        chances = [round(chance, 3) for chance in answer.sentence_chances]
+        return answer.report(self.index.fpr) | {"sentence_chances": chances}
 
     def tables(self) -> list[str]:
         """The titles of all tables: that of the filtered texts first, then those of the report."""
@@ -125,47 +124,24 @@ class Answers:
             raise NotThere(f"there is no table {title!r}")
         return self._report_tables()[title]
 
-    def exported(self, title: str, filters: Mapping[str, str], form: Format) -> str:
-        """The table with this title as CSV, LaTeX or Markdown."""
-        return export(self.table(title, filters), form)
-
-    def _report_tables(self) -> dict[str, Table]:
+    def _read_tables(self) -> dict[str, Table]:
         """The tables of the finished runs; a run that has not ended has no results on disk, and computing them takes long."""
         report: dict[str, Table] = {}
-        paths = (self.index.workspace.results(name) for name in self.index.workspace.names())
-        for results in [load_results(path) for path in paths if path.exists()] if self._report is None else ():
+        paths = map(self.index.workspace.results, self.index.workspace.names())
+        for results in [load_results(path) for path in paths if path.exists()]:
             for table in (*rates.overview(results), *rates.details(results), *tables.human(results)):
                 report[f"{results['name']}: {table.title}"] = table
-        if self._report is None:
-            self._report = report
-        return self._report
+        return report
 
     def _entry(self, number: int) -> Entry:
         if not 0 <= number < len(self.index.entries):
             raise NotThere(f"there is no text with the number {number}")
         return self.index.entries[number]
 
-    def _text(self, entry: Entry) -> str:
-        return self.index.records.text(entry.source) if entry.item else entry.secret_text
-
 
 def _figures(entry: Entry) -> JsonObject:
     fields: JsonObject = {field: getattr(entry, field) for field in FIELDS}
-    return fields | {"p_value": entry.p_value, "score": entry.score, "sentences": entry.sentences}
-
-
-def _align(entry: Entry, text: str, fpr: float) -> JsonObject:
-    run, watermark = entry.run, entry.cell.watermark
-    key = key_for(watermark, secret(entry.cell.recipe.seed, entry.secret_text, entry.number), run.models)
-    mark = load(key, embedder=embedder_for(watermark, run.models))
-    [answer] = mark.detect_batch([text], settings_for(watermark, entry.detection))
-    if isinstance(answer, AlimarkError):
-        raise answer
-    assert isinstance(answer, AlignedDetection)  # other schemes were refused
-    return answer.report(fpr) | {"sentence_chances": [round(chance, 3) for chance in answer.sentence_chances]}
-
-
-_FOUND = "Texts found"
+    return fields | {name: entry.score.get(name) for name in ("p_value", "score", "sentences")}
 
 
 def found_table(index: Index, filters: Mapping[str, str]) -> Table:
@@ -176,27 +152,21 @@ def found_table(index: Index, filters: Mapping[str, str]) -> Table:
         filters: Values of the fields; see `Index.chosen`. A filter by verdict is not used, since it would decide the shares.
     """
     wanted = {field: value for field, value in filters.items() if field != "verdict"}
-    entries = index.by_watermark_and_attack(index.chosen(wanted))
-    watermarks = list(dict.fromkeys(watermark for watermark, _ in entries))
-    attacks = list(dict.fromkeys(attack for _, attack in entries))
-    columns = [Column("watermark", number=False), *(Column(attack) for attack in attacks)]
+    entries = [index.entries[number] for number in index.chosen(wanted)]
+    by_place: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        by_place.setdefault((entry.watermark, entry.attack), []).append(entry)
+    attacks = list(dict.fromkeys(attack for _, attack in by_place))
     lines = [
-        Line([Cell(name), *(_share(entries.get((name, attack), [])) for attack in attacks)]) for name in watermarks
+        Line([Cell(name), *(_share(by_place.get((name, attack), [])) for attack in attacks)])
+        for name in dict.fromkeys(name for name, _ in by_place)
     ]
-    title = f"{_FOUND} at a p-value of at most {index.fpr:g}, in percent"
-    attacked = rates.answers_note([(attack, _attacked(members)) for (_, attack), members in entries.items()])
-    note = f"Shares with 95% intervals; failed texts are left out.{attacked}"
-    sets: Sequence[int] = [0] * len(lines)
-    human = {i for i, column in enumerate(columns) if column.label == "human text"}  # fewer are better there
-    places = [i for i in ranked_places(lines, columns) if i not in human] if len(lines) > 1 else []
-    marked, unranked = mark_columns(lines, sets, places), unranked_note(lines, sets, columns, places)
-    return Table(title, columns, marked, note, ranked="watermarks" if places else "", unranked=unranked)
-
-
-def _attacked(entries: Sequence[Entry]) -> rates.AttackedTexts:
-    counts = [entry.rejected for entry in entries]
-    failed = sum(entry.verdict == "failed" for entry in entries)
-    return rates.AttackedTexts(len(entries), failed, None if None in counts else sum(map(bool, counts)))
+    columns = [Column("watermark", number=False), *map(Column, attacks)]
+    counts = ((entry.attack, 1, int(entry.verdict == "failed"), int(entry.rejected > 0)) for entry in entries)
+    note = f"Shares with 95% intervals; failed texts are left out.{rates.answers_note(counts)}"
+    table = Table(f"{_FOUND} at a p-value of at most {index.fpr:g}, in percent", columns, lines, note)
+    places = [i for i in rankable(table) if columns[i].label != HUMAN_TEXT]  # fewer are better there
+    return rank(table, [0] * len(lines), "watermarks", places) if len(lines) > 1 and places else table
 
 
 def _share(entries: Sequence[Entry]) -> Cell:
@@ -209,3 +179,38 @@ def _share(entries: Sequence[Entry]) -> Cell:
     share = metrics.share(found, scored)
     cell = estimated({"value": share.value, "low": share.low, "high": share.high, "count": scored})
     return with_misses(replace(cell, small=f"{cell.small}, {scored:,} texts"), every)
+
+
+# Chinese and Japanese have no spaces between words, so each of their characters counts as a word.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+|[^\w\s]|\s+")
+_LONG = 5_000
+"""Words from which on frequent words are not used to find equal passages: comparing all of them takes quadratic time."""
+
+Kind = Literal["same", "removed", "added"]
+
+
+def word_diff(before: str, after: str) -> list[tuple[Kind, str]]:
+    """The passages that two texts share, and those that only one of them has.
+
+    Args:
+        before: The first text.
+        after: The second text.
+
+    Returns:
+        The passages in order. Those of the kinds same and removed make up the first text, same and added the second.
+
+    Example:
+        >>> word_diff("the old door", "the red door")
+        [('same', 'the '), ('removed', 'old'), ('added', 'red'), ('same', ' door')]
+    """
+    first, second = _WORD.findall(before), _WORD.findall(after)
+    matcher = SequenceMatcher(None, first, second, autojunk=max(len(first), len(second)) > _LONG)
+    passages: list[tuple[Kind, str]] = []
+    for kind, start, stop, other_start, other_stop in matcher.get_opcodes():
+        if kind == "equal":
+            passages.append(("same", "".join(first[start:stop])))
+        else:
+            removed, added = "".join(first[start:stop]), "".join(second[other_start:other_stop])
+            passages += [("removed", removed)] * bool(removed)
+            passages += [("added", added)] * bool(added)
+    return passages

@@ -13,16 +13,14 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
-from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import AlimarkError
-from alimark.lab.bench.cells import Table
-from alimark.lab.bench.export import FORMATS, Format
+from alimark.lab.bench.export import FORMATS, export
+from alimark.lab.bench.tables import Table
 from alimark.lab.bench.view.answers import Answers, NotThere
 
-_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
 _PAGES = {
     # The drawing of alignments and the colours are those of the service's page.
     "": ("lab/bench/view/page/index.html", "text/html; charset=utf-8"),
@@ -32,22 +30,16 @@ _PAGES = {
     "style.css": ("serve/page/style.css", "text/css; charset=utf-8"),
     "icon.svg": ("serve/page/icon.svg", "image/svg+xml"),
 }
-_ENDINGS: dict[Format, tuple[str, str]] = {
-    "csv": ("csv", "text/csv; charset=utf-8"),
-    "latex": ("tex", "text/plain; charset=utf-8"),
-    "markdown": ("md", "text/markdown; charset=utf-8"),
+_ENDINGS = {"csv": "csv", "latex": "tex", "markdown": "md"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 Query = Mapping[str, str]
-
-
-class Response(NamedTuple):
-    """What is sent for a request."""
-
-    content: bytes
-    kind: str
-    name: str = ""
-    """The name under which the browser saves the content; empty if it shows it."""
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -80,56 +72,54 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers with a file of the page, an answer as JSON, or a table as a file."""
-        port = self.server.server_port
-        if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            self._send(HTTPStatus.FORBIDDEN, _message("Open the page under the address that the command printed."))
-            return
         address = urlsplit(self.path)
         _, token, *rest = f"{address.path}/".split("/", 2)
-        if not hmac.compare_digest(token.encode(), self.server.token.encode()):
-            self._send(HTTPStatus.NOT_FOUND, _message("Open the page under the address that the command printed."))
-            return
+        path, port = "".join(rest).rstrip("/"), self.server.server_port
         query = {name: values[-1] for name, values in parse_qs(address.query, keep_blank_values=True).items()}
-        try:
-            self._send(HTTPStatus.OK, self._response("".join(rest).rstrip("/"), query))
-        except NotThere as error:
-            self._send(HTTPStatus.NOT_FOUND, _message(str(error)))
-        except (AlimarkError, ValueError) as error:
-            self._send(HTTPStatus.BAD_REQUEST, _message(str(error)))
+        wrong_address = {"error": "Open the page under the address that the command printed."}
+        if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            self._send_json(wrong_address, HTTPStatus.FORBIDDEN)
+        elif not hmac.compare_digest(token.encode(), self.server.token.encode()):
+            self._send_json(wrong_address, HTTPStatus.NOT_FOUND)
+        else:
+            try:
+                self._answer(path, query)
+            except NotThere as error:
+                self._send_json({"error": str(error)}, HTTPStatus.NOT_FOUND)
+            except (AlimarkError, ValueError) as error:
+                self._send_json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
 
-    def _response(self, path: str, query: Query) -> Response:
+    def _answer(self, path: str, query: Query) -> None:
+        answers = self.server.answers
         if path in _PAGES:
             file, kind = _PAGES[path]
-            return Response(resources.files("alimark").joinpath(file).read_bytes(), kind)
-        if path not in _QUESTIONS:
+            self._send(resources.files("alimark").joinpath(file).read_bytes(), kind)
+        elif path == "export":
+            form = next((form for form in FORMATS if form == query.get("format")), None)
+            if form is None:
+                raise ValueError(f"the format of a table is one of {', '.join(FORMATS)}")
+            content = export(answers.table(query.get("title", ""), query), form).encode("utf-8", "replace")
+            self._send(content, "text/plain; charset=utf-8", name=f"table.{_ENDINGS[form]}")
+        elif path in _QUESTIONS:
+            self._send_json(_QUESTIONS[path](answers, query))
+        else:
             raise NotThere(f"there is nothing at {path}")
-        return _QUESTIONS[path](self.server.answers, query)
 
-    def _send(self, status: HTTPStatus, response: Response) -> None:
+    def _send_json(self, content: JsonObject, status: HTTPStatus = HTTPStatus.OK) -> None:
+        # ASCII, because texts may hold half a surrogate pair, which UTF-8 does not have.
+        self._send(json.dumps(content, allow_nan=False).encode("ascii"), "application/json", status)
+
+    def _send(self, content: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, *, name: str = "") -> None:
+        """Send a response; `name` is the name under which the browser saves the content, empty if it shows it."""
+        saved = {"Content-Disposition": f'attachment; filename="{name}"'} if name else {}
         self.send_response(status)
-        self.send_header("Content-Type", response.kind)
-        self.send_header("Content-Length", str(len(response.content)))
-        self.send_header("Content-Security-Policy", _POLICY)
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        if response.name:
-            self.send_header("Content-Disposition", f'attachment; filename="{response.name}"')
+        for header, value in (_HEADERS | saved | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
+            self.send_header(header, value)
         self.end_headers()
-        self.wfile.write(response.content)
+        self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not logged: their addresses hold the random path."""
-
-
-def _json(content: JsonObject) -> Response:
-    # ASCII, because texts may hold half a surrogate pair, which UTF-8 does not have.
-    return Response(json.dumps(content, allow_nan=False).encode("ascii"), "application/json")
-
-
-def _message(text: str) -> Response:
-    return _json({"error": text})
 
 
 def _number(query: Query, name: str) -> int:
@@ -140,32 +130,20 @@ def _number(query: Query, name: str) -> int:
 
 
 def _shown(table: Table) -> JsonObject:
+    cells = [[[cell.text, cell.small, cell.mark] for cell in line.cells] for line in table.lines]
     return {
         "title": table.title,
         "notes": [note for note in (table.note, table.unranked) if note],
-        "columns": [f"{column.over} {column.label}".strip() for column in table.columns],
-        "rows": [
-            {"group": line.group, "cells": [[cell.text, cell.small, cell.mark] for cell in line.cells]}
-            for line in table.lines
-        ],
+        "columns": [column.name for column in table.columns],
+        "rows": [{"group": line.group, "cells": row} for line, row in zip(table.lines, cells, strict=True)],
     }
 
 
-def _file(answers: Answers, query: Query) -> Response:
-    form = next((form for form in FORMATS if form == query.get("format")), None)
-    if form is None:
-        raise ValueError(f"the format of a table is one of {', '.join(FORMATS)}")
-    ending, kind = _ENDINGS[form]
-    content = answers.exported(query.get("title", ""), query, form)
-    return Response(content.encode("utf-8", "replace"), kind, f"table.{ending}")
-
-
-_QUESTIONS: dict[str, Callable[[Answers, Query], Response]] = {
-    "choices": lambda answers, query: _json(answers.choices()),
-    "texts": lambda answers, query: _json(answers.listed(query, _number(query, "page"))),
-    "text": lambda answers, query: _json(answers.text(_number(query, "number"))),
-    "alignment": lambda answers, query: _json(answers.alignment(_number(query, "number"), query.get("which", ""))),
-    "tables": lambda answers, query: _json({"titles": answers.tables()}),
-    "table": lambda answers, query: _json(_shown(answers.table(query.get("title", ""), query))),
-    "export": _file,
+_QUESTIONS: dict[str, Callable[[Answers, Query], JsonObject]] = {
+    "choices": lambda answers, query: answers.choices(),
+    "texts": lambda answers, query: answers.listed(query, _number(query, "page")),
+    "text": lambda answers, query: answers.text(_number(query, "number")),
+    "alignment": lambda answers, query: answers.alignment(_number(query, "number"), query.get("which", "")),
+    "tables": lambda answers, query: {"titles": answers.tables()},
+    "table": lambda answers, query: _shown(answers.table(query.get("title", ""), query)),
 }

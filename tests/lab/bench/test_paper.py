@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,16 +159,3 @@ class TestMissing:
     def test_an_unknown_table_is_named(self) -> None:
         with pytest.raises(AlimarkError, match=r"'probing'; the tables are main, embedder"):
             paper.values("probing")
-
-
-def test_the_documentation_quotes_the_paper_as_it_is_printed() -> None:
-    page = " ".join((Path(__file__).parents[3] / "docs" / "rivals.md").read_text("utf-8").split())
-    left = [
-        value["value"]
-        for value in paper.values("main")
-        if (value["llm"], value["data"], value["attack"], value["metric"])
-        == ("opt-1.3b", "booksum", "gpt-3.5", "auroc")
-        and value["method"] in METHODS[:4]
-    ]
-    assert f"GPT-3.5 leaves them {100 * min(left):.0f} to {100 * max(left):.0f}" in page
-    assert "as in the AliMark paper" not in page

@@ -3,7 +3,7 @@
     python benchmarks/embedding.py --model all-MiniLM-L6-v2 --texts 500
     python benchmarks/embedding.py --device cuda --human c4.jsonl.gz --texts 40000      # on a GPU, and what detection embeds
 
-All run the same weights on the same texts, alimark in each precision that the device has (docs/precision.md). They take turns,
+All run the same weights on the same texts, alimark in each precision that the device has (docs/generating.md). They take turns,
 and the median turn counts, so that other work on the machine falls on all. On a GPU it is also printed where the time goes.
 With --human the texts are the units of human documents of twelve sentences: sentences, neighbours joined, halves. On a CPU the
 arithmetic is counted, too: how many operations a second each embedder does in the matrix products of its layers, beside a large

@@ -8,7 +8,7 @@
     python benchmarks/evasion.py --output evasion --stand-in               # stand-in models without weights, within a minute
 
 Soft texts are written under version-3 keys, hard ones under keys of the paper. "before" reads a text as it stands, as earlier
-releases did; "after" is what `detect` does now (docs/reading.md). Found means a p-value of at most 0.01. DESTROYED names
+releases did; "after" is what `detect` does now (docs/generating.md). Found means a p-value of at most 0.01. DESTROYED names
 transformations that leave no text to read.
 
 Texts and the vectors of their units are kept in the folder, so that a second run only detects. results.json there keeps the

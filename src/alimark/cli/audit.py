@@ -47,7 +47,7 @@ FirstPass = Annotated[
     float | None,
     typer.Option(
         help="Test every document cheaply first, by its sentences alone; only those with a p-value of at most this get the "
-        "full test (docs/scale.md). 1: test every document in full.",
+        "full test (docs/audits.md). 1: test every document in full.",
         show_default="0.1 for AliMark keys that share one embedder and one decision",
     ),
 ]

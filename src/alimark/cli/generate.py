@@ -47,7 +47,7 @@ LLMOption = Annotated[
 SentencesOption = Annotated[int, typer.Option(help="Sentences to write; the most, with --may-end.")]
 TokensOption = Annotated[
     int | None,
-    typer.Option(help="Tokens to write instead of sentences, for schemes that mark tokens (docs/token-rivals.md)."),
+    typer.Option(help="Tokens to write instead of sentences, for schemes that mark tokens (docs/rivals.md)."),
 ]
 CandidatesOption = Annotated[
     int | None,

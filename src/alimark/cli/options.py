@@ -109,7 +109,7 @@ Precision = Annotated[
     typer.Option(
         help="Precision of the embedder: auto, float32, or int8, which is faster on CPUs, twice where they have VNNI "
         "instructions (tf32 and bfloat16: on GPUs). auto is float32 in detect; an audit looks with the fastest and checks "
-        "what it finds in float32 (docs/precision.md)."
+        "what it finds in float32 (docs/generating.md)."
     ),
 ]
 

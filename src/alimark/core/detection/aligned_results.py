@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from alimark.core.detection.settings import DetectionSettings
 
 Reading = Literal["as it stands", "normalised", "by clauses"]
-"""How a text was read before it was split (docs/reading.md)."""
+"""How a text was read before it was split (docs/generating.md)."""
 
 LIKELY, PERHAPS = 0.8, 0.5
 """Probabilities of carrying the mark from which a sentence is shown in green and in yellow."""
@@ -79,7 +79,7 @@ class AlignedDetection(Detection):
 
     @cached_property
     def sentence_chances(self) -> tuple[float, ...]:
-        """The probability of each sentence to carry the mark (docs/evidence.md); it is computed on demand.
+        """The probability of each sentence to carry the mark (docs/documents.md); it is computed on demand.
 
         Empty where it is not known: after learned restructuring, for a text that was read by clauses, and for a result that
         was sent to another process.

@@ -57,7 +57,7 @@ class Detection:
     keys_tried: int = 1
     """The number of keys that were tried on the text; the p-values are multiplied by it."""
     readings: int = 1
-    """The number of ways in which the text was read (docs/reading.md); the p-values are multiplied by it."""
+    """The number of ways in which the text was read (docs/generating.md); the p-values are multiplied by it."""
     p_least: float = 0.0
     """The least p-value that a text of this length can have, where the scheme knows it."""
     evidence: dict[str, Any] = field(default_factory=dict)

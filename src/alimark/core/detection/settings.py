@@ -68,7 +68,7 @@ class DetectionSettings(RandomKeys):
         max_blocks: The blocks of the key in which an excerpt is looked for: the number of sentences of the longest marked
             text. The blocks that a text may begin with (a key with offsets) come on top.
         precision: The precision of the embedder: "float32", or a faster one that it offers ("int8" on CPUs). "auto" takes the
-            embedder as it was loaded, which is float32 unless told otherwise (docs/precision.md).
+            embedder as it was loaded, which is float32 unless told otherwise (docs/generating.md).
         draws: The number of random keys behind the p-value.
         stop_after: Stop drawing when so many random keys have scored as high as the text's key (Besag and Clifford).
         tail: Also estimate p-values below 1 / draws from a fitted tail.

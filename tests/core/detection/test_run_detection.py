@@ -19,7 +19,7 @@ from alimark.core.detection.units import restructure
 from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings
-from alimark.core.generation.origin import TextOrigin
+from alimark.core.generation.selection import TextOrigin
 from alimark.core.keys.folder import load_keys
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.schemes.registry import rule_for

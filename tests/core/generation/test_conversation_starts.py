@@ -10,8 +10,8 @@ import pytest
 from alimark import AliMark, Key
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import Ending, GenerationSettings, Session
-from alimark.core.generation.loop import Loop
-from alimark.core.generation.origin import TextOrigin
+from alimark.core.generation.scheduler import Loop
+from alimark.core.generation.selection import TextOrigin
 from alimark.core.keys.projection import project, targets
 from alimark.core.llm.base import Message
 from alimark.core.schemes.registry import rule_for

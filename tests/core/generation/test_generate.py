@@ -201,7 +201,7 @@ def test_too_few_draws_is_an_error() -> None:
         def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
             return [super().draw(requests, sampling, stop)[0][:-1]]
 
-    with pytest.raises(AlimarkError, match="23 continuations where 24"):
+    with pytest.raises(AlimarkError, match="23 answers where 24"):
         write(Short([" One. "]))
 
 

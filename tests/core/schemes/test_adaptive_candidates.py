@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from alimark import AliMark, Key
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
-from alimark.core.generation.origin import TextOrigin
+from alimark.core.generation.selection import TextOrigin
 from alimark.core.generation.settings import GenerationSettings, Prompt
 from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.core.schemes._block_rules import AdaptiveBlockRule, expected_gain

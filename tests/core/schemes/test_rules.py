@@ -14,7 +14,7 @@ from alimark import Detection, load
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings
-from alimark.core.generation.origin import TextOrigin
+from alimark.core.generation.selection import TextOrigin
 from alimark.core.keys.key import Key
 from alimark.core.schemes.registry import rule_for, scheme
 from alimark.testing import StandInLLM

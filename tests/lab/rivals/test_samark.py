@@ -17,8 +17,7 @@ from alimark import Key, load
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings, Prompt, Session
-from alimark.core.generation.origin import TextOrigin
-from alimark.core.generation.selection import Weight
+from alimark.core.generation.selection import TextOrigin, Weight
 from alimark.core.llm.base import Draw
 from alimark.core.schemes.registry import rule_for
 from alimark.errors import KeyFileError, KeyMismatch

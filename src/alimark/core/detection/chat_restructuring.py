@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from alimark.core.frozen.text.splitting import Splitter
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling
-from alimark.core.llm.chat import draw_all
+from alimark.core.llm.requests import draw_all
 from alimark.errors import ContextFull
 
 # The prompt of the paper, word for word.

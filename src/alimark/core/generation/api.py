@@ -1,7 +1,7 @@
 """Generation of text, marked or plain (Algorithm 1 of the paper): sample candidates, choose one by the rule, append, repeat.
 
-`generate_many` writes all texts: a single prompt is a list of one. `scheduler` distributes the texts over threads, `loop` has
-the stages of a step, `session` is the state of one text, and `selection` says what a scheme adds.
+`generate_many` writes all texts: a single prompt is a list of one. `scheduler` has the stages of a step and runs texts in threads,
+`session` is the state of one text, and `selection` says what a scheme adds.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from alimark.core.embedding.base import Embedder
-from alimark.core.generation.ending import Ending
-from alimark.core.generation.results import Ended, Generation, MarkedSentence, Progress
+from alimark.core.generation.results import Generation, MarkedSentence, Progress
 from alimark.core.generation.scheduler import Finished, Scheduler, check, default_batch
 from alimark.core.generation.selection import RuleFactory
 from alimark.core.generation.session import Session
-from alimark.core.generation.settings import GenerateOptions, GenerationSettings, Prompt, PromptStyle, Strength
+from alimark.core.generation.settings import Ending, GenerateOptions, GenerationSettings, Prompt, PromptStyle, Strength
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM
 from alimark.errors import AlimarkError
 
 __all__ = [
-    "Ended", "Ending", "Finished", "GenerateOptions", "Generation", "GenerationSettings", "ManyProgress", "MarkedSentence",
+    "Ending", "Finished", "GenerateOptions", "Generation", "GenerationSettings", "ManyProgress", "MarkedSentence",
     "Progress", "Prompt", "PromptStyle", "RuleFactory", "Scheduler", "Session", "Strength", "default_batch", "generate_many",
 ]  # fmt: skip
 

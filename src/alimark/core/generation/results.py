@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from alimark.core.generation.settings import GenerationSettings
+from alimark.core.generation.settings import Ended, GenerationSettings
 
 if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record
-
-Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit", "stop sequence"]
-"""Why the text has the length it has."""
 
 
 @dataclass(frozen=True)

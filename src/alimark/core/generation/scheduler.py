@@ -1,5 +1,8 @@
 """Writes many texts with one model and one embedder, in this thread or in several.
 
+A step of the generation loop samples, parses, embeds, chooses and appends, for several texts together: it asks the model once
+for the candidates of all texts that are sampled alike, and the embedder once for all new sentences.
+
 Every thread steps a group of texts through the generation loop. A model that takes several callers gets several threads, so
 that the candidates of one group are embedded while those of another are sampled.
 """
@@ -9,19 +12,21 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from itertools import islice
 
+from alimark.core._util.arrays import Floats
 from alimark.core._util.fair_pool import FairQueue
 from alimark.core._util.work import TimedFuture, Working
 from alimark.core.embedding.base import Embedder
-from alimark.core.generation.loop import Loop
+from alimark.core.generation.candidates import FirstSentence
 from alimark.core.generation.results import Generation
 from alimark.core.generation.session import Session
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM
-from alimark.errors import AlimarkError
+from alimark.core.llm.requests import Answer, answer_each
+from alimark.errors import AlimarkError, ContextFull, LLMError
 
 Finished = Iterator[tuple[int, Generation | AlimarkError]]
 """Each text with its number as soon as it is finished, or the error that ended it."""
@@ -40,6 +45,79 @@ def check(key: Key | None, embedder: Embedder | None) -> None:
 def default_batch(llm: LLM) -> int:
     """How many texts in progress a model is fastest with."""
     return max(1, llm.max_concurrency * llm.preferred_batch)
+
+
+Parsed = tuple[Session, list[str]]
+"""A session, and the units that it needs embedded."""
+
+
+class Loop:
+    """Steps texts with one model and, where text is marked, one embedder."""
+
+    def __init__(self, llm: LLM, embedder: Embedder | None) -> None:
+        self.llm, self.embedder = llm, embedder
+
+    def step(self, sessions: Sequence[Session]) -> None:
+        """One wave of draws for every text; a text whose candidates suffice gets its next sentence."""
+        started = time.perf_counter()
+        parsed: list[Parsed] = []
+        for group in _sampled_alike(sessions):
+            parsed += self.parse(group, self.sample(group))
+        for (session, _), seen in zip(parsed, self.embed(parsed), strict=True):
+            sentence = session.choose(seen)
+            if sentence is not None:
+                session.append(sentence)
+        seconds = time.perf_counter() - started
+        for session in sessions:
+            session.seconds += seconds / len(sessions)
+
+    def sample(self, group: Sequence[Session]) -> list[Answer]:
+        """Draws a wave for every text of a group in one call of the model; an error for a text that has none."""
+        text = group[0].text
+        over = text.code_over if text.in_code else FirstSentence(text.cutter)
+        return answer_each(self.llm, [session.request() for session in group], group[0].settings.sampling, over)
+
+    def parse(self, group: Sequence[Session], drawn: Sequence[Answer]) -> list[Parsed]:
+        """Cuts the first sentences out of a group's draws; a text without draws ends or fails here."""
+        if not group[0].text.in_code:
+            drawn = _read(FirstSentence(group[0].text.cutter), drawn)
+        parsed: list[Parsed] = []
+        for session, draws in zip(group, drawn, strict=True):
+            if isinstance(draws, ContextFull):
+                session.ended = "context full"
+            elif isinstance(draws, LLMError):
+                session.error = draws
+            else:
+                parsed.append((session, session.parse(draws)))
+        return parsed
+
+    def embed(self, parsed: Sequence[Parsed]) -> list[dict[str, Floats]]:
+        """Embeds all new units in one call; for each text what its rule keeps of its units."""
+        units = list(dict.fromkeys(unit for _, wanted in parsed for unit in wanted))
+        if not units:
+            return [{} for _ in parsed]
+        assert self.embedder is not None
+        vectors = self.embedder.embed(units)
+        rows = {unit: i for i, unit in enumerate(units)}
+        return [
+            dict(zip(wanted, session.rule.see(vectors[[rows[unit] for unit in wanted]]), strict=True)) if wanted else {}
+            for session, wanted in parsed
+        ]
+
+
+def _read(reader: FirstSentence, drawn: Sequence[Answer]) -> list[Answer]:
+    """Reads the draws of all texts in one call, where the engine has not done so."""
+    draws = iter(reader.read([draw for draws in drawn if not isinstance(draws, LLMError) for draw in draws]))
+    return [answer if isinstance(answer, LLMError) else list(islice(draws, len(answer))) for answer in drawn]
+
+
+def _sampled_alike(sessions: Sequence[Session]) -> list[list[Session]]:
+    """Texts that one call of the model can hold: same sampling and splitter; a text in a code block is on its own."""
+    groups: dict[tuple[object, object], list[Session]] = {}
+    for session in sessions:
+        kind = id(session) if session.text.in_code else session.text.cutter.identity
+        groups.setdefault((session.settings.sampling, kind), []).append(session)
+    return list(groups.values())
 
 
 class Scheduler:

@@ -20,11 +20,9 @@ from alimark.core._util.arrays import Floats
 from alimark.core.frozen.text.code import opens_code
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.generation.candidates import Candidate, Text
-from alimark.core.generation.ending import Ending
-from alimark.core.generation.origin import TextOrigin
-from alimark.core.generation.results import Ended, Generation, MarkedSentence, Progress
-from alimark.core.generation.selection import AdaptiveRule, Rule, RuleFactory, TextRule, Unmarked, Weight
-from alimark.core.generation.settings import GenerationSettings
+from alimark.core.generation.results import Generation, MarkedSentence, Progress
+from alimark.core.generation.selection import AdaptiveRule, Rule, RuleFactory, TextOrigin, TextRule, Unmarked, Weight
+from alimark.core.generation.settings import Ended, Ending, GenerationSettings
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM, Draw, Message, Request
 from alimark.errors import AlimarkError, LLMError

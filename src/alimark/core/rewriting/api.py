@@ -13,7 +13,7 @@ from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.splitting import Splitter, splitter
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM, Draw, Request
-from alimark.core.llm.chat import draw_all
+from alimark.core.llm.requests import draw_all
 from alimark.core.rewriting.results import Rewriting
 from alimark.core.rewriting.session import Session
 from alimark.core.rewriting.settings import Original, RewriteOptions, RewriteSettings

@@ -16,7 +16,7 @@ from alimark.core.keys.key import Key
 from alimark.core.keys.projection import carried, project, targets
 
 if TYPE_CHECKING:
-    from alimark.core.generation.origin import TextOrigin
+    from alimark.core.generation.selection import TextOrigin
     from alimark.core.generation.settings import GenerationSettings
 
 # With this threshold sentences get the mean number of candidates that was asked for, whatever the number (found by simulation).

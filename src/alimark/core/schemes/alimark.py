@@ -19,7 +19,7 @@ from alimark.core.schemes.base import SentenceWatermark, check_names, in_order
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.core.generation.origin import TextOrigin
+    from alimark.core.generation.selection import TextOrigin
     from alimark.core.generation.settings import GenerationSettings, Strength
     from alimark.core.llm.base import LLM
     from alimark.core.rewriting.api import RewriteOptions, Rewriting

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
         Scheduler,
         Strength,
     )
-    from alimark.core.generation.origin import TextOrigin
-    from alimark.core.generation.selection import Rule
+    from alimark.core.generation.selection import Rule, TextOrigin
     from alimark.core.llm.base import LLM, Sampling
     from alimark.core.schemes.watermark import Watermark
 

@@ -9,8 +9,7 @@ from alimark.core.parameters import watermark_class as scheme
 from alimark.errors import KeyFileError
 
 if TYPE_CHECKING:
-    from alimark.core.generation.origin import TextOrigin
-    from alimark.core.generation.selection import Rule, RuleFactory
+    from alimark.core.generation.selection import Rule, RuleFactory, TextOrigin
     from alimark.core.generation.settings import GenerationSettings
     from alimark.core.keys.key import Key
 

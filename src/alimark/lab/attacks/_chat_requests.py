@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from alimark.core.frozen.text.surrogates import without_half_pairs
 from alimark.core.llm.base import LLM, Message, Request, Sampling, never
-from alimark.core.llm.chat import Answer, draw_all
+from alimark.core.llm.requests import Answer, draw_all
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.lab.attacks.base import Attack
 from alimark.lab.attacks.checks import without_preface

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from alimark.core.llm.base import LLM, Request
-from alimark.core.llm.chat import Answer
+from alimark.core.llm.requests import Answer
 from alimark.errors import AttackError
 from alimark.lab.attacks._chat_requests import ChatModelAttack, Question, ask_until_done, prompt_text
 from alimark.lab.attacks.base import PAPER_PRESET, Attacked, Target, apply_preset, setting

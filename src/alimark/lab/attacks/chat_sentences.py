@@ -9,7 +9,7 @@ from typing import ClassVar
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
 from alimark.core.frozen.text.units import clean
 from alimark.core.llm.base import LLM, Request
-from alimark.core.llm.chat import Answer
+from alimark.core.llm.requests import Answer
 from alimark.lab.attacks._chat_requests import ChatModelAttack, Question, ask_until_done, prompt_text
 from alimark.lab.attacks.base import Attacked, Target, replace_sentences
 from alimark.lab.attacks.checks import sentence_flaw

@@ -26,7 +26,7 @@ from alimark.errors import KeyFileError
 from alimark.lab.rivals.sentence import SentenceRival, in_chunks, secret_rows, too_short, unit_rows, weights
 
 if TYPE_CHECKING:
-    from alimark.core.generation.origin import TextOrigin
+    from alimark.core.generation.selection import TextOrigin
     from alimark.core.generation.settings import GenerationSettings
     from alimark.core.llm.base import LLM
 

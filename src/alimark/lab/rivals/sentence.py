@@ -32,7 +32,7 @@ from alimark.errors import AlimarkError, KeyMismatch
 
 if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
-    from alimark.core.generation.origin import TextOrigin
+    from alimark.core.generation.selection import TextOrigin
     from alimark.core.generation.settings import GenerationSettings
     from alimark.core.llm.base import LLM
 

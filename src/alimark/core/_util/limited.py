@@ -1,0 +1,58 @@
+"""Reading of untrusted files in a process of its own, with limits on time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from alimark.core._util.work import when_cancelled
+
+# The environment may hold a password of a database or an API key; the process gets neither.
+_KEPT_VARIABLES = ("PATH", "PYTHONPATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
+
+
+class TooLong(Exception):
+    """The process did not end within its time."""
+
+
+def run(module: str, arguments: Sequence[str], data: bytes, *, cpu_seconds: int) -> tuple[int, bytes]:
+    """Runs `python -m module`, and returns its exit status and its output.
+
+    Args:
+        module: The module to run. It calls `limit` before it reads anything.
+        arguments: The words after the module.
+        data: What the process reads from standard input.
+        cpu_seconds: The CPU time that the module allows itself. The process is ended after six times as much has passed, since
+            other work on the machine slows it down.
+
+    Raises:
+        TooLong: The process did not end in time.
+    """
+    command = [sys.executable, "-B", "-P", "-m", module, *arguments]
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment) as process:
+        when_cancelled(process.kill)
+        try:
+            output, _ = process.communicate(data, timeout=6 * cpu_seconds)
+        except subprocess.TimeoutExpired:
+            raise TooLong from None
+        finally:
+            process.kill()
+    if process.returncode in (-getattr(signal, "SIGXCPU", 0), -getattr(signal, "SIGKILL", 0)):
+        raise TooLong
+    return process.returncode, output
+
+
+def limit(cpu_seconds: int, memory: int, file_size: int = 0) -> None:
+    """Limits this process: its CPU time, its memory, and the size of the files that it writes, in bytes."""
+    with contextlib.suppress(ImportError):  # Windows has no such limits; the time limit of the parent holds everywhere
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))

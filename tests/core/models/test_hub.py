@@ -1,0 +1,109 @@
+"""Files of the manifest from a stub of the model hub: taken where they are the pinned ones, else from the package."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from model_fakes import SINGLE, Shelf
+
+from alimark.core.models import hub, store
+
+REPOSITORY = "org/single"
+
+
+@dataclass
+class Stub:
+    """A model hub on this machine: the files of one repository, and what was asked for."""
+
+    files: dict[str, bytes]
+    asked: list[str] = field(default_factory=list)
+    address: str = ""
+
+
+@pytest.fixture
+def stub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
+    state = Stub(dict(SINGLE))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer(body=False)
+
+        def do_GET(self) -> None:
+            self.answer(body=True)
+
+        def answer(self, body: bool) -> None:
+            state.asked.append(f"{self.command} {self.path}")
+            content = state.files.get(self.path.partition("/resolve/main/")[2])
+            self.send_response(404 if content is None else 200)
+            if content is None:
+                self.send_header("X-Error-Code", "EntryNotFound")
+            content = content or b""
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("X-Repo-Commit", "0" * 40)
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    state.address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HF_ENDPOINT", state.address)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(hub, "_unreachable", set())
+    yield state
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_pinned_files_are_taken_from_the_hub(stub: Stub, downloads: list[str]) -> None:
+    steps: list[tuple[int, int]] = []
+    folder = store.fetch("single", lambda done, total: steps.append((done, total)))
+    assert {path: (folder / path).read_bytes() for path in SINGLE} == SINGLE
+    assert sorted(path.name for path in folder.iterdir()) == ["1_Pooling", "config.json", "model.safetensors"]
+    assert downloads == []
+    total = sum(len(content) for content in SINGLE.values())
+    assert steps[-1] == (total, total)
+    assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize("changed", ["model.safetensors", "config.json"])
+def test_other_bytes_are_left_there_and_the_package_is_taken(stub: Stub, changed: str, downloads: list[str]) -> None:
+    stub.files[changed] = stub.files[changed][::-1]
+    folder = store.fetch("single")
+    assert {path: (folder / path).read_bytes() for path in SINGLE} == SINGLE
+    assert len(downloads) == 1
+    weights = [line for line in stub.asked if line.startswith("GET") and "safetensors" in line]
+    assert bool(weights) == (changed == "config.json")
+
+
+def test_a_missing_file_falls_back_to_the_package(stub: Stub, downloads: list[str]) -> None:
+    del stub.files["config.json"]
+    store.fetch("single")
+    assert len(downloads) == 1
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(
+    stub: Stub, downloads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    store.fetch("single")
+    assert hub._unreachable == {"http://127.0.0.1:9"}
+    monkeypatch.setattr(hub, "_download", lambda *_: pytest.fail("the hub was asked again"))
+    store.fetch("single", force=True)
+    assert len(downloads) == 2
+
+
+def test_offline_no_hub_is_asked(stub: Stub, downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    store.fetch("single")
+    assert stub.asked == []
+    assert len(downloads) == 1

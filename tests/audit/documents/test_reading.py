@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import email.message
+import os
 import resource
+import sys
 from pathlib import Path
 
 import pytest
@@ -297,11 +299,15 @@ def test_deep_pages_are_read() -> None:
     [("CPU_SECONDS", 1, b"*a **b " * 1_000_000, "md"), ("MEMORY", 40 << 20, docx("a" * 20_000_000), "docx")],
     ids=["time", "memory"],
 )
-def test_the_limits_hold(name: str, limit: int, data: bytes, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limits_hold(
+    name: str, limit: int, data: bytes, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A document that takes too long or too much memory is refused; the limits are lowered to keep the test short."""
     assert hasattr(child, name)
     program = f"import alimark.audit.documents.child as child; child.{name} = {limit}; child.main('{kind}', 1000)"
-    monkeypatch.setattr("alimark.audit.documents.reading._CHILD", ("-B", "-P", "-c", program))
+    (tmp_path / "lowered.py").write_text(program, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setattr("alimark.audit.documents.reading._CHILD", "lowered")
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     with pytest.raises(TextError, match=r"took more than|memory"):
         read(data, kind)

@@ -1,4 +1,4 @@
-"""Detection: many texts, many keys, shared batches, and the same results as the library."""
+"""Detection: many texts, many keys, limits, and the same results as the library."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import alimark
 from alimark.core._util.arrays import Packed
 from alimark.core._util.work import TimedFuture
 from alimark.core.detection.aligned_results import LIKELY, PERHAPS
-from alimark.core.detection.batching import embed_texts
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.keys.key import Key
 from alimark.errors import LimitError, TextError
-from alimark.serve import checking
-from alimark.serve.checking import Check, Checker, QueueFull
+from alimark.serve.checking import Answer, Check, Checker
+from alimark.serve.places import QueueFull
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()
@@ -148,39 +147,31 @@ def test_odd_texts_have_answers(running: Running, search: str) -> None:
     assert all("error" in result or 0 < result["p_value"] <= 1 for result in answer.json()["results"])
 
 
-class Watched(StandInEmbedder):
-    """An embedder that waits until `go` is set and counts the texts of each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[int] = []
-        self.go = threading.Event()
-
-    def embed(self, texts):  # type: ignore[no-untyped-def]
-        self.calls.append(len(texts))
-        self.go.wait(10)
-        return super().embed(texts)
+def submit(checker: Checker, *texts: str, key: Key | None = None) -> list[TimedFuture[Answer]]:
+    keys = (key or Key.generate(embedder=EMBEDDER, decision="hard"),)
+    return checker.submit("", [Check(text, keys, DetectionSettings()) for text in texts], lambda _, answer: answer)
 
 
-def test_texts_that_wait_share_one_batch() -> None:
-    embedder, key = Watched(), Key.generate(embedder=EMBEDDER, decision="hard")
-    checker = Checker(lambda _: embedder, max_waiting=20)
-    checks = [Check(f"Text {i} was here. It said little.", (key,), DetectionSettings()) for i in range(20)]
-    first = checker.submit(checks[:1])
-    while not embedder.calls:
-        pass
-    rest = [future for check in checks[1:] for future in checker.submit([check])]
+def test_texts_that_wait_are_answered_and_too_many_are_refused() -> None:
+    go = threading.Event()
+
+    class Waiting(StandInEmbedder):
+        def embed(self, texts):  # type: ignore[no-untyped-def]
+            go.wait(10)
+            return super().embed(texts)
+
+    key, checker = Key.generate(embedder=EMBEDDER, decision="hard"), Checker(lambda _: Waiting(), most=20)
+    texts = [f"Text {i} was here. It said little." for i in range(19)]
+    futures = submit(checker, *texts, key=key)
     with pytest.raises(QueueFull):
-        checker.submit(checks[:2])
-    embedder.go.set()
-    answers = [future.result(10)[0] for future in first + rest]
+        submit(checker, *texts[:2])
+    assert checker.under_way == 19
+    go.set()
     checker.close()
-    assert len(embedder.calls) == 2, "one for the first, one for all that waited"
-    assert [detection.text_sha256 for detection in answers] == [
-        alimark.AliMark(key, embedder=EMBEDDER).detect(check.text).text_sha256 for check in checks
-    ]
+    mark = alimark.AliMark(key, embedder=EMBEDDER)
+    assert [future.result()[0].p_value for future in futures] == [mark.detect(text).p_value for text in texts]
     with pytest.raises(QueueFull):
-        checker.submit(checks[:1])
+        submit(checker, texts[0])
 
 
 def test_an_error_of_the_embedder_is_reported_and_the_next_batch_works() -> None:
@@ -193,14 +184,13 @@ def test_an_error_of_the_embedder_is_reported_and_the_next_batch_works() -> None
             return super().embed(texts)
 
     embedder, key = Failing(), Key.generate(embedder=EMBEDDER, decision="hard")
-    checker = Checker(lambda _: embedder, max_waiting=4)
-    check = Check("One came. Two went.", (key,), DetectionSettings())
+    checker = Checker(lambda _: embedder, most=4)
     with pytest.raises(RuntimeError):
-        checker.submit([check])[0].result(10)
+        submit(checker, "One came. Two went.")[0].result(10)
     embedder.fails = False
-    assert checker.submit([check])[0].result(10)[0].key_id == key.id
+    assert submit(checker, "One came. Two went.", key=key)[0].result(10)[0].key_id == key.id
     with pytest.raises(TextError):
-        checker.submit([Check(" ", (key,), DetectionSettings())])[0].result(10)
+        submit(checker, " ")[0].result(10)
     checker.close()
 
 
@@ -216,28 +206,32 @@ def test_many_clients_at_once(running: Running, texts: list[str]) -> None:
         assert set(pool.map(verdict, range(64))) == {"found"}
 
 
-def _prepared(text: str, keys: int, search: str = "auto", max_work: float = 120.0) -> checking._PreparedCheck:
-    """A check with some keys, as the embedding thread prepares it."""
+def checked(text: str, keys: int, search: str = "auto") -> Check:
     ring = tuple(Key.generate(embedder=EMBEDDER, secret=bytes([number]) * 32) for number in range(keys))
-    check = Check(text, ring, DetectionSettings(search=search), tried=keys)  # type: ignore[arg-type]
-    return checking._prepared_check(check, TimedFuture(), EMBEDDER, max_work)
+    return Check(text, ring, DetectionSettings(search=search))  # type: ignore[arg-type]
+
+
+def bounded(check: Check, max_work: float = 120.0) -> DetectionSettings:
+    """The settings with which a check is made; nothing is embedded or aligned."""
+    checker = Checker(lambda _: EMBEDDER, most=1, max_work=max_work)
+    return checker._bounded(check, checker._prepared(check)[0])
 
 
 def test_the_work_on_a_text_is_bounded_however_it_is_read() -> None:
     """Without full stops a text is one sentence, but it is searched by clauses."""
     text = "the keeper came and the visitor went but nobody saw what they did there " * 400
-    _prepared(text, 1)
+    bounded(checked(text, 1))
     with pytest.raises(LimitError, match="too much work"):
-        _prepared(text, 100, search="whole")
+        bounded(checked(text, 100, search="whole"))
 
 
 @pytest.mark.parametrize("text", ["Two we. " * 51, "two wen " * 300])
 def test_the_work_on_a_text_is_bounded_by_a_setting(text: str) -> None:
     """Short texts are expensive under many keys, as fuzzing showed."""
-    _prepared(text, 1, max_work=10.0)
+    bounded(checked(text, 1), 10.0)
     message = r"200 keys .* about \d+ s of CPU time, and the limit is 5 s; cut the text into parts, name the key"
     with pytest.raises(LimitError, match=message):
-        _prepared(text, 200, max_work=5.0)
+        bounded(checked(text, 200), 5.0)
 
 
 def test_few_random_keys_are_drawn_for_an_expensive_text_without_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,9 +245,9 @@ def test_few_random_keys_are_drawn_for_an_expensive_text_without_a_mark(monkeypa
 
     original = Key.null_blocks
     monkeypatch.setattr(Key, "null_blocks", null_blocks)
-    prepared = _prepared("Two we. " * 51, 24, "whole")
-    embedded = embed_texts((kind.text for kind in prepared.kinds), EMBEDDER)
-    [best, *_] = checking._answer(prepared, checking._Batch([prepared], EMBEDDER, embedded))
-    assert prepared.settings.draws == 4800
+    check = checked("Two we. " * 51, 24, "whole")
+    settings = bounded(check)
+    [best, *_] = Checker(lambda _: EMBEDDER, most=1).detect(check)
+    assert settings.draws == 4800
     assert best.p_value >= 0.1
-    assert drawn < 2 * prepared.settings.draws  # three times as many without the stop
+    assert drawn < 2 * settings.draws  # three times as many without the stop

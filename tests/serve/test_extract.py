@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from services import Running
 
-from alimark.serve.errors import ApiError
+from alimark.serve.places import QueueFull
 from small_documents import docx
 
 
@@ -39,13 +39,11 @@ def test_rewrite_and_attacks(running: Running, tmp_path: Path) -> None:
             assert attacked.json()["text"] != text
 
 
-def test_a_rewriting_is_sent_also_where_its_detection_takes_too_long(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def too_slow(*_: object) -> None:
-        raise ApiError(504, "timeout", "The request took too long.")
+def test_a_rewriting_is_sent_also_where_the_detector_is_busy(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> None:
+        raise QueueFull("64 are in progress")
 
-    monkeypatch.setattr("alimark.serve.api._detect_all", too_slow)
+    monkeypatch.setattr(running.service.checker, "submit", busy)
     with running.client("generate") as client:
         answer = client.post("/v1/rewrite", json={"input": "The mayor opened the old bridge near the hill."})
     assert (answer.status_code, answer.json()["verdict"]) == (200, None)

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from services import Running, serving
 from test_upstream import completions
 
-from alimark.core._util.fair_pool import FairPool, FairQueue, may_enter
+from alimark.core._util.fair_pool import FairPool, FairQueue
+from alimark.core._util.work import TimedFuture, Working
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.llm.base import Draw, Sampling, StopCondition
 from alimark.core.llm.openai import OpenAI
 from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many
-from alimark.errors import AlimarkError
 from alimark.serve import checking
-from alimark.serve.checking import QueueFull
-from alimark.serve.writing import Places, Writers
+from alimark.serve.checking import Answer, Check, Checker
+from alimark.serve.places import Places, QueueFull
+from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder
 from fake_server import Fake, Reply, fake
 from fixed_texts import fixed_key
@@ -64,8 +63,8 @@ def test_a_newcomer_gets_its_share_of_a_full_queue() -> None:
     for future in futures:
         future.set_result(1)
     assert places.taken == 0
-    assert may_enter({}, "a", 4, 4)
-    assert not may_enter({}, "a", 5, 4)
+    with pytest.raises(QueueFull):
+        places.start("alone", 5, begin)
 
 
 def test_the_work_of_one_token_leaves_a_thread_to_others() -> None:
@@ -80,75 +79,43 @@ def test_the_work_of_one_token_leaves_a_thread_to_others() -> None:
     pool.close()
 
 
-def test_long_texts_of_one_token_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered: list[str] = []
-
-    def answer(prepared: checking._PreparedCheck, batch: checking._Batch) -> checking.Answer:
-        time.sleep(0.05)
-        answered.append(prepared.check.owner)
-        return []
-
-    monkeypatch.setattr(checking, "_answer", answer)
-    checker = checking.Checker(lambda _: StandInEmbedder(), max_waiting=64)
-    key = fixed_key(1)
-    long = [checking.Check(f"{n}. {STORY}", (key,), DetectionSettings(), owner="greedy") for n in range(40)]
-    futures = checker.submit(long)
-    time.sleep(0.2)
-    [other] = checker.submit([checking.Check(STORY, (key,), DetectionSettings(), owner="other")])
-    other.result(5)
-    assert answered.index("other") < 15, "it did not wait for the texts that were embedded before"
-    checker.close()
-    assert all(future.done() for future in futures)
+def submit(checker: Checker, owner: str, *texts: str) -> list[TimedFuture[Answer]]:
+    checks = [Check(text, (fixed_key(1),), DetectionSettings()) for text in texts]
+    return checker.submit(owner, checks, lambda _, answer: answer)
 
 
-def check(text: str, owner: str) -> checking.Check:
-    return checking.Check(text, (fixed_key(1),), DetectionSettings(), owner=owner)
-
-
-def test_a_text_that_takes_long_to_align_holds_up_no_other_token(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stage", ["prepare", "embed_texts", "answer"])
+def test_texts_that_take_long_hold_up_no_other_token(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     over = threading.Event()
+    original = getattr(checking, stage)
 
-    def answer(prepared: checking._PreparedCheck, batch: checking._Batch) -> checking.Answer:
-        if prepared.check.owner == "greedy":
+    def slow(*arguments: Any, **named: Any) -> object:
+        if threading.current_thread().name in busy:
             over.wait(30)
-        return []
+        return original(*arguments, **named)
 
-    monkeypatch.setattr(checking, "_answer", answer)
-    checker = checking.Checker(lambda _: StandInEmbedder(), max_waiting=64)
-    slow = checker.submit([check(f"{n}. {STORY}", "greedy") for n in range(8)])
-    assert checker.submit([check(STORY, "other")])[0].result(5) == []
-    assert not any(future.done() for future in slow)
+    busy: set[str] = set()
+
+    class Marking(Checker):
+        def detect(self, check: Check) -> Answer:
+            if check.text[0].isdigit():
+                busy.add(threading.current_thread().name)
+            return super().detect(check)
+
+    monkeypatch.setattr(checking, stage, slow)
+    checker = Marking(lambda _: StandInEmbedder(), most=64)
+    futures = submit(checker, "greedy", *(f"{n}. {STORY}" for n in range(8)))
+    time.sleep(0.1)
+    assert submit(checker, "other", STORY)[0].result(10)
+    assert not any(future.done() for future in futures)
     over.set()
     checker.close()
-    assert all(future.result() == [] for future in slow)
-
-
-def test_a_text_that_takes_long_to_embed_holds_up_no_other_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    over = threading.Event()
-
-    class Slow(StandInEmbedder):
-        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-            if len(texts) > 100:
-                over.wait(30)
-            return super().embed(texts)
-
-    monkeypatch.setattr(checking, "_answer", lambda prepared, batch: [])
-    checker = checking.Checker(lambda _: Slow(), max_waiting=64)
-    long = " ".join(f"The number {n} came by night." for n in range(1900))
-    slow = checker.submit([check(long, "greedy")] * 2)
-    time.sleep(0.2)
-    for owner in ("other", "greedy"):
-        assert checker.submit([check(STORY, owner)])[0].result(5) == []
-    assert not any(future.done() for future in slow)
-    over.set()
-    checker.close()
-    assert all(future.result() == [] for future in slow)
+    assert all(future.result() for future in futures)
 
 
 def test_a_detection_that_nobody_waits_for_stops() -> None:
-    checker = checking.Checker(lambda _: StandInEmbedder(), max_waiting=64)
-    long = " ".join(f"The number {n} came by night." for n in range(1900))
-    [future] = checker.submit([check(long, "greedy")])
+    checker = Checker(lambda _: StandInEmbedder(), most=64)
+    [future] = submit(checker, "greedy", " ".join(f"The number {n} came by night." for n in range(1900)))
     while not future.worked:
         time.sleep(0.05)
     time.sleep(1)
@@ -159,29 +126,16 @@ def test_a_detection_that_nobody_waits_for_stops() -> None:
 
 
 def test_waiting_and_working_too_long_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(prepared: checking._PreparedCheck, batch: checking._Batch) -> checking.Answer:
-        time.sleep(4)
-        return []
-
-    monkeypatch.setattr(checking, "_answer", answer)
+    monkeypatch.setattr(Checker, "detect", lambda self, check: time.sleep(4))
     with (
         serving(tmp_path, timeout=2.0) as running,
         running.client("detect") as client,
-        ThreadPoolExecutor(2) as threads,
+        ThreadPoolExecutor(3) as threads,
     ):
-        answers = list(threads.map(lambda _: client.post("/v1/detect", json={"input": STORY}), range(2)))
-    codes = {answer.status_code: answer.json()["error"]["code"] for answer in answers}
-    assert codes == {504: "timeout", 503: "busy"}
+        answers = list(threads.map(lambda _: client.post("/v1/detect", json={"input": STORY}), range(3)))
+    assert sorted(answer.json()["error"]["code"] for answer in answers) == ["busy", "timeout", "timeout"]
+    assert sorted(answer.status_code for answer in answers) == [503, 504, 504]
     assert all(answer.headers["retry-after"] == "10" for answer in answers)
-
-
-def test_a_report_that_takes_long_holds_up_no_other_token(tmp_path: Path) -> None:
-    over = threading.Event()
-    with serving(tmp_path) as running:
-        slow = [running.service.reports.submit("greedy", over.wait) for _ in range(3)]
-        assert running.service.reports.submit("other", lambda: 7).result(5) == 7
-        over.set()
-        assert all(future.result(5) for future in slow)
 
 
 def test_rewritings_of_one_token_leave_a_thread_to_others() -> None:
@@ -205,17 +159,12 @@ def test_rewritings_of_one_token_leave_a_thread_to_others() -> None:
 
 
 def test_a_rewriting_that_nobody_waits_for_asks_no_more() -> None:
-    llm, key = Rewriter(), fixed_key(1)
-    calls = 0
-
-    def unwanted() -> bool:
-        nonlocal calls
-        calls += 1
-        return calls > 3
-
-    original = Original(STORY, 1, unwanted=unwanted)
-    [(_, result)] = rewrite_many([original], key, StandInEmbedder(), llm, RewriteSettings(8))
-    assert isinstance(result, AlimarkError)
+    llm, future = Rewriter(), TimedFuture[object]()
+    with Working([future]):
+        rewritings = rewrite_many([Original(STORY, 1)], fixed_key(1), StandInEmbedder(), llm, RewriteSettings(8))
+        future.cancel()
+        with pytest.raises(CancelledError):
+            next(rewritings)
 
 
 class Hanging:

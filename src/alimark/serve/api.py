@@ -6,8 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Annotated, Literal
 
@@ -19,20 +18,20 @@ from alimark.audit.documents.reading import read_document
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.fields import values
-from alimark.core.detection.results import best_first
 from alimark.core.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.core.detection.stats.p_values import draws_for
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.key import Key
 from alimark.core.rewriting.api import RewriteSettings
-from alimark.errors import AlimarkError, KeyFileError, LimitError, MissingExtra, ModelError
+from alimark.errors import AlimarkError, LimitError
 from alimark.serve import schemas
 from alimark.serve.auth import Token
 from alimark.serve.bodies import BoundedRoute
-from alimark.serve.checking import BEST_KEYS, Answer, Check, QueueFull
+from alimark.serve.checking import Answer, Check
 from alimark.serve.errors import AnyTextResponse, ApiError, to_api_error
 from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
+from alimark.serve.places import QueueFull
 from alimark.serve.records import Record, line, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, AnyToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
@@ -62,65 +61,27 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
         service.check_text(text)
     keys = service.ring.detecting(token.tenant, body.keys)
     settings = DetectionSettings(search=body.search, passage_fpr=body.fpr, draws=draws_for(body.fpr))
-    answers = await _detect_all(service, texts, keys, settings, token.id)
-    if isinstance(body.input, str) and isinstance(answers[0], AlimarkError):
-        raise answers[0]
+
+    def finish(check: Check, answer: Answer) -> tuple[JsonObject, Record]:
+        record = of_detection(answer[0], check.text, token)
+        return _result(answer[0], body, record), record
+
+    checks = [Check(text, tuple(keys), settings) for text in texts]
+    outcomes = await service.results(service.checker.submit(token.id, checks, finish))
+    if isinstance(body.input, str) and isinstance(outcomes[0], AlimarkError):
+        raise outcomes[0]
     results: list[JsonObject] = []
     records: list[Record] = []
-    for text, answer in zip(texts, answers, strict=True):
-        if isinstance(answer, AlimarkError):
-            results.append({"error": to_api_error(answer).error})
+    for outcome in outcomes:
+        if isinstance(outcome, AlimarkError):
+            results.append({"error": to_api_error(outcome).error})
             continue
-        records.append(of_detection(answer[0], text, token))
-        # The verdict may need a simulation of some seconds (many keys at a rate that is not tabled).
-        report = service.reports.submit(token.id, partial(_result, answer[0], body, records[-1]))
-        results.append(await service.result(report))
-        service.metrics.detections.labels(results[-1]["verdict"]).inc()
+        result, record = outcome
+        service.metrics.detections.labels(result["verdict"]).inc()
+        results.append(result)
+        records.append(record)
     await service.save(records)
     return AnyTextResponse({"fpr": body.fpr, "results": results})
-
-
-async def _detect_all(
-    service: Service, texts: Sequence[str], keys: Sequence[Key], settings: DetectionSettings, owner: str
-) -> list[Answer | AlimarkError]:
-    """Returns the best detections of each text, or its error. Keys are grouped by the embedder they need."""
-    groups: dict[str, list[Key]] = {}
-    for key in keys:
-        groups.setdefault(key.fingerprint, []).append(key)
-    checks = [Check(text, tuple(group), settings, len(keys), owner) for text in texts for group in groups.values()]
-    futures = service.checker.submit(checks)
-    waits = [asyncio.wrap_future(future) for future in futures]
-    outcomes = await service.in_time(asyncio.gather(*waits, return_exceptions=True), futures)
-    starts = range(0, len(outcomes), len(groups))
-    return [_merge(outcomes[start : start + len(groups)]) for start in starts]
-
-
-def _merge(outcomes: Sequence[Answer | BaseException]) -> Answer | AlimarkError:
-    """Merges the outcomes of one text for all groups of keys.
-
-    An error that is due to the text is the outcome of the text. Keys that cannot be used, for example because their embedder is
-    not installed, are left out; the detections say so.
-    """
-    detections: list[AlignedDetection] = []
-    unusable: AlimarkError | None = None
-    for outcome in outcomes:
-        if isinstance(outcome, KeyFileError | ModelError | MissingExtra):
-            unusable = outcome
-            log.warning("keys were set aside", extra={"reason": str(outcome)})
-        elif isinstance(outcome, AlimarkError):
-            return outcome
-        elif isinstance(outcome, BaseException):
-            raise outcome
-        else:
-            detections += outcome
-    if unusable is not None:
-        if not detections:
-            return unusable
-        note = (
-            "some keys could not be used, so a mark of theirs would not be found; the operator's log says which and why"
-        )
-        detections = [replace(detection, warnings=(*detection.warnings, note)) for detection in detections]
-    return best_first(detections)[:BEST_KEYS]
 
 
 def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -> JsonObject:
@@ -181,15 +142,18 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
 
 async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -> JsonObject:
     """Detects the mark in a text before and after its rewriting; without a result where the detector is too busy."""
+    checks = [Check(text, (key,), DetectionSettings(draws=draws_for(PROOF_FPR))) for text in texts]
+
+    def finish(_: Check, answer: Answer) -> tuple[str, float]:
+        return str(answer[0].verdict(PROOF_FPR)), answer[0].p_value
+
     try:
-        answers = await _detect_all(service, texts, [key], DetectionSettings(draws=draws_for(PROOF_FPR)), owner)
+        before, after = await service.results(service.checker.submit(owner, checks, finish))
     except (QueueFull, ApiError):  # too many texts wait, or the time is over; the text is rewritten all the same
         return {}
-    before, after = (None if isinstance(answer, AlimarkError) else answer[0] for answer in answers)
-    if before is None or after is None:
+    if isinstance(before, AlimarkError) or isinstance(after, AlimarkError):
         return {}
-    verdict = await service.result(service.reports.submit(owner, lambda: after.verdict(PROOF_FPR)))
-    return {"verdict": str(verdict), "p_value": after.p_value, "p_value_before": before.p_value}
+    return {"verdict": after[0], "p_value": after[1], "p_value_before": before[1]}
 
 
 @router.get("/v1/attacks", tags=["writing"], response_model=list[schemas.AttackLabel])

@@ -18,8 +18,8 @@ from alimark.errors import (
     ModelError,
     TextError,
 )
-from alimark.serve.checking import QueueFull
 from alimark.serve.database import DatabaseError
+from alimark.serve.places import QueueFull
 from alimark.serve.ring import NoKey, UnknownKey
 
 log = logging.getLogger("alimark.serve")

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.keys.key import Key
-from alimark.serve.checking import Check, Checker, QueueFull
+from alimark.serve.checking import Check, Checker
 from alimark.serve.database import Store
+from alimark.serve.places import QueueFull
 from alimark.serve.records import RecordLog
 from alimark.serve.ring import NoKey, Ring
 
@@ -64,5 +65,5 @@ class Readiness:
 
     def _detect(self) -> Awaitable[object]:
         keys: list[Key] = self._ring.detecting("")
-        [future] = self._checker.submit([Check(_TEXT, (keys[0],), _SETTINGS)])
+        [future] = self._checker.submit("", [Check(_TEXT, (keys[0],), _SETTINGS)], lambda _, answer: answer)
         return asyncio.wrap_future(future)

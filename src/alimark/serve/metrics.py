@@ -43,19 +43,10 @@ class Metrics:
         self.unmarked = Counter(
             "alimark_passed_on", "Requests that were passed on and answered unmarked.", registry=registry
         )
-        self.batch_texts = Histogram(
-            "alimark_batch_texts", "Texts in one detection batch.", registry=registry, buckets=(1, 2, 4, 8, 16, 32, 64)
-        )
-        self.batch_units = Counter("alimark_embedded_units", "Text units embedded for detection.", registry=registry)
 
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
         """Adds a gauge whose value is read whenever the metrics are requested."""
         Gauge(name, about, registry=self._registry).set_function(value)
-
-    def seen_batch(self, texts: int, units: int) -> None:
-        """Counts a detection batch."""
-        self.batch_texts.observe(texts)
-        self.batch_units.inc(units)
 
     def text(self) -> bytes:
         """Returns all metrics in the Prometheus text format."""

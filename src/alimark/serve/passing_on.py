@@ -40,7 +40,7 @@ async def unmarked_answer(body: ToWrite, path: str, service: Service, owner: str
     sent = body.model_dump(exclude_unset=True, exclude=_OWN_FIELDS | {"stream", "stream_options"})
     llm = service.llm
     assert isinstance(llm, ForwardsRequests), "checked when the service was made"
-    answer: JsonObject = await service.result(service.writers.forward(lambda: llm.forward(path, sent), owner))
+    answer: JsonObject = await service.result(service.writers.ask(lambda: llm.forward(path, sent), owner))
     service.metrics.unmarked.inc()
     mark = Mark(marked=False, reason=f"{name}: {reason}", key_id="").model_dump()
     headers = {"x-alimark-marked": "false"}

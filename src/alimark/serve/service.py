@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from alimark.core._util.fair_pool import FairPool
 from alimark.core._util.work import TimedFuture
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
@@ -75,14 +74,10 @@ class Service:
                 f"the engine of {self.llm.name} cannot answer requests by itself; set unmarkable to refuse, or use an engine "
                 "with an OpenAI-compatible server (llama.cpp, or an address openai:http://...)"
             )
-        self.checker = Checker(
-            self.embedder_of, max_waiting=settings.detect_queue, max_work=settings.max_work,
-            on_batch=self.metrics.seen_batch,
-        )  # fmt: skip
+        self.checker = Checker(self.embedder_of, most=settings.detect_queue, max_work=settings.max_work)
         self.readiness = Readiness(self.store, self.records, self.ring, self.checker)
-        self.reports = FairPool(2, "alimark-report", 1)
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
-        self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.waiting)
+        self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.under_way)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)
         self.metrics.watch("alimark_marking_keys", "Keys that mark new text.", self._marking_keys)
         self.metrics.watch("alimark_draining", "1 while the service is about to stop.", lambda: self.draining)
@@ -172,15 +167,28 @@ class Service:
 
     async def result(self, future: TimedFuture[Result]) -> Result:
         """Waits for a future, at most as long as a request may take."""
-        return await self.in_time(asyncio.wrap_future(future), [future])
+        [outcome] = await self.results([future])
+        if isinstance(outcome, AlimarkError):
+            raise outcome
+        return outcome
 
-    async def in_time(self, work: Awaitable[Result], futures: Sequence[TimedFuture[Part]]) -> Result:
-        """Waits for `work`, at most as long as a request may take; `futures` are what it waits for."""
+    async def results(self, futures: Sequence[TimedFuture[Result]]) -> list[Result | AlimarkError]:
+        """Waits for futures, at most as long as a request may take, and cancels them if that is too short.
+
+        An error that the request may cause is the outcome of its future; others are raised.
+        """
         try:
             async with asyncio.timeout(self.settings.timeout):
-                return await work
+                waits = [asyncio.wrap_future(future) for future in futures]
+                outcomes = await asyncio.gather(*waits, return_exceptions=True)
         except TimeoutError:
             raise self.timed_out(futures) from None
+        results: list[Result | AlimarkError] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, AlimarkError):
+                raise outcome
+            results.append(outcome)
+        return results
 
     def timed_out(self, futures: Sequence[TimedFuture[Part]]) -> ApiError:
         """Returns the error for a request that took too long: because it asks for much, or because others were served."""
@@ -220,7 +228,6 @@ class Service:
         """Stops the queues and closes the database."""
         self.checker.close()
         self.writers.close()
-        self.reports.close()
         self.store.close()
 
 

@@ -176,14 +176,12 @@ class Texts:
 
     async def finished(self) -> tuple[list[Generation], JsonObject]:
         """Waits for all texts; returns them with the field `alimark` after their records are committed."""
-        waits = [asyncio.wrap_future(future) for future in self._futures]
-        try:
-            generations = await self.service.in_time(asyncio.gather(*waits), self._futures)
-        finally:
-            for future in self._futures:
-                future.cancel()
-        for generation in generations:
-            _check_written(generation)
+        generations: list[Generation] = []
+        for outcome in await self.service.results(self._futures):
+            if isinstance(outcome, AlimarkError):
+                raise outcome
+            _check_written(outcome)
+            generations.append(outcome)
         records = [self._record(generation) for generation in generations]
         await self.service.save(records)
         return generations, await self._mark(generations, records)

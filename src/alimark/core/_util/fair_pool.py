@@ -1,11 +1,10 @@
-"""Work for many owners: a queue that serves them in turn, threads that do their work, and who may still enter a full queue."""
+"""Work for many owners: a queue that serves them in turn, and threads that do their work."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from alimark.core._util.work import TimedFuture, Working
@@ -40,11 +39,6 @@ class FairQueue(Generic[Item]):
         with self._changed:
             return sum(map(len, self._items.values()))
 
-    def owners(self) -> set[str]:
-        """The owners of what waits."""
-        with self._changed:
-            return set(self._items)
-
     def put(self, item: Item) -> None:
         """Adds an item behind the others of its owner."""
         with self._changed:
@@ -57,28 +51,23 @@ class FairQueue(Generic[Item]):
             while True:
                 for owner in self._items:
                     if self._each is None:
-                        return self._take(owner, 0)
+                        return self._take(owner)
                     if self._under_way[owner] < self._each:
                         self._under_way[owner] += 1
-                        return self._take(owner, 0)
+                        return self._take(owner)
                 if not block or (self._closed and not self._items):
                     return None
                 self._changed.wait()
 
-    def take(self, accepts: Callable[[Item], bool] = lambda item: True) -> Item | None:
-        """Takes the next item that is accepted, if there is one, without counting it as under way."""
+    def take(self) -> Item | None:
+        """Takes the next item, if there is one, without counting it as under way."""
         with self._changed:
-            for owner, items in self._items.items():
-                place = next((place for place, item in enumerate(items) if accepts(item)), None)
-                if place is not None:
-                    return self._take(owner, place)
-        return None
+            return self._take(next(iter(self._items))) if self._items else None
 
-    def _take(self, owner: str, place: int) -> Item:
-        """Takes an item of an owner, who then stands behind all others."""
+    def _take(self, owner: str) -> Item:
+        """Takes the first item of an owner, who then stands behind all others."""
         items = self._items.pop(owner)
-        item = items[place]
-        del items[place]
+        item = items.popleft()
         if items:
             self._items[owner] = items
         self._changed.notify_all()  # a queue that is closed may be empty now
@@ -98,14 +87,8 @@ class FairQueue(Generic[Item]):
             self._changed.notify_all()
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A piece of work of an owner: a function, the future of its result, and what it is about, where others may ask for it."""
-
-    owner: str
-    work: Callable[[], Any]
-    future: TimedFuture[Any]
-    subject: object = None
+Task = tuple[str, Callable[[], Any], TimedFuture[Any]]
+"""An owner, a piece of its work, and the future of the result."""
 
 
 class FairPool:
@@ -117,65 +100,41 @@ class FairPool:
         threads: The number of threads.
         name: The beginning of their names.
         each: The most threads of an owner.
-        on_taken: Called when a thread has taken a task.
     """
 
-    def __init__(self, threads: int, name: str, each: int, on_taken: Callable[[], None] = lambda: None) -> None:
-        self.waiting: FairQueue[Task] = FairQueue(lambda task: task.owner, each)
-        self._on_taken = on_taken
+    def __init__(self, threads: int, name: str, each: int) -> None:
+        self._waiting: FairQueue[Task] = FairQueue(lambda task: task[0], each)
         self._threads = [
             threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True) for number in range(threads)
         ]
         for thread in self._threads:
             thread.start()
 
-    def submit(
-        self,
-        owner: str,
-        work: Callable[[], Result],
-        *,
-        future: TimedFuture[Result] | None = None,
-        subject: object = None,
-    ) -> TimedFuture[Result]:
+    def submit(self, owner: str, work: Callable[[], Result]) -> TimedFuture[Result]:
         """Queues a piece of work and returns its future."""
-        future = future or TimedFuture()
-        self.waiting.put(Task(owner, work, future, subject))
+        future: TimedFuture[Result] = TimedFuture()
+        self._waiting.put((owner, work, future))
         return future
 
     def close(self) -> None:
         """Cancels what waits, and ends the threads after the work they have."""
-        while task := self.waiting.take():
-            task.future.cancel()
-        self.waiting.close()
+        while task := self._waiting.take():
+            task[2].cancel()
+        self._waiting.close()
 
     def finish(self) -> None:
         """Ends the threads after all work, and waits for them."""
-        self.waiting.close()
+        self._waiting.close()
         for thread in self._threads:
             thread.join()
 
     def _serve(self) -> None:
-        while task := self.waiting.get():
-            self._on_taken()
+        while task := self._waiting.get():
+            _, work, future = task
             try:
-                if not task.future.cancelled():
-                    with Working([task.future]):
-                        task.future.settle(task.work())
+                if not future.cancelled():
+                    with Working([future]):
+                        future.settle(work())
             except BaseException as error:  # the caller waits for the future and has to get any error
-                task.future.settle(error)
-            self.waiting.done(task)
-
-
-def may_enter(taken: Mapping[str, int], owner: str, count: int, most: int) -> bool:
-    """Whether an owner may take `count` more places of a queue with `most`.
-
-    While there is room, anybody may. An owner that has less than its share may enter a full queue, so that nobody is kept out
-    by the many requests of another; the queue then has a few more items than `most`.
-
-    Example:
-        >>> may_enter({"a": 8}, "b", 1, 8), may_enter({"a": 8}, "a", 1, 8), may_enter({"a": 8, "b": 4}, "b", 1, 8)
-        (True, False, False)
-    """
-    owners = {name for name, places in taken.items() if places} | {owner}
-    mine = taken.get(owner, 0) + count
-    return sum(taken.values()) + count <= most or (len(owners) > 1 and mine <= most // len(owners))
+                future.settle(error)
+            self._waiting.done(task)

@@ -75,8 +75,9 @@ class Working:
 
     def __enter__(self) -> Working:
         self._token = _current.set(self)
-        for future in list(self._futures):
-            self._follow(future)
+        for future in self._futures:
+            future._begin()
+            future.add_done_callback(self._check)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,15 +85,6 @@ class Working:
         _current.reset(self._token)
         for future in self._futures:
             future._pause()
-
-    def add(self, future: TimedFuture[Any]) -> None:
-        """Works for another future, too."""
-        self._futures.append(future)
-        self._follow(future)
-
-    def _follow(self, future: TimedFuture[Any]) -> None:
-        future._begin()
-        future.add_done_callback(self._check)
 
     def _check(self, _: object) -> None:
         if all(future.done() for future in self._futures):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from alimark.core._util.work import stop_if_cancelled
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.splitting import Splitter, splitter
 from alimark.core.keys.key import Key
@@ -90,14 +91,10 @@ class _Run:
 
     def _requests(self, asked: dict[int, tuple[Session, int]]) -> Iterator[Request]:
         """All requests; the text and the sentence number of each request are stored in `asked`."""
-        place = 0
-        for session, sentence, request in self._wanted():
-            if session.unwanted():
-                self._parse(session, sentence, request, AlimarkError("the rewriting was stopped"))
-                continue
+        for place, (session, sentence, request) in enumerate(self._wanted()):
+            stop_if_cancelled()
             asked[place] = session, sentence
             yield request
-            place += 1
 
     def _wanted(self) -> Iterator[tuple[Session, int, Request]]:
         while self._later_waves:

@@ -65,7 +65,6 @@ class Session:
 
     def __init__(self, number: int, original: Original, key: Key, settings: RewriteSettings) -> None:
         self.number, self.text, self.key, self.settings = number, original.text, key, settings
-        self.unwanted = original.unwanted
         self.seed = secrets.randbits(48) if original.seed is None else original.seed
         self.cutter = splitter(key.splitter, key.text_version)
         self.places, self._tail = _cut(original.text, self.cutter)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -119,5 +119,3 @@ class Original:
     text: str
     seed: int | None = None
     key: Key | None = None
-    unwanted: Callable[[], bool] = lambda: False
-    """Returns whether the text is no longer needed, so that the rewriting stops."""

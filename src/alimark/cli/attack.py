@@ -124,7 +124,7 @@ def _command(kind: type[Attack]) -> Callable[..., None]:
         settings = {name: value for name, value in values.items() if _is_given(context, name)}
         if _takes_pool(kind):
             settings["pool"] = _pool(kind, pool, job.input_file)
-        _run(kind(**settings), job)
+        _run(kind.of(**settings), job)
 
     command.__doc__ = inspect.getdoc(kind)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

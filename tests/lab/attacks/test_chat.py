@@ -9,8 +9,7 @@ import pytest
 from alimark.core.llm.base import Draw, Ended, Request, Sampling, StopCondition
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.lab.attacks import Attacked, Target, load_attack
-from alimark.lab.attacks.chat import Chat
-from alimark.lab.attacks.settings import CHAT_PROMPTS, CHAT_SYSTEM
+from alimark.lab.attacks.chat import CHAT_PROMPTS, CHAT_SYSTEM, Chat
 
 TEXT = (
     "The old sailor sold his boat to a young doctor from the city. Nobody in the village had expected such a thing. "
@@ -59,7 +58,7 @@ class Teller:
 
 
 def attacked(llm: Teller, texts: Sequence[str] = (TEXT,), **settings: object) -> list[Attacked]:
-    found = dict(Chat(engine=llm, **settings).run(Target(text, i) for i, text in enumerate(texts)))  # type: ignore[arg-type]
+    found = dict(Chat.of(engine=llm, **settings).run(Target(text, i) for i, text in enumerate(texts)))
     return [found[i] for i in range(len(texts))]
 
 
@@ -202,16 +201,14 @@ def test_prompts_by_name_and_in_your_words() -> None:
 
 
 def test_the_papers_prompt_does_not_change() -> None:
-    """Records of earlier releases were made with it, and they do not name it."""
     assert CHAT_PROMPTS["paper"] == (
         "Please rewrite the following text, avoiding the use of the same words or phrases as the original text as much as "
         "possible. You are able to merge or split sentences, but must preserve the original meaning:\n\n{text}"
     )
     assert Chat().settings == {
-        "llm": "qwen2.5-coder-1.5b", "temperature": 1.0, "top_p": 1.0, "max_tokens": 1024, "tries": 4,
+        "llm": "qwen2.5-coder-1.5b", "temperature": 1.0, "top_p": 1.0, "max_tokens": 1024, "tries": 4, "prompt": "paper",
+        "rounds": 1, "preset": "",
     }  # fmt: skip
-    assert Chat(prompt="plain").settings == {**Chat().settings, "prompt": "plain"}
-    assert Chat(rounds=2).settings == {**Chat().settings, "rounds": 2}
 
 
 def test_in_the_second_round_the_model_rewrites_its_own_answer() -> None:
@@ -352,7 +349,6 @@ def test_the_papers_preset_is_recorded_and_a_setting_beside_it_wins() -> None:
     settings = load_attack("chat", preset="paper", max_tokens=768).settings
     assert (settings["preset"], settings["max_tokens"], settings["tries"]) == ("paper", 768, 5)
     assert load_attack("gpt-3.5", preset="paper").settings["max_tokens"] == 512
-    assert "preset" not in load_attack("chat").settings
 
 
 def test_a_preset_that_does_not_exist() -> None:

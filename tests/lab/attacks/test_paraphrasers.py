@@ -34,11 +34,10 @@ from tiny_models import (  # noqa: E402
 
 from alimark.core.frozen.text.splitting import Piece  # noqa: E402
 from alimark.errors import AttackError, MissingExtra, ModelError  # noqa: E402
-from alimark.lab.attacks import _seq2seq, dipper, load_attack, parrot  # noqa: E402
+from alimark.lab.attacks import _seq2seq, dipper, load_attack, paraphrasers  # noqa: E402
 from alimark.lab.attacks.base import Attacked, Target  # noqa: E402
 from alimark.lab.attacks.dipper import Dipper  # noqa: E402
-from alimark.lab.attacks.parrot import Parrot  # noqa: E402
-from alimark.lab.attacks.pegasus import Pegasus  # noqa: E402
+from alimark.lab.attacks.paraphrasers import Parrot, Pegasus  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -152,7 +151,7 @@ def test_what_a_random_model_says_is_no_attack(folders: Folders) -> None:
 
 def test_pegasus_as_in_the_public_code(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampled beams at temperature 2 with a repetition penalty; the first one is taken, whatever it says."""
-    attack = Pegasus(model=folders.pegasus(20), preset="paper")
+    attack = Pegasus.of(model=folders.pegasus(20), preset="paper")
     settings = {name: attack.settings[name] for name in ("sample", "temperature", "top_k", "repetition_penalty")}
     assert settings == {"sample": True, "temperature": 2.0, "top_k": 50, "repetition_penalty": 1.03}
     asked: list[dict[str, Any]] = []
@@ -172,12 +171,12 @@ def test_pegasus_as_in_the_public_code(folders: Folders, monkeypatch: pytest.Mon
     }  # fmt: skip
     first = [row[0] for row in attack.answers(SENTENCES)]
     assert done.text == " ".join(text for text in first if text)
-    [random] = finished(Pegasus(model=folders.pegasus(0), max_tokens=12, preset="paper"), Target(TEXT))
+    [random] = finished(Pegasus.of(model=folders.pegasus(0), max_tokens=12, preset="paper"), Target(TEXT))
     assert random.text  # with the checks this is no attack
 
 
 def test_an_answer_that_is_used_unchecked_may_be_empty(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    attack = Pegasus(model=folders.pegasus(), preset="paper")
+    attack = Pegasus.of(model=folders.pegasus(), preset="paper")
     rows = {sentence: [said] for sentence, said in PARAPHRASES.items()} | {SENTENCES[2]: [""], SENTENCES[4]: []}
     monkeypatch.setattr(Pegasus, "answers", lambda self, sentences: [rows[sentence] for sentence in sentences])
     [done] = finished(attack, Target(TEXT))
@@ -196,7 +195,7 @@ WITHOUT_TWO = f"# {SAID[0]}\n\n- {SAID[1]}\n\n```\nx = 1\n```\n\n{SAID[4]}\n"
 def test_a_lost_sentence_leaves_code_and_paragraphs(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {sentence: [said] for sentence, said in PARAPHRASES.items()} | {SENTENCES[2]: [""], SENTENCES[3]: [" "]}
     monkeypatch.setattr(Pegasus, "answers", lambda self, sentences: [rows[sentence] for sentence in sentences])
-    [done] = finished(Pegasus(preset="paper"), Target(LAID_OUT.format(*SENTENCES[:5])))
+    [done] = finished(Pegasus.of(preset="paper"), Target(LAID_OUT.format(*SENTENCES[:5])))
     assert done == Attacked(WITHOUT_TWO, rejected=("empty", "empty"))
 
 
@@ -208,10 +207,10 @@ HALF_PAIR = "The mayor \ud800 opened the old bridge on Monday."
 def test_half_a_surrogate_pair_does_not_end_the_run(folders: Folders, preset: str) -> None:
     targets = [Target(f"{HALF_PAIR} {SENTENCES[1]}"), Target(SENTENCES[2])]
     attacks = (
-        Pegasus(model=folders.pegasus(), beams=2, preset=preset),
-        Pegasus(model=folders.pegasus(), beams=2, preset=preset, sample=True),
+        Pegasus.of(model=folders.pegasus(), beams=2, preset=preset),
+        Pegasus.of(model=folders.pegasus(), beams=2, preset=preset, sample=True),
         parrot_of(folders, adequacy=0, fluency=0, beams=4, preset=preset),
-        Dipper(model=folders.t5(), preset=preset),
+        Dipper.of(model=folders.t5(), preset=preset),
     )
     for attack in attacks:
         first, second = finished(attack, *targets)
@@ -234,7 +233,7 @@ def test_what_is_no_number_is_refused_before_a_model_runs(name: str, setting: st
 
 def parrot_of(folders: Folders, **options: Any) -> Parrot:
     judges = {"adequacy_model": folders.judge(), "fluency_model": folders.judge(seed=1)}
-    return Parrot(model=folders.t5(), **({"max_tokens": 40} | judges | options))
+    return Parrot.of(model=folders.t5(), **({"max_tokens": 40} | judges | options))
 
 
 def chance(folder: str, label: int, *texts: str) -> float:
@@ -249,7 +248,7 @@ def test_parrot_keeps_what_both_judges_pass_and_ranks_it(folders: Folders) -> No
     sentence = SENTENCES[0]
     [every] = parrot_of(folders, adequacy=0, fluency=0).answers([sentence])
     assert len(every) > 6
-    assert every == sorted(every, key=lambda said: -parrot.edit_distance(sentence, said))
+    assert every == sorted(every, key=lambda said: -paraphrasers.edit_distance(sentence, said))
     adequate = [chance(folders.judge(), 1, sentence, said) for said in every]
     fluent = [chance(folders.judge(seed=1), 1, f"Sentence: {said}") for said in every]
     least = [float(np.mean(sorted(row)[3:5])) for row in (adequate, fluent)]
@@ -310,7 +309,7 @@ def test_parrot_of_the_public_code_still_prefers_what_passes(folders: Folders) -
     least = float(np.mean(sorted(chances)[2:4]))
     [some] = parrot_of(folders, adequacy=least, fluency=1.0, preset="paper").answers(SENTENCES[:1])
     assert some == [text for text, passing in zip(every, chances, strict=True) if passing >= least]
-    assert Parrot(preset="paper").settings["max_tokens"] == 92
+    assert Parrot.of(preset="paper").settings["max_tokens"] == 92
 
 
 @pytest.mark.parametrize(
@@ -323,12 +322,12 @@ def test_parrot_of_the_public_code_still_prefers_what_passes(folders: Folders) -
     ],
 )
 def test_the_label_that_means_the_same(folders: Folders, labels: tuple[str, ...], place: int) -> None:
-    assert parrot._entailment(_seq2seq.load_classifier(folders.judge(*labels), "cpu")) == place
+    assert paraphrasers._entailment(_seq2seq.load_classifier(folders.judge(*labels), "cpu")) == place
 
 
 def test_paraphrases_are_new() -> None:
     row = ["The sea.", "the SEA.", "", "A lake.", "The lake.", "a lake."]
-    assert parrot._different(row, "The sea.") == ["A lake.", "The lake."]
+    assert paraphrasers._different(row, "The sea.") == ["A lake.", "The lake."]
 
 
 def plain_distance(a: str, b: str) -> int:
@@ -343,13 +342,13 @@ def plain_distance(a: str, b: str) -> int:
 @given(st.text("abc ", max_size=12), st.text("abc ", max_size=12))
 @settings(max_examples=200, deadline=None)
 def test_difference_is_the_normalised_edit_distance(a: str, b: str) -> None:
-    assert parrot.edit_distance(a, b) == pytest.approx(plain_distance(a, b) / max(1, len(a), len(b)))
+    assert paraphrasers.edit_distance(a, b) == pytest.approx(plain_distance(a, b) / max(1, len(a), len(b)))
 
 
 def test_the_distance_to_a_long_sentence_takes_no_longer_than_from_it() -> None:
     def cpu_seconds(*sides: str) -> float:
         start = time.process_time()
-        parrot._levenshtein(*sides)
+        paraphrasers._levenshtein(*sides)
         return time.process_time() - start
 
     long, short = "a" * 60_000, "The mayor opened the bridge."
@@ -468,14 +467,14 @@ def test_a_second_try_may_do(folders: Folders, monkeypatch: pytest.MonkeyPatch) 
 
 def test_dipper_as_in_the_public_code(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but an empty text is tried again, and a window's rewrite has at most 100 tokens."""
-    attack = Dipper(model=folders.t5(0), top_p=1.0, preset="paper")
+    attack = Dipper.of(model=folders.t5(0), top_p=1.0, preset="paper")
     assert attack.settings["max_new_tokens"] == 100
     assert attack.settings["tries"] == 5
     [done] = finished(attack, Target(SENTENCES[0], 5))
     assert not done.failed
     assert done.tries == 1
     assert done.tokens <= 100
-    attack = Dipper(model=folders.t5(), preset="paper")
+    attack = Dipper.of(model=folders.t5(), preset="paper")
     decode = attack._network.decode
     lost = {SAID[2]}
     monkeypatch.setattr(
@@ -490,7 +489,7 @@ def test_dipper_as_in_the_public_code(folders: Folders, monkeypatch: pytest.Monk
 
 
 def test_a_lost_window_leaves_code_and_paragraphs(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    attack = Dipper(model=folders.t5(), preset="paper")
+    attack = Dipper.of(model=folders.t5(), preset="paper")
     rewrites = iter([*SAID[:2], "", "", SAID[4]])
     monkeypatch.setattr(Dipper, "_sample", lambda self, inputs, seeds: [(next(rewrites), 1)])
     [done] = finished(attack, Target(LAID_OUT.format(*SENTENCES[:5])))

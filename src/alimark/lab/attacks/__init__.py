@@ -34,11 +34,11 @@ ATTACKS: Registry[type[Attack]] = Registry(
         "synonyms": "alimark.lab.attacks.words:Synonyms",
         "typos": "alimark.lab.attacks.words:Typos",
         "translate": "alimark.lab.attacks.translation:Translate",
-        "pegasus": "alimark.lab.attacks.pegasus:Pegasus",
-        "parrot": "alimark.lab.attacks.parrot:Parrot",
+        "pegasus": "alimark.lab.attacks.paraphrasers:Pegasus",
+        "parrot": "alimark.lab.attacks.paraphrasers:Parrot",
         "dipper": "alimark.lab.attacks.dipper:Dipper",
         "chat": "alimark.lab.attacks.chat:Chat",
-        "chat-sentences": "alimark.lab.attacks.chat_sentences:ChatSentences",
+        "chat-sentences": "alimark.lab.attacks.chat:ChatSentences",
         "gpt-3.5": "alimark.lab.attacks.chat:GPT35Turbo",
     },
     error=AttackError,
@@ -80,7 +80,7 @@ def load_attack(name: str, **settings: SettingValue) -> Attack:
     kind = attack_class(name)
     _check_types(name, kind, settings)
     try:
-        return kind(**settings)
+        return kind.of(**settings)
     except TypeError as error:
         raise AttackError(f"{name}: {error}; `alimark attack {name} --help` lists the settings") from None
 

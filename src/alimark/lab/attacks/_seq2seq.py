@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from alimark.core.frozen.text.surrogates import without_half_pairs
 from alimark.errors import AttackError, MissingExtra, ModelError
+from alimark.lab.attacks.base import Attack
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +54,21 @@ def one_line(text: str) -> str:
     Half a surrogate pair, which tokenizers cannot read, becomes the replacement character.
     """
     return without_half_pairs(" ".join(text.split()))
+
+
+class NetworkAttack(Attack):
+    """Base class of attacks by such models: its fields whose names end in `model` name them."""
+
+    by_model = True
+    device: str
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(getattr(self, option.name) for option in fields(self) if option.name.endswith("model"))  # type: ignore[arg-type]
+
+    @property
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        return LIBRARIES
 
 
 def load_seq2seq(source: str, device: str, *, tokenizer: str = "", bfloat16: bool = False) -> Network:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 from alimark.errors import AttackError
-from alimark.lab.attacks._layout import join_without
 from alimark.lab.attacks.checks import joined_flaw, sentence_flaw
 
 if TYPE_CHECKING:
@@ -30,19 +30,44 @@ SettingValue: TypeAlias = "str | float | bool | Sequence[str] | LLM"
 """The values that settings of attacks have: numbers, texts, switches, a pool of texts (`pool`), a loaded model (`engine`)."""
 
 
-def setting(default: T, help_text: str, *, record_default: bool = True) -> T:
+def setting(default: T, help_text: str) -> T:
     """Declares a field of an attack that is a setting.
 
     Args:
         default: The value of the field where none is given.
         help_text: What the help of the command line says about the option.
-        record_default: Whether records name the setting where it has its default. False for a setting that an attack gained
-            after a release: records and job ids of earlier releases, which do not name it, then stay valid.
 
     Returns:
         A dataclass field.
     """
-    return field(default=default, metadata={"help": help_text, "record_default": record_default})
+    return field(default=default, metadata={"help": help_text})
+
+
+# Settings that several attacks have
+
+
+def batch_setting(size: int, of: str = "Sentences") -> int:
+    return setting(size, f"{of} in a batch.")
+
+
+def device_setting() -> str:
+    return setting("", "cpu or cuda. The default is the GPU where there is one.")
+
+
+def max_tokens_setting(count: int, help_text: str) -> int:
+    return setting(count, f"The maximum number of tokens {help_text}.")
+
+
+def top_p_setting(share: float) -> float:
+    return setting(share, "Nucleus sampling: the probability that the sampled tokens have together.")
+
+
+def preset_setting() -> str:
+    return setting(
+        "",
+        "paper: do what the paper's public code does. Its settings are used where no other is given, no answer is checked, and "
+        "each is used as it is.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +146,19 @@ class Attack(ABC):
     """The settings that a preset changes, by the name of the preset."""
     preset: str = ""
     """The name of the preset, empty without one. An attack with presets has a setting of this name."""
-    _given: frozenset[str]
 
-    def __new__(cls, *values: object, **settings: object) -> Self:
-        """Notes which settings are given: the fields cannot tell a default that is given from one that is not."""
-        attack = super().__new__(cls)
-        in_order = [option.name for option in fields(cls) if option.init and not option.kw_only] if values else []  # type: ignore[arg-type]
-        object.__setattr__(attack, "_given", frozenset([*settings, *in_order[: len(values)]]))  # it is frozen
-        return attack
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """Makes the attack from the settings that are given, those of the preset and the defaults, in this order of precedence.
+
+        Raises:
+            AttackError: The attack has no preset of this name, or a value is not possible.
+        """
+        preset = str(settings.get("preset", ""))
+        if preset and preset not in cls.presets:
+            known = ", ".join(cls.presets) or "none"
+            raise AttackError(f"{cls.name} has no preset {preset!r}; there is: {known}")
+        return cls(**{**cls.presets.get(preset, {}), **settings})
 
     @property
     def follows_public_code(self) -> bool:
@@ -138,8 +168,7 @@ class Attack(ABC):
     @property
     def settings(self) -> Record:
         """The settings as a record keeps them: strings, numbers and booleans by name."""
-        options = [option.name for option in fields(self) if "help" in option.metadata]  # type: ignore[arg-type]
-        return recorded_settings(type(self), {name: getattr(self, name) for name in options})
+        return {option.name: getattr(self, option.name) for option in fields(self) if "help" in option.metadata}  # type: ignore[arg-type]
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -184,55 +213,6 @@ class Attack(ABC):
         if attacked.failed:
             raise AttackError(f"{self.name} failed: {attacked.error}")
         return attacked.text
-
-
-def apply_preset(attack: Attack) -> None:
-    """Gives the settings of an attack the values of its preset; called in the `__post_init__` of attacks with presets.
-
-    A setting that was given beside the preset stays, also where its value is the default. `dataclasses.replace` gives all
-    settings to the copy, so that a preset has to be named when an attack is made, not in a copy.
-
-    Args:
-        attack: The attack, a frozen dataclass.
-
-    Raises:
-        AttackError: The attack has no preset of this name.
-    """
-    if not attack.preset:
-        return
-    if attack.preset not in attack.presets:
-        known = ", ".join(attack.presets) or "none"
-        raise AttackError(f"{attack.name} has no preset {attack.preset!r}; there is: {known}")
-    for name, value in attack.presets[attack.preset].items():
-        if name not in attack._given:
-            object.__setattr__(attack, name, value)  # the dataclass is frozen only from here on
-
-
-def recorded_settings(kind: type[Attack], settings: Mapping[str, T]) -> dict[str, T]:
-    """The settings that records and job ids name: all but those declared with `record_default=False` that have their default.
-
-    A setting that the preset changes is named in any case, because its default is then not what the preset means.
-
-    Args:
-        kind: The class of the attack.
-        settings: Settings of the attack by name.
-
-    Returns:
-        The settings to record, by name.
-    """
-    options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
-    of_preset = kind.presets.get(str(settings.get("preset", "")), {})
-
-    def is_recorded(name: str, value: T) -> bool:
-        option = options.get(name)
-        return (
-            option is None
-            or option.metadata.get("record_default", True)
-            or name in of_preset
-            or bool(value != option.default)
-        )
-
-    return {name: value for name, value in settings.items() if is_recorded(name, value)}
 
 
 def seed_for(attack: str, seed: int, record_id: str) -> int:
@@ -380,3 +360,41 @@ def replace_sentences(
     if flaw := joined_flaw(text, join(sentences, tail)):
         return Attacked("", flaw, 1, (*rejected, f"{flaw}: {text[:80]}"), left)
     return Attacked(text, "", 1, tuple(rejected), left)
+
+
+def join_without(sentences: Sequence[Piece], tail: str, left_out: AbstractSet[int]) -> str:
+    """The text without some sentences. Code blocks and paragraph breaks stay; list markers go with their sentences.
+
+    Args:
+        sentences: The sentences of the text.
+        tail: What stands after the last sentence.
+        left_out: The indices of the sentences that are left out.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> join_without([Piece("- ", "It rose."), Piece("\\n- ", "It fell."), Piece("\\n\\n", "So it goes.")], "", {1})
+        '- It rose.\\n\\nSo it goes.'
+    """
+    result: list[Piece] = []
+    code: list[str] = []  # what stood before sentences that are left out, and is not in the result yet
+    blank = ""
+    for i, piece in enumerate(sentences):
+        new_code, new_blank, marker = _lead_parts(piece.lead)
+        code.append(new_code)
+        blank = new_blank if new_code or new_blank.count("\n") >= blank.count("\n") else blank
+        if i not in left_out:
+            lead = "".join(code) + blank + marker
+            result.append(Piece(lead if result else lead.lstrip(), piece.body))
+            code, blank = [], ""
+    return join(result, "".join(code) + tail)
+
+
+def _lead_parts(lead: str) -> tuple[str, str, str]:
+    """What precedes a sentence, in three parts: code blocks, white space, and the marker of a list item or heading."""
+    fence = max(lead.rfind("```"), lead.rfind("~~~"))
+    end = lead.find("\n", fence) if fence >= 0 else 0
+    code, rest = lead[:end], lead[end:]
+    marker = rest.lstrip()
+    return code, rest[: len(rest) - len(marker)], marker

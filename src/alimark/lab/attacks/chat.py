@@ -1,23 +1,262 @@
-"""The attack by a chat model: it rewrites the whole text in one answer, with the paper's prompt or another, once or again."""
+"""Attacks by a chat model: it rewrites the whole text in one answer, once or again, or sentence by sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import ClassVar
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Protocol, TypeVar
 
-from alimark.core.llm.base import LLM, Request
-from alimark.core.llm.requests import Answer
-from alimark.errors import AttackError
-from alimark.lab.attacks._chat_requests import ChatModelAttack, Question, ask_until_done, prompt_text
-from alimark.lab.attacks.base import PAPER_PRESET, Attacked, Target, apply_preset, setting
-from alimark.lab.attacks.checks import text_flaw
-from alimark.lab.attacks.settings import GPT35, ChatSettings
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
+from alimark.core.frozen.text.surrogates import without_half_pairs
+from alimark.core.frozen.text.units import clean
+from alimark.core.llm.base import LLM, Message, Request, Sampling, never
+from alimark.core.llm.requests import Answer, draw_all
+from alimark.errors import AttackError, ContextFull, LLMError
+from alimark.lab.attacks.base import (
+    Attack,
+    Attacked,
+    Target,
+    max_tokens_setting,
+    preset_setting,
+    replace_sentences,
+    setting,
+    top_p_setting,
+)
+from alimark.lab.attacks.checks import sentence_flaw, text_flaw, without_preface
+
+CHAT_SYSTEM = "You are a helpful assistant to rewrite text."
+"""The system message of the paper. All prompts are sent with it."""
+
+CHAT_PROMPTS = {
+    "paper": (
+        "Please rewrite the following text, avoiding the use of the same words or phrases as the original text as much as "
+        "possible. You are able to merge or split sentences, but must preserve the original meaning:\n\n{text}"
+    ),
+    "plain": "Paraphrase this text in your own words:\n\n{text}",
+    "editor": (
+        "I wrote the passage below, and it does not read well yet. Please edit it as an experienced editor would: rephrase "
+        "every sentence of the passage, vary how sentences begin and how long they are, and leave out no fact. Reply with the "
+        "edited passage only.\n\n{text}"
+    ),
+    "formal": (
+        "Rewrite this passage in a formal, written style, as in an encyclopedia. Keep all of its content and about its "
+        "length.\n\n{text}"
+    ),
+    "sentence": (
+        "Please rewrite the following sentence, avoiding the use of the same words or phrases as the original sentence as "
+        "much as possible, but preserve the original meaning:\n\n{text}"
+    ),
+}
+"""Instructions to a chat model by name. `paper` is the paper's prompt for GPT-3.5, word for word; `sentence` is the same for a
+single sentence. The others differ from it in style, to show how much the attack depends on its words."""
+
+
+def _prompt_setting(name: str) -> str:
+    return setting(
+        name,
+        f"The instruction to the model: {', '.join(CHAT_PROMPTS)}, or any text with {{text}} in the place of the original.",
+    )
+
+
+_MAX_ERRORS_IN_A_ROW = 3  # then the model is not reachable, and the run ends with the error
+_PLACE = "{text}"
+
+
+def prompt_text(prompt: str) -> str:
+    """The instruction to the model.
+
+    Args:
+        prompt: A name of `CHAT_PROMPTS`, or an instruction with `{text}` in the place of the original.
+
+    Returns:
+        The instruction, with `{text}` in it.
+
+    Raises:
+        AttackError: The prompt is no name, and `{text}` is not in it.
+
+    Example:
+        >>> prompt_text("Say it in other words: {text}")
+        'Say it in other words: {text}'
+    """
+    text = CHAT_PROMPTS.get(prompt, prompt)
+    if _PLACE not in text:
+        raise AttackError(
+            f"the prompt must be {', '.join(CHAT_PROMPTS)}, or a text with {_PLACE} in the place of the original; "
+            f"{prompt!r} is neither"
+        )
+    return text
 
 
 @dataclass
-class _Job:
+class Question:
+    """A passage that the model is asked to rewrite, and its answers so far.
+
+    Attributes:
+        passage: The text or sentence to rewrite.
+        prompt: The instruction, with `{text}` in the place of the passage.
+        seed_name: What the seeds of the draws are derived from, together with the number of the try.
+        tries: The number of answers so far.
+        tokens: The tokens of all answers.
+        rejected: For each answer that was not used: the reason, a colon, and the start of the answer.
+        rewrite: The answer that passed the checks, empty as long as there is none.
+        flaw: Why the last answer was not used.
+        too_long: Whether the passage does not fit the model's context, so that asking again does not help.
+    """
+
+    passage: str
+    prompt: str
+    seed_name: str
+    tries: int = 0
+    tokens: int = 0
+    rejected: list[str] = field(default_factory=list)
+    rewrite: str = ""
+    flaw: str = ""
+    too_long: bool = False
+
+    def request(self) -> Request:
+        """The request for the next try."""
+        digest = hashlib.sha256(f"{self.seed_name}/{self.tries}".encode()).digest()
+        content = without_half_pairs(self.prompt.replace(_PLACE, self.passage.strip()))
+        messages = (Message("system", CHAT_SYSTEM), Message("user", content))
+        return Request("", 1, int.from_bytes(digest[:6], "big"), messages=messages)
+
+    def read(self, answer: Answer, flaw_of: Callable[[str], str], *, checked: bool = True) -> None:
+        """Reads an answer: it becomes the `rewrite`, or `rejected` has one more where `flaw_of` gives a reason.
+
+        Where answers are not `checked`, any text is the rewrite, unfinished or not, with all that stands around it.
+        """
+        self.tries += 1
+        if isinstance(answer, ContextFull):
+            self.too_long, self.flaw = True, "does not fit the model's context"
+            return
+        text = ""
+        if isinstance(answer, LLMError):
+            self.flaw = str(answer)
+        else:
+            [draw] = answer
+            self.tokens += draw.tokens
+            text = without_preface(draw.text) if checked else draw.text.strip()
+            if checked:
+                self.flaw = flaw_of(text) or ("unfinished" if draw.ended == "length" else "")
+            else:
+                self.flaw = "" if text else "empty"
+        if self.flaw:
+            self.rejected.append(f"{self.flaw}: {text[:80]}" if text else self.flaw)
+        else:
+            self.rewrite = text
+
+
+@dataclass(frozen=True)
+class _ChatModelAttack(Attack):
+    """The part that attacks by a chat model share: the model, and the checks of settings."""
+
+    by_model = True
+
+    llm: str = setting(
+        "qwen2.5-coder-1.5b",
+        "A chat model: a name of `alimark models list`, a path, a hub id, or openai:http://host:port/v1#model.",
+    )
+    temperature: float = setting(1.0, "Sampling temperature.")
+    top_p: float = top_p_setting(1.0)
+    max_tokens: int = max_tokens_setting(1024, "of an answer")
+    tries: int = setting(4, "How often a text is generated, in each round, before the attack on it counts as failed.")
+    prompt: str = _prompt_setting("paper")
+    engine: LLM | None = field(default=None, repr=False, compare=False, kw_only=True)
+    """A loaded model, which is used instead of `llm`."""
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise AttackError(f"tries must be at least 1, not {self.tries}")
+        prompt_text(self.prompt)
+        try:
+            self._sampling  # noqa: B018 - raises ValueError where a setting is wrong
+        except ValueError as error:
+            raise AttackError(str(error)) from None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(llm.split(":", 1)[-1] for llm in self.llms)
+
+    @property
+    def llms(self) -> tuple[str, ...]:
+        return () if self.engine else (self.llm,)
+
+    @property
+    def _sampling(self) -> Sampling:
+        # No repetition penalty, which would make names and function words rare. The model decides when the text ends.
+        return Sampling(self.temperature, self.top_p, 1.0, self.max_tokens, may_end=True)
+
+    @cached_property
+    def _model(self) -> LLM:
+        from alimark.core.llm import load_llm
+
+        return self.engine or load_llm(self.llm)
+
+
+class _Asked(Protocol):
+    """Something that a model is asked about, perhaps several times."""
+
+    def request(self) -> Request: ...
+
+
+AnyAsked = TypeVar("AnyAsked", bound=_Asked)
+
+
+def ask_until_done(
+    llm: LLM, fresh: Iterator[AnyAsked], sampling: Sampling, is_done: Callable[[AnyAsked, Answer], bool]
+) -> Iterator[AnyAsked]:
+    """Asks the model about each job until it is done; requests of many jobs share the batches of the engine.
+
+    Args:
+        llm: The model.
+        fresh: The jobs. They are read one after the other, as the model needs them.
+        sampling: How tokens are sampled.
+        is_done: Gives an answer to a job. Where the result is False, the model is asked again with the job's next request.
+
+    Yields:
+        The jobs, in the order in which they are done.
+
+    Raises:
+        LLMError: The model gave several errors in a row, so that it cannot be reached.
+    """
+    again: deque[AnyAsked] = deque()
+    errors_in_a_row = 0
+    while True:
+        asked: dict[int, AnyAsked] = {}
+        for number, _, answer in draw_all(llm, _requests(fresh, again, asked), sampling, never, single_draws=True):
+            job = asked.pop(number)
+            errors_in_a_row = errors_in_a_row + 1 if _is_engine_error(answer) else 0
+            if errors_in_a_row == _MAX_ERRORS_IN_A_ROW and isinstance(answer, LLMError):
+                raise answer
+            if is_done(job, answer):
+                yield job
+            else:
+                again.append(job)
+        if not again:
+            return
+
+
+def _is_engine_error(answer: Answer) -> bool:
+    return isinstance(answer, LLMError) and not isinstance(answer, ContextFull)
+
+
+def _requests(fresh: Iterator[AnyAsked], again: deque[AnyAsked], asked: dict[int, AnyAsked]) -> Iterator[Request]:
+    """The requests, numbered in `asked`. Jobs to ask about again come first, so that they do not wait for all the others."""
+    number = 0
+    while job := again.popleft() if again else next(fresh, None):
+        asked[number] = job
+        number += 1
+        yield job.request()
+
+
+# The whole text
+
+
+@dataclass
+class _Rounds:
     """A text, and the questions of its rounds so far."""
 
     index: int
@@ -40,7 +279,7 @@ class _Job:
 
 
 @dataclass(frozen=True)
-class Chat(ChatSettings, ChatModelAttack):
+class Chat(_ChatModelAttack):
     """Have a chat model rewrite the whole text, with the paper's prompt or yours.
 
     If an answer is empty, a refusal, a summary, in another language or full of
@@ -57,11 +296,13 @@ class Chat(ChatSettings, ChatModelAttack):
     """
 
     name: ClassVar[str] = "chat"
-    presets = MappingProxyType({PAPER_PRESET: {"max_tokens": 512, "tries": 5}})
-    engine: LLM | None = field(default=None, repr=False, compare=False)
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"max_tokens": 512, "tries": 5}}
+    rounds: int = setting(
+        1, "How often the text is rewritten; from the second round on, the model rewrites its own answer."
+    )
+    preset: str = preset_setting()
 
     def __post_init__(self) -> None:
-        apply_preset(self)
         super().__post_init__()
         if self.rounds < 1:
             raise AttackError(f"rounds must be at least 1, not {self.rounds}")
@@ -69,10 +310,10 @@ class Chat(ChatSettings, ChatModelAttack):
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
         empty: list[int] = []
 
-        def fresh() -> Iterator[_Job]:
+        def fresh() -> Iterator[_Rounds]:
             for index, target in enumerate(targets):
                 if target.text.strip():
-                    yield _Job(index, target, [self._question(target.text, f"alimark/chat/{target.seed}")])
+                    yield _Rounds(index, target, [self._question(target.text, f"alimark/chat/{target.seed}")])
                 else:  # the model would make up a text
                     empty.append(index)
 
@@ -83,7 +324,7 @@ class Chat(ChatSettings, ChatModelAttack):
     def _question(self, passage: str, seed_name: str) -> Question:
         return Question(passage, prompt_text(self.prompt), seed_name)
 
-    def _is_done(self, job: _Job, answer: Answer) -> bool:
+    def _is_done(self, job: _Rounds, answer: Answer) -> bool:
         """Reads an answer; where it passes the checks and is not the last, the next round begins."""
         question = job.question
         question.read(answer, job.flaw, checked=not self.follows_public_code)
@@ -99,7 +340,7 @@ class Chat(ChatSettings, ChatModelAttack):
             job.error = f"{question.flaw}, after {question.tries} tries"
         return bool(job.error)
 
-    def _result(self, job: _Job) -> Attacked:
+    def _result(self, job: _Rounds) -> Attacked:
         tries, tokens = (sum(counts) for counts in zip(*((q.tries, q.tokens) for q in job.rounds), strict=True))
         several = self.rounds > 1
         rejected = [
@@ -119,4 +360,89 @@ class GPT35Turbo(Chat):
     """
 
     name: ClassVar[str] = "gpt-3.5"
-    llm: str = setting(GPT35, "The model and the endpoint that serves it.")
+    llm: str = setting("openai:https://api.openai.com/v1#gpt-3.5-turbo", "The model and the endpoint that serves it.")
+
+
+# Sentence by sentence
+
+
+@dataclass
+class _Text:
+    """A text as its sentences, with a question for each."""
+
+    index: int
+    sentences: list[Piece]
+    tail: str
+    questions: list[Question]
+    done: int = 0
+
+    def result(self) -> Attacked:
+        # A rewrite with line breaks would become several list items or paragraphs.
+        bodies = [" ".join(question.rewrite.split()) or None for question in self.questions]
+        rejected = [reason for question in self.questions for reason in question.rejected]
+        attacked = replace_sentences(self.sentences, self.tail, bodies, rejected)
+        tries, tokens = (sum(counts) for counts in zip(*((q.tries, q.tokens) for q in self.questions), strict=True))
+        return replace(attacked, tries=tries, tokens=tokens)
+
+
+@dataclass
+class _Sentence:
+    """A sentence of a text that the model is asked about."""
+
+    text: _Text
+    question: Question
+
+    def request(self) -> Request:
+        return self.question.request()
+
+
+@dataclass(frozen=True)
+class ChatSentences(_ChatModelAttack):
+    """Have a chat model rewrite the text sentence by sentence.
+
+    The model sees one sentence in each request, and nothing of the others. If an
+    answer is unusable or does not change the sentence, the model is asked again.
+    After --tries the sentence stays as it is; where more than a quarter of the
+    sentences stay, the text is recorded as failed.
+    """
+
+    name: ClassVar[str] = "chat-sentences"
+    max_tokens: int = max_tokens_setting(256, "of a sentence")
+    tries: int = setting(4, "How often a sentence is generated before it stays as it is.")
+    prompt: str = _prompt_setting("sentence")
+
+    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
+        empty: list[int] = []
+
+        def fresh() -> Iterator[_Sentence]:
+            for index, target in enumerate(targets):
+                text = self._split(index, target)
+                if not text.sentences:
+                    empty.append(index)
+                yield from (_Sentence(text, question) for question in text.questions)
+
+        for sentence in ask_until_done(self._model, fresh(), self._sampling, self._is_done):
+            text = sentence.text
+            text.done += 1
+            if text.done == len(text.sentences):
+                yield text.index, text.result()
+        yield from ((index, Attacked("", "the text holds no sentence")) for index in empty)
+
+    def _split(self, index: int, target: Target) -> _Text:
+        sentences, tail = pieces(target.text, splitter(DEFAULT_SPLITTER))
+        prompt = prompt_text(self.prompt)
+        questions = [
+            Question(piece.body, prompt, f"alimark/chat-sentences/{target.seed}/{position}")
+            for position, piece in enumerate(sentences)
+        ]
+        return _Text(index, sentences, tail, questions)
+
+    def _is_done(self, sentence: _Sentence, answer: Answer) -> bool:
+        question = sentence.question
+        question.read(answer, lambda text: _flaw(text, question.passage))
+        return bool(question.rewrite) or question.too_long or question.tries >= self.tries
+
+
+def _flaw(text: str, original: str) -> str:
+    """Why `text` is no rewrite of the sentence. A sentence that did not change would count as rewritten."""
+    return sentence_flaw(text, original) or ("unchanged" if clean(text) == clean(original) else "")

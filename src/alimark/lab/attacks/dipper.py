@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
 from alimark.errors import AttackError
-from alimark.lab.attacks._layout import join_without
-from alimark.lab.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
-from alimark.lab.attacks.base import PAPER_PRESET, Attack, Attacked, Target, apply_preset
+from alimark.lab.attacks._seq2seq import Network, NetworkAttack, load_seq2seq, one_line
+from alimark.lab.attacks.base import (
+    Attacked,
+    Target,
+    batch_setting,
+    device_setting,
+    join_without,
+    max_tokens_setting,
+    preset_setting,
+    setting,
+    top_p_setting,
+)
 from alimark.lab.attacks.checks import text_flaw
-from alimark.lab.attacks.settings import DipperSettings
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +32,7 @@ _DIVERSITIES = range(0, 101, 20)  # the values in the model's training
 
 
 @dataclass(slots=True)
-class _Job:
+class _Windows:
     """A text, and the state of the attack on it."""
 
     index: int
@@ -38,7 +45,7 @@ class _Job:
 
 
 @dataclass(frozen=True)
-class Dipper(DipperSettings, Attack):
+class Dipper(NetworkAttack):
     """Have DIPPER paraphrase the text, window by window.
 
     The result depends on the text and its seed only, up to rounding in a batch. On a
@@ -48,28 +55,30 @@ class Dipper(DipperSettings, Attack):
     """
 
     name: ClassVar[str] = "dipper"
-    by_model: ClassVar[bool] = True
-    presets = MappingProxyType({PAPER_PRESET: {"max_new_tokens": 100, "tries": 5}})
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"max_new_tokens": 100, "tries": 5}}
+    model: str = setting("kalpeshk2011/dipper-paraphraser-xxl", "DIPPER (11 billion parameters): a hub id or a folder.")
+    tokenizer: str = setting("google/t5-v1_1-xxl", "The tokenizer to use where the folder of the model has none.")
+    lexical: int = setting(60, "Lexical diversity, 0 to 100 in steps of 20: how many words change.")
+    order: int = setting(0, "Order diversity, 0 to 100 in steps of 20: how much the order changes.")
+    sentences: int = setting(1, "The number of sentences in a window (sent_interval).")
+    top_p: float = top_p_setting(0.75)
+    max_tokens: int = max_tokens_setting(512, "of a window and its context")
+    tries: int = setting(3, "How often a text is generated before the attack on it counts as failed.")
+    batch: int = batch_setting(8, "Texts")
+    device: str = device_setting()
+    max_new_tokens: int = setting(0, "The maximum number of tokens of a window's rewrite; 0 for max_tokens.")
+    preset: str = preset_setting()
 
     def __post_init__(self) -> None:
-        apply_preset(self)
-        for setting, value in (("lexical", self.lexical), ("order", self.order)):
+        for name, value in (("lexical", self.lexical), ("order", self.order)):
             if value not in _DIVERSITIES:
-                raise AttackError(f"{setting} diversity must be one of 0, 20, 40, 60, 80 and 100, not {value}")
+                raise AttackError(f"{name} diversity must be one of 0, 20, 40, 60, 80 and 100, not {value}")
         if min(self.sentences, self.max_tokens, self.tries, self.batch) < 1:
             raise AttackError("sentences, max_tokens, tries and batch must be at least 1")
         if self.max_new_tokens < 0:
             raise AttackError(f"max_new_tokens must be at least 0, not {self.max_new_tokens}")
         if not 0 < self.top_p <= 1:
             raise AttackError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return (self.model,)
-
-    @property
-    def libraries(self) -> tuple[tuple[str, str], ...]:
-        return LIBRARIES
 
     @cached_property
     def _network(self) -> Network:
@@ -80,11 +89,11 @@ class Dipper(DipperSettings, Attack):
         while batch := list(islice(waiting, self.batch)):
             yield from self._finish([self._job(index, target) for index, target in batch])
 
-    def _job(self, index: int, target: Target) -> _Job:
+    def _job(self, index: int, target: Target) -> _Windows:
         sentences, tail = pieces(target.text, splitter(DEFAULT_SPLITTER))
-        return _Job(index, target, _windows(sentences, self.sentences), tail)
+        return _Windows(index, target, _windows(sentences, self.sentences), tail)
 
-    def _finish(self, jobs: list[_Job]) -> Iterator[tuple[int, Attacked]]:
+    def _finish(self, jobs: list[_Windows]) -> Iterator[tuple[int, Attacked]]:
         """Rewrites the texts of a batch, then those again whose rewrite did not pass the checks, up to `tries` times."""
         for job in jobs:
             if not job.windows:
@@ -112,7 +121,7 @@ class Dipper(DipperSettings, Attack):
             return "" if any(rewritten) else "empty"
         return text_flaw(text, original) if all(rewritten) else "empty"
 
-    def _rewrite(self, jobs: Sequence[_Job], attempt: int) -> list[list[Piece]]:
+    def _rewrite(self, jobs: Sequence[_Windows], attempt: int) -> list[list[Piece]]:
         """The rewritten windows of each text. The first windows of all texts form a batch, then the second windows."""
         rewritten: list[list[Piece]] = [[] for _ in jobs]
         for number in range(max((len(job.windows) for job in jobs), default=0)):

@@ -35,8 +35,7 @@ from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pi
 from alimark.core.frozen.text.units import with_full_stop
 from alimark.core.text.language import WORDS
 from alimark.errors import AttackError
-from alimark.lab.attacks._layout import join_without
-from alimark.lab.attacks.base import TextAttack, setting
+from alimark.lab.attacks.base import TextAttack, join_without, setting
 
 if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record

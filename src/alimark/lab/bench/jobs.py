@@ -18,8 +18,7 @@ from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import Sampling
 from alimark.core.schemes.registry import scheme
-from alimark.lab.attacks import attack_class, seed_for
-from alimark.lab.attacks.base import recorded_settings
+from alimark.lab.attacks import seed_for
 from alimark.lab.bench.data import DataSet, Item
 from alimark.lab.bench.data import load as load_data
 from alimark.lab.bench.models import LEARNED, Lesson, embedder_name, learns
@@ -252,7 +251,7 @@ class Plan:
         earlier = self.attack_job(cell, item, attack.earlier, answer, again) if attack.earlier else None
         parent = earlier.id if earlier else self.source(cell, item, answer)
         pool = cell.data.name if attack.name in POOLED_ATTACKS else ""
-        settings = recorded_settings(attack_class(attack.name), attack.settings)
+        settings = dict(attack.settings)
         inputs = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": settings, "pool": pool,
                   "seed": cell.recipe.seed} | ({"again": again} if again else {})  # fmt: skip
         seed = seed_for(attack.name, cell.recipe.seed, f"{parent}/{again}" if again else parent)

@@ -1,23 +1,115 @@
-"""Parrot: a T5 that paraphrases, and two classifiers that filter its paraphrases."""
+"""Paraphrasers of single sentences: Pegasus, and Parrot, a T5 whose paraphrases two classifiers filter."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from types import MappingProxyType
-from typing import ClassVar
+from string import punctuation
+from typing import Any, ClassVar
 
 import numpy as np
 
 from alimark.errors import AttackError
 from alimark.lab.attacks._beams import diverse_beams
-from alimark.lab.attacks._public import well_formed
-from alimark.lab.attacks._seq2seq import LIBRARIES, Network, load_classifier, load_seq2seq, one_line
-from alimark.lab.attacks.base import PAPER_PRESET, SentenceAttack, apply_preset
-from alimark.lab.attacks.settings import ParrotSettings
+from alimark.lab.attacks._seq2seq import Network, NetworkAttack, load_classifier, load_seq2seq, one_line
+from alimark.lab.attacks.base import (
+    SentenceAttack,
+    batch_setting,
+    device_setting,
+    max_tokens_setting,
+    preset_setting,
+    setting,
+)
+
+_ANSWERS = 3  # beams of a sentence: the first that passes the checks is used
+
+_sampling = threading.Lock()  # sampling in `generate` uses the random state of the process
+
+
+@dataclass(frozen=True)
+class Pegasus(NetworkAttack, SentenceAttack):
+    """Have Pegasus paraphrase the text, sentence by sentence.
+
+    The most probable of its beams that passes the checks is used. The result depends
+    on the sentence and the settings only, with --sample too: the seed is not used.
+
+    With --preset paper, beams are sampled at temperature 2, and the first is used
+    whatever it says.
+    """
+
+    name: ClassVar[str] = "pegasus"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "paper": {"sample": True, "temperature": 2.0, "top_k": 50, "repetition_penalty": 1.03}
+    }
+    model: str = setting("tuner007/pegasus_paraphrase", "Pegasus, fine-tuned to paraphrase: a hub id or a folder.")
+    beams: int = setting(10, "The number of beams.")
+    max_tokens: int = max_tokens_setting(60, "of a sentence, before and after")
+    temperature: float = setting(
+        2.0,
+        "The paper's value is 2. It has an effect with --sample only: beam search without sampling does not use it.",
+    )
+    sample: bool = setting(False, "Sample along the beams instead of taking the most probable tokens.")
+    batch: int = batch_setting(16)
+    device: str = device_setting()
+    top_k: int = setting(0, "With --sample: the number of most probable tokens that are sampled from; 0 for all.")
+    repetition_penalty: float = setting(
+        1.0, "Divides the probability of tokens that were used before; 1 is no penalty."
+    )
+    preset: str = preset_setting()
+
+    def __post_init__(self) -> None:
+        if min(self.beams, self.max_tokens, self.batch) < 1:
+            raise AttackError("beams, max_tokens and batch must be at least 1")
+        if not 0 < self.temperature < inf:  # true for nan, too
+            raise AttackError(f"the temperature must be above 0 and finite, not {self.temperature}")
+        if not 0 < self.repetition_penalty < inf:
+            raise AttackError(f"the repetition penalty must be above 0 and finite, not {self.repetition_penalty}")
+        if self.top_k < 0:
+            raise AttackError(f"top_k must be at least 0, not {self.top_k}")
+
+    @cached_property
+    def _network(self) -> Network:
+        return load_seq2seq(self.model, self.device)
+
+    def answers(self, sentences: Sequence[str]) -> list[list[str]]:
+        texts = [one_line(sentence) for sentence in sentences]
+        rows = [self._sampled(text) for text in texts] if self.sample else self._searched(texts)
+        return [[well_formed(text) for text in row] for row in rows] if self.follows_public_code else rows
+
+    def _searched(self, texts: Sequence[str], **options: Any) -> list[list[str]]:
+        import torch
+
+        count = min(self.beams, _ANSWERS)
+        network = self._network
+        if self.repetition_penalty != 1:
+            options["repetition_penalty"] = self.repetition_penalty
+        with torch.inference_mode():
+            rows = network.model.generate(
+                **network.encode(texts, self.max_tokens),
+                num_beams=self.beams,
+                num_return_sequences=count,
+                max_new_tokens=self.max_tokens,
+                **({"do_sample": False} | options),
+            )
+        answers = network.decode(rows)
+        return [answers[i : i + count] for i in range(0, len(answers), count)]
+
+    def _sampled(self, text: str) -> list[str]:
+        """Samples for a single text: in a batch its random numbers would depend on the other texts."""
+        import torch
+
+        devices = [self._network.device] if self._network.device.type == "cuda" else []
+        with _sampling, torch.random.fork_rng(devices):
+            torch.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
+            return self._searched([text], do_sample=True, temperature=self.temperature, top_k=self.top_k)[0]
+
+
+# Parrot
 
 _TASK = "paraphrase: "
 _FLUENCY_TASK = "Sentence: "  # the prefix in the training of the fluency model
@@ -34,7 +126,7 @@ _Pairs = list[tuple[int, str]]
 
 
 @dataclass(frozen=True)
-class Parrot(ParrotSettings, SentenceAttack):
+class Parrot(NetworkAttack, SentenceAttack):
     """Have Parrot paraphrase the text, sentence by sentence.
 
     Diverse beam search writes several paraphrases of a sentence. Of those that keep
@@ -45,10 +137,27 @@ class Parrot(ParrotSettings, SentenceAttack):
     """
 
     name: ClassVar[str] = "parrot"
-    presets = MappingProxyType({PAPER_PRESET: {"max_tokens": 92}})
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"max_tokens": 92}}
+    model: str = setting("prithivida/parrot_paraphraser_on_T5", "Parrot's T5: a hub id or a folder.")
+    adequacy_model: str = setting(
+        "prithivida/parrot_adequacy_model", "The model that estimates whether a paraphrase keeps the meaning."
+    )
+    fluency_model: str = setting(
+        "prithivida/parrot_fluency_model", "The model that estimates whether a paraphrase is fluent."
+    )
+    adequacy: float = setting(0.8, "The minimum probability that a paraphrase keeps the meaning.")
+    fluency: float = setting(0.8, "The minimum probability that a paraphrase is fluent.")
+    beams: int = setting(10, "The number of beams, and of paraphrases to choose from.")
+    groups: int = setting(2, "The number of groups of beams (diverse beam search).")
+    diversity_penalty: float = setting(
+        2.0, "What is subtracted from a token's score for each beam of an earlier group that chose it at this position."
+    )
+    max_tokens: int = max_tokens_setting(128, "of a sentence")
+    batch: int = batch_setting(8)
+    device: str = device_setting()
+    preset: str = preset_setting()
 
     def __post_init__(self) -> None:
-        apply_preset(self)
         if min(self.beams, self.groups, self.max_tokens, self.batch) < 1:
             raise AttackError("beams, groups, max_tokens and batch must be at least 1")
         if self.beams % self.groups:
@@ -57,14 +166,6 @@ class Parrot(ParrotSettings, SentenceAttack):
             raise AttackError("adequacy and fluency are probabilities and must lie between 0 and 1")
         if not 0 <= self.diversity_penalty < inf:  # true for nan, too
             raise AttackError(f"the diversity penalty must be at least 0 and finite, not {self.diversity_penalty}")
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return (self.model, self.adequacy_model, self.fluency_model)
-
-    @property
-    def libraries(self) -> tuple[tuple[str, str], ...]:
-        return LIBRARIES
 
     @cached_property
     def _paraphraser(self) -> Network:
@@ -197,3 +298,29 @@ def _probabilities(
                 logits[:, leave_out] = -torch.inf
             probabilities += logits.softmax(-1)[:, label].tolist()
     return probabilities
+
+
+# What the public code does to answers
+
+_REPEATED_MARK = re.compile(rf"([{re.escape(punctuation.replace('.', ''))}])\1+")
+
+
+def well_formed(sentence: str, *, full_stop: bool = False) -> str:
+    """A paraphrase with a capital letter at its start, a capital "I", and without repeated punctuation marks.
+
+    Args:
+        sentence: The paraphrase.
+        full_stop: Whether a full stop is added where there is no mark at the end.
+
+    Returns:
+        The sentence; empty where the paraphrase is.
+
+    Example:
+        >>> well_formed("so i went home,, and  slept", full_stop=True)
+        'So I went home, and slept.'
+    """
+    text = " ".join(sentence.split())
+    text = (text[:1].upper() + text[1:]).replace(" i ", " I ")
+    if full_stop and text and text[-1] not in "!.?":
+        text += "."
+    return _REPEATED_MARK.sub(r"\1", text)

@@ -138,7 +138,6 @@ def test_errors(run: Run, tmp_path: Path) -> None:
         (("--input", story), "go together"),
         ((tmp_path / "empty.txt",), "contains no text"),
         ((tmp_path / "none.txt",), "none.txt"),
-        ((story, "--temperature", 0), "temperature"),
         ((story, "--closeness", 2), "closeness"),
         ((story, "--candidates", 0), "candidates"),
         (("--input", story, "--output", story), "another file"),
@@ -158,5 +157,3 @@ def test_the_defaults_shown_are_those_of_the_library(run: Run) -> None:
     assert STRENGTHS["light"] == settings.candidates
     for name in ("closeness", "mean_closeness"):
         assert shown[name].default == getattr(settings, name)
-    for name in ("temperature", "top_p"):
-        assert shown[name].default == getattr(settings.sampling, name)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,28 +12,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from alimark.cli import loading, show
-from alimark.cli.options import Address, EngineName, Strength
-from alimark.errors import AlimarkError, RecordError
+from alimark.cli.options import Address, EngineName, JsonOutput, Output, Payload, Seed, Strength
+from alimark.cli.texts import Bar, Row, TextFile, make_all
+from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from alimark.audit.corpora.generation import Replicas
-    from alimark.core._util.jsonl import JsonlWriter, Record
-    from alimark.core.generation.api import Finished, Generation, GenerationSettings, MarkedSentence, Prompt
+    from alimark.core._util.jsonl import Record
+    from alimark.core.generation.api import Finished, Generation, GenerationSettings, MarkedSentence
     from alimark.core.keys.key import Key
     from alimark.core.llm.base import LLM, Sampling
     from alimark.core.schemes.watermark import Watermark
-
-_FAULTS = 3  # after so many errors in a row the model is at fault, and not the prompts
 
 KeyOption = Annotated[Path | None, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")]
 PromptOption = Annotated[str | None, typer.Option("-p", "--prompt", help="Text to continue; - reads standard input.")]
 InputOption = Annotated[
     Path | None, typer.Option("--input", help="JSONL file with a `prompt` (and an `id`) on each line.")
-]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", help="JSONL file to append to; ids that it has already are skipped.")
 ]
 LLMOption = Annotated[
     list[str],
@@ -77,9 +69,6 @@ MayEndOption = Annotated[
         show_default="with --prompt-style chat",
     ),
 ]
-BatchOption = Annotated[
-    int | None, typer.Option(help="Texts written at a time.", show_default="as many as the model is fastest with")
-]
 ReplicasOption = Annotated[
     int | None,
     typer.Option(
@@ -88,23 +77,13 @@ ReplicasOption = Annotated[
         show_default="as many as the cluster has room for",
     ),
 ]
-SeedOption = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
-PayloadOption = Annotated[
-    int | None,
-    typer.Option(
-        help="The number that the mark carries, for a key made with --payload-bits. With --input, a line's own `payload` "
-        "comes first.",
-        show_default="0, for a key with payloads",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")]
 
 
 def generate(
     key: KeyOption = None,
     prompt: PromptOption = None,
     input_file: InputOption = None,
-    output: OutputOption = None,
+    output: Output = None,
     llm: LLMOption = ["smollm2-135m"],  # noqa: B006 - typer copies it
     sentences: SentencesOption = 12,
     tokens: TokensOption = None,
@@ -116,13 +95,12 @@ def generate(
     top_p: TopPOption = 0.95,
     repetition_penalty: PenaltyOption = 1.15,
     may_end: MayEndOption = None,
-    batch: BatchOption = None,
     engine: EngineName = "plain",
     address: Address = None,
     replicas: ReplicasOption = None,
-    seed: SeedOption = None,
-    payload: PayloadOption = None,
-    as_json: JsonOption = False,
+    seed: Seed = None,
+    payload: Payload = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Write text that carries the mark of a key.
 
@@ -140,7 +118,14 @@ def generate(
         alimark generate -k key.json --input prompts.jsonl --output texts.jsonl \\
             --engine ray --llm openai:http://a:8000/v1 --llm openai:http://b:8000/v1
     """
-    _check_options(key, prompt, input_file, output, unmarked, payload, batch)
+    if (prompt is None) == (input_file is None):
+        raise AlimarkError("give either --prompt, or --input and --output")
+    if (input_file is None) != (output is None):
+        raise AlimarkError("--input and --output go together; give both, or neither")
+    if (key is None) != unmarked:
+        raise AlimarkError("give a key with -k, or --unmarked to write without one")
+    if payload is not None and key is None:
+        raise AlimarkError("a payload is part of a mark; give a key with -k")
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
     sampling = _sampling(temperature, top_p, repetition_penalty)
@@ -149,7 +134,7 @@ def generate(
     mark = None if key is None else _load_mark(key, payload, embedder=engine == "plain")
     if input_file is not None and output is not None:
         with loading.replicas(engine, address, replicas, llm) as cluster:
-            _write_many(mark, llm[0], input_file, output, settings_for(mark), batch, seed, as_json, cluster)
+            _write_many(mark, llm[0], input_file, output, settings_for(mark), seed, as_json, cluster)
     elif engine != "plain":
         raise AlimarkError("--engine ray writes many texts: give --input and --output")
     else:
@@ -159,27 +144,6 @@ def generate(
         _print_generation(generation, stream)
         if mark is not None:
             _warn_of_short_text(generation, mark.key)
-
-
-def _check_options(
-    key: Path | None,
-    prompt: str | None,
-    input_file: Path | None,
-    output: Path | None,
-    unmarked: bool,
-    payload: int | None,
-    batch: int | None,
-) -> None:
-    if (prompt is None) == (input_file is None):
-        raise AlimarkError("give either --prompt, or --input and --output")
-    if (input_file is None) != (output is None):
-        raise AlimarkError("--input and --output go together; give both, or neither")
-    if (key is None) != unmarked:
-        raise AlimarkError("give a key with -k, or --unmarked to write without one")
-    if payload is not None and key is None:
-        raise AlimarkError("a payload is part of a mark; give a key with -k")
-    if batch is not None and batch < 1:
-        raise AlimarkError("batch must be at least 1")
 
 
 def _sampling(temperature: float, top_p: float, repetition_penalty: float) -> Sampling:
@@ -301,9 +265,7 @@ def _print_generation(generation: Generation, stream: _Stream | None) -> None:
         )
     for limit in generation.limits:
         show.note(f"note: {limit}")
-    if generation.ended != "complete" and not (
-        generation.ended == "model ended" and generation.settings.sampling.may_end
-    ):
+    if _shortened(generation):
         show.note(f"note: the text is shorter than asked for: {generation.ended}")
 
 
@@ -320,154 +282,48 @@ def _warn_of_short_text(generation: Generation, key: Key) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A line of the input file for which a text has to be written."""
-
-    line: int
-    id: str
-    record: Record
-    seed: int | None
-    key: Key | None
-    """The key of a line that names a payload; None where the line gets the key of the whole run."""
-
-
-def _jobs(
-    source: Path, writer: JsonlWriter, key: Key | None, seed: int | None, counts: Counter[str]
-) -> tuple[list[_Job], list[str]]:
-    """The lines for which a text has to be written, and the ids of all lines in order."""
-    from alimark.core._util.jsonl import read_jsonl, unique_id
-
-    jobs: list[_Job] = []
-    order: list[str] = []
-    seen: set[str] = set()
-    for number, (line, record) in enumerate(read_jsonl(source)):
-        try:
-            line_key = _line_key(f"{source}:{line}", record, key)
-        except AlimarkError as why:
-            show.note(f"warning: {why}; passed over")
-            counts["failed"] += 1
-            continue
-        assert isinstance(record, dict)
-        job_id = unique_id(record, line, seen, field="prompt")
-        order.append(job_id)
-        if job_id in writer.done:
-            counts["skipped"] += 1
-        else:
-            # The seed depends on the line and not on the turn, so that a resumed run gives the same texts.
-            jobs.append(_Job(line, job_id, record, None if seed is None else seed + number, line_key))
-    return jobs, order
-
-
-def _line_key(where: str, record: Record | RecordError, key: Key | None) -> Key | None:
-    """The key of a line that names a payload; raises AlimarkError for a line that no text can be written for."""
-    if isinstance(record, RecordError):
-        raise record
-    if not str(record.get("prompt") or "").strip():
-        raise AlimarkError(f"{where} has no prompt")
-    payload = record.get("payload")
-    try:
-        return None if payload is None or key is None else key.carrying(payload)
-    except AlimarkError as error:
-        raise AlimarkError(f"{where}: {error}") from None
-
-
-class _Bar:
-    """Shows how many texts are done, and the tokens of all texts in progress."""
-
-    def __init__(self, bar: Progress, jobs: int) -> None:
-        self._bar, self._jobs = bar, jobs
-        self._task = bar.add_task("texts", total=jobs)
-        self._ticker = show.Ticker()
-        self._tokens: dict[int, int] = {}
-        self._started = time.perf_counter()
-        self._done = 0
-
-    def sentence(self, number: int, sentence: MarkedSentence) -> None:
-        self._tokens[number] = sentence.tokens
-        rate = sum(self._tokens.values()) / (time.perf_counter() - self._started)
-        self._bar.update(self._task, description=f"texts ({rate:,.0f} tokens/s)")
-        self._ticker.tick(f"{self._done} of {self._jobs} texts, {rate:,.0f} tokens/s")
-
-    def text(self) -> None:
-        self._done += 1
-        self._bar.advance(self._task)
-
-
 def _write_many(
     mark: Watermark | None,
     llm_name: str,
     source: Path,
     output: Path,
     settings: GenerationSettings,
-    batch: int | None,
     seed: int | None,
     as_json: bool,
     cluster: Replicas | None,
 ) -> None:
     """Writes a text for every line of a file that has none yet."""
-    from alimark.core._util.jsonl import JsonlWriter
+    from alimark.core.generation.api import Prompt
     from alimark.core.schemes.api import generate_many
 
-    counts: Counter[str] = Counter({"written": 0, "skipped": 0, "failed": 0, "short": 0})
-    with JsonlWriter(output, key_id=mark.key.id if mark else None) as writer:
-        key = None if mark is None else mark.key
-        jobs, order = _jobs(source, writer, key, seed, counts)
-        if jobs:
-            with show.progress() as progress, loading.quiet_ray(cluster is not None):
-                bar = _Bar(progress, len(jobs))
-                if cluster:
-                    write = partial(cluster.write, key=key, settings=settings, llm=llm_name, batch=batch)
-                else:
-                    llm = loading.load_llm(llm_name)
-                    write = partial(generate_many, mark, llm=llm, settings=settings, batch=batch, progress=bar.sentence)
-                limits = _save(_results(jobs, write), source, writer, bar, counts)
-            for limit in limits:
-                show.note(f"note: {limit}")
-        writer.arrange(order)
+    short, limits = 0, dict[str, None]()
+    key = None if mark is None else mark.key
+
+    def write(rows: Sequence[Row], bar: Bar) -> Finished:
+        prompts = [Prompt(row.record["prompt"], row.seed(seed), row.key) for row in rows]
+        if cluster:
+            return cluster.write(prompts, key, settings, llm=llm_name)
+        return generate_many(mark, prompts, loading.load_llm(llm_name), settings, progress=bar.sentence)
+
+    def record(row: Row, generation: Generation) -> Record:
+        nonlocal short
+        limits.update(dict.fromkeys(generation.limits))
+        short += _shortened(generation)
+        return generation.record(row.id)
+
+    with loading.quiet_ray(cluster is not None):
+        counts = make_all(TextFile(source, "prompt", key), output, key.id if key else None, write, record)
+    for limit in limits:
+        show.note(f"note: {limit}")
     if as_json:
-        show.print_json(dict(counts))
-    short = f" ({counts['short']} shorter than asked for)" if counts["short"] else ""
+        show.print_json({**counts, "short": short})
+    shorter = f" ({short} shorter than asked for)" if short else ""
     show.note(
-        f"{counts['written']} texts written{short}, {counts['skipped']} were there already, {counts['failed']} lines failed"
+        f"{counts['written']} texts written{shorter}, {counts['skipped']} were there already, {counts['failed']} lines failed"
     )
 
 
-def _save(
-    results: Iterator[tuple[_Job, Generation | AlimarkError]],
-    source: Path,
-    writer: JsonlWriter,
-    bar: _Bar,
-    counts: Counter[str],
-) -> list[str]:
-    """Appends each text to the output as soon as it is finished; returns the settings that the model could not follow."""
-    limits: dict[str, None] = {}
-    for job, result in results:
-        bar.text()
-        if isinstance(result, AlimarkError):
-            show.note(f"warning: {source}:{job.line}: {result}; passed over")
-            counts["failed"] += 1
-            continue
-        writer.write(job.record | result.record(job.id))
-        limits |= dict.fromkeys(result.limits)
-        counts["written"] += 1
-        may_end = result.settings.sampling.may_end
-        counts["short"] += result.ended != "complete" and not (may_end and result.ended == "model ended")
-    return list(limits)
-
-
-def _results(
-    jobs: list[_Job], write: Callable[[list[Prompt]], Finished]
-) -> Iterator[tuple[_Job, Generation | AlimarkError]]:
-    """Texts as they are finished. Several errors in a row end the run: then the model is at fault."""
-    from alimark.core.generation.api import Prompt
-
-    faults: list[AlimarkError] = []
-    for i, result in write([Prompt(str(job.record["prompt"]), job.seed, job.key) for job in jobs]):
-        if not isinstance(result, AlimarkError):
-            faults.clear()
-        elif not any(result is fault for fault in faults):  # one error may end several texts
-            faults.append(result)
-            if len(faults) == _FAULTS:
-                raise result
-        yield jobs[i], result
+def _shortened(generation: Generation) -> bool:
+    """Whether a text is shorter than it was asked to be, other than because its model might end it."""
+    may_end = generation.settings.sampling.may_end
+    return generation.ended != "complete" and not (may_end and generation.ended == "model ended")

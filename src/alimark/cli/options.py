@@ -30,6 +30,18 @@ KeyFiles = Annotated[
         "p-value is corrected for their number.",
     ),
 ]
+Output = Annotated[
+    Path | None, typer.Option("--output", help="JSONL file to append to; ids that it has already are skipped.")
+]
+Payload = Annotated[
+    int | None,
+    typer.Option(
+        help="The number that the mark carries, for a key made with --payload-bits. With --input, a line's own `payload` "
+        "comes first.",
+        show_default="0, for a key with payloads",
+    ),
+]
+Seed = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 HumanTexts = Annotated[
     list[Path] | None,

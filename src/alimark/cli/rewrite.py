@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from alimark.cli import loading, show
-from alimark.cli.options import KeyFile, RewriteStrength
-from alimark.errors import AlimarkError, LLMError
+from alimark.cli.options import JsonOutput, KeyFile, Output, Payload, RewriteStrength, Seed
+from alimark.cli.texts import Bar, Row, TextFile, make_all, read_text
+from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.cli.texts import Row
-    from alimark.core._util.jsonl import JsonlWriter, Record
-    from alimark.core.keys.key import Key
-    from alimark.core.rewriting.api import RewriteSettings, Rewriting
+    from alimark.core._util.jsonl import Record
+    from alimark.core.rewriting.api import Finished, RewriteSettings, Rewriting
     from alimark.core.schemes.alimark import AliMark
 
 DEFAULT_LLM = "qwen2.5-coder-1.5b"
 """The smallest model of the store that rewrites a sentence without changing its meaning."""
 
 _FPR = 0.01  # of the verdict at the end
-_FAULTS = 3  # after so many errors in a row the model is at fault, and not the texts
 
 FileArgument = Annotated[str | None, typer.Argument(help="Text file; - reads standard input.")]
 InputOption = Annotated[
     Path | None, typer.Option("--input", help="JSONL file with a `text` (and an `id`) on each line.")
-]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", help="JSONL file to append to; ids that it has already are skipped.")
 ]
 LLMOption = Annotated[
     str,
@@ -51,49 +46,21 @@ ClosenessOption = Annotated[float, typer.Option(help="The least cosine of a rewr
 MeanOption = Annotated[
     float, typer.Option(help="The least mean cosine over the whole text: a higher one makes a weaker mark.")
 ]
-WavesOption = Annotated[
-    int,
-    typer.Option(
-        help="Rounds of rewrites; from the second on the best rewrites so far are rewritten. More make a stronger mark."
-    ),
-]
-ContextOption = Annotated[
-    bool,
-    typer.Option("--context", help="Show the model the sentences around; small models mix them into the rewrite."),
-]
-TemperatureOption = Annotated[
-    float, typer.Option(help="Sampling temperature: at a low one all rewrites are nearly the same.")
-]
-TopPOption = Annotated[float, typer.Option(help="Nucleus sampling: the probability mass to sample from.")]
-PayloadOption = Annotated[
-    int | None,
-    typer.Option(
-        help="The number that the mark carries, for a key made with --payload-bits. With --input, a line's own `payload` "
-        "comes first.",
-        show_default="0, for a key with payloads",
-    ),
-]
-SeedOption = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")]
 
 
 def rewrite(
     key: KeyFile,
     file: FileArgument = None,
     input_file: InputOption = None,
-    output: OutputOption = None,
+    output: Output = None,
     llm: LLMOption = DEFAULT_LLM,
     strength: RewriteStrength = None,
     candidates: CandidatesOption = None,
     closeness: ClosenessOption = 0.62,
     mean_closeness: MeanOption = 0.81,
-    waves: WavesOption = 2,
-    context: ContextOption = False,
-    temperature: TemperatureOption = 1.0,
-    top_p: TopPOption = 0.95,
-    payload: PayloadOption = None,
-    seed: SeedOption = None,
-    as_json: JsonOption = False,
+    payload: Payload = None,
+    seed: Seed = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Mark a text that exists by rewriting its sentences.
 
@@ -120,8 +87,7 @@ def rewrite(
     if (input_file is None) != (output is None):
         raise AlimarkError("--input and --output go together; give both, or neither")
     count = candidates_for(strength, candidates, DEFAULT_REWRITES)
-    settings = RewriteSettings(count, closeness, mean_closeness, waves, context)
-    settings = _with_sampling(settings, temperature, top_p)
+    settings = RewriteSettings(count, closeness, mean_closeness)
     text = None if file is None else _read(file)
     mark = _load_mark(key, payload)
     if input_file is not None and output is not None:
@@ -131,18 +97,7 @@ def rewrite(
         _print_rewriting(rewriting, _proof(mark, rewriting), file or "", as_json)
 
 
-def _with_sampling(settings: RewriteSettings, temperature: float, top_p: float) -> RewriteSettings:
-    from dataclasses import replace
-
-    try:
-        return replace(settings, sampling=replace(settings.sampling, temperature=temperature, top_p=top_p))
-    except ValueError as error:
-        raise AlimarkError(str(error)) from None
-
-
 def _read(file: str) -> str:
-    from alimark.cli.texts import read_text
-
     text = read_text(file)
     if not text.strip():
         raise AlimarkError("the text is empty; there is nothing to rewrite")
@@ -220,69 +175,24 @@ def _rewrite_many(
     mark: AliMark, llm_name: str, source: Path, output: Path, settings: RewriteSettings, seed: int | None, as_json: bool
 ) -> None:
     """Rewrites every text of a file that is not done yet."""
-    from alimark.cli.texts import TextFile
-    from alimark.core._util.jsonl import JsonlWriter
     from alimark.core.rewriting.api import Original, rewrite_many
 
-    if output.exists() and output.samefile(source):
-        raise AlimarkError("--output must be another file than --input")
-    counts: Counter[str] = Counter({"written": 0, "found": 0, "skipped": 0, "failed": 0})
-    texts = TextFile(source)
-    with JsonlWriter(output, key_id=mark.key.id) as writer:
-        rows = [row for row in texts.rows() if row.id not in writer.done]
-        counts["skipped"] = len(texts.order) - len(rows)
-        keys = _keys_of_rows(mark.key, rows, source)
-        rows = [row for row in rows if row.id in keys]
-        counts["failed"] = texts.bad + len(texts.order) - counts["skipped"] - len(rows)
-        if rows:
-            llm = loading.load_llm(llm_name)
-            originals = [
-                Original(row.record["text"], None if seed is None else seed + row.number, keys[row.id]) for row in rows
-            ]
-            results = rewrite_many(originals, mark.key, mark.embedder, llm, settings)
-            _save(mark, rows, results, source, writer, counts)
+    found = 0
+
+    def rewrite(rows: Sequence[Row], _: Bar) -> Finished:
+        originals = [Original(row.record["text"], row.seed(seed), row.key) for row in rows]
+        return rewrite_many(originals, mark.key, mark.embedder, loading.load_llm(llm_name), settings)
+
+    def record(row: Row, rewriting: Rewriting) -> Record:
+        nonlocal found
+        proof = _proof(mark, rewriting)
+        found += proof["verdict"] == "found"
+        return rewriting.record(row.id) | {"detection": proof}
+
+    counts = make_all(TextFile(source, key=mark.key), output, mark.key.id, rewrite, record)
     if as_json:
-        show.print_json(dict(counts))
+        show.print_json({**counts, "found": found})
     show.note(
-        f"{counts['written']} texts written, the mark is found in {counts['found']} of them at p <= {_FPR:g}; "
+        f"{counts['written']} texts written, the mark is found in {found} of them at p <= {_FPR:g}; "
         f"{counts['skipped']} were there already, {counts['failed']} lines failed"
     )
-
-
-def _keys_of_rows(key: Key, rows: list[Row], source: Path) -> dict[str, Key]:
-    """The key of each row, with the payload that the row names; rows whose payload does not fit the key are left out."""
-    keys: dict[str, Key] = {}
-    for row in rows:
-        try:
-            keys[row.id] = key.carrying(row.record.get("payload"))
-        except AlimarkError as error:
-            show.note(f"warning: {source}: {row.id}: {error}; passed over")
-    return keys
-
-
-def _save(
-    mark: AliMark,
-    rows: list[Row],
-    results: Iterator[tuple[int, Rewriting | AlimarkError]],
-    source: Path,
-    writer: JsonlWriter,
-    counts: Counter[str],
-) -> None:
-    """Appends each text to the output as soon as it is finished. Several errors of the model in a row end the run."""
-    with show.progress() as bar:
-        task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
-        faults = 0
-        for done, (number, result) in enumerate(results, 1):
-            row = rows[number]
-            faults = faults + 1 if isinstance(result, LLMError) else 0
-            if isinstance(result, AlimarkError):
-                if faults == _FAULTS:
-                    raise result
-                show.note(f"warning: {source}: {row.id}: {result}; passed over")
-                counts["failed"] += 1
-            else:
-                proof = _proof(mark, result)
-                writer.write(row.record | result.record(row.id) | {"detection": proof})
-                counts.update(written=1, found=proof["verdict"] == "found")
-            bar.advance(task)
-            ticker.tick(f"{done} of {len(rows)} texts")

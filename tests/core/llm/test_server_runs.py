@@ -72,10 +72,11 @@ def test_a_fault_that_passes_changes_no_text(fake: Fake, run: Run, tmp_path: Pat
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_server_that_is_gone_ends_the_run_and_a_later_one_finishes_it(
-    fake: Fake, run: Run, tmp_path: Path, fault: Reply
+    fake: Fake, run: Run, tmp_path: Path, fault: Reply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("alimark.core.generation.api.default_batch", lambda _: 2)
     fake.answer = lambda seen: told(seen) if "Story 0" in seen.body["prompt"] else fault
-    status, _, said = run("--batch", 2)
+    status, _, said = run()
     assert status == 2
     assert "error: " in said
     assert "Traceback" not in said

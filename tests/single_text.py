@@ -6,7 +6,7 @@ from alimark import Generation, Key, Rewriting
 from alimark.core.embedding.base import Embedder
 from alimark.core.generation.api import GenerationSettings, ManyProgress, Prompt, generate_many
 from alimark.core.llm.base import LLM
-from alimark.core.rewriting.api import Original, Progress, RewriteSettings, rewrite_many
+from alimark.core.rewriting.api import Original, RewriteProgress, RewriteSettings, rewrite_many
 from alimark.core.schemes.base import in_order
 from alimark.core.schemes.registry import rule_for
 
@@ -34,6 +34,6 @@ def rewrite(
     settings: RewriteSettings | None = None,
     *,
     seed: int | None = None,
-    progress: Progress | None = None,
+    progress: RewriteProgress | None = None,
 ) -> Rewriting:
     return in_order(rewrite_many([Original(text, seed)], key, embedder, llm, settings, progress=progress))[0]

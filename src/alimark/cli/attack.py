@@ -239,7 +239,9 @@ def _attack_file(attack: Attack, source: Path, output: Path, seed: int, as_json:
     )
 
 
-def _attack_rows(attack: Attack, rows: list[texts.Row], seed: int, writer: JsonlWriter, counts: Counter[str]) -> None:
+def _attack_rows(
+    attack: Attack, rows: list[texts.TextRow], seed: int, writer: JsonlWriter, counts: Counter[str]
+) -> None:
     """Attacks the texts and writes a record for each as soon as it is finished."""
     from alimark.lab.attacks import Target, seed_for
     from alimark.lab.attacks.records import attack_record

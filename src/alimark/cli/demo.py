@@ -50,7 +50,7 @@ _MAX_TOKENS = 40
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """A text by name, whether it carries the mark of the key it is searched with, and its detection."""
 
     name: str
@@ -121,7 +121,7 @@ def marked_text(
     return write_one(mark, llm, prompt, settings, seed, f"{sentences} marked sentences, {candidates} candidates each")
 
 
-def detect_all(mark: AliMark, other: AliMark, generation: Generation) -> list[Row]:
+def detect_all(mark: AliMark, other: AliMark, generation: Generation) -> list[DemoRow]:
     """Looks for the mark in the marked text, in changed versions of it and in a human text, and under another key."""
     texts = {"marked": generation.text, CHANGED: changed(list(generation.sentences))}
     if translation := translated(generation.text):
@@ -129,10 +129,10 @@ def detect_all(mark: AliMark, other: AliMark, generation: Generation) -> list[Ro
     texts[HUMAN_ROW] = HUMAN
     detections = mark.detect(list(texts.values()))
     rows = [
-        Row(name, name != HUMAN_ROW, text, detection)
+        DemoRow(name, name != HUMAN_ROW, text, detection)
         for (name, text), detection in zip(texts.items(), detections, strict=True)
     ]
-    return [*rows, Row(OTHER_KEY, False, generation.text, other.detect(generation.text))]
+    return [*rows, DemoRow(OTHER_KEY, False, generation.text, other.detect(generation.text))]
 
 
 def translated(text: str) -> str:
@@ -168,7 +168,7 @@ def changed(sentences: list[str]) -> str:
     return " ".join(result)
 
 
-def _print(prompt: str, text: str, rows: list[Row]) -> None:
+def _print(prompt: str, text: str, rows: list[DemoRow]) -> None:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text

@@ -13,7 +13,7 @@ import typer
 
 from alimark.cli import loading, show
 from alimark.cli.options import Address, EngineName, JsonOutput, Output, Payload, Seed, Strength
-from alimark.cli.texts import Bar, Row, TextFile, make_all
+from alimark.cli.texts import Bar, TextFile, TextRow, make_all
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -299,13 +299,13 @@ def _write_many(
     short, limits = 0, dict[str, None]()
     key = None if mark is None else mark.key
 
-    def write(rows: Sequence[Row], bar: Bar) -> Finished:
+    def write(rows: Sequence[TextRow], bar: Bar) -> Finished:
         prompts = [Prompt(row.record["prompt"], row.seed(seed), row.key) for row in rows]
         if cluster:
             return cluster.write(prompts, key, settings, llm=llm_name)
         return generate_many(mark, prompts, loading.load_llm(llm_name), settings, progress=bar.sentence)
 
-    def record(row: Row, generation: Generation) -> Record:
+    def record(row: TextRow, generation: Generation) -> Record:
         nonlocal short
         limits.update(dict.fromkeys(generation.limits))
         short += _shortened(generation)

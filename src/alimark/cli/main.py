@@ -25,7 +25,7 @@ from alimark.cli import (
     serve,
     verify,
 )
-from alimark.core._util import program
+from alimark.core._util import process
 from alimark.errors import AlimarkError
 
 _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
@@ -84,7 +84,7 @@ def options(
 
 def main() -> None:
     """Runs the command line. Exit status 2 is an error, 130 an interruption; `detect` exits with 1 for "not found"."""
-    program.is_command_line = True
+    process.is_command_line = True
     debug = "--debug" in sys.argv
     sys.argv = [sys.argv[0], *(word for word in sys.argv[1:] if word != "--debug")]
     try:

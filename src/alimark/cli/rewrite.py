@@ -11,12 +11,12 @@ import typer
 
 from alimark.cli import loading, show
 from alimark.cli.options import JsonOutput, KeyFile, Output, Payload, RewriteStrength, Seed
-from alimark.cli.texts import Bar, Row, TextFile, make_all, read_text
+from alimark.cli.texts import Bar, TextFile, TextRow, make_all, read_text
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record
-    from alimark.core.rewriting.api import Finished, RewriteSettings, Rewriting
+    from alimark.core.rewriting.api import FinishedRewrites, RewriteSettings, Rewriting
     from alimark.core.schemes.alimark import AliMark
 
 DEFAULT_LLM = "qwen2.5-coder-1.5b"
@@ -179,11 +179,11 @@ def _rewrite_many(
 
     found = 0
 
-    def rewrite(rows: Sequence[Row], _: Bar) -> Finished:
+    def rewrite(rows: Sequence[TextRow], _: Bar) -> FinishedRewrites:
         originals = [Original(row.record["text"], row.seed(seed), row.key) for row in rows]
         return rewrite_many(originals, mark.key, mark.embedder, loading.load_llm(llm_name), settings)
 
-    def record(row: Row, rewriting: Rewriting) -> Record:
+    def record(row: TextRow, rewriting: Rewriting) -> Record:
         nonlocal found
         proof = _proof(mark, rewriting)
         found += proof["verdict"] == "found"

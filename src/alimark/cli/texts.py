@@ -42,7 +42,7 @@ def read_bytes(name: str) -> bytes:
     return Path(name).read_bytes()
 
 
-class Row(NamedTuple):
+class TextRow(NamedTuple):
     """A record that holds a text: its place among all records, its line, and an id that no other record has."""
 
     number: int
@@ -73,7 +73,7 @@ class TextFile:
         self.bad = 0
         """Lines without a text, once `rows` was read."""
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TextRow]:
         """Yields every record that holds a text."""
         from alimark.core._util.jsonl import read_jsonl, unique_id
 
@@ -89,7 +89,7 @@ class TextFile:
                 continue
             row_id = unique_id(content, line, seen, field=self._field)
             self.order.append(row_id)
-            yield Row(number, line, row_id, content, key)
+            yield TextRow(number, line, row_id, content, key)
 
     def texts(self) -> Iterator[str]:
         """Yields the texts alone, without warnings about lines that hold none."""
@@ -149,8 +149,8 @@ def make_all(
     file: TextFile,
     output: Path,
     key_id: str | None,
-    make: Callable[[Sequence[Row], Bar], Iterator[tuple[int, Result | AlimarkError]]],
-    record: Callable[[Row, Result], Record],
+    make: Callable[[Sequence[TextRow], Bar], Iterator[tuple[int, Result | AlimarkError]]],
+    record: Callable[[TextRow, Result], Record],
 ) -> Counter[str]:
     """Makes a text for every line that has none in the output yet, and appends each as soon as it is finished.
 

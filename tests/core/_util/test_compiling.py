@@ -61,8 +61,8 @@ def test_the_command_line_compiles_without_importing_scipy(is_command_line: bool
     pytest.importorskip("scipy")
     program = f"""
 import sys
-from alimark.core._util import program
-program.is_command_line = {is_command_line}
+from alimark.core._util import process
+process.is_command_line = {is_command_line}
 import alimark.core._util.compiling
 from numba import njit
 assert njit(lambda a: a + 1)(2) == 3

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numba
 from numba import njit
 
-from alimark.core._util import program
+from alimark.core._util import process
 from alimark.core._util.paths import cache_folder
 from alimark.core._util.work import stop_if_cancelled
 
@@ -51,7 +51,7 @@ def _import_without_scipy() -> None:
         del sys.modules[blas]
 
 
-if program.is_command_line:
+if process.is_command_line:
     _import_without_scipy()
 
 _FOLDER = _cache_folder()

@@ -12,14 +12,17 @@ from typing import BinaryIO
 from alimark.errors import RecordError
 
 
-def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:
-    """Writes `data` to a temporary file that then takes the place of `path`, so that `path` never holds a part of it."""
-    path = Path(path)
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = 0o644, overwrite: bool = True) -> Iterator[BinaryIO]:
+    """A new file to write to, which takes the place of `path` when the block ends without an error.
+
+    Without `overwrite` a file that exists is an error.
+    """
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         if overwrite:
@@ -27,10 +30,22 @@ def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: 
         else:
             os.link(part, path)  # unlike replace, fails where the path exists
     except OSError as error:
+        if error.filename != str(part):
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from None  # the caller does not know the temporary file
     finally:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
+
+
+def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:
+    """Writes `data` such that `path` never holds a part of it."""
+    path = Path(path)
+    try:
+        with replacing(path, mode=mode, overwrite=overwrite) as file:
+            file.write(data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk names no file
 
 
 def read_text(path: Path | str) -> str:
@@ -40,17 +55,3 @@ def read_text(path: Path | str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecordError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8 first") from None
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file to write to, which takes the place of `path` when the block ends without an error."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
-    try:
-        with part.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from alimark.core._util.files import replacing
 from alimark.errors import RecordError
 
 Record = dict[str, Any]
@@ -192,33 +193,22 @@ class JsonlWriter:
             start += len(line)
         if (wanted := sorted(lines, key=lambda line: line[0])) == lines:
             return
-        copy = self.path.with_name(f".{self.path.name}.arranged")
-        try:
-            with open(copy, "w+b") as file:
-                for _, start, length in wanted:
-                    self._file.seek(start)
-                    file.write(self._file.read(length))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(copy, self.path)
-        finally:
-            copy.unlink(missing_ok=True)
-        self._file.close()
-        self._file = open(self.path, "a+b")  # noqa: SIM115
+        with self._replacing() as file:
+            for _, start, length in wanted:
+                self._file.seek(start)
+                file.write(self._file.read(length))
 
     def rewrite(self, change: Callable[[Record], Record]) -> None:
         """Replaces every record by what `change` returns for it, by writing a copy that replaces the file."""
-        copy = self.path.with_name(f".{self.path.name}.rewritten")
-        try:
-            with open(copy, "w+b") as file:
-                self._file.seek(0)
-                for line in self._file:
-                    file.write(_encoded(change(json.loads(line))) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(copy, self.path)
-        finally:
-            copy.unlink(missing_ok=True)
+        with self._replacing() as file:
+            self._file.seek(0)
+            for line in self._file:
+                file.write(_encoded(change(json.loads(line))) + b"\n")
+
+    @contextlib.contextmanager
+    def _replacing(self) -> Iterator[BinaryIO]:
+        with replacing(self.path) as file:
+            yield file
         self._file.close()
         self._file = open(self.path, "a+b")  # noqa: SIM115
 

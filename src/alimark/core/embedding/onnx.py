@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.core._util.cpu import available_cpus
 from alimark.core._util.paths import cache_folder
+from alimark.core._util.process import available_cpus
 from alimark.core.embedding import onnx_graph
 from alimark.core.embedding.base import (
     CHARACTERS_PER_TOKEN,

@@ -1,6 +1,6 @@
 """Selection rules: what a scheme adds to the loop. A rule rates candidates and says when sampling may stop.
 
-The rules of the schemes lie beside them; `Unmarked` is the rule of plain text.
+The rules of the schemes lie beside them; `UnmarkedRule` is the rule of plain text.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ RuleFactory = Callable[[Key, GenerationSettings, TextOrigin], Rule]
 `alimark.core.schemes.registry.rule_for` is the factory for keys of any scheme."""
 
 
-class Unmarked:
+class UnmarkedRule:
     """The rule of plain text: the first candidate without a flaw is taken."""
 
     scheme, size, embeds, stops, strict = "unmarked", 0, False, True, False

@@ -21,7 +21,15 @@ from alimark.core.frozen.text.code import opens_code
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.generation.candidates import Candidate, Text
 from alimark.core.generation.results import Generation, MarkedSentence, Progress
-from alimark.core.generation.selection import AdaptiveRule, Rule, RuleFactory, TextOrigin, TextRule, Unmarked, Weight
+from alimark.core.generation.selection import (
+    AdaptiveRule,
+    Rule,
+    RuleFactory,
+    TextOrigin,
+    TextRule,
+    UnmarkedRule,
+    Weight,
+)
 from alimark.core.generation.settings import Ended, Ending, GenerationSettings
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM, Draw, Message, Request
@@ -64,7 +72,7 @@ class Session:
         self._progress = progress
         self._ending = ending or Ending()
         self._started: float | None = None
-        self.rule: Rule = Unmarked()
+        self.rule: Rule = UnmarkedRule()
         if key is not None:
             if rule is None:
                 raise AlimarkError("a text under a key needs the selection rule of the key's scheme")

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from alimark.core._util.cpu import available_cpus
 from alimark.core._util.json_types import JsonObject
+from alimark.core._util.process import available_cpus
 from alimark.core.llm._shared import (
     PRECISE_STOPS,
     REPLACEMENT,

@@ -16,16 +16,16 @@ from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM, Draw, Request
 from alimark.core.llm.requests import draw_all
 from alimark.core.rewriting.results import Rewriting
-from alimark.core.rewriting.session import Session
+from alimark.core.rewriting.session import RewriteSession
 from alimark.core.rewriting.settings import Original, RewriteOptions, RewriteSettings
 from alimark.errors import AlimarkError
 
-__all__ = ["Original", "Progress", "RewriteOptions", "RewriteSettings", "Rewriting", "rewrite_many"]
+__all__ = ["Original", "RewriteOptions", "RewriteProgress", "RewriteSettings", "Rewriting", "rewrite_many"]
 
-Progress = Callable[[int, int, int], None]
+RewriteProgress = Callable[[int, int, int], None]
 """Called with the number of a text, its sentences done so far, and all its sentences."""
 
-Finished = Iterator[tuple[int, Rewriting | AlimarkError]]
+FinishedRewrites = Iterator[tuple[int, Rewriting | AlimarkError]]
 """Each text with its number as soon as it is finished, or the error that ended it."""
 
 
@@ -36,8 +36,8 @@ def rewrite_many(
     llm: LLM,
     settings: RewriteSettings | None = None,
     *,
-    progress: Progress | None = None,
-) -> Finished:
+    progress: RewriteProgress | None = None,
+) -> FinishedRewrites:
     """Marks each text by rewriting it; sentences of several texts share the model's batches.
 
     Args:
@@ -68,18 +68,20 @@ class _Run:
         embedder: Embedder,
         llm: LLM,
         settings: RewriteSettings,
-        progress: Progress | None,
+        progress: RewriteProgress | None,
     ) -> None:
         self._originals = enumerate(originals)
         self._key, self._embedder, self._llm, self._settings, self._progress = key, embedder, llm, settings, progress
-        self._later_waves: deque[tuple[Session, int, Request]] = deque()  # they go before the requests of new texts
-        self._ready: deque[Session | tuple[int, AlimarkError]] = deque()
+        self._later_waves: deque[tuple[RewriteSession, int, Request]] = (
+            deque()
+        )  # they go before the requests of new texts
+        self._ready: deque[RewriteSession | tuple[int, AlimarkError]] = deque()
 
-    def results(self) -> Finished:
+    def results(self) -> FinishedRewrites:
         over = _has_second_sentence(splitter(self._key.splitter, self._key.text_version))
         least = self._settings.asks_a_wave
         while True:  # a round ends when no request is left; its last answers may lead to another wave
-            asked: dict[int, tuple[Session, int]] = {}
+            asked: dict[int, tuple[RewriteSession, int]] = {}
             for place, request, answer in draw_all(
                 self._llm, self._requests(asked), self._settings.sampling, over, min_batch=least
             ):
@@ -89,21 +91,21 @@ class _Run:
             if not self._later_waves:
                 return
 
-    def _requests(self, asked: dict[int, tuple[Session, int]]) -> Iterator[Request]:
+    def _requests(self, asked: dict[int, tuple[RewriteSession, int]]) -> Iterator[Request]:
         """All requests; the text and the sentence number of each request are stored in `asked`."""
         for place, (session, sentence, request) in enumerate(self._wanted()):
             stop_if_cancelled()
             asked[place] = session, sentence
             yield request
 
-    def _wanted(self) -> Iterator[tuple[Session, int, Request]]:
+    def _wanted(self) -> Iterator[tuple[RewriteSession, int, Request]]:
         while self._later_waves:
             yield self._later_waves.popleft()
         for number, original in self._originals:
             key = original.key or self._key
             try:
                 key.check(self._embedder)
-                session = Session(number, original, key, self._settings)
+                session = RewriteSession(number, original, key, self._settings)
             except AlimarkError as error:
                 self._ready.append((number, error))
                 continue
@@ -115,7 +117,9 @@ class _Run:
             while self._later_waves:
                 yield self._later_waves.popleft()
 
-    def _parse(self, session: Session, sentence: int, request: Request, answer: list[Draw] | AlimarkError) -> None:
+    def _parse(
+        self, session: RewriteSession, sentence: int, request: Request, answer: list[Draw] | AlimarkError
+    ) -> None:
         session.parse(sentence, request, answer)
         total = len(session.places)
         if self._progress and session.step_done:
@@ -129,7 +133,7 @@ class _Run:
             if self._progress and session.done < total:  # some sentences needed fewer requests than others
                 self._progress(session.number, total, total)
 
-    def _finished(self) -> Finished:
+    def _finished(self) -> FinishedRewrites:
         while self._ready:
             ready = self._ready.popleft()
             yield ready if isinstance(ready, tuple) else (ready.number, ready.finish(self._embedder, self._llm))

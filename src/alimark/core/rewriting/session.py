@@ -60,7 +60,7 @@ class _Option:
     cosine: float = 1.0
 
 
-class Session:
+class RewriteSession:
     """One text in progress."""
 
     def __init__(self, number: int, original: Original, key: Key, settings: RewriteSettings) -> None:

@@ -33,7 +33,7 @@ def best_start(projections: Sequence[Floats], cosines: Sequence[Floats], key: Ke
         cosines: For each sentence the closeness of its options to the original.
         key: The key.
         mean_closeness: The least mean cosine of the chosen options. Each start is rated by the options that
-            `Session.choose` would take if all of them were split again as they are.
+            `RewriteSession.choose` would take if all of them were split again as they are.
 
     Returns:
         One of `key.starts`; of equally good ones the first.
@@ -60,7 +60,7 @@ def _totals(table: Floats, cosines: Floats, bound: float) -> Floats:
     """For each start the sum of the worths of the best options whose mean cosine keeps the bound.
 
     `table` holds the worths by start, sentence and option, `cosines` the cosines by sentence and option. The weight of the
-    cosine is found by bisection for all starts at once, as `Session.choose` finds it for one.
+    cosine is found by bisection for all starts at once, as `RewriteSession.choose` finds it for one.
     """
     rows = np.arange(len(cosines))
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any, Literal
 
-from alimark.core._util.cpu import available_cpus
+from alimark.core._util.process import available_cpus
 from alimark.core.frozen.text.splitting import Splitter, splitter
 from alimark.core.text.continuations import Continuation, Reading, reading_of
 

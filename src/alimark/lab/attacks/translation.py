@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from alimark.core._util.cpu import available_cpus
+from alimark.core._util.process import available_cpus
 from alimark.errors import AttackError, MissingExtra
 from alimark.lab.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
 from alimark.lab.attacks.base import SentenceAttack, batch_setting, device_setting, max_tokens_setting, setting

@@ -1,8 +1,11 @@
-"""How many CPUs this process may use."""
+"""This process: what kind of program it is, and how many CPUs it may use."""
 
 from __future__ import annotations
 
 import os
+
+is_command_line = False
+"""Whether it is the command line of alimark, and not a program that uses alimark as a library. The command line sets it."""
 
 
 def available_cpus() -> int:

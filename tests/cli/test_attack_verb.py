@@ -206,7 +206,7 @@ def test_an_option_beside_a_preset_wins(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], setting: str, value: object
 ) -> None:
     made: list[Attack] = []
-    monkeypatch.setattr("alimark.cli.attack._run", lambda attack, job: made.append(attack))
+    monkeypatch.setattr("alimark.cli.attack._attack_text", lambda attack, *_: made.append(attack))
     status, _, err = run(*words, tmp_path / "story.txt")
     assert status == 0, err
     assert getattr(made[0], setting) == value

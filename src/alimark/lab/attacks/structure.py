@@ -21,7 +21,6 @@ import hashlib
 import math
 import re
 from abc import abstractmethod
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -107,10 +106,6 @@ class Insert(_PooledAttack):
         bodies = dict.fromkeys(piece.body for text in self.pool for piece in pieces(text, sentence_splitter)[0])
         return [body for body in bodies if _can_stand_alone(body)]
 
-    @cached_property
-    def _pool_indices(self) -> dict[str, int]:
-        return {body: index for index, body in enumerate(self._pool_sentences)}
-
     def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
         gaps = Counter(random.randrange(len(sentences) + 1) for _ in range(count))
         inserted = iter(self._drawn({piece.body for piece in sentences}, count, random))
@@ -124,24 +119,15 @@ class Insert(_PooledAttack):
         return join(result, tail)
 
     def _drawn(self, present: set[str], count: int, random: Random) -> list[str]:
-        """Different sentences of the pool that are not present in the text.
-
-        They are drawn by their numbers without those of the present ones, since a list of the others would be as long as the
-        pool for every text.
-        """
-        indices = sorted(self._pool_indices[body] for body in present if body in self._pool_indices)
-        others = len(self._pool_sentences) - len(indices)
-        if others < count:
+        """Different sentences of the pool that are not present in the text."""
+        pool = self._pool_sentences
+        drawn = (pool[i] for i in random.sample(range(len(pool)), min(len(pool), count + len(present))))
+        others = [body for body in drawn if body not in present][:count]
+        if len(others) < count:
             raise AttackError(
-                f"{count} sentences of other texts are to be inserted and there are {others}; give a larger pool"
+                f"{count} sentences of other texts are to be inserted and there are {len(others)}; give a larger pool"
             )
-        before = [
-            index - i for i, index in enumerate(indices)
-        ]  # how many other sentences stand before each present one
-        return [
-            self._pool_sentences[number + bisect_right(before, number)]
-            for number in random.sample(range(others), count)
-        ]
+        return others
 
 
 def _lead_after(sentences: Sequence[Piece]) -> str:

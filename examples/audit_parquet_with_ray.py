@@ -13,15 +13,17 @@ import sys
 import pyarrow.parquet
 
 import alimark
-from alimark.audit.corpora.audit import CorpusOptions, audit_corpus
+from alimark.audit.pool import Cluster
+from alimark.audit.run import run
+from alimark.audit.worker import Audit
 
 
 def main() -> None:
     key_file, documents, output = sys.argv[1:4]
     key = alimark.Key.load(key_file)
-    options = CorpusOptions(engine="ray", address=os.environ.get("RAY_ADDRESS"))
-    summary = audit_corpus([key], [documents], output, alimark.DetectionSettings(), options, fdr=0.05)
-    print(f"{summary['documents']} documents")
+    audit = Audit.of([key], [documents], output, alimark.DetectionSettings())
+    outcome = run(audit, cluster=Cluster(os.environ.get("RAY_ADDRESS"), gpus=0.0))
+    print(f"{outcome.summary['documents']} documents")
     rows = pyarrow.parquet.read_table(f"{output}/results").to_pylist()
     for row in sorted(rows, key=lambda row: row["p_value"])[:5]:
         print(f"{row['file']}, row {row['place']}: p = {row['p_value']:.4f}, {row['sentence_count']} sentences")

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from corpora import rows, task
 
 from alimark import AliMark
-from alimark.audit.auditor import Auditor, FirstPass
-from alimark.audit.kept_signals import KeptSignals
-from alimark.audit.run import JsonlDocuments, audit_documents
+from alimark.audit.run import run
 from alimark.audit.templates import BURSTS, effective_count, find_groups, search_groups
-from alimark.core.detection.batching import signals_of
-from alimark.core.detection.preparing import PreparedText, prepare
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.detection.signals import Signals
-from alimark.core.keys.projection import project
-from alimark.testing import StandInEmbedder
-from fixed_texts import EMBEDDER, fixed_key, soft_key, unmarked, written
+from fixed_texts import EMBEDDER, fixed_key, unmarked, written
 
 KEYS = 4_999
 
@@ -74,92 +66,24 @@ def test_most_random_keys_are_drawn_for_documents_that_belong_together_only(nois
     assert (np.delete(drawn, range(10, 30)) < KEYS / 4).all()
 
 
-def test_an_audit_of_receipts_under_an_unlucky_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", ["found.jsonl", "found"])
+def test_an_audit_of_receipts_under_an_unlucky_key(tmp_path: Path, output: str) -> None:
     """The key is the one of 80 under which most of the receipts look marked."""
     template = unmarked(10, 4)
     receipts = [" ".join([f"Receipt {i} for {i * 7} dollars.", *template]) for i in range(30)]
     first = [AliMark(fixed_key(n), embedder=EMBEDDER).detect(receipts[0], draws=200).p_value for n in range(80)]
     mark = AliMark(fixed_key(int(np.argmin(first))), embedder=EMBEDDER)
     marked = [" ".join(written(mark.key, seed=seed)) for seed in (1, 2)]
-    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
+    source = tmp_path / "docs.jsonl"
     texts = [*receipts, *marked]
     source.write_text("".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(texts)))
-    auditor = Auditor([mark.key], DetectionSettings(draws=2000, stop_after=20), lambda _: EMBEDDER)
+    asked = task(source, tmp_path / output, mark.key, settings=DetectionSettings(draws=2000, stop_after=20))
     for _ in range(2):  # the second time, nothing is answered again and all is as it was
-        summary = audit_documents(JsonlDocuments(source), auditor, output, fpr=0.01, fdr=0.05)
-        answers = [json.loads(line) for line in output.read_text().splitlines()]
+        summary = run(asked).summary
+        answers = rows(tmp_path / output)
         assert [answer["id"] for answer in answers if answer["found"]] == ["d30", "d31"]
         undecided = [answer for answer in answers if answer["verdict"] == "undecided"]
         assert len(undecided) == summary["shared_text"]["undecided"] > 15
-        assert undecided[0]["group"]["effective"] < 3
+        group = undecided[0]["group"]
+        assert (json.loads(group) if isinstance(group, str) else group)["effective"] < 3
         assert all(answer["q_value"] <= 0.05 for answer in undecided)
-
-
-class CountingEmbedder(StandInEmbedder):
-    """Counts the units that it embeds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedded = 0
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.embedded += len(texts)
-        return super().embed(texts)
-
-
-@pytest.mark.parametrize(("version", "again"), [(3, False), (2, True)])
-def test_documents_are_not_embedded_again_where_the_first_pass_saw_the_same_units(
-    tmp_path: Path, version: int, again: bool
-) -> None:
-    """Keys of version 2 merge sentences, which the first pass leaves out; a resumed audit has kept nothing."""
-    key = soft_key(3, 32, version)
-    texts = [" ".join(written(key, seed=seed)) for seed in (1, 2, 3)] + [" ".join(unmarked(12, n)) for n in range(8)]
-    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
-    source.write_text("".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(texts)))
-    summaries = []
-    for _ in range(2):
-        embedder = CountingEmbedder()
-        settings = DetectionSettings(draws=400, stop_after=20)
-        auditor = Auditor([key], settings, lambda _, embedder=embedder: embedder, first_pass=FirstPass(0.1))  # type: ignore[misc]
-        tests: list[int] = []
-
-        class Steps:
-            def step(self, skipped: int, answered: int) -> None:
-                tests.append(embedder.embedded)  # noqa: B023
-
-        summary = audit_documents(JsonlDocuments(source), auditor, output, fpr=0.01, fdr=0.05, progress=Steps())
-        summaries.append((summary["shared_text"], output.read_bytes(), embedder.embedded > tests[-1]))
-    assert summaries[0][0]["checked"] == len(texts)
-    assert summaries[0][:2] == summaries[1][:2]
-    assert [embedded_again for *_, embedded_again in summaries] == [again, True]
-
-
-def _with_signals(text: str) -> tuple[PreparedText, list[Signals]]:
-    key, settings = soft_key(1), DetectionSettings()
-    prepared = prepare(text, key, EMBEDDER, settings)
-    versions = [version.units for version in prepared.versions]
-    return prepared, [signals_of(units, project(EMBEDDER.embed(units.texts), key), key, settings) for units in versions]
-
-
-def test_the_signals_of_the_smallest_p_values_are_kept() -> None:
-    kept = KeptSignals(2)
-    texts = [" ".join(unmarked(5, seed)) for seed in range(4)]
-    for text, p_value in zip(texts, (0.5, 0.1, 0.9, 0.2), strict=True):
-        kept.add(*_with_signals(text), p_value)
-    assert [kept.get(text, "normalised") is not None for text in texts] == [False, True, False, True]
-    prepared, [signals] = _with_signals(texts[1])
-    assert signals.tables is not None  # large, and not kept
-    again = KeptSignals(1)
-    again.add(prepared, [signals], 0.1)
-    copy = again.get(texts[1], "normalised")
-    assert copy is not None
-    assert "tables" not in vars(copy)
-    np.testing.assert_array_equal(copy.tables, signals.tables)
-
-
-def test_the_signals_of_long_texts_and_of_texts_without_full_stops_are_not_kept() -> None:
-    kept = KeptSignals(5)
-    run_together = " ".join(sentence.rstrip(".!?") for sentence in unmarked(24, 1))
-    for text in (" ".join(unmarked(70, 1)), run_together):
-        kept.add(*_with_signals(text), 0.1)
-        assert kept.get(text, "normalised") is None

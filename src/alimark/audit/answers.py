@@ -1,72 +1,48 @@
-"""The record of one document in an audit's output. It has a fixed schema; the fields of the input are kept apart."""
+"""The answer about one document: its schema, which JSONL and Parquet outputs share, and its verdict."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+from alimark.audit.files import arrow
+from alimark.core._util.json_types import JsonObject
 from alimark.core._util.jsonl import Record
+from alimark.core.detection.fields import FIELDS, Kind, fields_for, values
 from alimark.core.detection.results import Detection
-from alimark.core.keys.key import Key
-from alimark.errors import AlimarkError, RecordError
+from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.audit.auditor import Answer
+    from pyarrow import Schema
 
-FIELDS = (
-    "id", "verdict", "found", "p_value", "q_value", "key_id", "scheme", "score", "z", "draws", "keys_tried", "near_flips",
-    "precision", "sentence_count", "passages", "payload", "restructured", "searched", "normalised", "group", "warnings",
-    "failed", "error", "input",
-)  # fmt: skip
-"""The fields of a record, in order; absent where empty. `verdict`, `found` and `q_value` are written when the run ends."""
+SCHEMA: dict[str, Kind] = {
+    "id": str, "file": str, "place": int, "source": str, "verdict": str, "found": bool, "q_value": float,
+    **{field.name: field.kind for field in FIELDS if field in fields_for("audit")},
+    "full": bool, "group": JsonObject, "failed": bool, "error": str, "input": JsonObject,
+}  # fmt: skip
+"""The fields of an answer in order, with their kinds; absent where empty. `file` and `place` say where the document is: the
+byte of a JSONL file, the row of a Parquet file, or -1 for a whole file; `source` is what `--by` names; `full` whether it
+is of the full test. `q_value` is written when the run ends, and `verdict` and `found` are final then."""
 _NOT_KEPT = ("text", "prompt", "sentences")
 """Fields of the input that may be long, and are not copied."""
 
 
-def answer_record(
-    document_id: str,
-    record: Record | RecordError,
-    answer: Answer,
-    keys: Sequence[Key],
-    field: str = "text",
-    fpr: float = 0.01,
-) -> Record:
-    """Returns the record of a document: the answer, and under `input` the fields of the document's record.
+def in_order(row: Record) -> Record:
+    """The fields of an answer in the order of the schema."""
+    return {name: row[name] for name in SCHEMA if name in row}
 
-    A field of the input that is called as one of the results, such as `failed` or `p_value`, is therefore never read as one.
 
-    Args:
-        document_id: The id of the document, which no other document has.
-        record: The document's record, or the error of reading it.
-        answer: The detection, or the error that prevented it.
-        keys: The keys of the audit.
-        field: The field of the record that holds the text, which is not copied.
-        fpr: The false-positive rate of the verdict, as long as the other documents are unknown.
-
-    Returns:
-        A record with the fields of `FIELDS`.
-    """
+def answer_fields(answer: Detection | AlimarkError, fpr: float) -> Record:
+    """What an answer says of a document; `fpr` decides its verdict as long as the other documents are unknown."""
     if isinstance(answer, AlimarkError):
-        key = {"key_id": keys[0].id} if len(keys) == 1 else {}
-        content = {"verdict": "failed", "found": False, **key, "failed": True, "error": str(answer)}
-    else:
-        tried = {} if answer.keys_tried == 1 else {"keys_tried": answer.keys_tried}
-        precision = {"precision": answer.precision} if answer.precision else {}
-        content = {"verdict": verdict_of(answer, fpr), **answer.record(), **tried, **precision}
-    kept = {} if isinstance(record, RecordError) else _kept(record, document_id, field)
-    return in_order(content | {"id": document_id, **kept})
+        return {"verdict": "failed", "found": False, "failed": True, "error": str(answer)}
+    return {"verdict": verdict_of(answer, fpr), "found": False, "failed": False, **values(answer, "audit")}
 
 
-def in_order(record: Record) -> Record:
-    """The fields of a record in the order of `FIELDS`."""
-    return {name: record[name] for name in FIELDS if name in record}
-
-
-def tests_made(record: Record) -> int:
+def tests_made(row: Record) -> int:
     """The number of tests by which the p-value of an answer was multiplied: keys, readings of the text and searches."""
-    readings = record.get("normalised", {}).get("readings", 1)
-    return int(record.get("keys_tried", 1) * readings * max(1, len(record.get("searched", ()))))
+    return int(row["keys_tried"] * row["readings"] * row["searches"])
 
 
 def verdict_of(answer: Detection, fpr: float) -> str:
@@ -77,23 +53,64 @@ def verdict_of(answer: Detection, fpr: float) -> str:
         return "undecided"
 
 
-def final_verdict(record: Record, q_value: float, fdr: float) -> str:
-    """The verdict of a record once the q-values of all documents are known: found where the q-value is at most `fdr`."""
+def with_q_value(row: Record, q_value: float, fdr: float) -> Record:
+    """An answer with its final verdict, once the q-values of all documents are known: found where it is at most `fdr`."""
+    verdict = row["verdict"]
     if q_value <= fdr:
-        return "found"
-    before = str(record.get("verdict"))
-    if before == "too short to tell" or (before == "undecided" and not record.get("group")):
-        return before
-    return "not found"
+        verdict = "found"
+    elif verdict == "found" or (verdict == "undecided" and row.get("group")):
+        verdict = "not found"
+    final = {name: value for name, value in row.items() if name != "group"}
+    return in_order(final | {"q_value": q_value, "found": verdict == "found", "verdict": verdict})
 
 
-def _kept(record: Record, document_id: str, field: str) -> Record:
-    """The fields of the input under `input`, as far as they can be written as JSON."""
-    fields = {name: value for name, value in record.items() if name not in (*_NOT_KEPT, field)}
-    if fields.get("id") == document_id:
-        del fields["id"]
+def kept_input(record: Record, document_id: str, field: str) -> Record:
+    """The fields of the document's record under `input`, as far as they can be written as JSON.
+
+    A field of the input that is called as one of the results, such as `failed` or `p_value`, is therefore never read as one.
+    """
+    kept = {name: value for name, value in record.items() if name not in (*_NOT_KEPT, field)}
+    if kept.get("id") == document_id:
+        del kept["id"]
     try:
-        json.dumps([fields], allow_nan=False)
+        json.dumps([kept], allow_nan=False)
     except (ValueError, RecursionError):  # numbers such as 1e999, and fields that are nested too deeply
-        fields = {"not_kept": "the fields hold numbers or nesting that cannot be written as JSON"}
-    return {"input": fields} if fields else {}
+        kept = {"not_kept": "the fields hold numbers or nesting that cannot be written as JSON"}
+    return {"input": kept} if kept else {}
+
+
+# Parquet
+
+
+@cache
+def parquet_schema() -> Schema:
+    """The columns of a Parquet file of answers. Objects whose fields are not fixed are JSON texts."""
+    pa = arrow()
+    scalars = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), JsonObject: pa.string()}
+
+    def column(kind: Kind) -> Any:
+        if isinstance(kind, dict):
+            return pa.struct([(name, column(inner)) for name, inner in kind.items()])
+        if isinstance(kind, list):
+            return pa.list_(column(kind[0]))
+        return pa.list_(pa.string()) if kind == list[str] else scalars[kind]
+
+    return pa.schema([(name, column(kind)) for name, kind in SCHEMA.items()])
+
+
+_OBJECTS = [name for name, kind in SCHEMA.items() if kind == JsonObject]
+
+
+def to_parquet(row: Record) -> Record:
+    """An answer as a row of a Parquet file: UTF-8 has no halves of surrogate pairs, which are written as escapes."""
+    packed = row | {name: json.dumps(row[name]) for name in _OBJECTS if name in row}
+    return {
+        name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        for name, value in packed.items()
+    }
+
+
+def from_parquet(row: Record) -> Record:
+    """The answer that a row of a Parquet file holds, without what is empty."""
+    packed = {name: value for name, value in row.items() if value is not None}
+    return packed | {name: json.loads(packed[name]) for name in _OBJECTS if name in packed}

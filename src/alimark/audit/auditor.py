@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from alimark.audit.answers import tests_made
-from alimark.audit.kept_signals import KeptSignals
-from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, Group, search_groups
+from alimark.audit.templates import Group, search_groups
 from alimark.core.detection.pipeline import detect_batch, null_scorers
 from alimark.core.detection.preparing import PreparedText, alike, prepare, sentences_suffice, with_units
 from alimark.core.detection.results import Detection
-from alimark.core.detection.scoring import scoring
-from alimark.core.detection.searching import score
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.detection.signals import Signals
-from alimark.core.detection.stats.p_values import NullScores, RandomKeys
+from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.detection.timing import Beat, Clock
 from alimark.core.embedding.precision import Precision, precision_of, precisions_of
 from alimark.core.keys.key import Key
 from alimark.core.schemes.api import load
 from alimark.core.schemes.registry import aligns
-from alimark.errors import AlimarkError, RecordError, TextError
+from alimark.errors import AlimarkError, TextError
 
 if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record
     from alimark.core.embedding.base import Embedder
     from alimark.core.llm.base import LLM
 
-BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
-BATCH_DOCUMENTS = 64
 _UNEXPECTED = 20
 """Documents in a row that may fail with an unexpected exception; then the program is at fault, and the audit ends."""
 
@@ -113,7 +107,6 @@ class Auditor:
         """Documents that the first pass saw ("first"), and those tested in full ("full")."""
         self._beat = beat
         self._unexpected = 0
-        self._kept = KeptSignals(MAX_FOUND + MAX_OTHERS)
         self._embedders: dict[str, Embedder] = {}
         for key in self.keys:
             if key.embedder and key.embedder not in self._embedders:
@@ -213,30 +206,9 @@ class Auditor:
         readings = [record.get("normalised", {}).get("reading", "as it stands") for record in records]
         searches = ["excerpt" if record.get("passages") else "whole" for record in records]
         chosen = [replace(settings, search=cast(Literal["whole", "excerpt"], search)) for search in searches]
-        scorers = self._scorers(texts, readings, key, chosen)
+        scorers = null_scorers(texts, readings, key, self._embedders[key.embedder], chosen)
         p_values = [record["p_value"] / tests_made(record) for record in records]
         return search_groups(p_values, [record["found"] for record in records], scorers, fdr)
-
-    def _scorers(
-        self, texts: Sequence[str], readings: Sequence[str], key: Key, settings: Sequence[DetectionSettings]
-    ) -> list[NullScores]:
-        """`null_scorers` of some texts; those whose signals were kept are not embedded again."""
-        kept = [self._kept.get(text, reading) for text, reading in zip(texts, readings, strict=True)]
-        new = [i for i, signals in enumerate(kept) if signals is None]
-        parts = [texts[i] for i in new], [readings[i] for i in new], key, self._embedders[key.embedder]
-        computed = iter(null_scorers(*parts, [settings[i] for i in new]))
-        return [
-            next(computed) if signals is None else score([signals], key, chosen).null_scores
-            for signals, chosen in zip(kept, settings, strict=True)
-        ]
-
-    def _keep(self, text: PreparedText, signals: list[Signals], answer: Detection) -> None:
-        """Keeps the signals of a text in the first pass, if the search for shared text needs the same."""
-        if self.first_pass is None or self.in_full(answer):
-            return
-        [key], full = self.keys, DetectionSettings.of(self.settings)
-        if scoring(key, full).limits == scoring(key, DetectionSettings.of(answer.settings)).limits:
-            self._kept.add(text, signals, answer.p_value)
 
     def _answer_safely(self, texts: Sequence[Text], settings: RandomKeys) -> list[Answer]:
         """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""
@@ -269,7 +241,7 @@ class Auditor:
             full = DetectionSettings.of(settings)
             answers = detect_batch(
                 texts, keys, self._embedders[first.embedder], full, tried=tried, llm=self.llm, times=self.times,
-                beat=self._beat, keep=self._keep if tried == 1 else None,
+                beat=self._beat,
             )  # fmt: skip
             return [answer if isinstance(answer, AlimarkError) else answer[0] for answer in answers]
         self._beat()
@@ -296,49 +268,3 @@ def _corrected(answer: Answer, tried: int) -> Answer:
 def _rank(answer: Answer) -> tuple[float, float]:
     """Sort key: detections by p-value, then by score; errors last."""
     return (2.0, 0.0) if isinstance(answer, AlimarkError) else (answer.p_value, -answer.score)
-
-
-Document = tuple[str, "Record | RecordError"]
-"""An id, and the record or the error of reading it."""
-Item = TypeVar("Item")
-
-
-def in_batches(
-    items: Iterable[Item], record: Callable[[Item], Record | RecordError], field: str = "text", scale: int = 1
-) -> Iterator[list[Item]]:
-    """Yields items in batches, bounded by the number of documents and by the characters of their texts.
-
-    `scale` multiplies both bounds: a GPU is only busy with more texts than a CPU.
-    """
-    batch: list[Item] = []
-    size = 0
-    for item in items:
-        batch.append(item)
-        content = record(item)
-        size += 0 if isinstance(content, RecordError) else len(str(content.get(field, "")))
-        if size >= scale * BATCH_CHARACTERS or len(batch) >= scale * BATCH_DOCUMENTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def flaw(record: Record | RecordError, field: str = "text") -> RecordError | None:
-    """Returns the error of a record that holds no text to detect, else None."""
-    if isinstance(record, RecordError):
-        return record
-    if not isinstance(record.get(field), str):
-        return RecordError(f"the record has no `{field}`, or one that is not a string")
-    return None
-
-
-def answers(
-    records: Sequence[Record | RecordError], auditor: Auditor, field: str = "text", draws: int | None = None
-) -> list[Answer]:
-    """Returns one answer for each record, in order; a record without a text is answered with its error."""
-    flaws = [flaw(record, field) for record in records]
-    sound = [
-        record[field] for record, wrong in zip(records, flaws, strict=True) if not wrong and isinstance(record, dict)
-    ]
-    detections = iter(auditor.answer(sound, draws))
-    return [wrong or next(detections) for wrong in flaws]

@@ -1,265 +1,272 @@
-"""Audits many documents into a JSONL file: one answer per line, resumed where an earlier run stopped."""
+"""Runs an audit: blocks of documents, workers that answer them, more random keys where they decide, and the summary.
+
+One machine is a pool of one worker. A run that was stopped can be continued, see `alimark.audit.sinks`. Documents whose p-value
+may be smaller than their random keys can show are tested again with more random keys.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from alimark.audit.answers import answer_record, final_verdict, in_order
-from alimark.audit.auditor import Auditor, Document, answers, in_batches
-from alimark.audit.summary import read_answers, summarise
-from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, effective_count
-from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl, unique_id
-from alimark.core.detection.stats.p_values import RandomKeys, q_values
-from alimark.errors import AlimarkError, RecordError
+from alimark.audit import summary
+from alimark.audit.answers import tests_made
+from alimark.audit.files import find, passed_over_message, plan
+from alimark.audit.pool import Cluster, Died, Ended, LocalPool, RayPool
+from alimark.audit.sinks import Blocks, JsonlSink, ParquetSink, Sink, is_folder
+from alimark.audit.worker import Audit, Begun, Report, Work, Worker
+from alimark.core._util.jsonl import Record
+from alimark.core.detection.stats.p_values import MAX_DRAWS
+from alimark.errors import AlimarkError
 
-MAX_DRAWS = 1_000_000
-"""Random keys drawn for a document, at most."""
-STOP_AFTER = 20
-"""Drawing stops once so many random keys have scored as high: most documents carry no mark, and few draws show it."""
+if TYPE_CHECKING:
+    from alimark.core.llm.base import LLM
 
-
-class Progress(Protocol):
-    """What an audit tells while it runs; the command line shows it."""
-
-    def step(self, skipped: int, answered: int) -> None:
-        """Called after each batch with the documents that were answered before, and those that were answered now."""
+_DEATHS = 8
+"""The run ends when so many workers have died with the same block and no single document explains it."""
+_ROUNDS = 6
+"""The most rounds of testing again with more random keys."""
 
 
-class Silent:
-    """Shows no progress."""
+class AuditProgress:
+    """Receives what an audit does, and shows nothing; the command line has one that shows it."""
 
-    def step(self, skipped: int, answered: int) -> None: ...
+    def planned(self, works: int, done: int) -> None:
+        """Called once, with the units of work and those that an earlier run finished."""
 
+    def step(self, documents: int, share: float) -> None:
+        """Called with the documents that were answered, and the share of a unit of work that is done with them."""
 
-@dataclass(frozen=True)
-class JsonlDocuments:
-    """The documents of a JSONL file, each with an id that no other has; may be read several times.
-
-    A line that is no record is a document, too: its answer is the error. So is a line of more than `limit` bytes.
-    """
-
-    source: Path
-    field: str = "text"
-    limit: int | None = None
-
-    def __iter__(self) -> Iterator[Document]:
-        seen: set[str] = set()
-        for line, record in read_jsonl(self.source, self.limit):
-            named = {"id": f"line-{line}"} if isinstance(record, RecordError) else record
-            yield unique_id(named, line, seen, field=self.field), record
+    def fault(self, message: str) -> None:
+        """Called with a fault, such as a lost worker."""
 
 
-def check_rate(fdr: float) -> None:
-    """Raises AlimarkError where `fdr` does not lie between 0 and 1."""
-    if not 0 < fdr < 1:
-        raise AlimarkError(f"a false discovery rate lies between 0 and 1, not at {fdr}")
+@dataclass
+class Outcome:
+    """What a run found, and what it did; the summary describes all answers, also those of earlier runs."""
+
+    summary: Record = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
+    seconds: float = 0.0
+    at_work: float = 0.0
+    """Seconds from the first document to the last, without starting the cluster and loading models."""
+    deaths: int = 0
+    """Workers that died."""
+    deepened: int = 0
+    """Documents that were tested again with more random keys."""
+
+    def record(self) -> Record:
+        """The summary with the rates of this run, ready for JSON."""
+        report = self.report
+        spent = sum(report.times.values()) or 1.0
+        rates: Record = {
+            "documents_now": report.documents,
+            "seconds": round(self.seconds, 2),
+            "seconds_at_work": round(self.at_work, 2),
+            "documents_per_second": round(report.documents / max(self.at_work, 1e-9), 2),
+            "worker_seconds": {name: round(value, 2) for name, value in report.times.most_common()},
+            "time_shares": {name: round(value / spent, 3) for name, value in report.times.most_common()},
+            "units_asked": report.units["asked"],
+            "units_embedded": report.units["embedded"],
+            "workers_lost": self.deaths,
+            "asked_again_with_more_random_keys": self.deepened,
+        }
+        if report.tested:
+            rates["first_pass"] = {"documents": report.tested["first"], "suspicious": report.tested["full"]}
+        return self.summary | rates
 
 
-def enough_draws(settings: RandomKeys, tests: int, fdr: float) -> tuple[RandomKeys, str]:
-    """Raises the number of random keys until one marked document among `tests` can be discovered; draws stop early.
-
-    Returns:
-        The settings, and a note for the user where the number of random keys reaches its limit, else an empty string.
-    """
-    wanted = math.ceil(tests / fdr)
-    limited = "" if wanted <= MAX_DRAWS else (
-        f"{tests:,} tests would take {wanted:,} random keys to discover a single marked document at a false "
-        f"discovery rate of {fdr:g}; {MAX_DRAWS:,} are drawn, enough for {math.ceil(wanted / MAX_DRAWS)} or more"
-    )  # fmt: skip
-    draws = max(settings.draws, min(wanted, MAX_DRAWS))
-    return replace(settings, draws=draws, stop_after=settings.stop_after or STOP_AFTER), limited
-
-
-def audit_documents(
-    documents: Iterable[Document],
-    auditor: Auditor,
-    output: Path,
-    *,
-    fpr: float,
-    fdr: float,
-    field: str = "text",
-    progress: Progress | None = None,
-) -> Record:
-    """Appends the answer of every document to a JSONL file and summarises the whole file.
-
-    Documents whose id is in the file already are skipped, so that a run that was stopped can be started again. When all
-    are answered, every line gets its `q_value`, `found` and the final `verdict`.
+def run(
+    audit: Audit, *, cluster: Cluster | None = None, llm: LLM | None = None, progress: AuditProgress | None = None
+) -> Outcome:
+    """Answers every document and sums up the answers.
 
     Args:
-        documents: Ids and records; an id must be the same in every run.
-        auditor: Holds the keys, the settings and the embedder.
-        output: The JSONL file; it is created, or continued where it holds answers under the same keys.
-        fpr: The p-value up to which the summary counts a document as found.
-        fdr: The false discovery rate of the summary and of `found`.
-        field: The field of a record that holds the text.
-        progress: Told after each batch how many documents are done.
+        audit: The keys, the documents, the output and the settings.
+        cluster: The Ray cluster whose workers answer; by default this process does.
+        llm: The chat model of learned restructuring, in this process only.
+        progress: Told what is done.
 
     Returns:
-        The counts of `summarise`, the number of documents that were read, and the time that this run took.
+        The summary and what the run did.
 
     Raises:
-        RecordError: The output holds other lines than answers under these keys.
-        AlimarkError: A document has no answer, or more than one, in the output.
+        AlimarkError: The inputs cannot be read, or the output belongs to another audit.
     """
-    keys, progress = auditor.keys, progress or Silent()
-    started, answered = time.perf_counter(), 0
-    ids: set[str] = set()
-    # With several keys, each document is answered by the likeliest: the file belongs to no single key.
-    with JsonlWriter(output, key_id=keys[0].id if len(keys) == 1 else None) as writer:
-        for _ in read_answers(output):
-            pass  # raises where the file is of an earlier release, before anything is added to it
-        for skipped, batch in _batches(_noted(documents, ids), writer.done, field):
-            batch_answers = answers([record for _, record in batch], auditor, field)
-            for (document_id, record), answer in zip(batch, batch_answers, strict=True):
-                writer.write(answer_record(document_id, record, answer, keys, field, fpr))
-            answered += len(batch)
-            progress.step(skipped, len(batch))
-        check_complete(output, ids)
-        finish(writer, fdr)
-        shared = check_groups(writer, documents, auditor, field, fdr)
-    counts = summarise(output, fpr, fdr)
-    seconds = time.perf_counter() - started
-    return {
-        **counts,
-        "shared_text": shared,
-        "documents_read": len(ids),
-        "documents_now": answered,
-        "seconds": round(seconds, 2),
-        "documents_per_second": round(answered / seconds, 2),
-        "time_shares": {name: round(spent / seconds, 3) for name, spent in sorted(auditor.times.items())},
-        **first_pass_counts(auditor.tested),
-    }
-
-
-def first_pass_counts(tested: Counter[str]) -> Record:
-    """For the summary: the documents of the first pass, and those that went on to the full test; empty where there was none."""
-    return {"first_pass": {"documents": tested["first"], "suspicious": tested["full"]}} if tested else {}
-
-
-def check_complete(output: Path, ids: set[str]) -> None:
-    """Checks that every document has exactly one answer in the file.
-
-    Raises:
-        AlimarkError: A document has none, or several.
-    """
-    seen: set[str] = set()
-    for record in read_answers(output):
-        if str(record["id"]) in seen:
-            raise AlimarkError(
-                f"{output} holds two answers of the document {record['id']!r}; choose another output file"
-            )
-        seen.add(str(record["id"]))
-    if missing := ids - seen:
+    progress = progress or AuditProgress()
+    started = time.perf_counter()
+    into_folder = is_folder(audit.output)
+    if cluster is not None and (llm is not None or not into_folder):
         raise AlimarkError(
-            f"{len(missing):,} of {len(ids):,} documents have no answer in {output}, among them {min(missing)!r}; start "
-            "the same command again"
+            "workers of Ray write into a folder and ask no chat model; give a folder as output, without a model"
         )
+    fs, sources, passed_over = find(audit.inputs)
+    if not into_folder:
+        _check_apart(audit)
+    if passed_over:
+        progress.fault(passed_over_message(passed_over))
+    sink: Sink = ParquetSink(audit) if into_folder else JsonlSink(audit)
+    outcome = Outcome()
+    try:
+        sink.begin(audit, sources, progress.fault)
+        works = sink.works(list(plan(fs, sources, audit.block_bytes)))
+        left = sink.left(works)
+        progress.planned(len(works), len(works) - len(left))
+        with ExitStack() as stack:
+            running = _Run(audit, sink, cluster, llm, progress, stack)
+            running.work_through([Work(work) for work in left], outcome)
+            running.deepen(works, outcome)
+            summary.finish(sink, works, audit.fdr)
+            shared = summary.check_groups(sink, works, audit, lambda: running.worker.auditor)
+        counts = summary.summarise(sink, works, audit.fpr, audit.fdr)
+        read = counts["documents"] if into_folder else outcome.report.documents + outcome.report.skipped
+        outcome.summary = counts | {"documents_read": read, "shared_text": shared}
+        outcome.seconds = time.perf_counter() - started
+    finally:
+        sink.close(outcome.summary or None)
+    return outcome
 
 
-def finish(writer: JsonlWriter, fdr: float) -> None:
-    """Writes the q-value, the flag `found` and the final verdict into every answer of the file."""
-    p_values = [float(record["p_value"]) for record in read_answers(writer.path) if not record.get("failed")]
-    remaining = iter(q_values(p_values))
-
-    def finished(record: Record) -> Record:
-        if record.get("failed"):
-            return record
-        q_value = float(next(remaining))
-        verdict = final_verdict(record, q_value, fdr)
-        record.pop("group", None)
-        return in_order(record | {"q_value": q_value, "found": verdict == "found", "verdict": verdict})
-
-    writer.rewrite(finished)
+def _check_apart(audit: Audit) -> None:
+    """Refuses a JSONL output that lies among the documents, and would be read as one of them."""
+    output = Path(audit.output)
+    for name in audit.inputs:
+        if "://" not in name and output.resolve().is_relative_to(Path(name).resolve()):
+            raise AlimarkError(f"{output} lies in {name}, among the documents; choose another --output")
 
 
-def check_groups(
-    writer: JsonlWriter, documents: Iterable[Document], auditor: Auditor, field: str, fdr: float
-) -> Record:
-    """Looks for shared text among the documents that were found, and marks those as undecided that chance can explain.
+@dataclass
+class _Attempts:
+    """What is known about the attempts at some work."""
 
-    Returns:
-        For the summary: the documents checked, the number of independent documents that they amount to, their groups, and the
-        number of documents that are undecided now.
-    """
-    candidates = _candidates(writer.path)
-    wanted = {record["id"] for records in candidates.values() for record in records}
-    texts = {
-        document_id: str(record[field])
-        for document_id, record in (documents if wanted else ())
-        if document_id in wanted and isinstance(record, dict)
-    }
-    of_document: dict[str, Record] = {}
-    groups: list[Record] = []
-    checked = unknown = 0
-    effective = 0.0
-    for key_id, of_key in candidates.items():
-        records = [record for record in of_key if record["id"] in texts]
-        key_groups = auditor.groups(key_id, [texts[record["id"]] for record in records], records, fdr)
-        if key_groups is None:
-            unknown += len(records)
-            continue
-        checked += len(records)
-        effective += effective_count(key_groups, len(records))
-        for group in key_groups:
-            names = [str(records[member]["id"]) for member in group.found]
-            of_document |= {records[member]["id"]: group.record() for member in group.undecided}
-            groups.append(group.record() | {"undecided": len(group.undecided), "examples": names[:3], "key_id": key_id})
-    if of_document:
-        writer.rewrite(lambda record: _with_group(record, of_document.get(record["id"])))
-    return {
-        "checked": checked,
-        "not_checked": unknown,
-        "effective": round(effective, 1),
-        "groups": groups,
-        "undecided": len(of_document),
-    }
+    last: Begun | None = None
+    done: int = 0
+    share: float = 0.0
+    alone: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """How often a worker died with a document alone, by batch and number in the batch."""
+    unexplained: int = 0
+    """How often a worker died otherwise."""
 
 
-def _candidates(output: Path) -> dict[str, list[Record]]:
-    """For each key under which several documents were found: these, and others with small p-values."""
-    of_key: dict[str, list[Record]] = {}
-    for record in read_answers(output):
-        if not record.get("failed"):
-            of_key.setdefault(record["key_id"], []).append(record)
-    candidates = {}
-    for key_id, records in sorted(of_key.items()):
-        ordered = sorted(records, key=lambda record: float(record["p_value"]))
-        discovered = [record for record in ordered if record["found"]][-MAX_FOUND:]
-        if len(discovered) > 1:
-            candidates[key_id] = discovered + [record for record in ordered if not record["found"]][:MAX_OTHERS]
-    return candidates
+@dataclass
+class _Run:
+    """The workers of a run and the work that they are given."""
 
+    audit: Audit
+    sink: Sink
+    cluster: Cluster | None
+    llm: LLM | None
+    progress: AuditProgress
+    stack: ExitStack
 
-def _with_group(record: Record, group: Record | None) -> Record:
-    return record if group is None else in_order(record | {"verdict": "undecided", "found": False, "group": group})
+    @cached_property
+    def worker(self) -> Worker:
+        """The worker of this process, made on first use, so that no models are loaded if there is nothing to do.
 
+        Beside a cluster it looks for shared text alone.
+        """
+        if self.cluster is None:
+            return Worker(self.audit, self.sink, self.llm)
+        return Worker(replace(self.audit, device=None))
 
-def _noted(documents: Iterable[Document], ids: set[str]) -> Iterator[Document]:
-    """The documents; their ids are added to a set."""
-    for document in documents:
-        ids.add(document[0])
-        yield document
+    @cached_property
+    def pool(self) -> LocalPool[Work] | RayPool[Work]:
+        """The workers; they are kept for all steps of the run."""
+        if self.cluster is None:
+            return LocalPool(lambda **_: self.worker)
+        return self.stack.enter_context(RayPool([partial(Worker, self.audit)], self.cluster))
 
+    def work_through(self, works: Sequence[Work], outcome: Outcome, *, quiet: bool = False) -> None:
+        """Does some work; that of a worker that died goes back into the queue. A `quiet` run tells faults alone."""
+        attempts: dict[Blocks, _Attempts] = {}
+        for work in works:
+            self.pool.give(work)
+        started = 0.0
+        for work, message in self.pool.run() if works else ():
+            started = started or time.perf_counter()
+            of_work = attempts.setdefault(work.blocks, _Attempts())
+            documents, share = of_work.done, of_work.share
+            if isinstance(message, Begun):
+                of_work.last = message
+                # Documents that a second attempt repeats are not counted again.
+                of_work.done, of_work.share = max(documents, message.done), max(share, message.share)
+            elif isinstance(message, Report):
+                outcome.report.add(message)
+                of_work.done = max(documents, message.documents)
+            elif isinstance(message, Ended):
+                of_work.share = 1.0
+                del attempts[work.blocks]
+            elif isinstance(message, Died):
+                outcome.deaths += 1
+                self.pool.give(self._next_attempt(work, of_work, message))
+            if not quiet:
+                self.progress.step(of_work.done - documents, of_work.share - share)
+        outcome.at_work = time.perf_counter() - (started or time.perf_counter())
 
-def _batches(documents: Iterable[Document], done: set[str], field: str) -> Iterator[tuple[int, list[Document]]]:
-    """The documents that are not done, in batches, each with the number of those skipped before it."""
-    skipped = 0
+    def _next_attempt(self, work: Work, attempts: _Attempts, died: Died) -> Work:
+        """The work for the next worker. A document is skipped only after two workers have died with it alone."""
+        begun, attempts.last = attempts.last, None
+        path = work.blocks[0].paths[0]
+        self.progress.fault(f"a worker has died ({died.why}); its block is processed again")
+        if begun is None or begun.batch not in work.careful:
+            attempts.unexplained += 1
+            if attempts.unexplained > _DEATHS:
+                raise AlimarkError(
+                    f"workers died {attempts.unexplained} times with a block of {path}, the last one: {died.why}; finished "
+                    "blocks are kept, so the same command continues"
+                )
+            return work if begun is None else replace(work, careful=work.careful | {begun.batch})
+        document = (begun.batch, begun.document)
+        attempts.alone[document] += 1
+        if attempts.alone[document] < 2:
+            return work
+        self.progress.fault(f"document {begun.document + 1} of batch {begun.batch + 1} in {path} is skipped")
+        return replace(work, poison=work.poison | {document})
 
-    def remaining() -> Iterator[Document]:
-        nonlocal skipped
-        for document in documents:
-            if document[0] in done:
-                skipped += 1
-            else:
-                yield document
+    def deepen(self, works: Sequence[Blocks], outcome: Outcome) -> None:
+        """Tests documents that no random key has matched with more random keys, until their p-values can be discoveries.
 
-    for batch in in_batches(remaining(), lambda document: document[1], field):
-        yield skipped, batch
-        skipped = 0
-    yield skipped, []
+        The draws that are needed (documents times keys, divided by the rate) are shared by all of these documents. The p-values
+        stay valid: only p-values at the smallest possible value are computed again, and below that value only the new draws
+        count.
+        """
+        before = 0
+        for _ in range(_ROUNDS):
+            tests, floor = self._at_the_floor(works)
+            if not floor:
+                return
+            wanted = math.ceil(tests * len(self.audit.keys) / self.audit.fdr / len(floor))
+            if wanted <= max(draws for _, _, draws in floor) or before == (wanted := min(wanted, MAX_DRAWS)):
+                return
+            before = wanted
+            only: dict[Blocks, set[Hashable]] = {}
+            for work, identity, draws in floor:
+                if draws < wanted:
+                    only.setdefault(work, set()).add(identity)
+            outcome.deepened += sum(map(len, only.values()))
+            again = [Work(work, deepen=wanted, only=frozenset(some)) for work, some in only.items()]
+            self.work_through(again, Outcome(), quiet=True)
+
+    def _at_the_floor(self, works: Sequence[Blocks]) -> tuple[int, list[tuple[Blocks, Hashable, int]]]:
+        """The number of documents tested, and those whose p-value is the smallest that their random keys allow.
+
+        Each is its unit of work, its identity and its number of random keys.
+        """
+        tests = 0
+        floor: list[tuple[Blocks, Hashable, int]] = []
+        names = ["id", "file", "place", "p_value", "draws", "keys_tried", "readings", "searches", "failed", "full"]
+        for work, row in self.sink.rows(works, names):
+            if row["failed"]:
+                continue
+            tests += 1
+            least = min(1.0, tests_made(row) / (row["draws"] + 1))
+            if row["full"] and row["p_value"] <= least * (1 + 1e-9):
+                floor.append((work, self.sink.identity(row), row["draws"]))
+        return tests, floor

@@ -1,77 +1,201 @@
-"""Summarises an audit whose answers lie in a JSONL file."""
+"""Sums up an audit: q-values, documents found at a p-value and at a false discovery rate, by key and by source, shared text.
+
+Answers are read one after the other, so that they need not fit into memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TypedDict
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from heapq import nsmallest
 
-from alimark.audit.answers import FIELDS
-from alimark.core._util.jsonl import Record, read_jsonl
-from alimark.errors import RecordError
+from alimark.audit.answers import in_order, with_q_value
+from alimark.audit.auditor import Auditor
+from alimark.audit.sinks import Blocks, Sink
+from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, effective_count
+from alimark.audit.worker import Audit, documents_of, reason
+from alimark.core._util.jsonl import Record
 
 _NAMED = 100
-"""Documents that the summary names; those with the smallest p-values come first."""
+"""The number of documents in the summary in which a mark was found; those with the smallest p-values come first."""
+_SOURCES = 50
+"""The number of sources in the summary; those with the most documents found come first."""
 
 
-class NamedDocument(TypedDict):
-    """A document in which a mark was found."""
+def finish(sink: Sink, works: Sequence[Blocks], fdr: float) -> None:
+    """Writes the q-value, the flag `found` and the final verdict into every answer."""
+    counts = Counter(_rounded(p, fdr) for p in _p_values(sink, works))
+    q_of = q_values_of(counts)
 
-    id: str
-    p_value: float
-    q_value: float
-    key_id: str
+    def finished(row: Record) -> Record:
+        return row if row["failed"] else with_q_value(row, q_of[_rounded(row["p_value"], fdr)], fdr)
 
-
-class AuditSummary(TypedDict):
-    """Counts over all documents of an audit, at a p-value and at a false discovery rate."""
-
-    documents: int
-    failed: int
-    fpr: float
-    found_at_fpr: int
-    fdr: float
-    found_at_fdr: int
-    fdr_threshold: float
-    found_documents: list[NamedDocument]
+    sink.rewrite(works, finished)
 
 
-def read_answers(output: Path) -> Iterator[Record]:
-    """Yields the answers of a file.
+def _p_values(sink: Sink, works: Sequence[Blocks]) -> Iterator[float]:
+    return (row["p_value"] for _, row in sink.rows(works, ["p_value", "failed"]) if not row["failed"])
 
-    Raises:
-        RecordError: A line is not an answer of this release.
+
+def _rounded(p: float, fdr: float) -> float:
+    """A p-value; above the rate, where it decides nothing, it is rounded up to three digits, so that few are distinct."""
+    return math.ceil(p * 1000) / 1000 if p > fdr else p
+
+
+def q_values_of(counts: Counter[float]) -> dict[float, float]:
+    """The q-value of each p-value (Benjamini and Hochberg), from the number of documents that have it."""
+    tests = seen = counts.total()
+    q_of: dict[float, float] = {}
+    least = 1.0
+    for p in sorted(counts, reverse=True):
+        least = min(least, p * tests / seen)
+        q_of[p] = least
+        seen -= counts[p]
+    return q_of
+
+
+# Shared text
+
+
+def check_groups(sink: Sink, works: Sequence[Blocks], audit: Audit, auditor: Callable[[], Auditor]) -> Record:
+    """Looks for shared text among the documents that were found, and marks those as undecided that chance can explain.
+
+    Returns:
+        For the summary: the documents checked, the number of independent documents that they amount to, their groups, and the
+        number of documents that are undecided now.
     """
-    for number, record in read_jsonl(output):
-        if isinstance(record, RecordError) or not record.keys() <= set(FIELDS):
-            raise RecordError(
-                f"{output}:{number} is not an answer of this release; choose another output file, and documents are "
-                "answered again"
-            )
-        yield record
-
-
-def summarise(output: Path, fpr: float, fdr: float) -> AuditSummary:
-    """Counts the answers of a finished JSONL file: failures, p-values up to `fpr`, and documents found at `fdr`."""
-    p_values: list[float] = []
-    discoveries: list[NamedDocument] = []
-    failed = 0
-    for record in read_answers(output):
-        if record.get("failed"):
-            failed += 1
+    candidates = _candidates(sink, works)
+    texts = _texts(sink, audit, candidates)
+    of_document: dict[Hashable, Record] = {}
+    touched: set[Blocks] = set()
+    groups: list[Record] = []
+    checked = unknown = 0
+    effective = 0.0
+    for key_id, of_key in candidates.items():
+        known = [(work, row) for work, row in of_key if sink.identity(row) in texts]
+        rows = [row for _, row in known]
+        key_groups = auditor().groups(key_id, [texts[sink.identity(row)] for row in rows], rows, audit.fdr)
+        if key_groups is None:
+            unknown += len(rows)
             continue
-        p_values.append(float(record["p_value"]))
-        if record.get("found"):
-            name, key_id = str(record["id"]), str(record["key_id"])
-            discoveries.append(NamedDocument(id=name, p_value=p_values[-1], q_value=record["q_value"], key_id=key_id))
-    discoveries.sort(key=lambda document: document["p_value"])
+        checked += len(rows)
+        effective += effective_count(key_groups, len(rows))
+        for group in key_groups:
+            names = [str(rows[member]["id"]) for member in group.found]
+            of_document |= {sink.identity(rows[member]): group.record() for member in group.undecided}
+            touched |= {known[member][0] for member in group.undecided}
+            groups.append(group.record() | {"undecided": len(group.undecided), "examples": names[:3], "key_id": key_id})
+
+    def marked(row: Record) -> Record:
+        group = of_document.get(sink.identity(row))
+        return row if group is None else in_order(row | {"verdict": "undecided", "found": False, "group": group})
+
+    if touched:
+        sink.rewrite(list(touched), marked)
     return {
-        "documents": len(p_values) + failed,
-        "failed": failed,
-        "fpr": fpr,
-        "found_at_fpr": sum(p <= fpr for p in p_values),
-        "fdr": fdr,
-        "found_at_fdr": len(discoveries),
-        "fdr_threshold": max((document["p_value"] for document in discoveries), default=0.0),
-        "found_documents": discoveries[:_NAMED],
+        "checked": checked,
+        "not_checked": unknown,
+        "effective": round(effective, 1),
+        "groups": groups,
+        "undecided": len(of_document),
     }
+
+
+_OF_CANDIDATES = (
+    "id", "file", "place", "p_value", "found", "failed", "key_id", "keys_tried", "readings", "searches", "normalised",
+    "passages",
+)  # fmt: skip
+Candidate = tuple[Blocks, Record]
+
+
+def _candidates(sink: Sink, works: Sequence[Blocks]) -> dict[str, list[Candidate]]:
+    """For each key under which several documents were found: these, and others with small p-values."""
+    discovered: dict[str, list[Candidate]] = {}
+    others: dict[str, list[Candidate]] = {}
+    for work, row in sink.rows(works, _OF_CANDIDATES):
+        if row["failed"]:
+            continue
+        if row["found"]:
+            _keep(discovered.setdefault(row["key_id"], []), (work, row), MAX_FOUND, sign=-1)
+        else:
+            _keep(others.setdefault(row["key_id"], []), (work, row), MAX_OTHERS, sign=1)
+    return {
+        key_id: _smallest(found, MAX_FOUND, -1)[::-1] + _smallest(others.get(key_id, []), MAX_OTHERS, 1)
+        for key_id, found in sorted(discovered.items())
+        if len(found) > 1
+    }
+
+
+def _keep(candidates: list[Candidate], candidate: Candidate, most: int, sign: int) -> None:
+    candidates.append(candidate)
+    if len(candidates) >= 3 * most:
+        candidates[:] = _smallest(candidates, most, sign)
+
+
+def _smallest(candidates: list[Candidate], most: int, sign: int) -> list[Candidate]:
+    """The candidates with the smallest p-values; with a sign of -1, those with the largest."""
+    return nsmallest(most, candidates, key=lambda candidate: sign * float(candidate[1]["p_value"]))
+
+
+def _texts(sink: Sink, audit: Audit, candidates: dict[str, list[Candidate]]) -> dict[Hashable, str]:
+    """The texts of the candidates, which are read again."""
+    pairs = [pair for of_key in candidates.values() for pair in of_key]
+    wanted = {sink.identity(row) for _, row in pairs}
+    texts: dict[Hashable, str] = {}
+    for work in dict.fromkeys(work for work, _ in pairs):
+        for document in documents_of(audit, sink, work):
+            identity, record = sink.identity(document.row), document.document.record
+            if identity in wanted and isinstance(record, dict):
+                texts[identity] = str(record.get(audit.text_field))
+    return texts
+
+
+# Counts
+
+
+def summarise(sink: Sink, works: Sequence[Blocks], fpr: float, fdr: float) -> Record:
+    """The counts of all answers: documents with a p-value up to `fpr`, and those found at the rate `fdr`."""
+    failures: Counter[str] = Counter()
+    keys: Counter[str] = Counter()
+    sources: dict[str, list[int]] = {}
+    discoveries: list[Record] = []
+    tests = at_fpr = full = 0
+    limit = 0.0
+    names = ["id", "file", "p_value", "q_value", "failed", "error", "full", "found", "key_id", "source"]
+    for _, row in sink.rows(works, names):
+        counts = sources.setdefault(row.get("source") or row["file"], [0, 0])
+        counts[0] += 1
+        if row["failed"]:
+            failures[reason(row["error"])] += 1
+            continue
+        tests += 1
+        full += row["full"]
+        at_fpr += row["p_value"] <= fpr
+        if row["found"]:
+            counts[1] += 1
+            keys[row["key_id"]] += 1
+            limit = max(limit, row["p_value"])
+            discoveries.append({name: row[name] for name in ("id", "file", "p_value", "q_value", "key_id")})
+            if len(discoveries) >= 2 * _NAMED:
+                discoveries = _best(discoveries)
+    named = sorted(sources, key=lambda name: (-sources[name][1], name))[:_SOURCES]
+    return {
+        "documents": tests + failures.total(),
+        "failed": failures.total(),
+        "failures": dict(failures.most_common()),
+        "tested_in_full": full,
+        "fpr": fpr,
+        "found_at_fpr": at_fpr,
+        "fdr": fdr,
+        "found_at_fdr": keys.total(),
+        "fdr_threshold": limit,
+        "found_documents": _best(discoveries),
+        "found_by_key": dict(keys.most_common()),
+        "sources": len(sources),
+        "found_by_source": {name: {"documents": sources[name][0], "found": sources[name][1]} for name in named},
+    }
+
+
+def _best(discoveries: list[Record]) -> list[Record]:
+    return nsmallest(_NAMED, discoveries, key=lambda document: float(document["p_value"]))

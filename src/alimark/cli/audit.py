@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,11 +11,9 @@ from alimark.cli import audit_output, loading, options, show
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from alimark.audit.auditor import Document
-    from alimark.audit.corpora.audit import CorpusOptions
-    from alimark.core.detection.stats.p_values import RandomKeys
+    from alimark.audit.auditor import FirstPass
+    from alimark.audit.pool import Cluster
+    from alimark.audit.worker import Audit
     from alimark.core.keys.key import Key
 
 Inputs = Annotated[
@@ -43,7 +40,7 @@ Workers = Annotated[
 ]
 WorkerCpus = Annotated[int, typer.Option(min=1, help="CPU cores of each worker.")]
 Device = Annotated[str | None, typer.Option(help="Where workers embed, e.g. cuda.", show_default="the CPU")]
-FirstPass = Annotated[
+FirstPassLevel = Annotated[
     float | None,
     typer.Option(
         help="Test every document cheaply first, by its sentences alone; only those with a p-value of at most this get the "
@@ -59,19 +56,6 @@ BlockSize = Annotated[int, typer.Option(min=1, help="Kilobytes of a block, the u
 MaxDocument = Annotated[int, typer.Option(min=1, help="Megabytes; longer documents are recorded as failed.")]
 TimeLimit = Annotated[float, typer.Option(help="Seconds that one step of a document may take before Ray gives it up.")]
 Cache = Annotated[int, typer.Option(min=0, help="Megabytes of embeddings that each worker keeps.")]
-
-
-@dataclass(frozen=True)
-class Audit:
-    """One audit: the keys, the documents, where answers go, and the rates of the summary."""
-
-    keys: list[Key]
-    inputs: list[str]
-    output: str
-    settings: RandomKeys
-    fpr: float
-    fdr: float
-    as_json: bool
 
 
 def audit(
@@ -99,7 +83,7 @@ def audit(
     workers: Workers = None,
     worker_cpus: WorkerCpus = 1,
     device: Device = None,
-    first_pass: FirstPass = None,
+    first_pass: FirstPassLevel = None,
     block_size: BlockSize = 2048,
     time_limit: TimeLimit = 120,
     cache: Cache = 256,
@@ -119,126 +103,61 @@ def audit(
 
     Exit status: 0 once every document has its answer, found or not; 2 error.
     """
-    from alimark.audit.corpora.audit import CorpusOptions
+    from alimark.audit.worker import Audit
     from alimark.core.keys.folder import load_keys
 
     keys = load_keys(key)
     search = options.SearchOptions(
         fpr, excerpt, restructure, llm, variants, draws, tail, null, null_file, max_blocks, precision
     )
-    settings = search.settings(keys)
-    first_pass = _first_pass(first_pass, keys, learned=llm is not None)
-    task = Audit(keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, fpr, fdr, as_json)
-    how = CorpusOptions(
-        options.check_engine(engine), address, workers, worker_cpus, device, first_pass, text_field, by, block_size << 10,
-        max_document << 20, time_limit, cache,
+    task = Audit.of(keys, [*(inputs or []), *(more_inputs or [])], output or "", search.settings(keys), draws)
+    task = replace(
+        task, fpr=fpr, fdr=fdr, first_pass=_first_pass(first_pass, keys, llm), text_field=text_field, by=by, device=device,
+        block_bytes=block_size << 10, max_document=max_document << 20, time_limit=time_limit, cache=cache,
     )  # fmt: skip
-    run_audit(task, how, draws, llm)
+    _run_audit(task, _cluster(engine, address, workers, worker_cpus, device), llm, as_json)
 
 
-def _first_pass(level: float | None, keys: list[Key], *, learned: bool) -> float | None:
-    """The level of the first pass; None where every document is tested in full."""
+def _first_pass(level: float | None, keys: list[Key], llm: str | None) -> FirstPass | None:
+    """The first pass; None where every document is tested in full."""
     from alimark.audit.auditor import FirstPass, can_look_first
 
     if level is None:  # with a chat model, most of the time is the chat model's
-        return FirstPass().level if can_look_first(keys) and not learned else None
-    return None if level == 1 else level
+        return FirstPass() if can_look_first(keys) and llm is None else None
+    return None if level == 1 else FirstPass(level)
 
 
-def run_audit(task: Audit, how: CorpusOptions, draws: int | None, llm: str | None) -> None:
-    """Audits into a folder of Parquet files or into a JSONL file, by the name of the output."""
+def _cluster(
+    engine: str, address: str | None, workers: int | None, worker_cpus: int, device: str | None
+) -> Cluster | None:
+    """The Ray cluster to use, or None where this process audits."""
+    from alimark.audit.pool import Cluster
+
+    if options.check_engine(engine) == "ray":
+        return Cluster(address, workers, worker_cpus, None if device and device != "cpu" else 0.0)
+    if address or workers:
+        raise AlimarkError("--address and --workers go with --engine ray; add it, or leave them out")
+    return None
+
+
+def _run_audit(task: Audit, cluster: Cluster | None, llm: str | None, as_json: bool) -> None:
+    """Runs an audit with a progress bar, and prints its summary."""
+    from alimark.audit.run import run
+
     if not task.inputs or not task.output:
         raise AlimarkError(
             "an audit needs documents and an output, e.g.: alimark audit -k key.json docs.jsonl -o found.jsonl"
         )
-    if _is_folder(task.output):
-        _audit_to_folder(task, how, draws, llm)
-    elif how.engine != "plain":
-        raise AlimarkError("--engine ray writes a folder; give one as --output, e.g. -o found/")
-    else:
-        _audit_to_jsonl(task, how, llm)
-
-
-def _is_folder(output: str) -> bool:
-    return "://" in output or output.endswith(("/", "\\")) or Path(output).is_dir() or not Path(output).suffix
-
-
-def _audit_to_folder(task: Audit, how: CorpusOptions, draws: int | None, llm: str | None) -> None:
-    from alimark.audit.corpora.audit import audit_corpus
-
-    if llm is not None:
-        raise AlimarkError("--llm goes with a JSONL file as --output; a corpus is audited without a chat model")
-    if how.engine == "plain" and (how.address or how.workers):
-        raise AlimarkError("--address and --workers go with --engine ray; add it, or leave them out")
     # On a cluster every machine fetches the models itself.
-    loading.fetch_models(*sorted({key.embedder for key in task.keys if key.embedder}))
+    loading.fetch_models(*sorted({key.open().embedder for key in task.keys} - {""}))
+    chat_model = None if llm is None else loading.load_llm(llm)
     try:
         with show.progress() as progress, loading.quiet_ray():
-            summary = audit_corpus(
-                task.keys, task.inputs, task.output, task.settings, how, fpr=task.fpr, fdr=task.fdr, draws=draws,
-                progress=audit_output.BlockBar(progress),
-            )  # fmt: skip
+            outcome = run(task, cluster=cluster, llm=chat_model, progress=audit_output.AuditBar(progress))
     except KeyboardInterrupt:
-        show.note("stopped; every finished block is kept, and the same command continues from there")
+        show.note("stopped; what is answered is kept, and the same command continues from there")
         raise
-    if task.as_json:
-        show.print_json(summary)
+    if as_json:
+        show.print_json(outcome.record())
     else:
-        audit_output.print_corpus_summary(summary)
-
-
-def _audit_to_jsonl(task: Audit, how: CorpusOptions, llm_name: str | None) -> None:
-    from alimark.audit.auditor import Auditor, FirstPass
-    from alimark.audit.run import audit_documents, check_rate, enough_draws
-
-    check_rate(task.fdr)
-    output = Path(task.output)
-    documents = _documents(task.inputs, output, how)
-    total = sum(1 for _ in documents)
-    settings, limited = enough_draws(task.settings, total * len(task.keys), task.fdr)
-    if limited:
-        show.note(f"note: {limited}")
-    llm = None if llm_name is None else loading.load_llm(llm_name)
-    first_pass = None if how.first_pass is None else FirstPass(how.first_pass)
-    auditor = Auditor(
-        task.keys, settings, loading.load_embedder, llm=llm, first_pass=first_pass, check_level=max(task.fpr, task.fdr)
-    )
-    with show.progress() as progress:
-        bar = audit_output.DocumentBar(progress, total)
-        summary = audit_documents(
-            documents, auditor, output, fpr=task.fpr, fdr=task.fdr, field=how.text_field, progress=bar
-        )
-    if task.as_json:
-        show.print_json(summary)
-    else:
-        audit_output.print_summary(summary)
-
-
-def _documents(inputs: list[str], output: Path, how: CorpusOptions) -> Iterable[Document]:
-    """The documents of a JSONL file, or of anything else that the corpus reader knows."""
-    if len(inputs) == 1 and _is_jsonl(inputs[0]):
-        from alimark.audit.run import JsonlDocuments
-
-        source = Path(inputs[0])
-        if output.exists() and output.samefile(source):
-            raise AlimarkError("--output must be another file than --input")
-        return JsonlDocuments(source, how.text_field, how.max_document)
-    from alimark.audit.corpora.audit import CorpusDocuments
-    from alimark.audit.corpora.files import passed_over_message
-
-    for name in inputs:
-        if "://" not in name and output.resolve().is_relative_to(Path(name).resolve()):
-            raise AlimarkError(f"{output} lies in {name}, among the documents; choose another --output")
-    documents = CorpusDocuments(inputs, how.text_field, how.max_document)
-    if documents.passed_over:
-        show.note(f"note: {passed_over_message(documents.passed_over)}")
-    return documents
-
-
-def _is_jsonl(name: str) -> bool:
-    """Whether a name stands for a single JSONL file; the file need not have a known suffix."""
-    if "://" in name or Path(name).is_dir() or (any(sign in name for sign in "*?[") and not Path(name).exists()):
-        return False
-    from alimark.audit.documents.kinds import kind_of_name
-
-    return kind_of_name(name) is None and Path(name).suffix.lower() not in (".parquet", ".pq")
+        audit_output.print_summary(outcome.record())

@@ -14,7 +14,7 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from alimark.audit.corpora.generation import Replicas
+    from alimark.audit.replicas import Replicas
     from alimark.lab.bench.recipe import Recipe
     from alimark.lab.bench.results import Estimate, Results
 

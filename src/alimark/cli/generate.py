@@ -17,7 +17,7 @@ from alimark.cli.texts import Bar, TextFile, TextRow, make_all
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.audit.corpora.generation import Replicas
+    from alimark.audit.replicas import Replicas
     from alimark.core._util.jsonl import Record
     from alimark.core.generation.api import Finished, Generation, GenerationSettings, MarkedSentence
     from alimark.core.keys.key import Key

@@ -11,7 +11,7 @@ from alimark.cli.options import check_engine
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.audit.corpora.generation import Replicas
+    from alimark.audit.replicas import Replicas
     from alimark.core.embedding.base import Embedder
     from alimark.core.keys.key import Key
     from alimark.core.llm.base import LLM
@@ -71,8 +71,8 @@ def replicas(
             raise AlimarkError("--address and --replicas go with --engine ray; add it, or leave them out")
         yield None
         return
-    from alimark.audit.corpora.generation import Replicas
-    from alimark.audit.corpora.pool import Cluster
+    from alimark.audit.pool import Cluster
+    from alimark.audit.replicas import Replicas
 
     options = {"device": device} if device else {}
     with Replicas(Cluster(address, count), llms if len(llms) > 1 else None, options) as pool:

@@ -44,7 +44,7 @@ from alimark.lab.bench.recipe import Recipe
 from alimark.lab.bench.workspace import STAGES, Stage, Workspace, scored
 
 if TYPE_CHECKING:
-    from alimark.audit.corpora.generation import Replicas
+    from alimark.audit.replicas import Replicas
 
 _ERRORS_IN_A_ROW = 3
 _TEXTS_PER_EMBEDDING_BATCH = 32

@@ -6,15 +6,18 @@ same blocks.
 
 from __future__ import annotations
 
+import bz2
 import fnmatch
+import gzip
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from alimark.audit.documents.kinds import ENDINGS, kind_of_name
 from alimark.audit.documents.reading import MAX_BYTES, read_document
@@ -23,8 +26,10 @@ from alimark.errors import AlimarkError, MissingExtra, RecordError
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyarrow.fs import FileSystem
     from pyarrow.parquet import ParquetFile
+
+FileSystem = Any
+"""A file system of fsspec, which has no types."""
 
 Kind = Literal["parquet", "jsonl", "text"]
 BLOCK_BYTES = 2 << 20
@@ -83,7 +88,6 @@ def arrow() -> ModuleType:
     """The pyarrow library."""
     try:
         import pyarrow
-        import pyarrow.fs
         import pyarrow.parquet
     except ImportError:
         raise MissingExtra("pyarrow", "ray") from None
@@ -92,25 +96,36 @@ def arrow() -> ModuleType:
 
 
 def file_system(location: str) -> tuple[FileSystem, str]:
-    """The file system of a path or address (pyarrow's, or else fsspec's), and the path on it."""
-    fs = arrow().fs
-    if "://" not in location:
-        return fs.LocalFileSystem(), str(PurePosixPath(_absolute(location)))
+    """The file system of a path or address (pyarrow's where it knows the address, else fsspec's), and the path on it."""
+    if "://" not in location or location.startswith("file://"):
+        from fsspec.implementations.local import LocalFileSystem
+
+        return LocalFileSystem(), _absolute(location.removeprefix("file://"))
     if location.lower().startswith(_WEB):
         raise AlimarkError(
             f"{_bare(location)} is a web address, and alimark does not download pages; save them as files first"
         )
     try:
-        opened: tuple[FileSystem, str] = fs.FileSystem.from_uri(location)
-    except Exception as first:  # an address scheme that this build of pyarrow does not know
+        from fsspec.implementations.arrow import ArrowFSWrapper
+        from pyarrow.fs import FileSystem as ArrowFileSystem
+
+        opened, path = ArrowFileSystem.from_uri(location)
+        return ArrowFSWrapper(opened), path
+    except Exception as first:  # an address scheme that this build of pyarrow does not know, or no pyarrow
         try:
             from fsspec.core import url_to_fs
 
-            other, path = url_to_fs(location)
+            other: tuple[FileSystem, str] = url_to_fs(location)
         except Exception as error:
             raise AlimarkError(f"{_bare(location)} cannot be opened: {first}; fsspec: {error}") from None
-        return fs.PyFileSystem(fs.FSSpecHandler(other)), path
-    return opened
+        return other
+
+
+def is_local(fs: FileSystem) -> bool:
+    """Whether a file system is that of this machine."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
 
 
 def _absolute(location: str) -> str:
@@ -132,7 +147,7 @@ def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], list[str]]
     passed_over: list[str] = []
     for location in locations:
         location_fs, path = file_system(location)
-        if location_fs.type_name != fs.type_name:
+        if type(location_fs) is not type(fs):
             raise AlimarkError("all inputs must be on one file system; audit the others separately, or copy them")
         expanded, of_unknown_kind = _expand(location_fs, path, _bare(location))
         passed_over += of_unknown_kind
@@ -159,26 +174,35 @@ def passed_over_message(names: Sequence[str]) -> str:
 
 def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], list[str]]:
     """The files of a folder, pattern or name, and the names of files of unknown kind."""
-    kinds = arrow().fs
     first_sign = min((path.index(sign) for sign in "*?[" if sign in path), default=None)
+    if first_sign is not None and fs.exists(path):
+        first_sign = None  # a file with such a name
     base = path if first_sign is None else path[:first_sign].rpartition("/")[0]
-    [top] = fs.get_file_info([base])
-    if top.type == kinds.FileType.NotFound:
-        raise AlimarkError(f"{shown} does not exist; check the path")
-    if top.type == kinds.FileType.File:
-        return [_source(top.path, top.size, "text")], []
-    inside = [info for info in fs.get_file_info(kinds.FileSelector(base, recursive=True)) if info.is_file]
+    try:
+        top = fs.info(base)
+    except FileNotFoundError:
+        raise AlimarkError(f"{shown} does not exist; check the path") from None
+    if top["type"] != "directory":
+        return [_named(fs, top)], []
+    inside = fs.find(base, detail=True).values()
     if first_sign is not None:
-        return [_source(info.path, info.size, "text") for info in inside if fnmatch.fnmatch(info.path, path)], []
+        return [_named(fs, info) for info in inside if fnmatch.fnmatch(info["name"], path)], []
     visible = [
-        info for info in inside if not any(part[:1] in "._" for part in PurePosixPath(info.path[len(base) :]).parts[1:])
+        info
+        for info in inside
+        if not any(part[:1] in "._" for part in PurePosixPath(info["name"][len(base) :]).parts[1:])
     ]
-    known = [Source(info.path, info.size, *kind) for info in visible if (kind := _kind(info.path))]
-    return known, [info.path for info in visible if not _kind(info.path)]
+    known = [Source(info["name"], info["size"], *kind) for info in visible if (kind := _kind(info["name"]))]
+    return known, [info["name"] for info in visible if not _kind(info["name"])]
 
 
-def _source(path: str, size: int, otherwise: Kind) -> Source:
-    return Source(path, size, *(_kind(path) or (otherwise, "")))
+def _named(fs: FileSystem, info: dict[str, Any]) -> Source:
+    """A file that the user named. Without a known suffix it is JSONL where its first line begins as an object does."""
+    path = info["name"]
+    if kind := _kind(path):
+        return Source(path, info["size"], *kind)
+    with fs.open(path, "rb") as file:
+        return Source(path, info["size"], "jsonl" if file.read(64).lstrip()[:1] == b"{" else "text")
 
 
 def _kind(path: str) -> tuple[Kind, str] | None:
@@ -221,7 +245,7 @@ def _text_block(sources: Sequence[Source]) -> Block:
 
 def _parquet_blocks(fs: FileSystem, source: Source, block_bytes: int) -> Iterator[Block]:
     try:
-        with fs.open_input_file(source.path) as file:
+        with _opened(fs, source.path) as file:
             rows = int(arrow().parquet.ParquetFile(file).metadata.num_rows)
     except (OSError, ValueError):
         rows = 0  # the worker that reads the block records the error
@@ -263,10 +287,7 @@ def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> I
                 elif line.strip():
                     yield Document(path, offset, parse_record(line, f"{path}, byte {offset}"))
                 offset += length
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # pyarrow's errors are subclasses; a damaged .gz file is read up to the damage
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # a damaged .gz file is read up to the damage
         yield Document(path, offset, _unreadable(path, f"beyond byte {offset}", error))
 
 
@@ -275,7 +296,7 @@ def _unreadable(path: str, where: str, error: Exception) -> RecordError:
     return RecordError(f"{path} cannot be read {where} ({why}); is the file complete?")
 
 
-def _rest_of_line(file: io.BufferedReader) -> int:
+def _rest_of_line(file: BinaryIO) -> int:
     """Skip to the end of the line; return the number of bytes skipped."""
     length = 0
     while part := file.readline(1 << 20):
@@ -285,15 +306,23 @@ def _rest_of_line(file: io.BufferedReader) -> int:
     return length
 
 
-def _opened(fs: FileSystem, path: str, packed: str) -> io.BufferedReader:
-    file = fs.open_input_file(path) if not packed else fs.open_input_stream(path, compression=packed)
-    return io.BufferedReader(file, 1 << 20)
+def _opened(fs: FileSystem, path: str, packed: str = "") -> BinaryIO:
+    """The content of a file, unpacked: by Python where it can, else by pyarrow."""
+    inner = getattr(fs, "fs", None)  # pyarrow's file system, whose own files are read by lines much faster
+    file = fs.open(path, "rb") if inner is None else io.BufferedReader(inner.open_input_file(path), 1 << 20)
+    if packed == "gzip":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
+    if packed == "bz2":
+        return cast(BinaryIO, bz2.BZ2File(file))
+    if packed:
+        return io.BufferedReader(arrow().input_stream(file, compression=packed), 1 << 20)
+    return cast(BinaryIO, file)
 
 
 def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
     [path] = block.paths
     try:
-        with fs.open_input_file(path) as file:
+        with _opened(fs, path) as file:
             yield from _read_rows(arrow().parquet.ParquetFile(file), path, block, columns, limit)
     except (OSError, ValueError, arrow().ArrowException) as error:
         yield Document(path, -1, RecordError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})"))
@@ -338,13 +367,13 @@ def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int
     for path in block.paths:
         kind = kind_of_name(path)
         most = MAX_BYTES if kind not in (None, "txt", "md") else limit  # pictures may make up most of a document
-        [info] = fs.get_file_info([path])
-        if info.size is not None and info.size > most:
-            yield Document(path, -1, too_long(info.size, most))
-            continue
         try:
-            with fs.open_input_stream(path, compression=None) as file:
-                text = read_document(file.read(), kind=kind, max_characters=limit).text
+            with fs.open(path, "rb") as file:
+                data = file.read(most + 1)
+            if len(data) > most:
+                yield Document(path, -1, too_long(fs.size(path), most))
+                continue
+            text = read_document(data, kind=kind, max_characters=limit).text
         except (OSError, AlimarkError) as error:
             yield Document(path, -1, RecordError(f"{path} cannot be read: {error}"))
         else:

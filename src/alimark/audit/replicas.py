@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from alimark.audit.corpora.pool import Builder, Cluster, Died, Ended, RayPool
+from alimark.audit.pool import Builder, Cluster, Died, Ended, RayPool
 from alimark.core._util.json_types import JsonObject
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from alimark.audit.corpora import pool
+from alimark.audit import pool
 from alimark.errors import AlimarkError
 
 

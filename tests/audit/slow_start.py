@@ -11,8 +11,9 @@ import numpy as np
 from corpora import task
 from numpy.typing import NDArray
 
-from alimark.audit.corpora import worker
-from alimark.audit.corpora.files import find, plan
+from alimark.audit import worker
+from alimark.audit.files import find, plan
+from alimark.audit.sinks import ParquetSink
 from alimark.testing import StandInEmbedder
 
 TIME_LIMIT = 2.0
@@ -31,10 +32,10 @@ class SlowStart(StandInEmbedder):
 
 
 source, output = map(Path, sys.argv[1:])
-(output / "results").mkdir(parents=True)
 setattr(worker, "load_embedder", lambda *_, **__: SlowStart())  # noqa: B010 - in its place
 asked = task(source, output, time_limit=TIME_LIMIT)
 fs, sources, _ = find([str(source)])
+ParquetSink(asked).begin(asked, sources, print)
 at_work = worker.Worker(asked, guarded=True)
 for block in plan(fs, sources, 1 << 20):
-    list(at_work.work(worker.Work(block)))
+    list(at_work.work(worker.Work((block,))))

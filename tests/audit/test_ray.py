@@ -18,10 +18,11 @@ import pytest
 from corpora import EMBEDDER, key, marked, plain_texts, rows, task, write
 
 import alimark
-from alimark.audit.corpora import corpus
-from alimark.audit.corpora.generation import Replicas
-from alimark.audit.corpora.pool import Cluster
-from alimark.audit.corpora.worker import Worker
+import alimark.audit.run
+from alimark.audit.pool import Cluster
+from alimark.audit.replicas import Replicas
+from alimark.audit.run import run
+from alimark.audit.worker import Worker
 from alimark.core.generation.api import GenerationSettings, Prompt
 from alimark.errors import AlimarkError, ModelError
 from alimark.lab.bench.recipe_files import parse
@@ -52,7 +53,7 @@ class Trapped(Worker):
     """A worker that hangs or dies with documents that contain HANG or DIE, and is slow with all others."""
 
     def _rows(self, batch: Sequence[Any], work: Any, *, poison: bool) -> Any:
-        content = "" if poison else str([document.record for document in batch])
+        content = "" if poison else str([named.document.record for named in batch])
         self._heartbeat()
         if "HANG" in content:
             time.sleep(600)
@@ -92,7 +93,7 @@ def expected(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> list
     """The results of one process."""
     folder = tmp_path_factory.mktemp("expected")
     source = write(folder / "docs.jsonl", texts)
-    corpus.run([str(source)], task(source, folder / "out"), block_bytes=BLOCK)
+    run(task(source, folder / "out", block_bytes=BLOCK))
     return without_file(rows(folder / "out"))
 
 
@@ -103,16 +104,16 @@ def without_file(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_poison_is_recorded_and_everything_else_is_found(
     cluster: Any, tmp_path: Path, texts: list[str], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "Worker", Trapped)
+    monkeypatch.setattr(alimark.audit.run, "Worker", Trapped)
     documents = [*texts[:20], "They HANG here. It ends.", *texts[20:40], "They DIE here. It ends.", *texts[40:]]
     source = write(tmp_path / "docs.jsonl", documents)
-    asked = task(source, tmp_path / "out", time_limit=6.0)
-    summary, outcome = corpus.run([str(source)], asked, cluster=Cluster(cluster.address), block_bytes=40_000)
+    asked = task(source, tmp_path / "out", time_limit=6.0, block_bytes=40_000)
+    outcome = run(asked, cluster=Cluster(cluster.address))
     best = rows(tmp_path / "out")
     assert len(best) == len(documents) == len({row["place"] for row in best})
     assert [i for i, row in enumerate(best) if row["failed"]] == [20, 41]
     assert "two workers ended" in best[20]["error"]
-    assert max(best[0]["p_value"], best[-1]["p_value"]) <= summary["fdr_threshold"]
+    assert max(best[0]["p_value"], best[-1]["p_value"]) <= outcome.summary["fdr_threshold"]
     assert 4 <= outcome.deaths <= 12
     sound = [row["p_value"] for i, row in enumerate(best) if i not in (20, 41)]
     assert sound == [row["p_value"] for row in expected]
@@ -207,14 +208,14 @@ def test_a_worker_that_cannot_be_built_says_why(cluster: Any, tmp_path: Path) ->
     other = alimark.Key.generate(embedder=type(EMBEDDER)(name="no-such-model"), secret=bytes(32))
     source = write(tmp_path / "docs.jsonl", plain_texts(2))
     with pytest.raises(ModelError, match="no-such-model"):
-        corpus.run([str(source)], task(source, tmp_path / "out", other), cluster=Cluster(cluster.address))
+        run(task(source, tmp_path / "out", other), cluster=Cluster(cluster.address))
 
 
 def test_a_node_lost_in_mid_run(
     cluster: Any, tmp_path: Path, texts: list[str], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Last, since the cluster is smaller afterwards."""
-    monkeypatch.setattr(corpus, "Worker", Trapped)
+    monkeypatch.setattr(alimark.audit.run, "Worker", Trapped)
     source = write(tmp_path / "docs.jsonl", texts)
     done: list[Any] = []
 
@@ -227,9 +228,7 @@ def test_a_node_lost_in_mid_run(
 
     loser = threading.Thread(target=lose)
     loser.start()
-    _, outcome = corpus.run(
-        [str(source)], task(source, tmp_path / "out"), cluster=Cluster(cluster.address), block_bytes=BLOCK
-    )
+    outcome = run(task(source, tmp_path / "out", block_bytes=BLOCK), cluster=Cluster(cluster.address))
     loser.join()
     assert done
     assert outcome.deaths >= 1

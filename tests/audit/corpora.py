@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import alimark
-from alimark.audit.corpora.worker import Task
+from alimark.audit.worker import Audit
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.keys.sealed import Sealed
 from alimark.testing import StandInEmbedder, StandInLLM, _sentence
@@ -40,12 +40,15 @@ def write(path: Path, texts: Sequence[str]) -> Path:
     return path
 
 
-def task(source: Path, output: Path, *keys: alimark.Key, **options: Any) -> Task:
+def task(source: Path | str, output: Path | str, *keys: alimark.Key, **options: Any) -> Audit:
     sealed = tuple(Sealed(single_key) for single_key in keys or (key(),))
-    return Task(sealed, options.pop("settings", SETTINGS), str(source), str(output), **options)
+    return Audit(sealed, (str(source),), str(output), options.pop("settings", SETTINGS), **options)
 
 
 def rows(output: Path) -> list[dict[str, Any]]:
+    """The answers in a folder of Parquet files or in a JSONL file, in the order of the documents."""
+    if output.suffix == ".jsonl":
+        return [json.loads(line) for line in output.read_text().splitlines()]
     import pyarrow.parquet
 
     records: list[dict[str, Any]] = pyarrow.parquet.read_table(output / "results").to_pylist()

@@ -13,10 +13,13 @@ from corpora import EMBEDDER, SETTINGS, key, marked, plain_texts, rows, task, wr
 from scipy import stats
 
 from alimark.audit.auditor import Auditor, FirstPass
-from alimark.audit.corpora import corpus
-from alimark.audit.corpora.cache import RememberingEmbedder
-from alimark.audit.corpora.pool import Ended, LocalPool
-from alimark.audit.corpora.summary import q_values_of
+from alimark.audit.cache import RememberingEmbedder
+from alimark.audit.files import find
+from alimark.audit.pool import Ended, LocalPool
+from alimark.audit.run import AuditProgress, run
+from alimark.audit.sinks import ParquetSink
+from alimark.audit.summary import q_values_of
+from alimark.audit.worker import FIRST_DRAWS, STOP_AFTER, Audit
 from alimark.core.detection.stats.p_values import benjamini_hochberg, q_values
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder
@@ -38,25 +41,14 @@ def test_the_answers_are_those_of_the_batch_audit(tmp_path: Path, texts: list[st
     assert command(*words, "--output", tmp_path / "found.jsonl").status == 0
     done = command(*words, "--output", tmp_path / "found", "--by", "site", "--block-size", 4, "--json")
     assert done.status == 0, done.err
-    lines = {record["id"]: record for record in map(json.loads, (tmp_path / "found.jsonl").read_text().splitlines())}
+    lines = {record["id"]: record for record in rows(tmp_path / "found.jsonl")}
     answers = rows(tmp_path / "found")
     assert len(answers) == len(lines) == len(texts)
     for row in answers:
         line = lines[row["id"]]
-        for name in (
-            "score",
-            "z",
-            "p_value",
-            "draws",
-            "sentence_count",
-            "near_flips",
-            "key_id",
-            "error",
-            "verdict",
-            "found",
-        ):
-            assert row[name] == line.get(name) or row["failed"], name
-        assert row["failed"] == line.get("failed", False)
+        assert {name: value for name, value in row.items() if value is not None} == {
+            name: value for name, value in line.items() if name != "input"
+        } | {"source": line["input"]["site"]}
     summary = json.loads(done.out)
     assert (summary["found_at_fdr"], summary["failed"], summary["documents_now"]) == (2, 1, len(texts))
     assert summary["found_by_key"] == {key().id: 2}
@@ -70,39 +62,50 @@ def test_the_answers_are_those_of_the_batch_audit(tmp_path: Path, texts: list[st
     assert (refused.status, "--engine ray" in refused.err) == (2, True)
 
 
-class Stops:
-    """A progress that ends the run, as Ctrl-C does, after some blocks."""
+class Stops(AuditProgress):
+    """A progress that ends the run, as Ctrl-C does, after so much of the work."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: float) -> None:
         self.left = after
+        self.documents = 0
 
-    def planned(self, blocks: int, done: int) -> None:
+    def planned(self, works: int, done: int) -> None:
         self.done = done
 
-    def step(self, documents: int) -> None: ...
-    def fault(self, message: str) -> None: ...
-
-    def block(self) -> None:
-        self.left -= 1
-        if not self.left:
+    def step(self, documents: int, share: float) -> None:
+        self.documents += documents
+        self.left -= share
+        if self.left <= 0:
             raise KeyboardInterrupt
 
 
 def test_a_stopped_run_goes_on_and_comes_to_the_same(tmp_path: Path, texts: list[str]) -> None:
     source = write(tmp_path / "docs.jsonl", texts)
-    whole, _ = corpus.run([str(source)], task(source, tmp_path / "whole"), block_bytes=2000)
-    asked = task(source, tmp_path / "parts")
+    whole = run(task(source, tmp_path / "whole", block_bytes=2000))
+    asked = task(source, tmp_path / "parts", block_bytes=2000)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            corpus.run([str(source)], asked, block_bytes=2000, progress=Stops(2))
+            run(asked, progress=Stops(2))
     (tmp_path / "parts" / "results" / ".part-x.parquet.123.part").write_bytes(b"PAR1 half")
     last = Stops(99)
-    parts, outcome = corpus.run([str(source)], asked, block_bytes=2000, progress=last)
+    parts = run(asked, progress=last)
     assert last.done == 6
-    assert parts == whole
+    assert parts.summary == whole.summary
     assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
-    assert outcome.report.documents < len(texts)
+    assert parts.report.documents == last.documents < len(texts)
     assert not list((tmp_path / "parts" / "results").glob(".*"))
+
+
+def test_a_stopped_run_into_a_jsonl_file_goes_on(tmp_path: Path, texts: list[str]) -> None:
+    source, output = write(tmp_path / "docs.jsonl", texts * 6), tmp_path / "found.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        run(task(source, output), progress=Stops(0.2))
+    done = len(rows(output))
+    assert 0 < done < 6 * len(texts)
+    outcome = run(task(source, output))
+    assert (outcome.report.skipped, outcome.report.documents) == (done, 6 * len(texts) - done)
+    run(task(source, tmp_path / "whole.jsonl"))
+    assert rows(output) == rows(tmp_path / "whole.jsonl")
 
 
 def test_inputs_and_folders_that_do_not_belong(tmp_path: Path, texts: list[str]) -> None:
@@ -110,28 +113,31 @@ def test_inputs_and_folders_that_do_not_belong(tmp_path: Path, texts: list[str])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear")
     with pytest.raises(AlimarkError, match="holds other files"):
-        corpus.run([str(source)], task(source, tmp_path / "mine"))
+        run(task(source, tmp_path / "mine"))
     asked = task(source, tmp_path / "out")
-    corpus.run([str(source)], asked)
+    run(asked)
     with pytest.raises(AlimarkError, match=r"other settings \(keys\)"):
-        corpus.run([str(source)], task(source, tmp_path / "out", key(1)))
+        run(task(source, tmp_path / "out", key(1)))
     more = write(tmp_path / "more.jsonl", texts[3:5])
-    both, _ = corpus.run([str(source), str(more)], asked)
-    assert both["documents"] == 5
+    assert run(replace(asked, inputs=(str(source), str(more)))).summary["documents"] == 5
     write(source, texts[:4])
     with pytest.raises(AlimarkError, match="has changed"):
-        corpus.run([str(source)], asked)
-    with corpus._locked(tmp_path / "out"), pytest.raises(AlimarkError, match="another run"):
-        corpus.run([str(more)], asked)
+        run(asked)
+    other = replace(asked, inputs=(str(more),))
+    locked = ParquetSink(other)
+    locked.begin(other, find(other.inputs)[1], print)
+    with pytest.raises(AlimarkError, match="another run"):
+        run(other)
+    locked.close()
 
 
 def test_results_on_another_file_system(tmp_path: Path, texts: list[str]) -> None:
-    fsspec = pytest.importorskip("fsspec")
+    import fsspec
+
     source = write(tmp_path / "docs.jsonl", texts[:6])
-    asked = replace(task(source, tmp_path), output="memory://alimark-results")
-    first, outcome = corpus.run([str(source)], asked, block_bytes=2000)
-    again, none = corpus.run([str(source)], asked, block_bytes=2000)
-    assert (first, outcome.report.documents, none.report.documents) == (again, 6, 0)
+    asked = task(source, "memory://alimark-results", block_bytes=2000)
+    first, again = run(asked), run(asked)
+    assert (first.summary, first.report.documents, again.report.documents) == (again.summary, 6, 0)
     there = fsspec.filesystem("memory").find("/alimark-results")
     assert {Path(path).name for path in there} >= {"manifest.json", "summary.json"}
     assert not [path for path in there if path.endswith(".part")]
@@ -141,7 +147,7 @@ def test_a_ring_of_keys(tmp_path: Path, texts: list[str]) -> None:
     """Hard, soft and another size in one run: every marked text under its own key, p-values paid for by the number of keys."""
     ring = [key(0), key(1), key(2, block_size=4), key(3, decision="soft", block_size=16)]
     source = write(tmp_path / "docs.jsonl", [*(marked(member) for member in ring), *texts[1:5]])
-    summary, _ = corpus.run([str(source)], task(source, tmp_path / "out", *ring))
+    summary = run(task(source, tmp_path / "out", *ring)).summary
     best = rows(tmp_path / "out")
     assert [row["key_id"] for row in best[:4]] == [member.id for member in ring]
     assert {row["keys_tried"] for row in best} == {4}
@@ -152,18 +158,19 @@ def test_a_ring_of_keys(tmp_path: Path, texts: list[str]) -> None:
 def test_payloads_are_reported(tmp_path: Path, texts: list[str]) -> None:
     carrying = key(5, decision="soft", payload_bits=8)
     source = write(tmp_path / "docs.jsonl", [marked(carrying.carrying(77), sentences=16), texts[1]])
-    corpus.run([str(source)], task(source, tmp_path / "out", carrying))
+    run(task(source, tmp_path / "out", carrying))
     first, second = rows(tmp_path / "out")
     assert (first["payload"]["value"], second["payload"]) == (77, None)
     assert first["payload"]["confidence"] > 0.9
 
 
-def test_finer_p_values_where_they_decide(tmp_path: Path, texts: list[str]) -> None:
+@pytest.mark.parametrize("output", ["out", "out.jsonl"])
+def test_finer_p_values_where_they_decide(tmp_path: Path, texts: list[str], output: str) -> None:
     """One marked among 31: 20 random keys cannot tell at a rate of 5%, and only the documents at the floor are asked again."""
     coarse = type(SETTINGS)(draws=20, stop_after=10)
     source = write(tmp_path / "docs.jsonl", texts[:31])
-    summary, outcome = corpus.run([str(source)], task(source, tmp_path / "out", settings=coarse), fdr=0.05)
-    best = rows(tmp_path / "out")
+    outcome = run(task(source, tmp_path / output, settings=coarse))
+    summary, best = outcome.summary, rows(tmp_path / output)
     floor = [row for row in best if row["draws"] > 20]
     assert 1 <= outcome.deepened <= 5
     assert best[0]["p_value"] <= 0.05 / 31
@@ -196,13 +203,15 @@ def test_q_values_are_benjamini_and_hochbergs() -> None:
 def test_a_first_pass(tmp_path: Path, texts: list[str]) -> None:
     source = write(tmp_path / "docs.jsonl", texts)
     first = FirstPass(0.1, 99)
-    summary, outcome = corpus.run([str(source)], task(source, tmp_path / "out", first_pass=first))
+    settings = replace(SETTINGS, draws=4999)  # the texts share words, so that p-values of 1 in 500 are no proof
+    outcome = run(task(source, tmp_path / "out", first_pass=first, settings=settings))
+    summary = outcome.summary
     assert summary["found_at_fdr"] == 2
     assert outcome.report.tested["first"] == len(texts)
     assert 2 <= outcome.report.tested["full"] < len(texts) / 2
     full = [row for row in rows(tmp_path / "out") if row["full"]]
     assert len(full) == outcome.report.tested["full"] == summary["tested_in_full"]
-    corpus.run([str(source)], task(source, tmp_path / "whole"))
+    run(task(source, tmp_path / "whole", settings=settings))
     exact = {row["id"]: row["p_value"] for row in rows(tmp_path / "whole")}
     assert all(row["p_value"] == exact[row["id"]] for row in full)
     with pytest.raises(AlimarkError, match="between 0 and 1"):
@@ -264,6 +273,19 @@ def test_half_a_surrogate_pair_does_not_end_a_run(tmp_path: Path) -> None:
     pairs = zip(names, texts, strict=True)
     lines = [json.dumps({"id": name, "text": f"{text} \ud800", "site": name}) for name, text in pairs]
     source.write_text("\n".join(lines) + "\n")
-    corpus.run([str(source)], task(source, tmp_path / "found", by="site"))
+    run(task(source, tmp_path / "found", by="site"))
     assert [row["id"] for row in rows(tmp_path / "found")] == ["\\ud800", "\\ud801", "sound"]
     assert not any(row["failed"] for row in rows(tmp_path / "found"))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1])
+def test_a_rate_lies_between_0_and_1(rate: float) -> None:
+    with pytest.raises(AlimarkError, match="false discovery rate"):
+        task("docs.jsonl", "out", fdr=rate)
+
+
+def test_an_audit_draws_many_random_keys_and_stops_early() -> None:
+    asked = Audit.of([key()], ["docs.jsonl"], "out", replace(SETTINGS, draws=1000, stop_after=None))
+    assert (asked.settings.draws, asked.settings.stop_after) == (FIRST_DRAWS, STOP_AFTER)
+    asked = Audit.of([key()], ["docs.jsonl"], "out", SETTINGS, draws=600)
+    assert (asked.settings.draws, asked.settings.stop_after) == (600, 10)

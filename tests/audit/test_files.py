@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alimark.audit.corpora.files import Document, find, plan, read
+from alimark.audit.files import Document, find, plan, read
 from alimark.errors import AlimarkError, RecordError
 
 pyarrow = pytest.importorskip("pyarrow")

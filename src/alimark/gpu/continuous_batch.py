@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from alimark.core._util.cuda_graphs import record
+from alimark.core.embedding.cuda_graphs import record
 from alimark.core.llm.base import Sampling
 from alimark.gpu.attention import (
     AttentionCall,

@@ -14,12 +14,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from alimark.core._util.cuda_graphs import record
-
 _TEXTS = (8, 16, 32, 64, 128, 256, 512)
 _TOKENS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512)  # the fast attention kernels want multiples of 8
 _MAX_TOKENS = 32768
 """Most tokens of a batch, padding included, which bounds its memory."""
+
+
+_recording = threading.Lock()
+
+
+def record(
+    work: Callable[[], None], stream: torch.cuda.Stream | None = None, shared: torch.cuda.CUDAGraph | None = None
+) -> torch.cuda.CUDAGraph:
+    """Record the GPU work of `work` as a CUDA graph without running it.
+
+    Every replay reads and writes the same tensors, so they must stay alive. shared: a graph whose memory pool is shared.
+    """
+    graph = torch.cuda.CUDAGraph()
+    pool = None if shared is None else shared.pool()
+    with (
+        _recording,  # two recordings at a time disturb each other
+        torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+    ):
+        work()
+    return graph
 
 
 class NotRecordable(RuntimeError):

@@ -58,15 +58,14 @@ def embed_and_project(units: UniqueUnits, embedder: Embedder, projection: Callab
 
 @dataclass(frozen=True)
 class EmbeddedTexts:
-    """The vectors of all units of some texts or, of very many units under a single key, their projections."""
+    """The vectors of all units of some texts or, under a single key, their projections."""
 
     units: UniqueUnits
     vectors: Vectors
     projections: Floats | None = None
 
     def signals(self, text: PreparedText, key: Key, settings: DetectionSettings) -> list[Signals]:
-        """The signals of each version of a text under a key. They do not depend on the other texts, nor on other keys."""
-        # Matrix products of other shapes round otherwise, so each text is projected by itself.
+        """The signals of each version of a text under a key."""
         units = deduplicate([text.unit_texts])
         rows = self.units.rows(units.row)
         projections = project(self.vectors[rows], key) if self.projections is None else self.projections[rows]
@@ -82,11 +81,11 @@ def embed_texts(texts: Iterable[PreparedText], embedder: Embedder, key: Key | No
     Args:
         texts: The texts, prepared for the embedder's keys.
         embedder: The embedder.
-        key: The only key that the texts are searched under; of very long texts only the projections are kept then.
+        key: The only key that the texts are searched under; vectors are not kept then, which long texts have many of.
     """
     units = deduplicate(text.unit_texts for text in texts)
     none = np.empty((0, embedder.dimension), np.float32)
-    if key is not None and len(units.row) > _UNITS_AT_A_TIME:
+    if key is not None:
         return EmbeddedTexts(units, none, embed_and_project(units, embedder, lambda vectors: project(vectors, key)))
     return EmbeddedTexts(units, embedder.embed(units.texts) if units.row else none)
 

@@ -19,7 +19,7 @@ from alimark.core.detection.units import Units
 from alimark.core.frozen.kernels import runs
 from alimark.core.frozen.kernels.runs import RunRule
 from alimark.core.frozen.kernels.types import WHOLE, Limits, Step
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.frozen.soft_rules import BLOCKS, RULES, SHRINK
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import to_bits
 from alimark.core.text.clauses import LONGEST_RUN, clauses_of
@@ -28,7 +28,7 @@ from alimark.errors import AlimarkError
 _AGREEMENT = 0.85
 """The share of a block's bits that a sentence of a hard key is expected to carry."""
 _BLOCKS = 2.2
-"""Blocks of a hard key that a text may be aligned with, per expected sentence; soft versions have their own number."""
+"""Blocks of a hard key that a text may be aligned with, per expected sentence; soft keys have their own number."""
 
 
 def clause_units(sentences: Sequence[str]) -> tuple[list[str], Units] | None:
@@ -56,8 +56,7 @@ class ByClauses:
     rule: RunRule
     blocks: float
     first_blocks: Ints
-    soft_version: int | None
-    """None for hard keys."""
+    soft: bool
 
     limits = Limits(0, 0, 0)
     """Units come from `clause_units`."""
@@ -67,13 +66,12 @@ class ByClauses:
     def of(cls, key: Key) -> ByClauses:
         """The scoring of a key of either decision."""
         if key.soft:
-            version = SOFT_VERSIONS[key.soft_version]
-            worth = version.rules[0].worth
-            return cls(RunRule(worth, -(worth**2) / 2), version.blocks, key.starts, key.soft_version)
+            worth = RULES[0].worth
+            return cls(RunRule(worth, -(worth**2) / 2), BLOCKS, key.starts, soft=True)
         root = math.sqrt(key.block_size)
         worth = root * math.atanh(2 * _AGREEMENT - 1)
         rule = RunRule(worth, -key.block_size * math.log(math.cosh(worth / root)))
-        return cls(rule, _BLOCKS, key.starts, None)
+        return cls(rule, _BLOCKS, key.starts, soft=False)
 
     def length(self, sentences: int) -> int:
         """The number of blocks for so many pieces, of which a sentence usually has two or more."""
@@ -88,13 +86,10 @@ class ByClauses:
         valid = units.index >= 0
         packed = to_bits(projections)[units.index]
         values = np.where(projections > 0, 1.0, -1.0)
-        if self.soft_version is not None:
-            version = SOFT_VERSIONS[self.soft_version]
+        if self.soft:
             weights = np.zeros(len(projections))
             np.add.at(weights, units.index[..., WHOLE][valid[..., WHOLE]], _expected(units.chances)[valid[..., WHOLE]])
-            centred = projections - weights @ projections / (weights.sum() + version.shrink)
-            norms = np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
-            values = centred / norms
+            values = centred_and_scaled(projections, weights @ projections, weights.sum())
             packed = to_bits(values)[units.index]
         return Signals(packed, valid, soft=values[units.index[..., WHOLE]], chances=units.chances)
 
@@ -114,6 +109,19 @@ class ByClauses:
 
     def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
         raise AlimarkError("passages are looked for among sentences, not among clauses")
+
+
+def centred_and_scaled(projections: Floats, total: Floats, sentences: float) -> Floats:
+    """Projections minus their mean over a text, each unit scaled to a mean square of 1.
+
+    Args:
+        projections: Those of all units.
+        total: The sum over the sentences of the text.
+        sentences: The number of sentences; the mean is shrunk as if there were `SHRINK` more average ones.
+    """
+    centred = projections - total / (sentences + SHRINK)
+    scaled: Floats = centred / np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
+    return scaled
 
 
 def _chances(signals: Signals) -> Floats:

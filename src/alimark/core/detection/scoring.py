@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
-from alimark.core.detection.clauses import ByClauses
+from alimark.core.detection.clauses import ByClauses, centred_and_scaled
 from alimark.core.detection.result_parts import Payload
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.signals import Signals
@@ -23,9 +22,9 @@ from alimark.core.detection.stats.p_values import NullScores
 from alimark.core.detection.units import Units
 from alimark.core.frozen.derivation import run_numbers
 from alimark.core.frozen.kernels import hard, payload, soft
-from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, SoftRule, Step
+from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, Step
 from alimark.core.frozen.payload_code import PayloadCode
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS, SoftVersion
+from alimark.core.frozen.soft_rules import BLOCKS, LOCAL, RULES, WEIGHTS
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import to_bits
 from alimark.errors import AlimarkError
@@ -169,72 +168,53 @@ class Hard:
 class Soft:
     """The log-likelihood ratio of the text under the key, summed over all alignments of a model of rewriting."""
 
-    version: SoftVersion
-    restructure: bool
     first_blocks: Ints = field(default_factory=lambda: soft.FIRST_BLOCK)
     """A text starts at one of these blocks, each as likely."""
 
+    limits = Limits(0, 0, 0)
+    local_unit = 1.0
+
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Self:
-        """The scoring of a soft key's version."""
+        """The scoring of a soft key."""
         if settings.null != "paper":
             raise AlimarkError("null='reference' is a rule for hard bits; with a soft key use null='paper'")
         if (settings.alpha, settings.beta) != (ALPHA, BETA):
             raise AlimarkError(
-                "alpha and beta bound the blocks that hard bits are aligned with; for a soft key its version fixes them"
+                "alpha and beta bound the blocks that hard bits are aligned with; those of a soft key are fixed"
             )
-        version = SOFT_VERSIONS[key.soft_version]
-        return cls(version, version.restructures and settings.limits.total > 0, key.starts)
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(1, 0, 1) if self.restructure else Limits(0, 0, 0)
-
-    local_unit = 1.0
-
-    @cached_property
-    def _rules(self) -> tuple[SoftRule, ...]:
-        rules = self.version.rules
-        return rules if self.restructure else tuple(rule.without_restructuring() for rule in rules)
+        return cls(key.starts)
 
     def length(self, sentences: int) -> int:
-        return math.ceil(self.version.blocks * sentences) + int(self.first_blocks[-1])
+        return math.ceil(BLOCKS * sentences) + int(self.first_blocks[-1])
 
     def signals(self, units: Units, projections: Floats) -> Signals:
-        """The projections minus their mean over the text, each unit scaled to a mean square of 1.
+        """The projections minus their mean over the text, each sentence scaled to a mean square of 1.
 
-        The mean says what the text is about, which the choice of candidates hardly changes. Where the version says so, units
-        that lie close to the mean, because they say little, count less than the others.
+        The mean says what the text is about, which the choice of candidates hardly changes.
         """
         rows = units.index[:, 0, WHOLE]
         sentences = projections[rows]
-        centred = projections - sentences.sum(axis=0) / (len(sentences) + self.version.shrink)
-        norms = np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
-        scaled = centred / norms
-        if self.version.norm_weight:
-            scaled *= (norms / np.sqrt((norms[rows] ** 2).mean())) ** self.version.norm_weight
-        valid, merges = units.index >= 0, self.limits.merges
-        valid[:, merges + 1 :] = False  # the text may have been prepared for a key of a version that merges sentences
-        return Signals(to_bits(scaled)[units.index], valid, soft=scaled[units.index[:, : merges + 1, WHOLE]])
+        scaled = centred_and_scaled(projections, sentences.sum(axis=0), len(sentences))
+        return Signals(to_bits(scaled)[units.index], units.index >= 0, soft=scaled[rows])
 
     def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
         tables = np.concatenate([text.tables for text in signals])
-        joinable = np.concatenate([text.joinable for text in signals])
         lengths = np.array([self.length(len(text.packed)) for text in signals])
         return soft.search_soft(
-            tables, joinable, blocks, lengths, self._rules, starts=_starts(signals), texts=texts, keys=keys,
-            first_blocks=self.first_blocks, weights=self.version.weights,
+            tables, blocks, lengths, RULES, starts=_starts(signals), texts=texts, keys=keys,
+            first_blocks=self.first_blocks, weights=WEIGHTS,
         )  # fmt: skip
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
         """The likeliest alignment under the first rule, the most general one, whichever rule contributes most."""
-        return soft.trace_soft(signals.tables, signals.joinable, blocks, self._rules[0], self.first_blocks)[1]
+        return soft.trace_soft(signals.tables, blocks, RULES[0], self.first_blocks)[1]
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
-        return soft.search_local_soft(signals.tables, signals.joinable, blocks, self.version.local)
+        return soft.search_local_soft(signals.tables, blocks, LOCAL)
 
     def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
-        return soft.trace_local_soft(signals.tables, signals.joinable, blocks, self.version.local)
+        return soft.trace_local_soft(signals.tables, blocks, LOCAL)
 
 
 def _period(key: Key) -> int:
@@ -256,8 +236,7 @@ class SoftPayload(Soft):
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Self:
-        plain = Soft.of(key, settings)
-        return cls(plain.version, plain.restructure, plain.first_blocks, key.payload_code, key.run, _period(key))
+        return cls(Soft.of(key, settings).first_blocks, key.payload_code, key.run, _period(key))
 
     def search(self, length: int) -> payload.Search:
         """What the kernels need to know of keys with `length` blocks."""
@@ -269,14 +248,14 @@ class SoftPayload(Soft):
     def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
         lengths = np.array([self.length(len(text.packed)) for text in signals])
         return payload.search_payloads(
-            np.concatenate([text.tables for text in signals]), np.concatenate([text.sentences for text in signals]),
-            blocks, lengths, self._rules, self.search(int(lengths.max())), starts=_starts(signals), texts=texts, keys=keys,
-            first_blocks=self.first_blocks, weights=self.version.weights,
+            np.concatenate([text.tables for text in signals]), np.concatenate([text.values for text in signals]),
+            blocks, lengths, RULES, self.search(int(lengths.max())), starts=_starts(signals), texts=texts, keys=keys,
+            first_blocks=self.first_blocks, weights=WEIGHTS,
         )  # fmt: skip
 
     def likelihoods(self, signals: Signals, blocks: Packed) -> Floats:
         """The log-likelihood ratio of a text under each of some keys with known payloads: `blocks` include the payloads."""
-        table: Floats = score_table(Soft(self.version, self.restructure, self.first_blocks), [signals], blocks)
+        table: Floats = score_table(Soft(self.first_blocks), [signals], blocks)
         return np.asarray(table[0], np.float64)
 
     def likely_payloads(
@@ -284,19 +263,18 @@ class SoftPayload(Soft):
     ) -> tuple[list[int], Floats, float]:
         """`kernels.payload.likely_payloads` of a text; `known` is a likely payload that helps to align it."""
         return payload.likely_payloads(
-            signals.tables, signals.sentences, blocks, self._rules, self.search(len(blocks)), self.first_blocks,
-            self.version.weights, known,
+            signals.tables, signals.values, blocks, RULES, self.search(len(blocks)), self.first_blocks, WEIGHTS, known,
         )  # fmt: skip
 
     def _constant_tables(self, signals: Signals) -> Floats:
         """The lookup tables of the bits that no payload flips, scaled so that worths have a standard deviation of 1."""
         first = (self.code.block_size - self.code.constant) // 8
         tables = signals.tables * math.sqrt(self.code.block_size / self.code.constant)
-        tables[:, :, :first] = 0.0
+        tables[:, :first] = 0.0
         return tables
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
-        return soft.search_local_soft(self._constant_tables(signals), signals.joinable, blocks, self.version.local)
+        return soft.search_local_soft(self._constant_tables(signals), blocks, LOCAL)
 
     def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
-        return soft.trace_local_soft(self._constant_tables(signals), signals.joinable, blocks, self.version.local)
+        return soft.trace_local_soft(self._constant_tables(signals), blocks, LOCAL)

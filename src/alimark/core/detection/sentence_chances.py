@@ -3,12 +3,12 @@
 Under any key, marked or not, the best alignment picks blocks that agree with the sentences by chance, so that agreement alone
 says little. There are two ways to allow for this:
 
-- Soft keys from version 3 on: the sum over all alignments (forward-backward algorithm) under a model of a text in which
-  marked passages and others take turns. A sentence is judged together with its neighbours, so that a weak mark, as in a
-  rewritten text, adds up over a passage.
-- All other keys: each sentence's agreement in the best alignment is divided by the agreement that random keys reach for this
-  very sentence with alignments of their own. The result is a likelihood ratio with a mean of 1 for a sentence without a mark.
-  The share of marked sentences is estimated from the text itself.
+- Soft keys: the sum over all alignments (forward-backward algorithm) under a model of a text in which marked passages and
+  others take turns. A sentence is judged together with its neighbours, so that a weak mark, as in a rewritten text, adds up
+  over a passage.
+- Hard keys: each sentence's agreement in the best alignment is divided by the agreement that random keys reach for this very
+  sentence with alignments of their own. The result is a likelihood ratio with a mean of 1 for a sentence without a mark. The
+  share of marked sentences is estimated from the text itself.
 """
 
 from __future__ import annotations
@@ -21,16 +21,23 @@ from alimark.core._util.arrays import Floats, Packed
 from alimark.core._util.work import stop_if_cancelled
 from alimark.core.detection.scoring import Scoring
 from alimark.core.detection.signals import Signals
-from alimark.core.detection.stats.power import TYPICAL_WORTH, typical_agreement
-from alimark.core.frozen.kernels.carrying import carrying_chances
-from alimark.core.frozen.kernels.types import MATCH, SEVERAL, WHOLE, SoftRule, Step
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.detection.stats.power import typical_agreement
+from alimark.core.frozen.kernels.soft import carrying_chances
+from alimark.core.frozen.kernels.types import MATCH, Step
+from alimark.core.frozen.soft_rules import RULES, WEIGHTS
 from alimark.core.keys.key import Key
 
 _WORTH = 1.6
 """How far a sentence that carries its block is shifted, in standard deviations: between rewritten and unchanged text."""
 _OUTSIDE, _LEAVING, _STAYING, _RESUMED = 0.6, 0.06, 0.96, 0.4
 """The probabilities of `SoftRule` for passages without a mark."""
+# The rule for texts with such passages is left out, since all rules have them here.
+_RULES_WITH_PASSAGES = [
+    rule._replace(worth=_WORTH, outside=_OUTSIDE, leaving=_LEAVING, staying=_STAYING, resumed=_RESUMED)
+    for rule in RULES
+    if not rule.outside
+]
+_WEIGHTS_WITH_PASSAGES = [weight for rule, weight in zip(RULES, WEIGHTS, strict=True) if not rule.outside]
 _RANDOM_KEYS = 200
 _STEPS = 100
 _UNMARKED = 3.0
@@ -52,16 +59,14 @@ def sentence_chances(
     Returns:
         A probability for each sentence.
     """
-    if key.soft and not SOFT_VERSIONS[key.soft_version].restructures:
-        return chances_by_all_alignments(signals, steps, ranges, key, rule)
-    return chances_by_one_alignment(signals, steps, ranges, key, rule)
+    by = chances_by_all_alignments if key.soft else chances_by_one_alignment
+    return by(signals, steps, ranges, key, rule)
 
 
 def chances_by_all_alignments(
     signals: Signals, steps: Sequence[Step], ranges: Sequence[tuple[int, int]], key: Key, rule: Scoring
 ) -> Floats:
-    """`sentence_chances` by the sum over all alignments, for soft keys whose alignments join no sentences."""
-    rules, weights = _rules_with_passages(key.soft_version)
+    """`sentence_chances` of soft keys, by the sum over all alignments."""
     chances = np.zeros(len(signals.packed))
     for start, stop in ranges:
         length, starts = rule.length(stop - start), key.starts
@@ -69,8 +74,10 @@ def chances_by_all_alignments(
             first = min(step.block for step in steps if step.kind == MATCH and start <= step.last < stop)
             length, starts = first + length, np.array([first])
         part = signals.part(start, stop)
-        counts = 1 / _repetition(part.sentences, max(key.run))
-        chances[start:stop] = carrying_chances(part.tables, key.blocks(length), rules, weights, starts, counts)
+        counts = 1 / _repetition(part.values, max(key.run))
+        chances[start:stop] = carrying_chances(
+            part.tables, key.blocks(length), _RULES_WITH_PASSAGES, _WEIGHTS_WITH_PASSAGES, starts, counts
+        )
     return chances
 
 
@@ -88,21 +95,10 @@ def _repetition(sentences: Floats, run: int) -> Floats:
     return repetition
 
 
-def _rules_with_passages(soft_version: int) -> tuple[list[SoftRule], list[float]]:
-    """The models of rewriting of a version, each with passages that carry no mark, and how likely they are."""
-    version = SOFT_VERSIONS[soft_version]
-    weights = version.weights or (1.0,) * len(version.rules)
-    passages = {"outside": _OUTSIDE, "leaving": _LEAVING, "staying": _STAYING, "resumed": _RESUMED}
-    # The version's rule for texts with such passages is left out, since they all have them.
-    pairs = [(rule._replace(worth=_WORTH, **passages), weight)
-             for rule, weight in zip(version.rules, weights, strict=True) if not rule.outside]  # fmt: skip
-    return [rule for rule, _ in pairs], [weight for _, weight in pairs]
-
-
 def chances_by_one_alignment(
     signals: Signals, steps: Sequence[Step], ranges: Sequence[tuple[int, int]], key: Key, rule: Scoring
 ) -> Floats:
-    """`sentence_chances` by the best alignment, compared with those of random keys."""
+    """`sentence_chances` of hard keys, by the best alignment, compared with those of random keys."""
     chances = np.zeros(len(signals.packed))
     blocks = key.blocks(max((step.block for step in steps), default=-1) + 1)
     agreements = _agreements(signals, steps, blocks, key)
@@ -112,7 +108,9 @@ def chances_by_one_alignment(
         nulls = np.array([
             _null_agreements(part, random, key, rule) for random in key.null_blocks(0, _RANDOM_KEYS, length)
         ])  # fmt: skip
-        ratios = _ratios(agreements[start:stop], nulls, _shift(key))
+        # How far a sentence that carries its block lies from one that does not, in standard deviations.
+        shift = (2 * typical_agreement(key.block_size) - 1) * float(np.sqrt(key.block_size))
+        ratios = _ratios(agreements[start:stop], nulls, shift)
         chances[start:stop] = _posteriors(ratios)
     return chances
 
@@ -121,13 +119,6 @@ def _null_agreements(signals: Signals, blocks: Packed, key: Key, rule: Scoring) 
     """The agreements under a random key, with an alignment of its own."""
     stop_if_cancelled()
     return _agreements(signals, rule.trace(signals, blocks), blocks, key)
-
-
-def _shift(key: Key) -> float:
-    """How far a sentence that carries its block lies from one that does not, in standard deviations."""
-    if key.soft:
-        return TYPICAL_WORTH
-    return (2 * typical_agreement(key.block_size) - 1) * float(np.sqrt(key.block_size))
 
 
 def _agreements(signals: Signals, steps: Sequence[Step], blocks: Packed, key: Key) -> Floats:
@@ -143,12 +134,7 @@ def _agreements(signals: Signals, steps: Sequence[Step], blocks: Packed, key: Ke
 
 
 def _agreement(signals: Signals, step: Step, block: int, size: int) -> float:
-    if signals.soft is not None:
-        places = np.arange(size - 1, -1, -1, dtype=np.uint64)
-        signs = 2.0 * ((np.uint64(block) >> places) & np.uint64(1)) - 1
-        return float(signals.soft[step.last, step.merged] @ signs / np.sqrt(size))
-    several = not step.merged and step.cut == SEVERAL
-    unit = int(signals.packed[step.last, step.merged, WHOLE if several else step.cut])
+    unit = int(signals.packed[step.last, step.merged, step.cut])
     return float((size - 2 * (unit ^ block).bit_count()) / np.sqrt(size))
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Packed
 from alimark.core.frozen.kernels.soft import worth_tables
-from alimark.core.frozen.kernels.types import WHOLE
 
 
 @dataclass(frozen=True)
@@ -24,26 +23,20 @@ class Signals:
     near_flips: int = 0
     """Bits of whole sentences whose projection lies within 1e-4 of zero, where another backend might flip them."""
     soft: Floats | None = None
-    """For soft keys: the projections of each sentence and of each with the sentence before it, (N, 1 or 2, M)."""
+    """For soft keys: the projections of each sentence, (N, M)."""
     chances: Floats | None = None
-    """As `Units.chances`; then `soft` holds the values of every run of pieces, for hard keys as well."""
+    """As `Units.chances`; then `soft` holds the values of every run of pieces, (N, runs, M), for hard keys as well."""
+
+    @property
+    def values(self) -> Floats:
+        """The projections of a text under a soft key."""
+        assert self.soft is not None
+        return self.soft
 
     @cached_property
     def tables(self) -> Floats:
         """The kernels' lookup tables for soft keys and for runs of pieces, computed on first use."""
-        assert self.soft is not None
-        return worth_tables(self.soft)
-
-    @property
-    def sentences(self) -> Floats:
-        """For soft keys: the projections of each sentence alone, (N, M)."""
-        assert self.soft is not None
-        return np.ascontiguousarray(self.soft[:, 0])
-
-    @property
-    def joinable(self) -> NDArray[np.bool_]:
-        """For each sentence, whether there is a unit of it and the sentence before it."""
-        return np.ascontiguousarray(self.valid[:, 1, WHOLE])
+        return worth_tables(self.values)
 
     def part(self, start: int, stop: int) -> Signals:
         """The signals of a range of sentences; its first sentence cannot be merged with the one before the range."""

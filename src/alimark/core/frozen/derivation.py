@@ -164,7 +164,7 @@ class Derivation:
         return np.tile(given[order], (1, repeats))[:, :length]
 
     def vectors(self, dimension: int) -> Floats:
-        """The secret vectors, one per row: orthonormal, except where version 3 takes them from scaled directions."""
+        """The secret vectors, one per row: orthonormal, except where soft keys take them from scaled directions."""
         if self.arrays is not None:
             given = self.arrays.vectors
             if given.shape[1] != dimension:

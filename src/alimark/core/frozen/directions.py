@@ -3,9 +3,10 @@
 The sentences of a text differ most along a few directions, and a paraphrase changes them least there. The directions of the
 store's embedders ship with the package; they are public, and the vectors of a key are a secret rotation of them.
 
-- Versions 1 and 2 of soft decisions use principal components of how sentences differ (`directions.npz`).
-- Version 3 uses directions learned against paraphrase noise by tools/directions.py (`noise_aware.npz`), or a table that
+- Soft keys use directions learned against paraphrase noise by tools/directions.py (`noise_aware.npz`), or a table that
   `alimark fit directions` learned. A key names its table by a digest, so a table that was released never changes.
+- Hard keys with a span use principal components of how sentences differ (`directions.npz`). Its mean is also that of soft keys
+  over the whole space.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def mean_of(fingerprint: str) -> str:
     return f"{fingerprint}/mean"
 
 
-# Versions 1 and 2
+# Hard keys with a span
 
 
 def known(fingerprint: str) -> int:
@@ -56,7 +57,7 @@ def mean(fingerprint: str) -> NDArray[np.float64] | None:
     return None if vector is None else vector.astype(np.float64)
 
 
-# Version 3
+# Soft keys
 
 
 @dataclass(frozen=True, eq=False)

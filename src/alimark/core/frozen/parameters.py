@@ -22,23 +22,23 @@ MAX_RUN = 64
 MAX_PAYLOAD_BITS = 24
 PAYLOAD_BLOCK_SIZES = (32, 64)
 """Block sizes that are large enough for payloads: the bits that no payload changes are whole bytes (`PayloadCode`)."""
-SOFT_VERSION = 3
-"""The newest version of soft decisions, and the default; `alimark.core.frozen.soft_rules` defines all of them."""
+SOFT_FORM = 3
+"""What key files call the form of soft decisions (`soft_version`); no other form was ever released."""
 DEFAULT_DECISION: Final = "soft"
 SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 WIDE_BLOCK_SIZE = 64
-"""The block size of version-3 keys whose embedder has a table of directions: more of them still say something."""
+"""The block size of soft keys whose embedder has a table of directions: more of them still say something."""
 HARD_BLOCK_SIZE = 8
 DEFAULT_RUN = (6,)
-"""The sentences of each block of a version-3 key."""
+"""The sentences of each block of a soft key."""
 DEFAULT_TEXT_VERSION = 1
-"""How new version-3 keys read a text. Keys made by `Key.like` or read from a file keep theirs."""
+"""How new soft keys read a text. Keys made by `Key.like` or read from a file keep theirs."""
 STARTS = ("text", "conversation")
 """What can decide where in the key's sequence a text begins."""
 CONVERSATION_RUNS = 4
 """The runs of a key whose texts follow their conversation, unless `offsets` says otherwise (docs/security.md)."""
-VERSION_3_FIELDS = ("run", "directions", "text_version", "starts", "payload_bits")
-"""The parameters that version 3 added. Key files of older versions do not have them."""
+SOFT_FIELDS = ("run", "directions", "text_version", "starts", "payload_bits")
+"""The parameters that only soft keys have."""
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value
@@ -57,8 +57,6 @@ class AliMarkParameters(SchemeParameters):
     bits of its block, as in the paper."""
     block_size: int = SOFT_BLOCK_SIZE
     """Secret bits for each sentence, which is also the number of secret vectors."""
-    soft_version: int = SOFT_VERSION
-    """The version of soft decisions. Always 1 for hard keys, which have only one version."""
     span: int | None = None
     """The number of directions of the embedding space that the vectors are taken from; None: the whole space."""
     centre: NDArray[np.float32] | None = None
@@ -68,7 +66,7 @@ class AliMarkParameters(SchemeParameters):
     run: tuple[int, ...] = (1,)
     """The number of neighbouring sentences that share each block; the last number holds for all further blocks."""
     directions: str | None = None
-    """The digest of the table of directions that the vectors are taken from; None: the whole space, or an older version."""
+    """The digest of the table of directions that the vectors are taken from; None: the whole space, or a hard key."""
     text_version: int = 0
     """How a text is read before it is split: 0 as it stands; 1 normalised, and only its prose
     (`alimark.core.frozen.text.normalising`)."""
@@ -89,17 +87,11 @@ class AliMarkParameters(SchemeParameters):
             if centre.ndim != 1 or not np.isfinite(centre).all():
                 raise KeyFileError("centre must be one finite number for each dimension of the embedder")
             object.__setattr__(self, "centre", centre)
-        if type(self.soft_version) is not int or not 1 <= self.soft_version <= SOFT_VERSION:
-            raise KeyFileError(
-                f"soft decisions of version {self.soft_version!r} are not known to this release; upgrade alimark"
-            )
         if type(self.offsets) is not int or not 1 <= self.offsets <= MAX_OFFSETS:
             raise KeyFileError(f"offsets must be a whole number from 1 to {MAX_OFFSETS}, not {self.offsets!r}")
-        if not self.soft:
-            object.__setattr__(self, "soft_version", 1)
-        self._check_version_3_fields()
+        self._check_soft_fields()
 
-    def _check_version_3_fields(self) -> None:
+    def _check_soft_fields(self) -> None:
         given: object = self.run
         run = tuple(given) if isinstance(given, (list, tuple)) else (given,)
         if not run or not all(type(size) is int and 1 <= size <= MAX_RUN for size in run):
@@ -116,10 +108,10 @@ class AliMarkParameters(SchemeParameters):
         if type(self.text_version) is not int or self.text_version not in TEXT_VERSIONS:
             raise KeyFileError(f"text_version {self.text_version!r} is not known to this release; upgrade alimark")
         defaults = {field.name: field.default for field in fields(self)}
-        if self.soft_version < 3 and any(getattr(self, name) != defaults[name] for name in VERSION_3_FIELDS):
+        if not self.soft and any(getattr(self, name) != defaults[name] for name in SOFT_FIELDS):
             raise KeyFileError(
-                f"{', '.join(VERSION_3_FIELDS)} are parameters of soft decisions of version 3; leave them out, or make a "
-                'key with decision="soft" and soft_version=3'
+                f"{', '.join(SOFT_FIELDS)} are parameters of soft decisions; leave them out, or make a key with "
+                'decision="soft"'
             )
         self._check_payload()
 
@@ -153,7 +145,7 @@ class AliMarkParameters(SchemeParameters):
         fingerprint: str = "",
         fitted: FittedData | None = None,
     ) -> Self:
-        """Makes the parameters from those given and the defaults for the decision, the version and the embedder.
+        """Makes the parameters from those given and the defaults for the decision and the embedder.
 
         A block_size or span of None means the default. A span of 0 means the whole space. `fitted` is a table of directions
         that `alimark fit directions` learned, for embedders that have none.
@@ -161,24 +153,22 @@ class AliMarkParameters(SchemeParameters):
         wanted: JsonObject = {**cls._preset(preset), **given}
         cls.check_names(wanted)
         decision = wanted.get("decision", DEFAULT_DECISION)
-        version = wanted.get("soft_version", SOFT_VERSION) if decision == "soft" else 1
         table = fitted_table(fitted) or noise_aware(fingerprint)
-        spans = known(fingerprint)
-        if version == 3:
+        spans = 0 if table is None else len(table.rows)
+        if decision == "soft":
             wanted.setdefault("run", DEFAULT_RUN)
             wanted.setdefault("text_version", DEFAULT_TEXT_VERSION)
             if wanted.get("starts") == "conversation":
                 wanted.setdefault("offsets", CONVERSATION_RUNS)
-            spans = 0 if table is None else len(table.rows)
             if wanted.get("block_size") is None and wanted.get("span") is None and spans >= WIDE_BLOCK_SIZE:
                 wanted["block_size"] = WIDE_BLOCK_SIZE
         block_size, span = _shape(decision, spans, wanted.pop("block_size", None), wanted.pop("span", None))
-        if version == 3 and span is not None and table is not None:
+        if decision == "soft" and span is not None and table is not None:
             wanted.setdefault("directions", table.digest)
         return cls(block_size=block_size, span=span, **wanted)
 
     def table(self, fingerprint: str, fitted: FittedData | None) -> DirectionTable | None:
-        """The table of directions of a version-3 key; None where its vectors come from the whole space.
+        """The table of directions of a soft key; None where its vectors come from the whole space.
 
         Raises:
             KeyFileError: No table has the digest that the key names.
@@ -193,8 +183,8 @@ class AliMarkParameters(SchemeParameters):
     def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
         """Checks that the span is at most the number of known directions of the embedder; raises KeyFileError if not."""
         super().check(embedder, fingerprint, fitted)
-        if self.soft_version == 3 and (self.span is None) != (self.directions is None):
-            raise KeyFileError("a version-3 key has both a span and a table of directions, or neither")
+        if self.soft and (self.span is None) != (self.directions is None):
+            raise KeyFileError("a soft key has both a span and a table of directions, or neither")
         if self.span is None:
             return
         table = self.table(fingerprint, fitted)
@@ -206,12 +196,10 @@ class AliMarkParameters(SchemeParameters):
             )
 
     def check_fitted(self, fitted: FittedData | None) -> None:
-        """Checks a learned table of directions, which only version-3 keys have; raises KeyFileError if it does not fit."""
+        """Checks a learned table of directions, which only soft keys have; raises KeyFileError if it does not fit."""
         table = fitted_table(fitted)
         if table is not None and table.digest != self.directions:
-            raise KeyFileError(
-                "learned directions are for soft keys of version 3, and only with a span; leave the learned data out"
-            )
+            raise KeyFileError("learned directions are for soft keys, and only with a span; leave the learned data out")
 
     def check_dimension(self, dimension: int) -> None:
         """Checks that the centre has the embedder's dimension; raises KeyMismatch if not."""
@@ -222,26 +210,36 @@ class AliMarkParameters(SchemeParameters):
         """The parameters as a key file holds them. Parameters that were added later are left out at their default."""
         content: JsonObject = {"decision": self.decision, "block_size": self.block_size}
         if self.soft:
-            content["soft_version"] = self.soft_version
+            content["soft_version"] = SOFT_FORM
         if self.span is not None:
             content["span"] = self.span
         if self.centre is not None:
             content["centre"] = base64.b64encode(self.centre.astype("<f4").tobytes()).decode()
         if self.offsets != 1:
             content["offsets"] = self.offsets
-        if self.soft_version >= 3:
-            content |= {name: getattr(self, name) for name in VERSION_3_FIELDS} | {"run": list(self.run)}
+        if self.soft:
+            content |= {name: getattr(self, name) for name in SOFT_FIELDS} | {"run": list(self.run)}
         return content
 
     @classmethod
     def parse(cls, content: JsonObject) -> Self:
-        """Reads the parameters from the fields of a key file. A soft key without a version has version 1."""
+        """Reads the parameters from the fields of a key file.
+
+        Raises:
+            KeyFileError: The key has another form of soft decisions, or a value is invalid.
+        """
+        form = content.get("soft_version", 1) if content["decision"] == "soft" else SOFT_FORM
+        if type(form) is not int or form > SOFT_FORM:
+            raise KeyFileError(f"soft decisions of version {form!r} are not known to this release; upgrade alimark")
+        if form != SOFT_FORM:
+            raise KeyFileError(
+                f"it has soft decisions of version {form}, which existed before the first release and are no longer found; make a "
+                "new key for new texts: alimark keygen"
+            )
         stored = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         if stored.get("centre") is not None:
             stored["centre"] = np.frombuffer(base64.b64decode(stored["centre"], validate=True), "<f4")
-        return cls(
-            **{"soft_version": 1, **stored, "decision": content["decision"], "block_size": content["block_size"]}
-        )
+        return cls(**{**stored, "decision": content["decision"], "block_size": content["block_size"]})
 
 
 def fitted_table(fitted: FittedData | None) -> DirectionTable | None:

@@ -20,7 +20,7 @@ from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen import derivation
 from alimark.core.frozen.arithmetic import Blocks, uniforms
 from alimark.core.frozen.derivation import Derivation, GivenArrays, Law
-from alimark.core.frozen.parameters import MAX_OFFSETS, SOFT_VERSION, AliMarkParameters
+from alimark.core.frozen.parameters import MAX_OFFSETS, AliMarkParameters
 from alimark.core.frozen.payload_code import PayloadCode
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER
 from alimark.core.keys import files
@@ -32,7 +32,7 @@ from alimark.errors import AlimarkError, KeyFileError, KeyMismatch
 if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
 
-__all__ = ["DEFAULT_EMBEDDER", "MAX_OFFSETS", "SOFT_VERSION", "Key", "Named"]
+__all__ = ["DEFAULT_EMBEDDER", "MAX_OFFSETS", "Key", "Named"]
 
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 Parameters = TypeVar("Parameters", bound=SchemeParameters)
@@ -53,7 +53,7 @@ class Key:
     """A secret and the public parameters that generation and detection must share.
 
     Keys are made by `Key.generate`, `Key.like`, `Key.from_arrays` and `Key.load`; two keys are equal where their ids are.
-    The properties `block_size`, `decision`, `soft`, `soft_version`, `span`, `centre`, `law`, `run`, `starts` and `offsets` and
+    The properties `block_size`, `decision`, `soft`, `span`, `centre`, `law`, `run`, `starts` and `offsets` and
     the methods `blocks`, `null_blocks`, `vectors` and `start` belong to AliMark and raise KeyMismatch for a key of another
     scheme, whose parameters are in `parameters`.
 
@@ -143,9 +143,8 @@ class Key:
                 best, and 0 asks for the whole space), `offsets` (a text starts at one of the first `offsets` blocks, and
                 which one is secret; docs/security.md), `starts` ("conversation": a text starts where its conversation has
                 got to, so that texts asked for in pieces are one sequence; the default is "text"), `centre` (a corpus mean
-                of the embedder, which is subtracted from every embedding), `payload_bits` (8, 16 or 24: texts carry a number
-                of so many bits; docs/payload.md) and `soft_version` (an older way to find soft decisions, for experiments;
-                docs/soft.md). Those of the rivals are in docs/rivals.md.
+                of the embedder, which is subtracted from every embedding), and `payload_bits` (8, 16 or 24: texts carry a
+                number of so many bits; docs/payload.md). Those of the rivals are in docs/rivals.md.
 
         Returns:
             The key.
@@ -382,11 +381,6 @@ class Key:
     def block_size(self) -> int:
         """AliMark's: secret bits for each sentence."""
         return self.derivation.parameters.block_size
-
-    @property
-    def soft_version(self) -> int:
-        """AliMark's: the version of soft decisions."""
-        return self.derivation.parameters.soft_version
 
     @property
     def span(self) -> int | None:

@@ -17,7 +17,7 @@ from alimark.errors import ModelError
 _REWRITE_NOISE = 0.5
 """The mean square that a rewrite adds to a projection, where 1 is that of ordinary sentences (docs/soft.md, "Selection").
 
-Detection divides the projections of a sentence by their size, to which a rewrite adds. So version 3 prefers a candidate that
+Detection divides the projections of a sentence by their size, to which a rewrite adds. So selection prefers a candidate that
 points along its block's direction over one that is merely far out, as far as the noise leaves a difference."""
 
 
@@ -54,28 +54,26 @@ class Carried(NamedTuple):
     bits: int
     worth: float
     """The value that selection compares: the bits that agree, or for soft keys the projection on the block's direction,
-    which version 3 divides by the size that the unit's projections have after a rewrite."""
+    divided by the size that the unit's projections have after a rewrite."""
 
 
 def carried(projections: Floats, target: Floats, key: Key) -> list[Carried]:
     """How well each unit, a row of projections, agrees with the block whose direction is `target`."""
     bits = ((projections >= 0) == (target > 0)).sum(axis=1)
-    values = projections @ target / _sizes(projections, key) if key.soft else bits
+    values = projections @ target / _sizes(projections) if key.soft else bits
     return list(map(Carried, bits.tolist(), values.tolist()))
 
 
 def worths(projections: Floats, targets: Floats, key: Key) -> Floats:
     """The worth of each unit, a row of projections, for each of many blocks, a row of `targets`: (units, blocks)."""
     if key.soft:
-        return projections @ targets.T / _sizes(projections, key)[:, None]
+        return projections @ targets.T / _sizes(projections)[:, None]
     agreeing: Floats = np.where(projections >= 0, 0.5, -0.5) @ np.sign(targets).T + key.block_size / 2
     return agreeing
 
 
-def _sizes(projections: Floats, key: Key) -> Floats:
+def _sizes(projections: Floats) -> Floats:
     """What the projection of each unit on a block's direction is divided by."""
-    if key.soft_version < 3:
-        return np.ones(len(projections))
     sizes: Floats = np.sqrt((projections**2).mean(axis=1) + _REWRITE_NOISE)
     return sizes
 

@@ -68,7 +68,7 @@ class BlockRule:
 
 
 class AdaptiveBlockRule(BlockRule):
-    """The rule of soft keys of version 3 and many candidates: samples until another candidate promises too little.
+    """The rule of soft keys and many candidates: samples until another candidate promises too little.
 
     Candidates are sampled in waves of three quarters of the mean number. After a wave the worths of the candidates so far,
     taken to be normal, give the expected gain of one more candidate over the best. Sampling ends where this gain is below a
@@ -87,7 +87,7 @@ class AdaptiveBlockRule(BlockRule):
     @staticmethod
     def pays(key: Key, settings: GenerationSettings) -> bool:
         """Whether texts of these settings are chosen so. From few candidates the spread of their worths is not known well."""
-        return key.soft_version >= 3 and settings.candidates >= _LEAST_MEAN
+        return key.soft and settings.candidates >= _LEAST_MEAN
 
     def wave(self, settings: GenerationSettings) -> int:
         return settings.wave or settings.candidates * 3 // 4

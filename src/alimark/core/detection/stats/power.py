@@ -15,7 +15,7 @@ from alimark.core.frozen.derivation import run_numbers
 from alimark.core.frozen.kernels import hard, soft
 from alimark.core.frozen.kernels.types import Limits
 from alimark.core.frozen.parameters import DEFAULT_RUN
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.frozen.soft_rules import BLOCKS, RULES, WEIGHTS
 from alimark.core.keys.key import Key
 
 INDEPENDENT_CANDIDATES = 20.64
@@ -31,32 +31,26 @@ _FULL_POWER = 0.9
 _LEAST_HARD_RATE, _LEAST_SOFT_RATE = 1e-4, 1e-3
 """The least false-positive rate that is simulated, for hard and for soft keys, whose scores take longer."""
 
-_TABLED: dict[int, dict[int, dict[float, int]]] = {
-    0: {
+_TABLED: dict[bool, dict[int, dict[float, int]]] = {
+    False: {
         2: {0.05: 3, 0.01: 4, 0.001: 6, 1e-4: 8},
         4: {0.05: 3, 0.01: 4, 0.001: 7, 1e-4: 7},
         8: {0.05: 4, 0.01: 6, 0.001: 7, 1e-4: 10},
         16: {0.05: 3, 0.01: 6, 0.001: 7, 1e-4: 9},
         32: {0.05: 4, 0.01: 6, 0.001: 7, 1e-4: 10},
     },
-    2: {
-        8: {0.05: 4, 0.01: 5, 0.001: 6},
-        16: {0.05: 4, 0.01: 4, 0.001: 7},
-        32: {0.05: 3, 0.01: 5, 0.001: 6},
-        64: {0.05: 3, 0.01: 4, 0.001: 7},
-    },
-    3: {
+    True: {
         8: {0.05: 3, 0.0125: 4, 0.01: 4, 0.0025: 5, 0.001: 6},
         16: {0.05: 3, 0.0125: 4, 0.01: 4, 0.0025: 5, 0.001: 5},
         32: {0.05: 3, 0.0125: 5, 0.01: 5, 0.0025: 5, 0.001: 6},
         64: {0.05: 3, 0.0125: 5, 0.01: 4, 0.0025: 5, 0.001: 6},
     },
 }
-"""Results of `simulate_sentences_needed` for hard keys (0) and versions of soft keys of common block sizes, by rate.
+"""Results of `simulate_sentences_needed` for hard keys (False) and soft keys (True) of common block sizes, by rate.
 
 Rates of a quarter of the usual ones are for keys with four starts."""
 
-_simulated: dict[tuple[int, float, int], int | None] = {}
+_simulated: dict[tuple[int, float, bool], int | None] = {}
 _simulating = threading.Lock()
 
 
@@ -69,8 +63,7 @@ class SentencesNeeded:
     """
 
     block_size: int
-    soft_version: int = 0
-    """The version of soft decisions; 0 for hard ones."""
+    soft: bool = False
     offsets: int = 1
     excerpt: bool = False
     share: float = 1.0
@@ -80,19 +73,19 @@ class SentencesNeeded:
     def of(cls, key: Key, *, excerpt: bool = False) -> SentencesNeeded:
         """The number for a key of AliMark."""
         share = key.payload_code.constant / key.block_size if key.payload_bits else 1.0
-        return cls(key.block_size, key.soft_version if key.soft else 0, key.offsets, excerpt, share)
+        return cls(key.block_size, key.soft, key.offsets, excerpt, share)
 
     def __call__(self, fpr: float) -> int | None:
         """The fewest sentences that are enough; None where no text of up to `LONGEST_NEEDED` sentences is."""
         # At worst the blocks that a text may begin with cost as much as that many keys.
-        needed = sentences_needed(self.block_size, fpr / self.offsets, self.soft_version)
+        needed = sentences_needed(self.block_size, fpr / self.offsets, self.soft)
         if needed is not None and self.excerpt:
             needed = math.ceil(1.5 * needed)  # the wider search costs about that much
         # The evidence of a sentence is proportional to the bits that are known; that of payloads comes on top.
         return None if needed is None else math.ceil(needed / self.share)
 
 
-def sentences_needed(block_size: int, fpr: float, soft_version: int = 0) -> int | None:
+def sentences_needed(block_size: int, fpr: float, soft: bool = False) -> int | None:
     """The fewest sentences of unattacked marked text that are found nine times in ten at a false-positive rate.
 
     Common cases are tabled. Any other is simulated once in a process, by the thread that asks first. Rates below 1e-4 (soft
@@ -101,8 +94,7 @@ def sentences_needed(block_size: int, fpr: float, soft_version: int = 0) -> int 
     Args:
         block_size: The bits of a block.
         fpr: The false-positive rate.
-        soft_version: The version of soft decisions; 0 for hard ones. Version 1 is taken for version 2, as in the release of
-            version 2.
+        soft: Whether decisions are soft.
 
     Returns:
         The number of sentences, or None where more than `LONGEST_NEEDED` are needed.
@@ -111,31 +103,28 @@ def sentences_needed(block_size: int, fpr: float, soft_version: int = 0) -> int 
         >>> sentences_needed(8, 0.01), sentences_needed(8, 0.001)
         (6, 7)
     """
-    version = 2 if soft_version == 1 else soft_version
-    least = _LEAST_SOFT_RATE if version else _LEAST_HARD_RATE
+    least = _LEAST_SOFT_RATE if soft else _LEAST_HARD_RATE
     if fpr < least:
-        base = sentences_needed(block_size, least, version)
+        base = sentences_needed(block_size, least, soft)
         return None if base is None else math.ceil(base * math.log(fpr) / math.log(least))
-    tabled = _TABLED[version].get(block_size, {}).get(fpr)
+    tabled = _TABLED[soft].get(block_size, {}).get(fpr)
     if tabled is not None:
         return tabled
-    case = (block_size, fpr, version)
+    case = (block_size, fpr, soft)
     if case not in _simulated:
         with _simulating:
             if case not in _simulated:  # another thread may have simulated it in the meantime
-                _simulated[case] = simulate_sentences_needed(block_size, fpr, version)
+                _simulated[case] = simulate_sentences_needed(block_size, fpr, soft)
     return _simulated[case]
 
 
 def simulate_sentences_needed(
-    block_size: int, fpr: float, soft_version: int = 0, *, longest: int = LONGEST_NEEDED
+    block_size: int, fpr: float, soft: bool = False, *, longest: int = LONGEST_NEEDED
 ) -> int | None:
     """The same number by simulation with random bits under the default search; takes up to some seconds."""
 
     def power(count: int) -> float:
-        return (
-            _soft_power(block_size, count, fpr, soft_version) if soft_version else _hard_power(block_size, count, fpr)
-        )
+        return (_soft_power if soft else _hard_power)(block_size, count, fpr)
 
     return next((count for count in range(1, longest + 1) if power(count) >= _FULL_POWER), None)
 
@@ -189,24 +178,22 @@ def _hard_power(m: int, count: int, fpr: float) -> float:
     return float((scores(marked, blocks) > threshold).mean())
 
 
-def _soft_power(m: int, count: int, fpr: float, soft_version: int) -> float:
-    """The same for soft keys with the default runs of their version."""
+def _soft_power(m: int, count: int, fpr: float) -> float:
+    """The same for soft keys with the default runs."""
     rng = np.random.default_rng(count)
-    version = SOFT_VERSIONS[soft_version]
-    length, draws = math.ceil(version.blocks * count), math.ceil(20 / fpr)
+    length, draws = math.ceil(BLOCKS * count), math.ceil(20 / fpr)
 
     def scores(units: Floats, blocks: Packed) -> Floats:
-        flat, jobs = units.reshape(-1, 2, m), np.arange(len(blocks))
-        joinable = np.arange(len(flat)) % count > 0
+        flat, jobs = units.reshape(-1, m), np.arange(len(blocks))
         return soft.search_soft(
-            soft.worth_tables(flat), joinable, blocks, np.full(len(units), length), version.rules,
-            starts=np.arange(0, len(flat) + 1, count), texts=jobs % len(units), keys=jobs, weights=version.weights,
+            soft.worth_tables(flat), blocks, np.full(len(units), length), RULES,
+            starts=np.arange(0, len(flat) + 1, count), texts=jobs % len(units), keys=jobs, weights=WEIGHTS,
         )  # fmt: skip
 
-    runs = run_numbers(DEFAULT_RUN if soft_version >= 3 else (1,), length)
-    unmarked, others = rng.normal(size=(50, count, 2, m)), _random_blocks(rng, m, draws, length)[:, runs]
+    runs = run_numbers(DEFAULT_RUN, length)
+    unmarked, others = rng.normal(size=(50, count, m)), _random_blocks(rng, m, draws, length)[:, runs]
     threshold = np.quantile(scores(unmarked, others), 1 - fpr, method="higher")
-    marked, blocks = rng.normal(size=(_TRIALS, count, 2, m)), _random_blocks(rng, m, _TRIALS, length)[:, runs]
+    marked, blocks = rng.normal(size=(_TRIALS, count, m)), _random_blocks(rng, m, _TRIALS, length)[:, runs]
     bits = (blocks[:, :count, None] >> np.arange(m, dtype=np.uint64)[::-1]) & np.uint64(1)
-    marked[:, :, 0] += TYPICAL_WORTH * (2.0 * bits - 1) / math.sqrt(m)
+    marked += TYPICAL_WORTH * (2.0 * bits - 1) / math.sqrt(m)
     return float((scores(marked, blocks) > threshold).mean())

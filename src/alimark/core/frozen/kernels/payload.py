@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel, launch
-from alimark.core.frozen.kernels.carrying import carried_blocks
-from alimark.core.frozen.kernels.soft import _likelihoods, mean_cells
+from alimark.core.frozen.kernels.soft import _likelihoods, carried_blocks, mean_cells
 from alimark.core.frozen.kernels.types import SoftRule
 
 _FREE_IN_SCORES, _FREE = 12, 16
@@ -51,13 +50,13 @@ class Search(NamedTuple):
 @kernel()
 def _run_ratios(tables: Any, blocks: Any, first_byte: Any, runs: Any, gain: Any, share: Any) -> Any:
     """The likelihood ratio of each sentence and each block, from the bytes of the runs' blocks from `first_byte` on."""
-    count, size = tables.shape[0], tables.shape[2]
+    count, size = tables.shape[0], tables.shape[1]
     ratios, of_run = np.empty((count, len(runs))), np.empty(len(blocks))
     for i in range(count):
         for r in range(len(blocks)):
             worth = 0.0
             for b in range(first_byte, size):
-                worth += tables[i, 0, b, (blocks[r] >> np.uint64(8 * b)) & np.uint64(255)]
+                worth += tables[i, b, (blocks[r] >> np.uint64(8 * b)) & np.uint64(255)]
             of_run[r] = np.exp(gain * worth - gain * gain * share / 2)
         for j in range(len(runs)):
             ratios[i, j] = of_run[runs[j]]
@@ -67,10 +66,7 @@ def _run_ratios(tables: Any, blocks: Any, first_byte: Any, runs: Any, gain: Any,
 @kernel()
 def _all_rules(ratios: Any, rules: Any, log_weights: Any, first_blocks: Any) -> Any:
     """The log-likelihood ratio of a text over all rules, and the number of the likeliest rule."""
-    # Rules of sentences that are taken as they are never look at worths or at joined sentences.
-    unused, joinable = ratios.reshape(ratios.shape[0], 1, ratios.shape[1]), np.zeros(len(ratios), np.bool_)
-    columns = np.arange(ratios.shape[1])
-    values = _likelihoods(unused, joinable, rules, ratios, columns, first_blocks) + log_weights
+    values = _likelihoods(rules, ratios, np.arange(ratios.shape[1]), first_blocks) + log_weights
     most = values.max()
     return most + np.log(np.exp(values - most).mean()), np.argmax(values)
 

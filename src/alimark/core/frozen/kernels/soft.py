@@ -1,12 +1,13 @@
 """Compiled kernels for soft decisions: the likelihood of a text under a key, the likeliest alignment, local search.
 
-A text is an array of its units' projections: `units[i, 0]` of sentence i, `units[i, 1]` of sentences i-1 and i together where
-`joinable[i]`. The kernels read them from lookup tables (see `worth_tables`), computed once for a text and used for every key.
-A unit's worth for a block has mean 0 and standard deviation 1 over random blocks.
+A text is an array of its sentences' projections. The kernels read them from lookup tables (see `worth_tables`), computed once
+for a text and used for every key. A sentence's worth for a block has mean 0 and standard deviation 1 over random blocks.
 
 The score is the logarithm of a likelihood ratio under a small model of rewriting, summed over all alignments: sentences are
-dropped, inserted, moved, split and merged with the probabilities of a `SoftRule`, or of one of several, each as likely. How
-good the model is decides how often marks are found; the false-positive rate is kept by random keys whatever the model says.
+dropped, inserted, moved and split with the probabilities of one of several `SoftRule`s. How good the model is decides how
+often marks are found; the false-positive rate is kept by random keys whatever the model says.
+
+The forward and backward pass together say how probably each sentence carries each block, given the whole text.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from typing import Any
 
 import numpy as np
 from numba import prange
-from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel, launch
-from alimark.core.frozen.kernels.lanes import LANES, _exp, _read, _write
+from alimark.core.frozen.kernels.lanes import LANES, _read, _write
 from alimark.core.frozen.kernels.types import (
     MATCH,
     SEVERAL,
@@ -53,37 +53,33 @@ def worth_tables(units: Floats) -> Floats:
 
 @kernel()
 def _worths(tables: Any, blocks: Any, out: Any) -> None:
-    """out[i, r, j]: the worth of each unit for each block."""
-    count, runs, size = tables.shape[0], tables.shape[1], tables.shape[2]
+    """out[i, j]: the worth of each sentence for each block."""
+    count, size = tables.shape[0], tables.shape[1]
     for i in range(count):
-        for r in range(runs):
-            for j in range(len(blocks)):
-                worth = 0.0
-                for b in range(size):
-                    worth += tables[i, r, b, (blocks[j] >> np.uint64(8 * b)) & np.uint64(255)]
-                out[i, r, j] = worth
+        for j in range(len(blocks)):
+            worth = 0.0
+            for b in range(size):
+                worth += tables[i, b, (blocks[j] >> np.uint64(8 * b)) & np.uint64(255)]
+            out[i, j] = worth
 
 
-_TWO, _THREE = 1 / np.sqrt(2), 1 / np.sqrt(3)
+_TWO = 1 / np.sqrt(2)
 
 
 @kernel()
-def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, sums: Any, columns: Any, first_blocks: Any) -> Any:  # noqa: PLR0915
+def _forward(rule: Any, likelier: Any, sums: Any, columns: Any, first_blocks: Any) -> Any:
     """The log-likelihood ratio under one rule, a number or lanes.
 
     `sums[i]` is the sum of sentence i's `likelier` over all blocks; the other arguments are those of `_likelihoods`.
     """
-    gain, foreign, replaced, moved = rule[0], rule[1], rule[2], rule[3]
-    repeated, skipped, further, two, three = rule[4], rule[5], rule[6], rule[7], rule[8]
-    joined, jump, outside, leaving, staying, resumed = rule[9], rule[10], rule[11], rule[12], rule[13], rule[14]
+    foreign, replaced, moved, repeated, skipped, further = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
+    jump, outside, leaving, staying, resumed = rule[7], rule[8], rule[9], rule[10], rule[11]
     count, size, lanes = len(likelier), len(columns), likelier.shape[2:]
-    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leaving
-    log_norm = -gain * gain / 2
+    usual = 1 - foreign - replaced - repeated - skipped - jump - leaving
     wanders = outside + leaving > 0
     # in_mark[j], divided by `last`: the probability that block j was the last one carried, or that none was yet and block
-    # j + 1 comes first. outside_mark[j]: the same inside a passage without blocks. before[j]: in_mark[j] a sentence ago.
-    shape = (size + 1, *lanes)
-    in_mark, outside_mark, before = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    # j + 1 comes first. outside_mark[j]: the same inside a passage without blocks.
+    in_mark, outside_mark = np.zeros((size + 1, *lanes)), np.zeros((size + 1, *lanes))
     starts = 0
     for j in first_blocks:
         starts += j < size
@@ -94,12 +90,11 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, sums: Any, co
     zero = _read(np.zeros((1, *lanes)), 0)
     last, outside_share = zero + 1.0, zero + outside
     for i in range(count):
-        ratios, alone, both = likelier[i], worths[i, 0], worths[i, worths.shape[1] - 1]
-        joins = i > 0 and joined > 0 and joinable[i]
+        ratios = likelier[i]
         unmarked_ratio = 1 - moved + moved * _read(sums, i) / size
         anywhere = ((1 - outside_share) * jump + outside_share * (1 - staying) * (1 - resumed)) / size
         whole = after_gap = outside_share = zero
-        left = left_2 = left_3 = outside_left = before_left = zero  # of one block before j, and of two and three
+        left = outside_left = zero  # of one block before j
         for j in range(size + 1):
             here = _read(in_mark, j) / last
             value = (here * foreign + left * replaced) * unmarked_ratio
@@ -108,15 +103,6 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, sums: Any, co
                 if wanders:
                     carries = carries + outside_left * (1 - staying) * resumed
                 value = value + carries * _read(ratios, columns[j - 1])
-                if j > 1 and two > 0:
-                    two_worths = _read(alone, columns[j - 2]) + _read(alone, columns[j - 1])
-                    value = value + left_2 * two * _exp(gain * two_worths * _TWO + log_norm)
-                if j > 2 and three > 0:
-                    three_worths = _read(alone, columns[j - 3]) + _read(alone, columns[j - 2])
-                    three_worths = three_worths + _read(alone, columns[j - 1])
-                    value = value + left_3 * three * _exp(gain * three_worths * _THREE + log_norm)
-                if joins:
-                    value = value + before_left / last * joined * _exp(gain * _read(both, columns[j - 1]) + log_norm)
                 after_gap = further * after_gap + (1 - further) * left
             _write(in_mark, j, value)
             whole = whole + value
@@ -125,10 +111,7 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, sums: Any, co
                 outside_here = outside_left * staying + here * leaving
                 _write(outside_mark, j, outside_here)
                 outside_share = outside_share + outside_here
-            if joined > 0:
-                before_left = _read(before, j)
-                _write(before, j, here)
-            left, left_2, left_3 = here, left, left_2
+            left = here
         whole = whole + outside_share
         outside_share = outside_share / whole
         _write(wholes, i, whole)
@@ -141,13 +124,12 @@ def _forward(worths: Any, joinable: Any, rule: Any, likelier: Any, sums: Any, co
 
 
 @kernel()
-def _likelihoods(worths: Any, joinable: Any, rules: Any, likelier: Any, columns: Any, first_blocks: Any) -> Any:
+def _likelihoods(rules: Any, likelier: Any, columns: Any, first_blocks: Any) -> Any:
     """The log-likelihood ratio of a text that carries these blocks under each rule, summed over all rewritings.
 
-    `columns[j]` is the number of block j among the distinct blocks. Of distinct block c, `likelier[i, c]` is the likelihood
-    ratio of sentence i if it carries the block, and `worths[i, r, c]` are the worths of its units. Both may have `LANES` keys
-    on a further axis, and so has the result then. The text began with one of `first_blocks`, each as likely; those beyond the
-    given blocks do not count.
+    `columns[j]` is the number of block j among the distinct blocks, and `likelier[i, c]` is the likelihood ratio of sentence i
+    if it carries distinct block c. It may have `LANES` keys on a further axis, and so has the result then. The text began with
+    one of `first_blocks`, each as likely; those beyond the given blocks do not count.
     """
     count, lanes = len(likelier), likelier.shape[2:]
     sums, values = np.empty((count, *lanes)), np.empty((len(rules), *lanes))
@@ -158,7 +140,7 @@ def _likelihoods(worths: Any, joinable: Any, rules: Any, likelier: Any, columns:
             total = total + _read(ratios, columns[j])
         _write(sums, i, total)
     for k in range(len(rules)):
-        _write(values, k, _forward(worths, joinable, rules[k], likelier, sums, columns, first_blocks))
+        _write(values, k, _forward(rules[k], likelier, sums, columns, first_blocks))
     return values
 
 
@@ -189,33 +171,32 @@ def _distinct(blocks: Any, keys: Any, length: Any, width: Any) -> Any:
 
 
 @kernel()
-def _score_keys(tables: Any, joinable: Any, blocks: Any, keys: Any, length: Any, rules: Any, log_weights: Any,
-                first_blocks: Any, out: Any) -> None:  # fmt: skip
+def _score_keys(tables: Any, blocks: Any, keys: Any, length: Any, rules: Any, log_weights: Any, first_blocks: Any,
+                out: Any) -> None:  # fmt: skip
     """The score of one text under each of some keys, of which there are at most `LANES`."""
     width = 1 if len(keys) == 1 else LANES
     columns, distinct = _distinct(blocks, keys, length, width)
-    worths = np.empty((len(tables), tables.shape[1], len(distinct), width))
+    worths = np.empty((len(tables), len(distinct), width))
     for k in range(width):
         _worths(tables, distinct[:, k], worths[..., k])
     gain = rules[0, 0]
-    likelier = np.exp(gain * worths[:, 0] - gain * gain / 2)
+    likelier = np.exp(gain * worths - gain * gain / 2)
     if width == 1:
-        alone, ratios = worths.reshape(worths.shape[:3]), likelier.reshape(likelier.shape[:2])
-        values = _likelihoods(alone, joinable, rules, ratios, columns, first_blocks).reshape((len(rules), 1))
+        ratios = likelier.reshape(likelier.shape[:2])
+        values = _likelihoods(rules, ratios, columns, first_blocks).reshape((len(rules), 1))
     else:
-        values = _likelihoods(worths, joinable, rules, likelier, columns, first_blocks)
+        values = _likelihoods(rules, likelier, columns, first_blocks)
     for k in range(len(keys)):
         out[k] = _mixed(values[:, k], log_weights)
 
 
 @kernel(parallel=True)
-def _soft_jobs(tables: Any, joinable: Any, starts: Any, texts: Any, keys: Any, cuts: Any, blocks: Any, lengths: Any,
-               rules: Any, log_weights: Any, first_blocks: Any, out: Any) -> None:  # fmt: skip
+def _soft_jobs(tables: Any, starts: Any, texts: Any, keys: Any, cuts: Any, blocks: Any, lengths: Any, rules: Any,
+               log_weights: Any, first_blocks: Any, out: Any) -> None:  # fmt: skip
     """Scores jobs in chunks from one of the `cuts` to the next. A chunk is one job, or up to `LANES` jobs of the same text."""
     for chunk in prange(len(cuts) - 1):
         jobs, text = slice(cuts[chunk], cuts[chunk + 1]), texts[cuts[chunk]]
-        sentences = slice(starts[text], starts[text + 1])
-        _score_keys(tables[sentences], joinable[sentences], blocks, keys[jobs], lengths[text], rules, log_weights,
+        _score_keys(tables[starts[text]:starts[text + 1]], blocks, keys[jobs], lengths[text], rules, log_weights,
                     first_blocks, out[jobs])  # fmt: skip
 
 
@@ -233,7 +214,6 @@ def _cuts(texts: Any) -> Any:
 
 def search_soft(
     tables: Floats,
-    joinable: NDArray[np.bool_],
     blocks: Packed,
     lengths: Ints,
     rules: Sequence[SoftRule],
@@ -258,19 +238,9 @@ def search_soft(
 
     def run(part: slice) -> None:
         _soft_jobs(
-            tables,
-            joinable,
-            starts,
-            texts,
-            keys,
-            cuts[part.start : part.stop + 1],
-            blocks,
-            lengths,
-            table,
-            log_weights,
-            first_blocks,
+            tables, starts, texts, keys, cuts[part.start : part.stop + 1], blocks, lengths, table, log_weights, first_blocks,
             out,
-        )
+        )  # fmt: skip
 
     launch(len(cuts) - 1, LANES * len(rules) * mean_cells(starts, lengths, texts), run)
     return out
@@ -281,7 +251,7 @@ def mean_cells(starts: Ints, lengths: Ints, texts: Ints) -> float:
     return float((np.diff(starts) * lengths)[texts].mean()) if len(texts) else 0.0
 
 
-_FOREIGN, _REPLACED, _CARRIES, _HOLDS, _JOINED = range(5)
+_FOREIGN, _REPLACED, _CARRIES = range(3)
 _EQUAL = 1e-9
 """Logarithms of likelihoods that differ by less are taken for equal. The blocks of a run are the same, so alignments that skip
 different ones of them are equally likely, and rounding, which differs between CPUs, must not choose between them."""
@@ -294,15 +264,15 @@ def _likelier(value: Any, origin: Any, than: Any, other: Any) -> Any:
 
 
 @kernel()
-def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912, PLR0915
+def _likeliest(worths: Any, rule: Any, first_blocks: Any, moves: Any, origins: Any) -> Any:
     """Fills in the likeliest moves of all alignments.
 
     `moves[i, j]` is the last move of the likeliest alignment of the first i sentences that ends with block j, and
     `origins[i, j]` is the block with which that alignment ended before this move.
     """
-    gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule
-    count, size = worths.shape[0], worths.shape[2]
-    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump
+    gain, foreign, replaced, moved, repeated, skipped, further, jump = rule
+    count, size = worths.shape
+    usual = 1 - foreign - replaced - repeated - skipped - jump
     less = -gain * gain / 2
     none = -1e300
     best = np.full((count + 1, size + 1), none)
@@ -316,7 +286,7 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: 
     for i in range(1, count + 1):
         mean = 0.0
         for j in range(size):
-            mean += np.exp(gain * worths[i - 1, 0, j] + less)
+            mean += np.exp(gain * worths[i - 1, j] + less)
         other = np.log(1 - moved + moved * mean / size)
         top = 0
         for j in range(size + 1):
@@ -334,7 +304,7 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: 
                 candidate = best[i - 1, j - 1] + to_replaced + other
                 if _likelier(candidate, j - 1, value, origin):
                     value, move, origin = candidate, _REPLACED, j - 1
-                worth = gain * worths[i - 1, 0, j - 1] + less
+                worth = gain * worths[i - 1, j - 1] + less
                 for way in range(4):
                     if way == 0:
                         candidate, source = best[i - 1, j - 1] + to_usual, j - 1
@@ -346,19 +316,6 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: 
                         candidate, source = best[i - 1, top] + to_jump, top
                     if _likelier(candidate + worth, source, value, origin):
                         value, move, origin = candidate + worth, _CARRIES, source
-                for held in range(2, 4):
-                    chance = two if held == 2 else three
-                    if j >= held and chance > 0:
-                        both = 0.0
-                        for k in range(held):
-                            both += worths[i - 1, 0, j - 1 - k]
-                        candidate = best[i - 1, j - held] + np.log(chance) + gain * both / np.sqrt(held) + less
-                        if _likelier(candidate, j - held, value, origin):
-                            value, move, origin = candidate, _HOLDS, j - held
-                if i > 1 and joined > 0 and joinable[i - 1]:
-                    candidate = best[i - 2, j - 1] + np.log(joined) + gain * worths[i - 1, 1, j - 1] + less
-                    if _likelier(candidate, j - 1, value, origin):
-                        value, move, origin = candidate, _JOINED, j - 1
             best[i, j], moves[i, j], origins[i, j] = value, move, origin
     end = 0
     for j in range(size + 1):
@@ -368,52 +325,159 @@ def _likeliest(worths: Any, joinable: Any, rule: Any, first_blocks: Any, moves: 
 
 
 def trace_soft(
-    tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, rule: SoftRule, first_blocks: Ints = FIRST_BLOCK
+    tables: Floats, blocks: Packed, rule: SoftRule, first_blocks: Ints = FIRST_BLOCK
 ) -> tuple[float, list[Step]]:
     """The likeliest alignment under one rule: the logarithm of its part of the likelihood, and its steps.
 
     It is shown to people; the score sums over all alignments and all rules. The rule's passages without blocks are ignored.
     """
-    worths = np.empty((len(tables), tables.shape[1], len(blocks)))
+    worths = np.empty((len(tables), len(blocks)))
     _worths(tables, blocks, worths)
     shape = (len(tables) + 1, len(blocks) + 1)
     moves, origins = np.zeros(shape, np.int8), np.zeros(shape, np.int32)
-    j, best = _likeliest(worths, joinable, tuple(rule[:11]), first_blocks, moves, origins)
+    j, best = _likeliest(worths, tuple(rule[:8]), first_blocks, moves, origins)
     steps: list[Step] = []
-    i = len(tables)
-    while i:
-        move, origin = int(moves[i, j]), int(origins[i, j])
-        if move in (_FOREIGN, _REPLACED):
-            steps.append(Step(SKIP_SENTENCE, i - 1, 0, WHOLE, -1))
-            lost = range(j - 1, origin - 1, -1)
-        elif move == _HOLDS:
-            steps += [Step(MATCH, i - 1, 0, SEVERAL, block) for block in range(j - 1, origin - 1, -1)]
-            lost = range(0)
-        else:
-            steps.append(Step(MATCH, i - 1, int(move == _JOINED), WHOLE, j - 1))
-            lost = range(j - 2, origin - 1, -1)
+    for i in range(len(tables), 0, -1):
+        carries, origin = moves[i, j] == _CARRIES, int(origins[i, j])
+        steps.append(Step(MATCH if carries else SKIP_SENTENCE, i - 1, 0, WHOLE, j - 1 if carries else -1))
+        lost = range(j - 1 - carries, origin - 1, -1)
         steps += [Step(SKIP_BLOCK, i - 1, 0, WHOLE, block) for block in lost]
-        i, j = i - (2 if move == _JOINED else 1), origin
+        j = origin
     return float(best), steps[::-1]
 
 
 @kernel()
-def _local_soft_one(worths: Any, joinable: Any, costs: Any, table: Any) -> Any:
+def _states(ratios: Any, rule: Any, first_blocks: Any) -> Any:
+    """The scaled states of the forward pass before each sentence: inside the mark, and in a passage without blocks."""
+    foreign, replaced, moved, repeated, skipped, further = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
+    jump, outside, leaving, staying, resumed = rule[7], rule[8], rule[9], rule[10], rule[11]
+    count, size = ratios.shape
+    usual = 1 - foreign - replaced - repeated - skipped - jump - leaving
+    inside, out = np.zeros((count + 1, size + 1)), np.zeros((count + 1, size + 1))
+    starts = 0
+    for j in first_blocks:
+        starts += j < size
+    for j in first_blocks[:starts]:
+        inside[0, j], out[0, j] = (1 - outside) / starts, outside / starts
+    for i in range(count):
+        unmarked = 1 - moved + moved * ratios[i].mean()
+        anywhere = (inside[i].sum() * jump + out[i].sum() * (1 - staying) * (1 - resumed)) / size
+        gap = whole = 0.0
+        for j in range(size + 1):
+            value = inside[i, j] * foreign * unmarked
+            if j > 1:
+                gap = further * gap + (1 - further) * inside[i, j - 2]
+            if j > 0:
+                carries = inside[i, j - 1] * usual + inside[i, j] * repeated + gap * skipped + anywhere
+                carries += out[i, j - 1] * (1 - staying) * resumed
+                value += inside[i, j - 1] * replaced * unmarked + carries * ratios[i, j - 1]
+            inside[i + 1, j] = value
+            out[i + 1, j] = out[i, j] * staying + inside[i, j] * leaving
+            whole += value + out[i + 1, j]
+        inside[i + 1] /= whole
+        out[i + 1] /= whole
+    return inside, out
+
+
+@kernel()
+def carried_blocks(ratios: Any, rule: Any, first_blocks: Any) -> Any:
+    """The probability that each sentence carries each block, given the whole text (forward and backward pass)."""
+    foreign, replaced, moved, repeated, skipped, further = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
+    jump, leaving, staying, resumed = rule[7], rule[9], rule[10], rule[11]
+    count, size = ratios.shape
+    usual = 1 - foreign - replaced - repeated - skipped - jump - leaving
+    inside, out = _states(ratios, rule, first_blocks)
+    carried = np.empty((count, size))
+    later, later_out = np.ones(size + 1), np.ones(size + 1)  # likelihood of what follows, up to a factor
+    through_gap, now, now_out = np.zeros(size + 3), np.empty(size + 1), np.empty(size + 1)
+    for i in range(count - 1, -1, -1):
+        a, o, ratio = inside[i], out[i], ratios[i]
+        unmarked = 1 - moved + moved * ratio.mean()
+        anywhere = (a.sum() * jump + o.sum() * (1 - staying) * (1 - resumed)) / size
+        gap = whole = elsewhere = to_any = 0.0
+        for j in range(size + 1):
+            free = a[j] * foreign * later[j]
+            if j > 1:
+                gap = further * gap + (1 - further) * a[j - 2]
+            if j > 0:
+                free += a[j - 1] * replaced * later[j]
+                carries = a[j - 1] * usual + a[j] * repeated + gap * skipped + anywhere
+                carries += o[j - 1] * (1 - staying) * resumed
+                carried[i, j - 1] = carries * ratio[j - 1] * later[j]
+                whole += carried[i, j - 1]
+                to_any += ratio[j - 1] * later[j] / size
+            elsewhere += free
+            whole += free * unmarked + (o[j] * staying + a[j] * leaving) * later_out[j]
+        for j in range(size):
+            carried[i, j] = (carried[i, j] + elsewhere * moved * ratio[j] / size) / whole
+        for j in range(size, 1, -1):
+            through_gap[j] = ratio[j - 1] * later[j] + further * through_gap[j + 1]
+        scale = 0.0
+        for j in range(size + 1):
+            now[j] = foreign * unmarked * later[j] + leaving * later_out[j] + jump * to_any
+            now_out[j] = staying * later_out[j] + (1 - staying) * (1 - resumed) * to_any
+            if j > 0:
+                now[j] += repeated * ratio[j - 1] * later[j]
+            if j < size:
+                now[j] += (replaced * unmarked + usual * ratio[j]) * later[j + 1]
+                now_out[j] += (1 - staying) * resumed * ratio[j] * later[j + 1]
+            if j + 2 <= size:
+                now[j] += skipped * (1 - further) * through_gap[j + 2]
+            scale += now[j]
+        for j in range(size + 1):
+            later[j], later_out[j] = now[j] / scale, now_out[j] / scale
+    return carried
+
+
+def carrying_chances(
+    tables: Floats,
+    blocks: Packed,
+    rules: Sequence[SoftRule],
+    weights: Sequence[float],
+    first_blocks: Ints,
+    counts: Floats,
+) -> Floats:
+    """The probability that each sentence carries any block, over all alignments under all rules.
+
+    Args:
+        tables: The text's lookup tables (`worth_tables`).
+        blocks: The blocks that the text is aligned with.
+        rules: Models of rewriting.
+        weights: How likely each rule is before the text is seen.
+        first_blocks: The blocks that the text may begin with, each as likely.
+        counts: How much the evidence of each sentence counts: 1, or less where it repeats that of others.
+
+    Returns:
+        A probability for each sentence.
+    """
+    worths = np.empty((len(tables), len(blocks)))
+    _worths(tables, blocks, worths)
+    columns = np.arange(len(blocks))
+    logs, chances = np.empty(len(rules)), np.empty((len(rules), len(tables)))
+    for k, rule in enumerate(rules):
+        table, ratios = np.array(rule), np.exp(counts[:, None] * (rule.worth * worths - rule.worth**2 / 2))
+        logs[k] = np.log(weights[k]) + _likelihoods(table[None], ratios, columns, first_blocks)[0]
+        chances[k] = carried_blocks(ratios, table, first_blocks).sum(axis=1)
+    shares = np.exp(logs - logs.max())
+    mixture: Floats = shares @ chances / shares.sum()
+    return mixture
+
+
+@kernel()
+def _local_soft_one(worths: Any, costs: Any, table: Any) -> Any:
     """The best local sum of worths, each less `theta`, and where it ends; as `_local_one` for hard bits."""
     theta, skip_sentence, skip_block, restructure = costs
-    count, size, kept = worths.shape[0], worths.shape[2], len(table)
+    count, size, kept = worths.shape[0], worths.shape[1], len(table)
     best, best_i, best_j = 0.0, 0, 0
     table[0, :] = 0.0
     for i in range(1, count + 1):
         row, up = table[i % kept], table[(i - 1) % kept]
         row[0] = 0.0
         for j in range(1, size + 1):
-            value = max(0.0, up[j - 1] + worths[i - 1, 0, j - 1] - theta)
+            value = max(0.0, up[j - 1] + worths[i - 1, j - 1] - theta)
             value = max(value, up[j] - skip_sentence, row[j - 1] - skip_block)
-            if i > 1 and joinable[i - 1]:
-                value = max(value, table[(i - 2) % kept][j - 1] + worths[i - 1, 1, j - 1] - theta - restructure)
             if j > 1:
-                both = (worths[i - 1, 0, j - 2] + worths[i - 1, 0, j - 1]) * _TWO
+                both = (worths[i - 1, j - 2] + worths[i - 1, j - 1]) * _TWO
                 value = max(value, up[j - 2] + both - theta - restructure)
             row[j] = value
             if value > best:
@@ -422,43 +486,34 @@ def _local_soft_one(worths: Any, joinable: Any, costs: Any, table: Any) -> Any:
 
 
 @kernel(parallel=True)
-def _local_soft_jobs(tables: Any, joinable: Any, blocks: Any, costs: Any, out: Any) -> None:
+def _local_soft_jobs(tables: Any, blocks: Any, costs: Any, out: Any) -> None:
     for key in prange(len(blocks)):
-        worths = np.empty((len(tables), tables.shape[1], blocks.shape[1]))
+        worths = np.empty((len(tables), blocks.shape[1]))
         _worths(tables, blocks[key], worths)
-        best, _, _ = _local_soft_one(worths, joinable, costs, np.empty((3, blocks.shape[1] + 1)))
+        best, _, _ = _local_soft_one(worths, costs, np.empty((3, blocks.shape[1] + 1)))
         out[key] = best
 
 
-def search_local_soft(tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, costs: LocalCosts) -> Floats:
+def search_local_soft(tables: Floats, blocks: Packed, costs: LocalCosts) -> Floats:
     """For each key the best local sum."""
     out = np.empty(len(blocks))
     cells = len(tables) * blocks.shape[1]
-    launch(len(blocks), cells, lambda part: _local_soft_jobs(tables, joinable, blocks[part], tuple(costs), out[part]))
+    launch(len(blocks), cells, lambda part: _local_soft_jobs(tables, blocks[part], tuple(costs), out[part]))
     return out
 
 
-def trace_local_soft(
-    tables: Floats, joinable: NDArray[np.bool_], blocks: Packed, costs: LocalCosts
-) -> tuple[float, list[Step]]:
+def trace_local_soft(tables: Floats, blocks: Packed, costs: LocalCosts) -> tuple[float, list[Step]]:
     """The best local sum under a key, and the steps of its alignment in order."""
-    worths = np.empty((len(tables), tables.shape[1], len(blocks)))
+    worths = np.empty((len(tables), len(blocks)))
     _worths(tables, blocks, worths)
     table = np.empty((len(tables) + 1, len(blocks) + 1))
-    best, i, j = _local_soft_one(worths, joinable, tuple(costs), table)
+    best, i, j = _local_soft_one(worths, tuple(costs), table)
     steps: list[Step] = []
     while i and j and table[i, j] > 0:
-        here, gains = table[i, j], worths[i - 1]
-        if here == table[i - 1, j - 1] + gains[0, j - 1] - costs.theta:
+        here = table[i, j]
+        if here == table[i - 1, j - 1] + worths[i - 1, j - 1] - costs.theta:
             steps.append(Step(MATCH, i - 1, 0, WHOLE, j - 1))
             i, j = i - 1, j - 1
-        elif (
-            i > 1
-            and joinable[i - 1]
-            and (here == table[i - 2, j - 1] + gains[1, j - 1] - costs.theta - costs.restructure)
-        ):
-            steps.append(Step(MATCH, i - 1, 1, WHOLE, j - 1))
-            i, j = i - 2, j - 1
         elif here == table[i - 1, j] - costs.skip_sentence:
             steps.append(Step(SKIP_SENTENCE, i - 1, 0, WHOLE, -1))
             i -= 1

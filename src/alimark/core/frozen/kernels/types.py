@@ -97,12 +97,6 @@ class SoftRule(NamedTuple):
     """The blocks just before the sentence's block were lost."""
     further: float
     """After a lost block, that the next one was lost as well."""
-    two: float
-    """Two sentences were merged into this one, which carries both blocks."""
-    three: float
-    """Three sentences were merged into this one."""
-    joined: float
-    """The sentence carries a block only together with the sentence before it."""
     jump: float
     """The text continues at any block."""
     outside: float = 0.0
@@ -113,10 +107,6 @@ class SoftRule(NamedTuple):
     """Inside such a passage, that the next sentence belongs to it."""
     resumed: float = 0.0
     """After such a passage, that the text continues where it stopped; otherwise it continues at any block."""
-
-    def without_restructuring(self) -> SoftRule:
-        """The same rule for sentences taken as they are: no sentence is joined to another or holds several blocks."""
-        return self._replace(two=0.0, three=0.0, joined=0.0)
 
 
 class Step(NamedTuple):

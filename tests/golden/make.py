@@ -49,7 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 RIVAL_SETTINGS = ("stop", "tail")
 MANY = {
     "hard": ("hard-2", "hard-4", "hard-8", "hard-16", "hard-8-centre"),
-    "soft": ("soft-v2", "soft-v2-offsets", "soft-v1"),
+    "soft": ("soft-v3", "soft-v3-offsets", "soft-v3-schedule"),
     "schemes": ("hard-8", "semstamp", "pmark", "kgw"),
 }
 PROMPTS = ["The harbour was quiet before dawn.", "A letter came on Monday."]
@@ -221,7 +221,7 @@ def detections(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) -> 
     if key.scheme == "alimark":
         text = chosen[1]
         for name in ("learned", "learned+single"):
-            if stem in ("hard-8", "soft-v2"):
+            if stem in ("hard-8", "soft-v3"):
                 detection = mark.detect(text["text"], restructure=name, variants=2, draws=200, llm=GoldenChat())
                 yield f"{name}/{text['name']}", detection
     if key.scheme == "pmark":
@@ -241,7 +241,7 @@ def generations(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) ->
     several = mark.generate(list(PROMPTS), llm, sentences=2, candidates=candidates, seed=21)
     for number, generation in enumerate(several):
         yield f"prompt {number} of {len(several)}", record_values(generation.record(stem))
-    if stem in ("hard-8", "hard-8-offsets", "soft-v1", "soft-v2"):
+    if stem in ("hard-8", "hard-8-offsets", "soft-v3", "soft-default"):
         # Earlier releases did not let the model end its answer unless it was asked for.
         sampling, llm = alimark.Sampling(may_end=False), StandInLLM(ends_after=3)
         chat = mark.generate(PROMPTS[1], llm, sentences=9, seed=31, prompt_style="chat", sampling=sampling)

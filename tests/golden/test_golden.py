@@ -60,8 +60,8 @@ def test_every_kind_of_answer_occurs() -> None:
     [
         ("hard-8", "default/letter", "p_value", (0.5).hex()),
         ("hard-8", "default/letter", "draws", 999),
-        ("soft-v1", "default/letter", "raw", (0.25).hex()),
-        ("soft-v2", "default/page", "alignment", "1>1:4"),
+        ("soft-v3-offsets", "default/letter", "raw", (0.25).hex()),
+        ("soft-v3", "default/page", "alignment", "1>1:4"),
         ("kgw", "default/letter", "verdict", "found"),
         ("synthid", "default/letter", "p_value", (0.01).hex()),
         ("hard-8", "default/letter", "new", 1),
@@ -77,7 +77,7 @@ def test_a_change_is_noticed(stem: str, name: str, field: str, value: object) ->
 
 def test_the_last_bit_counts_without_a_tolerance() -> None:
     changed = deepcopy(make.committed())
-    answer = changed["soft-v2"]["detect"]["default/letter"]
+    answer = changed["soft-v3"]["detect"]["default/letter"]
     answer["raw"] = (float.fromhex(answer["raw"]) * (1 + 2**-52)).hex()
     assert make.differences(changed, make.committed(), tolerance=TOLERANCE)[1] == []
     assert len(make.differences(changed, make.committed())[1]) == 1

@@ -137,7 +137,7 @@ def _notes(key: Key, output: Path) -> list[str]:
             "When to choose otherwise: --decision soft finds many more of the texts that were rewritten (docs/soft.md).",
         ]
     notes += [
-        f"It is an AliMark key with soft decisions, version {key.soft_version}; {needs}, and no GPU.",
+        f"It is an AliMark key with soft decisions; {needs}, and no GPU.",
         "When to choose otherwise: --decision hard is the scheme of the paper, for comparisons with it; where others can "
         "collect many of your texts, use several keys or --offsets (docs/security.md).",
     ]

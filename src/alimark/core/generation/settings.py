@@ -134,7 +134,7 @@ class GenerationSettings:
 
     sentences: int = 12
     candidates: int = DEFAULT_CANDIDATES
-    """How many candidates are sampled for a sentence: the most or, for soft keys of version 3 and 32 candidates or more, the
+    """How many candidates are sampled for a sentence: the most or, for soft keys and 32 candidates or more, the
     mean. Those keys sample three quarters as many where the best is good already, and up to three times as many elsewhere."""
     sampling: Sampling = field(default_factory=Sampling)
     wave: int | None = None
@@ -145,7 +145,7 @@ class GenerationSettings:
     tokens: int | None = None
     """The length in tokens instead of sentences, for schemes that mark tokens."""
     first_candidates: int | None = None
-    """Candidates for the first sentence of a text, where a reader waits for it. Soft keys of version 3 spend what is left of
+    """Candidates for the first sentence of a text, where a reader waits for it. Soft keys spend what is left of
     its share on the later sentences. By default the first sentence gets as many as the others."""
 
     def __post_init__(self) -> None:

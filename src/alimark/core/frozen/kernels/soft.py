@@ -264,7 +264,7 @@ def _likelier(value: Any, origin: Any, than: Any, other: Any) -> Any:
 
 
 @kernel()
-def _likeliest(worths: Any, rule: Any, first_blocks: Any, moves: Any, origins: Any) -> Any:
+def _likeliest(worths: Any, rule: Any, first_blocks: Any, moves: Any, origins: Any) -> Any:  # noqa: PLR0912
     """Fills in the likeliest moves of all alignments.
 
     `moves[i, j]` is the last move of the likeliest alignment of the first i sentences that ends with block j, and

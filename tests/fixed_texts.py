@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alimark import Key
 from alimark.core.generation.api import GenerationSettings
-from alimark.core.keys.key import SOFT_VERSION
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import generate
 
@@ -16,10 +15,10 @@ def fixed_key(number: int) -> Key:
     return Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes([number, *range(1, 32)]))
 
 
-def soft_key(number: int, m: int = 32, version: int = SOFT_VERSION) -> Key:
+def soft_key(number: int, m: int = 32) -> Key:
     """A soft key, the same in every run."""
     secret = bytes([number, *range(1, 32)])
-    return Key.generate(secret=secret, decision="soft", block_size=m, embedder=EMBEDDER, soft_version=version)
+    return Key.generate(secret=secret, decision="soft", block_size=m, embedder=EMBEDDER)
 
 
 def written(key: Key | None, sentences: int = 12, seed: int = 5, candidates: int = 64) -> list[str]:

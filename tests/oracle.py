@@ -1,6 +1,6 @@
 """The paper's algorithms 2 and 3, and the likelihood of soft decisions, written plainly: candidate by candidate, bit by bit.
 
-Slow and obvious, with no array and no cleverness, so that it can be read against the paper line by line. A text is a
+Slow and obvious, so that it can be read against the paper line by line. A text is a
 number of sentences and a mapping from a run of them to its bits: `(first, last, starts_inside, ends_inside)`, where a run that
 starts inside leaves out the left half of its first sentence and one that ends inside the right half of its last.
 """
@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import combinations
+from typing import Any
+
+import numpy as np
 
 Bits = tuple[int, ...]
 Run = tuple[int, int, bool, bool]
@@ -135,20 +138,17 @@ def local_score(
 
 
 def soft_likelihood(
-    whole: Sequence[Sequence[float]],
-    joined: Sequence[Sequence[float] | None],
+    worths: Sequence[Sequence[float]],
     chances: Mapping[str, float],
     best: Callable[[Sequence[float]], float] = sum,
     first_blocks: Sequence[int] = (0,),
 ) -> float:
     """How much likelier a text is if it carries the blocks: over all that may become of it, or by `best=max` the likeliest.
 
-    `whole[i][j]` is the worth of sentence i for block j, `joined[i][j]` that of sentences i - 1 and i together. The text began
-    with any of `first_blocks`, counted from 0.
+    `worths[i][j]` is the worth of sentence i for block j. The text began with any of `first_blocks`, counted from 0.
     """
-    size, gain = len(whole[0]), chances["worth"]
-    names = ("foreign", "replaced", "repeated", "skipped", "two", "three", "joined", "jump", "leaving")
-    usual = 1 - sum(chances[name] for name in names)
+    size, gain = len(worths[0]), chances["worth"]
+    usual = 1 - sum(chances[name] for name in ("foreign", "replaced", "repeated", "skipped", "jump", "leaving"))
 
     def ratio(worth: float) -> float:
         """Of the densities of N(gain, 1) and N(0, 1)."""
@@ -156,16 +156,16 @@ def soft_likelihood(
 
     def rest(i: int, j: int, outside: bool = False) -> float:
         """Of sentences i and on, block number j (from 1) being the last one carried, or left for a passage without any."""
-        if i == len(whole):
+        if i == len(worths):
             return 1.0
         if outside:
             back = [
                 (chances["resumed"], j + 1),
                 *((((1 - chances["resumed"]) / size), to) for to in range(1, size + 1)),
             ]
-            ways = [chance * ratio(whole[i][to - 1]) * ahead(i + 1, to) for chance, to in back if to <= size]
+            ways = [chance * ratio(worths[i][to - 1]) * ahead(i + 1, to) for chance, to in back if to <= size]
             return best([chances["staying"] * ahead(i + 1, j, True), *((1 - chances["staying"]) * way for way in ways)])
-        other = 1 - chances["moved"] + chances["moved"] * sum(map(ratio, whole[i])) / size
+        other = 1 - chances["moved"] + chances["moved"] * sum(map(ratio, worths[i])) / size
         ways = [chances["foreign"] * other * ahead(i + 1, j), chances["leaving"] * ahead(i + 1, j, True)]
         if j < size:
             ways.append(chances["replaced"] * other * ahead(i + 1, j + 1))
@@ -175,14 +175,7 @@ def soft_likelihood(
             for lost in range(1, size)
         ]
         starts += [(chances["jump"] / size, to) for to in range(1, size + 1)]
-        ways += [chance * ratio(whole[i][to - 1]) * ahead(i + 1, to) for chance, to in starts if to <= size]
-        for held, name in ((2, "two"), (3, "three")):
-            if j + held <= size:
-                worth = sum(whole[i][j : j + held]) / math.sqrt(held)
-                ways.append(chances[name] * ratio(worth) * ahead(i + 1, j + held))
-        pair = joined[i + 1] if i + 1 < len(whole) else None
-        if pair is not None and j < size:
-            ways.append(chances["joined"] * ratio(pair[j]) * ahead(i + 2, j + 1))
+        ways += [chance * ratio(worths[i][to - 1]) * ahead(i + 1, to) for chance, to in starts if to <= size]
         return best(ways)
 
     ahead = cache(rest)
@@ -191,9 +184,52 @@ def soft_likelihood(
     return best([*within, *(chances["outside"] * ahead(0, start, True) / len(starts) for start in starts)])
 
 
-def sentence_likelihood(worths: Sequence[Sequence[float]], chances: Mapping[str, float]) -> float:
-    """The same for sentences that are taken as they are: none is joined to another."""
-    return soft_likelihood(worths, [None] * len(worths), chances)
+# [soft-reference]
+RULES = (  # weight, and the probabilities of what becomes of a sentence
+    (0.60, dict(foreign=0.05, replaced=0.006, moved=0.07, repeated=0.04, skipped=0.036, further=0.53, jump=0.007)),
+    (0.10, dict(foreign=0.31, replaced=0.003, moved=0.02, repeated=0.04, skipped=0.002, further=0.46, jump=0.001)),
+    (0.15, dict(foreign=0.004, replaced=0.004, moved=0.45, repeated=0.01, skipped=0.6, further=0.2, jump=0.004)),
+    (0.10, dict(foreign=0.07, replaced=0.22, moved=0.97, repeated=0.007, skipped=0.03, further=0.11, jump=0.002)),
+    (0.05, dict(foreign=0.004, replaced=0.005, moved=0.27, repeated=0.008, skipped=0.12, further=0.12, jump=0.004,
+                outside=0.86, leaving=0.14, staying=0.75, resumed=0.39)),
+)  # fmt: skip
+G, SHRINK, BLOCKS_PER_SENTENCE = 1.6, 20, 2.5
+
+
+def soft_score(projections: Any, signs: Any, starts: Sequence[int]) -> float:
+    """The score of a text: `projections` (N, M) of its sentences on the secret vectors, `signs` (L, M) of the blocks, +1 or -1.
+
+    L is ceil(2.5 N) + starts[-1]; a text begins with any of the blocks `starts`, each as likely.
+    """
+    centred = projections - projections.sum(axis=0) / (len(projections) + SHRINK)
+    scaled = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True))
+    ratios = np.exp(
+        G * (scaled @ signs.T / np.sqrt(signs.shape[1])) - G**2 / 2
+    )  # (N, L): if sentence i carries block j
+    size = len(signs)
+    likelihood = 0.0
+    for weight, rule in RULES:
+        p = {"outside": 0.0, "leaving": 0.0, "staying": 0.0, "resumed": 0.0, **rule}
+        usual = 1 - sum(p[name] for name in ("foreign", "replaced", "repeated", "skipped", "jump", "leaving"))
+        inside, out = np.zeros(size + 1), np.zeros(size + 1)  # j blocks are used up; inside the mark, or in other text
+        inside[list(starts)], out[list(starts)] = (1 - p["outside"]) / len(starts), p["outside"] / len(starts)
+        for ratio in ratios:
+            unmarked = 1 - p["moved"] + p["moved"] * ratio.mean()
+            back = (1 - p["staying"]) * out
+            anywhere = (p["jump"] * inside.sum() + (1 - p["resumed"]) * back.sum()) / size
+            now, gap = p["foreign"] * unmarked * inside, 0.0
+            for j in range(1, size + 1):
+                if j > 1:  # blocks before this one were lost
+                    gap = p["further"] * gap + (1 - p["further"]) * inside[j - 2]
+                carries = usual * inside[j - 1] + p["repeated"] * inside[j] + p["skipped"] * gap
+                carries += p["resumed"] * back[j - 1] + anywhere
+                now[j] += p["replaced"] * unmarked * inside[j - 1] + carries * ratio[j - 1]
+            inside, out = now, p["staying"] * out + p["leaving"] * inside
+        likelihood += weight * (inside.sum() + out.sum())
+    return math.log(likelihood)
+
+
+# [/soft-reference]
 
 
 def runs_likelihood(
@@ -237,9 +273,7 @@ def runs_likelihood(
     return best([ahead(0, start) / len(starts) for start in starts])
 
 
-def soft_local(
-    whole: Sequence[Sequence[float]], joined: Sequence[Sequence[float] | None], costs: Sequence[float]
-) -> float:
+def soft_local(worths: Sequence[Sequence[float]], costs: Sequence[float]) -> float:
     """The best sum of a passage, by looking at every end."""
     theta, skip_sentence, skip_block, restructure = costs
 
@@ -250,16 +284,13 @@ def soft_local(
             return 0.0
         ways = [
             0.0,
-            ending(i - 1, j - 1) + whole[i - 1][j - 1] - theta,
+            ending(i - 1, j - 1) + worths[i - 1][j - 1] - theta,
             ending(i - 1, j) - skip_sentence,
             ending(i, j - 1) - skip_block,
         ]
-        pair = joined[i - 1]
-        if i > 1 and pair is not None:
-            ways.append(ending(i - 2, j - 1) + pair[j - 1] - theta - restructure)
         if j > 1:
-            both = (whole[i - 1][j - 2] + whole[i - 1][j - 1]) / math.sqrt(2)
+            both = (worths[i - 1][j - 2] + worths[i - 1][j - 1]) / math.sqrt(2)
             ways.append(ending(i - 1, j - 2) + both - theta - restructure)
         return max(ways)
 
-    return max(ending(i, j) for i in range(len(whole) + 1) for j in range(len(whole[0]) + 1))
+    return max(ending(i, j) for i in range(len(worths) + 1) for j in range(len(worths[0]) + 1))

@@ -119,7 +119,7 @@ def test_a_document_is_prepared_once(first: FirstPass | None, monkeypatch: pytes
     assert sorted(prepared) == sorted(" ".join(text) for text in (MARKED, *OTHERS))
 
 
-@pytest.mark.parametrize("key", [KEY, soft_key(1), soft_key(1, version=2)])
+@pytest.mark.parametrize("key", [KEY, soft_key(1)])
 def test_the_units_of_the_first_pass_are_those_of_its_settings(key: Key) -> None:
     full = DetectionSettings(search="auto")
     cheap = FirstPass().settings(full)

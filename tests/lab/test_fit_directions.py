@@ -53,7 +53,7 @@ def test_too_few_texts_are_refused() -> None:
 
 def test_a_key_takes_its_vectors_from_learned_directions(fitted: Fitted, key: Key) -> None:
     table = DirectionTable.of(fitted.arrays["directions"], fitted.arrays["mean"])
-    assert (key.soft_version, key.span, key.public()["directions"]) == (3, 64, table.digest)
+    assert (key.span, key.public()["directions"]) == (64, table.digest)
     basis = np.linalg.qr(table.rows.T)[0]
     vectors = key.vectors(64)
     np.testing.assert_allclose(vectors @ basis @ basis.T, vectors, atol=1e-9)
@@ -89,9 +89,9 @@ def test_a_marked_text_is_found(key: Key, tmp_path: Path) -> None:
 
 
 def test_learned_directions_that_do_not_fit_are_refused(fitted: Fitted) -> None:
-    for older in ({"soft_version": 2}, {"decision": "hard"}, {"span": 0}):
+    for other in ({"decision": "hard"}, {"span": 0}):
         with pytest.raises(KeyFileError, match="leave the learned data out"):
-            Key.generate(embedder=EMBEDDER, fitted=fitted, **older)
+            Key.generate(embedder=EMBEDDER, fitted=fitted, **other)
     with pytest.raises(KeyFileError, match="learned with the embedder stand-in"):
         Key.generate(embedder=StandInEmbedder(32), fitted=fitted)
     with pytest.raises(KeyFileError, match="data learned for alimark cannot be used for simmark"):

@@ -1,4 +1,4 @@
-"""Texts under keys of version 3: runs of sentences that share a block, from the choice of candidates to detection."""
+"""Texts under soft keys: runs of sentences that share a block, from the choice of candidates to detection."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from alimark.audit.calibration import rates
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.excerpts import excerpt_length
 from alimark.core.detection.scoring import Soft, scoring
-from alimark.core.detection.units import restructure
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.generation.selection import TextOrigin
 from alimark.core.keys.folder import load_keys
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.schemes.registry import rule_for
-from fixed_texts import EMBEDDER, soft_key, written
+from fixed_texts import EMBEDDER, written
 from rewriters import STORY, Rewriter
 
 SETTINGS = DetectionSettings()
@@ -31,7 +29,7 @@ SETTINGS = DetectionSettings()
 
 def key_of(number: int = 0, **parameters: Any) -> Key:
     secret = bytes([number, *range(1, 32)])
-    return Key.generate(secret=secret, embedder=EMBEDDER, **{"soft_version": 3, **parameters})
+    return Key.generate(secret=secret, embedder=EMBEDDER, **parameters)
 
 
 def mark_of(key: Key) -> AliMark:
@@ -157,11 +155,10 @@ def test_p_values_are_uniform_over_keys(run: object, offsets: int) -> None:
 
 
 def test_only_sentences_are_embedded() -> None:
-    """Version 3 aligns no merged sentences, so a text costs one embedding per sentence, whatever restructuring is asked for."""
+    """Soft keys align no merged sentences, so a text costs one embedding per sentence, whatever restructuring is asked for."""
     sentences = written(None, 6)
     texts = [" ".join(sentences)]
     assert list(mark_of(key_of()).units(texts)) == sentences
-    assert len(list(mark_of(soft_key(0, version=2)).units(texts))) == 11
     detections = [mark_of(key_of()).detect(texts[0], restructure=how) for how in ("none", "single")]
     assert detections[0].raw == detections[1].raw
 
@@ -178,30 +175,6 @@ def test_a_passage_is_found_in_other_text() -> None:
     assert not mark_of(key).detect(" ".join(written(None, 30, seed=33)), search="excerpt").passages
 
 
-# Signals
-
-
-def test_a_norm_weight_makes_sentences_near_the_mean_count_less() -> None:
-    key, sentences = key_of(), written(None, 9)
-    units = restructure(sentences, scoring(key, SETTINGS).limits)
-    projections = project(EMBEDDER.embed(units.texts), key)
-    plain = Soft(SOFT_VERSIONS[3]._replace(norm_weight=0.0), restructure=False).signals(units, projections).soft
-    assert plain is not None
-    np.testing.assert_allclose((plain[:, 0] ** 2).mean(axis=1), 1)
-    centred = projections - projections.sum(axis=0) / (9 + SOFT_VERSIONS[3].shrink)
-    norms = np.linalg.norm(centred, axis=1)
-    for weight in (0.4, 1.0):
-        signals = Soft(SOFT_VERSIONS[3]._replace(norm_weight=weight), restructure=False).signals(units, projections)
-        assert signals.soft is not None
-        factors = np.linalg.norm(signals.soft[:, 0], axis=1) / np.linalg.norm(plain[:, 0], axis=1)
-        np.testing.assert_allclose(factors, (norms / np.sqrt((norms**2).mean())) ** weight)
-        np.testing.assert_array_equal(signals.packed[:, 0, 0], plain_bits(plain))
-
-
-def plain_bits(rows: Any) -> list[int]:
-    return [int("".join("1" if value >= 0 else "0" for value in row), 2) for row in rows[:, 0]]
-
-
 # Many keys
 
 
@@ -213,20 +186,19 @@ def test_whose_key_it_was() -> None:
 
 
 @pytest.mark.parametrize("search", ["whole", "excerpt"])
-def test_keys_of_all_versions_score_together_as_alone(search: Any) -> None:
-    """Whichever comes first: a text is cut into the units that any of the keys needs, and each key uses its own."""
-    keys = [key_of(0), key_of(0, run=(1, 2), offsets=3), *(soft_key(0, version=version) for version in (2, 1))]
+def test_keys_of_all_runs_score_together_as_alone(search: Any) -> None:
+    keys = [key_of(0), key_of(0, run=(1, 2), offsets=3), key_of(0, run=1), key_of(1)]
     sentences = written(keys[2], 14)
     sentences[3:5] = [sentences[3].rstrip(".!?") + " and " + sentences[4]]
     text = " ".join(sentences)
     alone = {key.id: mark_of(key).detect(text, search=search, draws=99).raw for key in keys}
     for order in (keys, keys[::-1]):
         together = detect(text, order, embedder=EMBEDDER, best=4, search=search, draws=99)
-        assert {detection.key_id: detection.raw for detection in together} == pytest.approx(alone, rel=1e-9)
+        assert {detection.key_id: detection.raw for detection in together} == alone
 
 
-def test_texts_are_found_under_a_folder_of_several_versions(tmp_path: Path) -> None:
-    keys = [key_of(0), soft_key(1, version=2), soft_key(2, version=1), key_of(3, run=(1, 2, 4))]
+def test_texts_are_found_under_a_folder_of_several_keys(tmp_path: Path) -> None:
+    keys = [key_of(0), key_of(1, run=1), key_of(3, run=(1, 2, 4))]
     for number, key in enumerate(keys):
         key.save(tmp_path / f"{number}.json")
     loaded = load_keys([tmp_path])

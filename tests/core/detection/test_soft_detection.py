@@ -1,19 +1,18 @@
-"""Soft decisions: marking and detecting with the stand-ins, and versions that stay as they were released."""
+"""Soft decisions: marking and detecting with the stand-ins."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+import oracle
 from alimark import AliMark, Key, detect
-from alimark.core.frozen.kernels.types import LocalCosts, SoftRule
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.frozen.soft_rules import WEIGHTS
 from alimark.core.generation.api import GenerationSettings
-from alimark.core.keys.key import SOFT_VERSION
 from alimark.core.keys.projection import project, targets
 from alimark.errors import AlimarkError, LimitError, ModelError
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -110,54 +109,6 @@ def test_without_restructuring_units_are_sentences(mark: AliMark, sentences: lis
     assert {step.kind for step in detection.alignment} <= {"match", "skip-sentence", "skip-block"}
 
 
-def test_old_versions_stay() -> None:
-    """What each version fixed when it was released; a better rule is a new version."""
-    anything = SoftRule(1.3, 0.12, 0.1, 0.8, 0.05, 0.1, 0.6, 0.06, 0.02, 0.04, 0.02)
-    assert SOFT_VERSIONS[1].rules == (anything,)
-    assert SOFT_VERSIONS[2].rules == (
-        anything,
-        SoftRule(1.3, 0.03, 0.03, 0.3, 0.03, 0.4, 0.6, 0.0, 0.0, 0.0, 0.01),
-        SoftRule(1.3, 0.03, 0.5, 0.95, 0.03, 0.03, 0.6, 0.0, 0.0, 0.0, 0.01),
-        SoftRule(1.3, 0.03, 0.03, 0.3, 0.03, 0.03, 0.6, 0.0, 0.0, 0.0, 0.01, 0.6, 0.1, 0.85, 0.05),
-    )
-    for version in (SOFT_VERSIONS[1], SOFT_VERSIONS[2]):
-        assert (version.shrink, version.blocks, version.weights, version.norm_weight) == (5.0, 2.0, None, 0.0)
-        assert version.local == LocalCosts(1.0, 1.0, 1.0, 1.2)
-        assert version.restructures
-    assert set(SOFT_VERSIONS) == set(range(1, SOFT_VERSION + 1))
-
-
-def test_versions_1_and_2_mark_alike_and_are_searched_together(sentences: list[str]) -> None:
-    key, old = soft_key(0, version=2), soft_key(0, version=1)
-    text = " ".join(written(key))
-    assert " ".join(written(old)) == text
-    assert written(key) != sentences  # version 3 marks otherwise
-    alone = [AliMark(each, embedder=EMBEDDER).detect(text) for each in (key, old)]
-    assert all(answer.verdict() == "found" for answer in alone)
-    assert alone[0].score != alone[1].score
-    best = {
-        detection.key_id: detection.raw
-        for detection in detect(text, [old, key, soft_key(1)], embedder=EMBEDDER, best=3)
-    }
-    assert [best[key.id], best[old.id]] == pytest.approx([answer.raw for answer in alone])
-
-
-@pytest.mark.parametrize(("version", "score"), [(1, -0.982312594038207), (2, -0.5054674264187592)])
-def test_a_text_scores_as_it_did(tmp_path: Path, version: int, score: float) -> None:
-    """Under a key of every version, and under its file: what is found today is found by every later release."""
-    key = soft_key(0, version=version)
-    key.save(tmp_path / "key.json")
-    again = Key.load(tmp_path / "key.json")
-    assert (again, again.soft_version) == (key, version)
-    assert AliMark(again, embedder=EMBEDDER).detect(TEXT, draws=9).raw == pytest.approx(score, rel=1e-9)
-
-
-TEXT = (
-    "The boat left before dawn. Nobody on the quay had seen it go. By noon the wind had turned, and the harbour filled with "
-    "foam. She counted the ropes twice. One was missing. It had been cut, not lost. The keeper said nothing at all."
-)
-
-
 def test_vectors_without_numbers_are_refused(mark: AliMark) -> None:
     class Broken(StandInEmbedder):
         def embed(self, texts: Any) -> Any:
@@ -178,3 +129,16 @@ def test_many_keys_of_a_long_text_are_scored_in_parts(sentences: list[str]) -> N
     best = detect(text, keys, embedder=EMBEDDER, best=30, search="excerpt", draws=99)
     alone = {key.id: AliMark(key, embedder=EMBEDDER).detect(text, search="excerpt", draws=99).raw for key in keys[:3]}
     assert {detection.key_id: detection.raw for detection in best if detection.key_id in alone} == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"run": (2, 3), "offsets": 5}, {"starts": "conversation"}])
+def test_the_reference_program_gives_the_score(parameters: dict[str, Any]) -> None:
+    """The program that docs/soft.md shows, with every constant."""
+    assert tuple(weight for weight, _ in oracle.RULES) == WEIGHTS
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), **parameters)
+    for sentences in (written(key), written(None, 9)):
+        detection = AliMark(key, embedder=EMBEDDER).detect(" ".join(sentences), draws=9)
+        length = math.ceil(oracle.BLOCKS_PER_SENTENCE * len(sentences)) + int(key.starts[-1])
+        signs = np.sqrt(key.block_size) * targets(key, length)
+        score = oracle.soft_score(project(EMBEDDER.embed(list(detection.sentences)), key), signs, key.starts.tolist())
+        assert detection.raw == pytest.approx(score, rel=1e-9)

@@ -18,7 +18,6 @@ from alimark.testing import StandInEmbedder
 
 KEYS = {
     "soft": Key.generate(embedder=StandInEmbedder(), secret=bytes(32)),
-    "version 2": Key.generate(embedder=StandInEmbedder(), soft_version=2, secret=bytes(32)),
     "hard": Key.generate(embedder=StandInEmbedder(), decision="hard", secret=bytes(32)),
     "arrays": Key.from_arrays([[0, 1], [1, 0]], np.eye(2, 64), embedder=StandInEmbedder()),
     "kgw": Key.generate(scheme="kgw", secret=bytes(32)),

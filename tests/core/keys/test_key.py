@@ -17,7 +17,6 @@ import pytest
 from alimark import Key
 from alimark.core.frozen.derivation import many_vectors
 from alimark.core.frozen.parameters import AliMarkParameters
-from alimark.core.keys.key import SOFT_VERSION
 from alimark.errors import KeyFileError, KeyMismatch
 from alimark.lab.rivals.pmark import PMarkParameters
 from alimark.testing import StandInEmbedder
@@ -108,7 +107,7 @@ def test_from_arrays_and_its_null_law() -> None:
 
 def test_decisions_are_soft_by_default() -> None:
     key = Key.generate(secret=SECRET)
-    assert (key.decision, key.block_size, key.span, key.soft_version) == ("soft", 64, 64, SOFT_VERSION)
+    assert (key.decision, key.block_size, key.span) == ("soft", 64, 64)
     assert Key.generate(secret=SECRET, decision="soft") == key
     assert Key(SECRET, embedder=key.embedder, fingerprint=key.fingerprint) == key
     assert AliMarkParameters().soft
@@ -122,7 +121,7 @@ class TestLike:
         "key",
         [
             fresh(decision="hard", block_size=5, offsets=3, splitter="pysbd", centre=np.linspace(0, 1, 64)),
-            fresh(decision="soft", soft_version=1),
+            fresh(decision="soft", run=1),
             Key.generate(decision="soft", span=40),
             Key.generate(scheme="kgw", gamma=0.25),
             fresh(scheme="pmark", channels=3),
@@ -152,7 +151,7 @@ class TestLike:
 
 def test_what_is_alimarks_is_refused_to_other_schemes() -> None:
     key = fresh(scheme="pmark")
-    for name in ("block_size", "decision", "soft", "soft_version", "span", "centre", "offsets", "law"):
+    for name in ("block_size", "decision", "soft", "span", "centre", "offsets", "law"):
         with pytest.raises(KeyMismatch, match="is of the scheme pmark"):
             getattr(key, name)
     with pytest.raises(KeyMismatch, match="is of the scheme pmark"):

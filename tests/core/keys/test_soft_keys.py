@@ -1,38 +1,65 @@
-"""Keys for soft decisions: their files, their vectors and the span of directions that they lie in."""
+"""Keys for soft decisions: their files, runs of sentences that share a block, and vectors of learned directions."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from alimark import Key
 from alimark.core.frozen import directions
-from alimark.core.keys.key import SOFT_VERSION
+from alimark.core.frozen.arithmetic import orthonormal
+from alimark.core.frozen.derivation import many_vectors
+from alimark.core.frozen.directions import noise_aware
+from alimark.core.frozen.parameters import DEFAULT_RUN, SOFT_FIELDS, AliMarkParameters
+from alimark.core.keys.folder import load_keys
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.models import store
-from alimark.errors import KeyFileError
+from alimark.errors import KeyFileError, KeyMismatch
 from fixed_texts import EMBEDDER, soft_key
+
+SECRET = bytes(range(32))
+
+
+def key_of(**parameters: Any) -> Key:
+    return Key.generate(**{"embedder": EMBEDDER, "secret": SECRET, **parameters})
+
+
+def shipped(**parameters: Any) -> Key:
+    """A key of an embedder whose table of directions ships with the package; the embedder itself is not loaded."""
+    return Key.generate(**{"secret": SECRET, **parameters})
+
+
+# The key file
 
 
 def test_a_soft_key_is_as_it_was_saved(tmp_path: Path) -> None:
     key = Key.generate(decision="soft")
-    assert (key.block_size, key.span, key.soft_version) == (64, 64, SOFT_VERSION)
+    assert (key.block_size, key.span) == (64, 64)
     key.save(tmp_path / "key.json")
     again = Key.load(tmp_path / "key.json")
     assert (again, again.span, again.soft) == (key, 64, True)
     assert np.array_equal(again.vectors(384), key.vectors(384))
     content = json.loads((tmp_path / "key.json").read_text())
-    (tmp_path / "key.json").write_text(json.dumps(content | {"soft_version": 99}))
-    with pytest.raises(KeyFileError, match="upgrade"):
+    for form, words in ((99, "upgrade"), (2, "make a new key"), (1, "make a new key"), (True, "upgrade")):
+        (tmp_path / "key.json").write_text(json.dumps(content | {"soft_version": form}))
+        with pytest.raises(KeyFileError, match=words):
+            Key.load(tmp_path / "key.json")
+    (tmp_path / "key.json").write_text(
+        json.dumps({name: value for name, value in content.items() if name != "soft_version"})
+    )
+    with pytest.raises(KeyFileError, match=r"key\.json: it has soft decisions of version 1, .* alimark keygen"):
         Key.load(tmp_path / "key.json")
 
 
-def test_vectors_lie_in_the_directions_of_their_embedder() -> None:
+def test_vectors_of_a_hard_key_with_a_span_lie_in_the_directions_of_their_embedder() -> None:
     fingerprint = "sha256:" + store.entry("all-MiniLM-L6-v2").weights.sha256
-    key = Key.generate(secret=bytes(32), decision="soft", soft_version=2, block_size=16, span=24)
+    key = Key.generate(secret=bytes(32), decision="hard", block_size=16, span=24)
     assert key.fingerprint == fingerprint
     vectors = key.vectors(384)
     np.testing.assert_allclose(vectors @ vectors.T, np.eye(16), atol=1e-12)
@@ -63,15 +90,6 @@ def test_an_embedder_without_directions_is_used_whole() -> None:
         Key.generate(decision="soft", embedder=EMBEDDER, span=32)
 
 
-def test_hard_keys_have_no_version_to_differ_by(tmp_path: Path) -> None:
-    key = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32))
-    key.save(tmp_path / "key.json")
-    assert Key.load(tmp_path / "key.json").soft_version == key.soft_version
-    assert Key.generate(decision="soft", soft_version=1, embedder=EMBEDDER).soft_version == 1
-    with pytest.raises(KeyFileError, match="kgw has no parameter soft_version"):
-        Key.generate(scheme="kgw", soft_version=1)
-
-
 def test_worth_is_the_projection_along_the_block() -> None:
     key = soft_key(0)
     rows = project(EMBEDDER.embed(["One sentence.", "Another one."]), key)
@@ -81,3 +99,261 @@ def test_worth_is_the_projection_along_the_block() -> None:
     after_a_rewrite = np.sqrt((rows**2).mean(axis=1) + 0.5)
     assert [sentence.worth for sentence in soft] == pytest.approx((rows @ target / after_a_rewrite).tolist())
     assert [sentence.bits for sentence in soft] == ((rows >= 0) == (target > 0)).sum(axis=1).tolist()
+
+
+def test_the_default_key_has_the_table_of_its_embedder() -> None:
+    key = shipped()
+    table = noise_aware("sha256:" + store.entry("all-MiniLM-L6-v2").weights.sha256)
+    assert table is not None
+    assert (key.run, key.span) == (DEFAULT_RUN, 64)
+    public = key.public()
+    assert {name: public[name] for name in SOFT_FIELDS} == {
+        "run": list(DEFAULT_RUN), "directions": table.digest, "text_version": 1, "starts": "text", "payload_bits": 0,
+    }  # fmt: skip
+
+
+def test_the_file_of_a_soft_key_names_every_field_and_that_of_a_hard_key_none(tmp_path: Path) -> None:
+    for number, key in enumerate((shipped(), key_of(), key_of(run=[1, 2, 4], offsets=8))):
+        path = tmp_path / f"{number}.json"
+        key.save(path)
+        assert set(SOFT_FIELDS) <= set(json.loads(path.read_text()))
+        again = Key.load(path)
+        assert (again, again.run, again.public()) == (key, key.run, key.public())
+        np.testing.assert_array_equal(again.blocks(9), key.blocks(9))
+    hard = key_of(decision="hard")
+    assert not set(SOFT_FIELDS) & set(hard.public())
+    assert hard.run == (1,)
+
+
+def test_every_field_is_part_of_the_id() -> None:
+    assert len({key_of(run=run).id for run in (1, 2, (1, 2), (2, 1))}) == 4
+
+
+@pytest.mark.parametrize(("given_run", "run"), [(3, (3,)), ([3], (3,)), ((1, 2, 4), (1, 2, 4)), ([1, 1, 2], (1, 1, 2))])
+def test_a_run_is_a_number_or_a_schedule(tmp_path: Path, given_run: object, run: tuple[int, ...]) -> None:
+    key = key_of(run=given_run)
+    assert key.run == run
+    key.save(tmp_path / "key.json")
+    content = json.loads((tmp_path / "key.json").read_text())
+    assert content["run"] == list(run)
+    if isinstance(given_run, int):  # as a number in the file it means the same key
+        (tmp_path / "number.json").touch(0o600)
+        (tmp_path / "number.json").write_text(json.dumps(content | {"run": given_run}))
+        assert Key.load(tmp_path / "number.json") == key
+
+
+@pytest.mark.parametrize("run", [0, -1, 65, True, "4", 2.0, None, [], [4, 0], [4, "2"], [[4]]])
+def test_a_run_that_is_none_is_refused(run: object) -> None:
+    with pytest.raises(KeyFileError, match="run must be one or more whole numbers from 1 to 64"):
+        key_of(run=run)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("text_version", 2), ("text_version", True), ("text_version", "0"), ("text_version", None),
+        ("starts", "prompt"), ("starts", 0), ("payload_bits", 25), ("payload_bits", False),
+    ],
+)  # fmt: skip
+def test_values_of_later_releases_are_refused_with_advice(tmp_path: Path, field: str, value: object) -> None:
+    path = tmp_path / "key.json"
+    key_of().save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {field: value}))
+    with pytest.raises(KeyFileError, match=rf"key\.json: {field} .* is not known to this release; upgrade alimark"):
+        Key.load(path)
+    with pytest.raises(KeyFileError, match="upgrade alimark"):
+        key_of(**{field: value})
+
+
+def test_an_unknown_table_of_directions_is_refused_with_advice(tmp_path: Path) -> None:
+    path = tmp_path / "key.json"
+    shipped().save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"directions": "sha256:" + "0" * 64}))
+    with pytest.raises(KeyFileError, match=r"directions sha256:000000000000\.\.\. are not known .* upgrade alimark"):
+        Key.load(path)
+
+
+def test_a_changed_field_is_noticed_by_the_id(tmp_path: Path) -> None:
+    path = tmp_path / "key.json"
+    shipped().save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"run": [5]}))
+    with pytest.raises(KeyFileError, match="id"):
+        Key.load(path)
+
+
+@pytest.mark.parametrize("change", [{"directions": None}, {"span": None}])
+def test_a_span_and_a_table_belong_together(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "key.json"
+    shipped().save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(KeyFileError, match="both a span and a table of directions, or neither"):
+        Key.load(path)
+
+
+@pytest.mark.parametrize("field", [{"run": 4}, {"directions": "sha256:0"}])
+def test_hard_keys_do_not_take_the_fields(field: dict[str, Any]) -> None:
+    with pytest.raises(KeyFileError, match="parameters of soft decisions"):
+        key_of(decision="hard", **field)
+    with pytest.raises(KeyFileError, match="alimark has no parameter soft_version"):
+        key_of(soft_version=2)
+
+
+def test_the_whole_space_has_no_table() -> None:
+    assert (shipped(span=0).span, shipped(span=0).public()["directions"]) == (None, None)
+    assert (key_of().span, key_of().public()["directions"]) == (None, None)
+    with pytest.raises(KeyFileError, match="span"):
+        shipped(span=65)
+
+
+def test_a_folder_may_hold_keys_of_both_decisions(tmp_path: Path) -> None:
+    keys = [key_of(decision="hard"), key_of(), key_of(run=[2, 3])]
+    for number, key in enumerate(keys):
+        key.save(tmp_path / f"{number}.json")
+    assert load_keys([tmp_path]) == keys
+
+
+def test_a_key_like_another_keeps_its_parameters() -> None:
+    key = shipped(run=[1, 2], offsets=4)
+    other = key.like()
+    assert other != key
+    assert other.public() == key.public()
+
+
+# Runs
+
+runs = st.one_of(st.integers(1, 64).map(lambda size: (size,)), st.lists(st.integers(1, 9), min_size=1).map(tuple))
+
+
+def plain_run_numbers(run: tuple[int, ...], count: int) -> list[int]:
+    """The number of each sentence's run, counted one sentence at a time."""
+    numbers: list[int] = []
+    number = 0
+    while len(numbers) < count:
+        numbers += [number] * run[min(number, len(run) - 1)]
+        number += 1
+    return numbers[:count]
+
+
+@given(run=runs, count=st.integers(0, 60))
+def test_run_numbers_and_starts_follow_the_schedule(run: tuple[int, ...], count: int) -> None:
+    derivation = key_of(run=run).derivation
+    numbers = plain_run_numbers(run, count)
+    assert derivation.run_numbers(count).tolist() == numbers
+    starts = [i for i in range(count) if i == 0 or numbers[i] != numbers[i - 1]]
+    assert derivation.run_starts(len(starts)).tolist() == starts
+
+
+@given(run=runs, count=st.integers(1, 40), longer=st.integers(0, 40))
+def test_the_sentences_of_a_run_share_a_block(run: tuple[int, ...], count: int, longer: int) -> None:
+    key, single = key_of(run=run), key_of(run=1)
+    numbers = plain_run_numbers(run, count)
+    blocks = key.blocks(count)
+    assert blocks.tolist() == single.blocks(numbers[-1] + 1)[numbers].tolist()  # runs change no bits, but who has them
+    assert len(set(blocks.tolist())) == numbers[-1] + 1
+    assert key.blocks(count + longer)[:count].tolist() == blocks.tolist()
+    null = key.null_blocks(1020, 9, count)
+    assert null.shape == (9, count)
+    assert null.tolist() == single.null_blocks(1020, 9, numbers[-1] + 1)[:, numbers].tolist()
+    assert key.null_blocks(1020, 9, count + longer)[:, :count].tolist() == null.tolist()
+    assert len({tuple(row) for row in null.tolist()}) == 9
+
+
+@given(run=runs, offsets=st.integers(1, 40))
+def test_a_text_starts_where_a_run_does(run: tuple[int, ...], offsets: int) -> None:
+    key = key_of(run=run, offsets=offsets)
+    assert key.starts.tolist() == key.derivation.run_starts(offsets).tolist()
+    assert {key.start(f"text {number}") for number in range(30)} <= set(key.starts.tolist())
+    if offsets == 1:
+        assert key.starts.tolist() == [0]
+
+
+def test_every_start_is_taken_by_some_text() -> None:
+    key = key_of(run=[1, 2, 4], offsets=6)
+    assert key.starts.tolist() == [0, 1, 3, 7, 11, 15]
+    assert {key.start(str(number)) for number in range(200)} == {0, 1, 3, 7, 11, 15}
+
+
+def test_a_key_that_follows_conversations_repeats_its_runs_and_starts_anywhere() -> None:
+    key, plain = key_of(starts="conversation"), key_of()
+    assert (key.offsets, key.follows_conversation, key.starts.tolist()) == (4, True, list(range(24)))
+    assert key.blocks(40).tolist() == np.resize(plain.blocks(24), 40).tolist()
+    assert key.null_blocks(1020, 9, 40).tolist() == np.tile(plain.null_blocks(1020, 9, 24), (1, 2))[:, :40].tolist()
+    assert {key.start(f"question {number}") for number in range(60)} == {0, 6, 12, 18}
+    first = key.start("a question")
+    assert [key.start("a question", written) for written in range(40)] == [(first + n) % 24 for n in range(40)]
+    assert Key._of(key._content).public()["starts"] == "conversation"
+    uneven = key_of(starts="conversation", run=[1, 2], offsets=3)
+    assert uneven.starts.tolist() == [0, 1, 2, 3, 4]
+    assert uneven.blocks(12).tolist() == np.resize(key_of(run=[1, 2]).blocks(5), 12).tolist()
+
+
+@pytest.mark.parametrize("parameters", [{"offsets": 1}, {"decision": "hard"}])
+def test_some_keys_cannot_follow_a_conversation(parameters: dict[str, Any]) -> None:
+    with pytest.raises(KeyFileError, match=r"offsets|soft decisions"):
+        key_of(starts="conversation", **parameters)
+
+
+def test_selection_aims_at_the_block_of_the_run() -> None:
+    key = key_of(run=[2, 3], offsets=3)
+    directions = targets(key, 12)
+    assert [i for i in range(1, 12) if not np.array_equal(directions[i], directions[i - 1])] == [2, 5, 8, 11]
+    np.testing.assert_array_equal(targets(key, 4, start=5), directions[5:9])
+
+
+# Vectors
+
+
+@pytest.mark.parametrize(("block_size", "span"), [(32, 32), (16, 24), (8, 64)])
+def test_vectors_are_a_secret_rotation_of_the_scaled_directions(block_size: int, span: int) -> None:
+    key = shipped(block_size=block_size, span=span)
+    table = noise_aware(key.fingerprint)
+    assert table is not None
+    rotation = orthonormal(key.normals("vectors", block_size, span, span)[None])[0]
+    np.testing.assert_allclose(rotation @ rotation.T, np.eye(block_size), atol=1e-12)
+    np.testing.assert_allclose(key.vectors(384), rotation @ table.rows[:span], atol=1e-9)
+    products = key.vectors(384) @ key.vectors(384).T
+    assert not np.allclose(products, np.diag(np.diag(products)), atol=1e-3)  # not made orthonormal
+    other = shipped(block_size=block_size, span=span, secret=bytes(32))
+    assert not np.allclose(other.vectors(384), key.vectors(384))
+    together = many_vectors([other.derivation, key.derivation], 384)
+    np.testing.assert_array_equal(together, [other.vectors(384), key.vectors(384)])
+
+
+def test_projections_are_taken_from_the_mean_of_the_table() -> None:
+    key = shipped()
+    table = noise_aware(key.fingerprint)
+    assert table is not None
+    rows = np.random.default_rng(1).normal(size=(3, 384)).astype(np.float32)
+    np.testing.assert_allclose(project(rows, key), (rows - table.mean) @ key.vectors(384).T, atol=1e-9)
+
+
+def test_without_a_table_vectors_are_orthonormal() -> None:
+    vectors = key_of().vectors(64)
+    np.testing.assert_allclose(vectors @ vectors.T, np.eye(32), atol=1e-12)
+
+
+def test_an_embedder_of_other_dimensions_is_refused() -> None:
+    with pytest.raises(KeyMismatch, match="384 dimensions, but the embedder has 64"):
+        shipped().vectors(64)
+
+
+def test_parameters_are_read_back_from_json() -> None:
+    parameters = AliMarkParameters.parse(shipped(run=[1, 4]).public())
+    assert parameters.to_json() == shipped(run=[1, 4]).parameters.to_json()
+
+
+# Selection
+
+
+def test_a_candidate_along_the_direction_is_preferred_to_one_that_is_far_out() -> None:
+    key = key_of()
+    target = targets(key, 1)[0]
+    side = np.roll(target, 1) * np.where(np.arange(len(target)) % 2, 1, -1)
+    side -= (side @ target) * target
+    scale = np.sqrt(len(target))
+    aligned, far_out = scale * target, scale * (1.2 * target + 3 * side / np.linalg.norm(side))
+    first, second = (carry.worth for carry in carried(np.stack([aligned, far_out]), target, key))
+    assert first > second

@@ -19,7 +19,7 @@ from single_text import rewrite
 SECRET = bytes(range(7, 39))
 KINDS: list[dict[str, Any]] = [
     {"decision": "hard", "offsets": 12},
-    {"soft_version": 2, "offsets": 5},
+    {"run": 1, "offsets": 5},
     {"offsets": 12},
     {"offsets": 9, "run": [2, 3]},
     {"starts": "conversation"},

@@ -15,7 +15,7 @@ def test_hard_and_soft_keys_of_all_versions_in_one_folder(tmp_path: Path) -> Non
     keys = [
         Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), decision="hard"),
         Key.generate(embedder=EMBEDDER, secret=bytes(range(1, 33)), decision="hard", splitter="pysbd"),
-        Key.generate(embedder=EMBEDDER, secret=bytes(range(2, 34)), soft_version=2),
+        Key.generate(embedder=EMBEDDER, secret=bytes(range(2, 34)), run=1),
         Key.generate(embedder=EMBEDDER, secret=bytes(range(3, 35))),
     ]
     for number, key in enumerate(keys):

@@ -233,8 +233,8 @@ class AliMarkParameters(SchemeParameters):
             raise KeyFileError(f"soft decisions of version {form!r} are not known to this release; upgrade alimark")
         if form != SOFT_FORM:
             raise KeyFileError(
-                f"it has soft decisions of version {form}, which existed before the first release and are no longer found; make "
-                "a new key for new texts: alimark keygen"
+                f"it has soft decisions of version {form}, which existed before the first release and are no longer found; "
+                "make a new key for new texts: alimark keygen"
             )
         stored = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         if stored.get("centre") is not None:

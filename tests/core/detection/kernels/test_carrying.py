@@ -9,24 +9,22 @@ import pytest
 
 import oracle
 from alimark.core._util.arrays import Floats
-from alimark.core.frozen.kernels import carrying
-from alimark.core.frozen.kernels.soft import worth_tables
+from alimark.core.frozen.kernels.soft import carried_blocks, carrying_chances, worth_tables
 from alimark.core.frozen.kernels.types import SoftRule
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.frozen.soft_rules import RULES
 
-RULES = SOFT_VERSIONS[3].rules
 FIRST = np.zeros(1, np.int64)
 
 
 def likelihood(worths: Floats, rule: SoftRule) -> float:
-    return oracle.sentence_likelihood(worths.tolist(), rule._asdict())
+    return oracle.soft_likelihood(worths.tolist(), rule._asdict())
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_probability_of_carrying_a_block_is_a_derivative_of_the_likelihood(rule: SoftRule) -> None:
     worths = np.random.default_rng(1).normal(size=(4, 5)) + 1.5 * np.eye(4, 5)
     ratios = np.exp(rule.worth * worths - rule.worth**2 / 2)
-    carried = carrying.carried_blocks(ratios, np.array(rule), FIRST)
+    carried = carried_blocks(ratios, np.array(rule), FIRST)
     step = 1e-5
     for i in range(4):
         for j in range(5):
@@ -47,9 +45,9 @@ def test_rules_count_by_their_likelihood() -> None:
     expected, total = np.zeros(4), 0.0
     for rule, weight in zip(RULES[2:4], weights, strict=True):
         ratio = weight * likelihood(worths, rule)
-        carried = carrying.carried_blocks(np.exp(rule.worth * worths - rule.worth**2 / 2), np.array(rule), FIRST)
+        carried = carried_blocks(np.exp(rule.worth * worths - rule.worth**2 / 2), np.array(rule), FIRST)
         expected += ratio * carried.sum(axis=1)
         total += ratio
-    chances = carrying.carrying_chances(worth_tables(units[:, None]), blocks, RULES[2:4], weights, FIRST, np.ones(4))
+    chances = carrying_chances(worth_tables(units), blocks, RULES[2:4], weights, FIRST, np.ones(4))
     assert chances == pytest.approx(expected / total)
     assert ((chances > 0) & (chances < 1)).all()

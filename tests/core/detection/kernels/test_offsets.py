@@ -52,15 +52,15 @@ def test_the_soft_score_is_the_oracles_over_all_starts(case: SoftCase, first_blo
     keys, starts = np.arange(3), np.array(first_blocks)
     for rules in ((case.rule,), (case.wandering,), (case.rule, case.wandering)):
         scores = search_soft(
-            case.tables, case.joinable, case.blocks, np.array([case.blocks.shape[1]]), rules,
+            case.tables, case.blocks, np.array([case.blocks.shape[1]]), rules,
             starts=np.array([0, len(case.units)]), texts=0 * keys, keys=keys, first_blocks=starts,
         )  # fmt: skip
         every = [
-            [oracle.soft_likelihood(*case.worths(key), rule._asdict(), first_blocks=first_blocks) for rule in rules]
+            [oracle.soft_likelihood(case.worths(key), rule._asdict(), first_blocks=first_blocks) for rule in rules]
             for key in range(3)
         ]
         np.testing.assert_allclose(scores, np.log(np.mean(every, axis=1)), rtol=1e-9, atol=1e-9)
     chances = case.rule._asdict()
-    best, _ = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule, starts)
-    likeliest = oracle.soft_likelihood(*case.worths(0), chances, best=max, first_blocks=first_blocks)
+    best, _ = trace_soft(case.tables, case.blocks[0], case.rule, starts)
+    likeliest = oracle.soft_likelihood(case.worths(0), chances, best=max, first_blocks=first_blocks)
     assert best == pytest.approx(math.log(likeliest), rel=1e-9, abs=1e-9)

@@ -15,9 +15,8 @@ from alimark.core.detection.scoring import SoftPayload
 from alimark.core.detection.signals import Signals
 from alimark.core.frozen.kernels import payload as kernels
 from alimark.core.frozen.payload_code import PayloadCode
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS
+from alimark.core.frozen.soft_rules import RULES, WEIGHTS
 
-RULES = SOFT_VERSIONS[3].rules
 FIRST = np.zeros(1, np.int64)
 
 
@@ -51,33 +50,29 @@ def text_of(code: PayloadCode, payload: int, count: int, seed: int, worth: float
     signs = 2.0 * (marked[:count, None] >> places & np.uint64(1)) - 1
     units = rng.normal(size=(count, code.block_size)) + worth * signs / math.sqrt(code.block_size)
     none = np.zeros((count, 2, 4))
-    return Signals(none.astype(np.uint64), none.astype(bool), soft=units[:, None]), blocks
+    return Signals(none.astype(np.uint64), none.astype(bool), soft=units), blocks
 
 
 def rule_of(code: PayloadCode) -> SoftPayload:
-    return SoftPayload(SOFT_VERSIONS[3], False, code=code, run=(4,))
+    return SoftPayload(code=code, run=(4,))
 
 
 def test_the_score_is_the_mean_of_the_constant_part_and_the_best_payload() -> None:
     code = PayloadCode(3, 32)
-    rule, version = rule_of(code), SOFT_VERSIONS[3]
+    rule = rule_of(code)
     signals, blocks = text_of(code, 5, 4, 3, 2.5)
-    assert version.weights is not None
-    gain = version.rules[0].worth
+    gain = RULES[0].worth
 
     def likelihood(key_blocks: np.ndarray, width: int) -> float:
         """By the oracle, from the first `width` bits of each block; fewer bits shift a sentence less."""
         places = np.arange(32, dtype=np.uint64)[::-1][:width]
         signs = 2.0 * (key_blocks[:, None] >> places & np.uint64(1)) - 1
-        worths = signals.sentences[:, :width] @ signs.T / math.sqrt(32)
+        worths = signals.values[:, :width] @ signs.T / math.sqrt(32)
         share = width / 32
         scaled = worths / math.sqrt(share)  # worths with standard deviation 1, shifted by gain * sqrt(share)
-        rules = [r._replace(worth=gain * math.sqrt(share)) for r in rule._rules]
+        rules = [r._replace(worth=gain * math.sqrt(share)) for r in RULES]
         return math.log(
-            sum(
-                w * oracle.sentence_likelihood(scaled.tolist(), r._asdict())
-                for w, r in zip(version.weights or (), rules, strict=True)
-            )
+            sum(w * oracle.soft_likelihood(scaled.tolist(), r._asdict()) for w, r in zip(WEIGHTS, rules, strict=True))
         )
 
     best = max(range(8), key=lambda payload: likelihood(blocks ^ code.flips(payload, 3)[np.arange(10) // 4], 32))
@@ -120,7 +115,7 @@ def test_the_confidence_says_how_often_payloads_are_right() -> None:
     right, confidence = [], []
     for seed in range(60):
         sent = seed * 61 % code.count
-        signals, blocks = text_of(code, sent, 12, seed, SOFT_VERSIONS[3].rules[0].worth)
+        signals, blocks = text_of(code, sent, 12, seed, RULES[0].worth)
         payload = decode(rule, signals, blocks)
         right.append(payload.value == sent)
         confidence.append(payload.confidence)

@@ -21,10 +21,8 @@ from alimark.core.frozen.kernels.soft import (
     trace_soft,
     worth_tables,
 )
-from alimark.core.frozen.kernels.types import MATCH, SEVERAL, LocalCosts, SoftRule
-from alimark.core.frozen.soft_rules import SOFT_VERSIONS, SoftVersion
-
-RULES = SOFT_VERSIONS[2].rules
+from alimark.core.frozen.kernels.types import LocalCosts, SoftRule
+from alimark.core.frozen.soft_rules import RULES, WEIGHTS
 
 
 class Case:
@@ -38,22 +36,20 @@ class Case:
         self.blocks = np.array(
             [[sum(p for p, b in zip(powers, row, strict=True) if b) for row in key] for key in bits], np.uint64
         )
-        self.units = rng.normal(size=(count, 2, m))
-        for i in range(min(count, length)):
-            self.units[i, rng.integers(0, 2)] += 2.0 * self.signs[0, i]
-        self.joinable = rng.random(count) < 0.7
-        self.joinable[0] = False
-        shares = rng.dirichlet([4, *[1] * 8])
+        self.units = rng.normal(size=(count, m))
+        for i in range(0, min(count, length), 2):
+            self.units[i] += 2.0 * self.signs[0, i]
+        shares = rng.dirichlet([4, *[1] * 5])
         self.rule = SoftRule(
             rng.uniform(0.5, 2), shares[1], shares[2], rng.uniform(0, 1), shares[3], shares[4], rng.uniform(0.1, 0.9),
-            *shares[5:9],
+            shares[5],
         )  # fmt: skip
 
     @property
     def wandering(self) -> SoftRule:
         """A rule by which the text may leave the blocks, too."""
         rng = np.random.default_rng(len(self.units))
-        usual = 1 - sum(self.rule[1:3]) - sum(self.rule[4:6]) - sum(self.rule[7:11])
+        usual = 1 - sum(self.rule[1:3]) - sum(self.rule[4:6]) - self.rule.jump
         return self.rule._replace(outside=rng.uniform(), leaving=rng.uniform(0, usual), staying=rng.uniform(),
                                   resumed=rng.uniform())  # fmt: skip
 
@@ -61,15 +57,14 @@ class Case:
     def tables(self) -> Any:
         return worth_tables(self.units)
 
-    def worths(self, key: int) -> tuple[list[list[float]], list[list[float] | None]]:
-        worths = np.einsum("irm,jm->rij", self.units, self.signs[key])
-        joined = [row if can else None for row, can in zip(worths[1].tolist(), self.joinable, strict=True)]
-        return worths[0].tolist(), joined
+    def worths(self, key: int) -> list[list[float]]:
+        worths: list[list[float]] = (self.units @ self.signs[key].T).tolist()
+        return worths
 
     def search(self, *rules: SoftRule, weights: Sequence[float] | None = None, first_blocks: Any = FIRST_BLOCK) -> Any:
         keys = np.arange(len(self.blocks))
         return search_soft(
-            self.tables, self.joinable, self.blocks, np.array([self.blocks.shape[1]]), rules or (self.rule,),
+            self.tables, self.blocks, np.array([self.blocks.shape[1]]), rules or (self.rule,),
             starts=np.array([0, len(self.units)]), texts=np.zeros(len(keys), np.int64), keys=keys,
             weights=weights, first_blocks=first_blocks,
         )  # fmt: skip
@@ -83,19 +78,16 @@ cases = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(case=cases)
 def test_the_score_is_the_oracles_likelihood(case: Case) -> None:
-    plain = [math.log(oracle.soft_likelihood(*case.worths(key), case.rule._asdict())) for key in range(3)]
+    plain = [math.log(oracle.soft_likelihood(case.worths(key), case.rule._asdict())) for key in range(3)]
     np.testing.assert_allclose(case.search(), plain, rtol=1e-9, atol=1e-9)
-    without = case.rule.without_restructuring()
-    plain = [math.log(oracle.soft_likelihood(*case.worths(key), without._asdict())) for key in range(3)]
-    np.testing.assert_allclose(case.search(without), plain, rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=80, deadline=None)
 @given(case=cases)
 def test_the_score_of_several_rules_is_their_mean_likelihood(case: Case) -> None:
-    rules = (case.rule, case.wandering, case.rule.without_restructuring())
+    rules = (case.rule, case.wandering)
     plain = [
-        math.log(sum(oracle.soft_likelihood(*case.worths(key), rule._asdict()) for rule in rules) / 3)
+        math.log(sum(oracle.soft_likelihood(case.worths(key), rule._asdict()) for rule in rules) / 2)
         for key in range(3)
     ]
     np.testing.assert_allclose(case.search(*rules), plain, rtol=1e-9, atol=1e-9)
@@ -104,12 +96,12 @@ def test_the_score_of_several_rules_is_their_mean_likelihood(case: Case) -> None
 @settings(max_examples=60, deadline=None)
 @given(case=cases, seed=st.integers(0, 2**32))
 def test_rules_count_as_their_weights_say(case: Case, seed: int) -> None:
-    rules = (case.rule, case.wandering, case.rule.without_restructuring())
-    weights = np.random.default_rng(seed).dirichlet([1, 1, 1])
+    rules = (case.rule, case.wandering)
+    weights = np.random.default_rng(seed).dirichlet([1, 1])
     plain = [
         math.log(
             sum(
-                weight * oracle.soft_likelihood(*case.worths(key), rule._asdict())
+                weight * oracle.soft_likelihood(case.worths(key), rule._asdict())
                 for rule, weight in zip(rules, weights, strict=True)
             )
         )
@@ -125,32 +117,6 @@ def test_equal_weights_are_no_weights() -> None:
     np.testing.assert_allclose(case.search(*rules, weights=[1.0, 1e-300]), case.search(case.rule), rtol=1e-9)
 
 
-def test_a_text_without_merged_sentences_has_one_unit_for_each() -> None:
-    """As of a version that merges nothing: the kernels do not read the units of two sentences that are not there."""
-    case = Case(4, 6, 32, 9)
-    case.joinable[:] = False
-    both, costs = case.search(), LocalCosts(1.0, 1.0, 1.0, 1.2)
-    local = search_local_soft(case.tables, case.joinable, case.blocks, costs)
-    shown = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule)
-    case.units = case.units[:, :1]
-    np.testing.assert_array_equal(case.search(), both)
-    np.testing.assert_array_equal(search_local_soft(case.tables, case.joinable, case.blocks, costs), local)
-    assert trace_soft(case.tables, case.joinable, case.blocks[0], case.rule) == shown
-
-
-@pytest.mark.parametrize("version", SOFT_VERSIONS.values(), ids=SOFT_VERSIONS)
-def test_the_rules_of_every_version_are_probabilities(version: SoftVersion) -> None:
-    for rule in version.rules:
-        assert rule.worth == version.rules[0].worth
-        assert all(0 <= chance <= 1 for chance in rule[1:])
-        assert rule.foreign + rule.replaced + rule.repeated + rule.skipped + sum(rule[7:11]) + rule.leaving < 1
-        assert version.restructures or rule == rule.without_restructuring()
-    if version.weights is not None:
-        assert len(version.weights) == len(version.rules)
-        assert min(version.weights) > 0
-        assert sum(version.weights) == pytest.approx(1)
-
-
 def test_rules_of_several_worths_are_refused() -> None:
     case = Case(1, 3, 8, 4)
     with pytest.raises(ValueError, match="worth"):
@@ -160,10 +126,10 @@ def test_rules_of_several_worths_are_refused() -> None:
 @settings(max_examples=100, deadline=None)
 @given(case=cases)
 def test_the_alignment_shown_is_the_likeliest(case: Case) -> None:
-    best, steps = trace_soft(case.tables, case.joinable, case.blocks[0], case.rule)
-    plain = oracle.soft_likelihood(*case.worths(0), case.rule._asdict(), best=max)
+    best, steps = trace_soft(case.tables, case.blocks[0], case.rule)
+    plain = oracle.soft_likelihood(case.worths(0), case.rule._asdict(), best=max)
     assert best == pytest.approx(math.log(plain), rel=1e-9, abs=1e-9)
-    told = [step.last - back for step in steps for back in range(step.merged + 1) if step.kind != 2]
+    told = [step.last for step in steps if step.kind != 2]
     assert sorted(set(told)) == list(range(len(case.units)))  # every sentence is told of
 
 
@@ -171,9 +137,9 @@ def test_the_alignment_shown_is_the_likeliest(case: Case) -> None:
 @given(case=cases, seed=st.integers(0, 2**32))
 def test_the_local_search_is_the_oracles(case: Case, seed: int) -> None:
     costs = LocalCosts(*np.random.default_rng(seed).uniform(0.1, 1.5, 4))
-    plain = [oracle.soft_local(*case.worths(key), costs) for key in range(3)]
-    np.testing.assert_allclose(search_local_soft(case.tables, case.joinable, case.blocks, costs), plain, atol=1e-9)
-    best, steps = trace_local_soft(case.tables, case.joinable, case.blocks[0], costs)
+    plain = [oracle.soft_local(case.worths(key), costs) for key in range(3)]
+    np.testing.assert_allclose(search_local_soft(case.tables, case.blocks, costs), plain, atol=1e-9)
+    best, steps = trace_local_soft(case.tables, case.blocks[0], costs)
     assert best == pytest.approx(plain[0], abs=1e-9)
     assert bool(steps) == (best > 0)
 
@@ -183,23 +149,23 @@ def test_rounding_does_not_choose_between_equal_alignments() -> None:
     case = Case(5, 9, 32, 12)
     run = case.blocks[0][[0] * 6 + [6] * 6]
     for i in range(9):  # two sentences of the first run were deleted, and one of the second
-        case.units[i, 0] = 3 * case.signs[0, 0 if i < 4 else 6] + np.random.default_rng(i).normal(size=32)
-    shown = trace_soft(case.tables, case.joinable, run, SOFT_VERSIONS[3].rules[0])[1]
+        case.units[i] = 3 * case.signs[0, 0 if i < 4 else 6] + np.random.default_rng(i).normal(size=32)
+    shown = trace_soft(case.tables, run, RULES[0])[1]
     rng = np.random.default_rng(1)
     for _ in range(50):
         rounded = case.tables * (1 + 1e-14 * rng.standard_normal(case.tables.shape))
-        assert trace_soft(rounded, case.joinable, run, SOFT_VERSIONS[3].rules[0])[1] == shown
+        assert trace_soft(rounded, run, RULES[0])[1] == shown
 
 
 def test_lengths_and_texts_are_kept_apart() -> None:
     first, second = Case(1, 5, 32, 8), Case(2, 7, 32, 8)
     together = search_soft(
-        np.concatenate([first.tables, second.tables]), np.concatenate([first.joinable, second.joinable]), second.blocks,
+        np.concatenate([first.tables, second.tables]), second.blocks,
         np.array([6, 8]), RULES, starts=np.array([0, 5, 12]), texts=np.array([1, 0]), keys=np.array([2, 1]),
     )  # fmt: skip
     alone = [
         search_soft(
-            case.tables, case.joinable, second.blocks[:, :length], np.array([length]), RULES,
+            case.tables, second.blocks[:, :length], np.array([length]), RULES,
             starts=np.array([0, len(case.units)]), texts=np.zeros(1, np.int64), keys=np.array([key]),
         )[0]
         for case, length, key in ((second, 8, 2), (first, 6, 1))
@@ -207,20 +173,18 @@ def test_lengths_and_texts_are_kept_apart() -> None:
     np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
-def _plain_forward(worths: Any, joinable: Any, rule: SoftRule, first_blocks: Sequence[int]) -> float:
+def _plain_forward(worths: Any, rule: SoftRule, first_blocks: Sequence[int]) -> float:
     """The forward pass for one key, number by number, in the order of operations that fixes the scores to the last bit."""
-    gain, foreign, replaced, moved, repeated, skipped, further, two, three, joined, jump = rule[:11]
-    outside, leaving, staying, resumed = rule[11:]
-    size = worths.shape[2]
-    usual = 1 - foreign - replaced - repeated - skipped - two - three - joined - jump - leaving
-    less = -gain * gain / 2
-    in_mark, before, outside_mark = [0.0] * (size + 1), [0.0] * (size + 1), [0.0] * (size + 1)
+    gain, foreign, replaced, moved, repeated, skipped, further, jump, outside, leaving, staying, resumed = rule
+    size = worths.shape[1]
+    usual = 1 - foreign - replaced - repeated - skipped - jump - leaving
+    in_mark, outside_mark = [0.0] * (size + 1), [0.0] * (size + 1)
     starts = [j for j in first_blocks if j < size]
     for j in starts:
         in_mark[j], outside_mark[j] = (1 - outside) / len(starts), outside / len(starts)
-    total, last, share = 0.0, 1.0, outside
-    for i, (alone, *both) in enumerate(worths.tolist()):
-        likelier = [math.exp(gain * worth - gain * gain / 2) for worth in alone]
+    total, share = 0.0, outside
+    for row in worths.tolist():
+        likelier = [math.exp(gain * worth - gain * gain / 2) for worth in row]
         mean = 0.0
         for ratio in likelier:
             mean += ratio
@@ -234,14 +198,6 @@ def _plain_forward(worths: Any, joinable: Any, rule: SoftRule, first_blocks: Seq
             carries = in_mark[j - 1] * usual + in_mark[j] * repeated + gap * skipped + anywhere
             carries += outside_mark[j - 1] * (1 - staying) * resumed
             value = (in_mark[j] * foreign + in_mark[j - 1] * replaced) * unmarked + carries * likelier[j - 1]
-            for held, chance in ((2, two), (3, three)):
-                if j >= held and chance:
-                    worth = 0.0
-                    for block in range(j - held, j):
-                        worth += alone[block]
-                    value += in_mark[j - held] * chance * math.exp(gain * worth * (1 / math.sqrt(held)) + less)
-            if i and joined and joinable[i]:
-                value += before[j - 1] / last * joined * math.exp(gain * both[0][j - 1] + less)
             now.append(value)
             whole += value
         share = 0.0
@@ -252,16 +208,16 @@ def _plain_forward(worths: Any, joinable: Any, rule: SoftRule, first_blocks: Seq
         share /= whole
         outside_mark = [value / whole for value in outside_mark]
         total += math.log(whole)
-        before, in_mark, last = in_mark, [value / whole for value in now], whole
+        in_mark = [value / whole for value in now]
     return total
 
 
 def _plain_score(case: Case, key: int, rules: Sequence[SoftRule], first_blocks: Sequence[int]) -> float:
     tables, blocks = case.tables, case.blocks[key]
-    worths = np.zeros((len(tables), tables.shape[1], len(blocks)))
-    for byte in range(tables.shape[2]):
-        worths += tables[:, :, byte, (blocks >> np.uint64(8 * byte)) & np.uint64(255)]
-    values = [_plain_forward(worths, case.joinable, rule, first_blocks) for rule in rules]
+    worths = np.zeros((len(tables), len(blocks)))
+    for byte in range(tables.shape[1]):
+        worths += tables[:, byte, (blocks >> np.uint64(8 * byte)) & np.uint64(255)]
+    values = [_plain_forward(worths, rule, first_blocks) for rule in rules]
     most, mean = max(values), 0.0
     for value in values:
         mean += math.exp(value - most)
@@ -271,15 +227,15 @@ def _plain_score(case: Case, key: int, rules: Sequence[SoftRule], first_blocks: 
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32), count=st.integers(1, 9), length=st.integers(1, 20), keys=st.integers(1, 3 * LANES),
-    run=st.integers(1, 6), version=st.sampled_from([None, 1, 2, 3]),
+    run=st.integers(1, 6), frozen=st.booleans(),
 )  # fmt: skip
 def test_scores_are_those_of_plain_arithmetic_to_the_last_bit(
-    seed: int, count: int, length: int, keys: int, run: int, version: int | None
+    seed: int, count: int, length: int, keys: int, run: int, frozen: bool
 ) -> None:
     """One key, full lanes and lanes without a key, with and without runs of equal blocks."""
     case = Case(seed, count, 64, length, keys)
     case.blocks = np.ascontiguousarray(np.repeat(case.blocks, run, axis=1)[:, :length])
-    rules = SOFT_VERSIONS[version].rules if version else (case.rule, case.wandering, case.rule.without_restructuring())
+    rules = RULES if frozen else (case.rule, case.wandering)
     starts = [0, 1, 7, 30]
     plain = [_plain_score(case, key, rules, starts) for key in range(keys)]
     np.testing.assert_array_equal(case.search(*rules, first_blocks=np.array(starts)), plain)
@@ -290,12 +246,11 @@ def test_scores_are_those_of_plain_arithmetic_to_the_last_bit(
 def test_jobs_in_any_order_have_the_scores_of_each_job_alone(seed: int, texts: list[int]) -> None:
     cases = [Case(seed, count, 64, 14, 5) for count in (3, 8, 5)]
     tables = np.concatenate([case.tables for case in cases])
-    joinable = np.concatenate([case.joinable for case in cases])
     keys = np.random.default_rng(seed).integers(0, 5, len(texts))
 
     def scores(of_texts: Any, of_keys: Any) -> Any:
         return search_soft(
-            tables, joinable, cases[0].blocks, np.array([6, 14, 9]), RULES, starts=np.array([0, 3, 11, 16]),
+            tables, cases[0].blocks, np.array([6, 14, 9]), RULES, starts=np.array([0, 3, 11, 16]),
             texts=of_texts, keys=of_keys,
         )  # fmt: skip
 
@@ -303,11 +258,9 @@ def test_jobs_in_any_order_have_the_scores_of_each_job_alone(seed: int, texts: l
     np.testing.assert_array_equal(scores(np.array(texts), keys), alone)
 
 
-def test_one_sentence_that_holds_two_blocks_is_told_as_a_split() -> None:
-    case = Case(3, 4, 32, 5)
-    case.units[:, 0] = np.random.default_rng(0).normal(size=(4, 32))
-    for i, blocks in enumerate(([0], [1, 2], [3], [4])):
-        case.units[i, 0] += 4 * sum(case.signs[0, block] for block in blocks)
-    _, steps = trace_soft(case.tables, case.joinable, case.blocks[0], RULES[0])
-    held = [step.block for step in steps if step.kind == MATCH and step.cut == SEVERAL]
-    assert held == [1, 2]
+def test_the_rules_are_probabilities() -> None:
+    for rule in RULES:
+        assert rule.worth == RULES[0].worth
+        assert all(0 <= chance <= 1 for chance in rule[1:])
+        assert rule.foreign + rule.replaced + rule.repeated + rule.skipped + rule.jump + rule.leaving < 1
+    assert (len(WEIGHTS), min(WEIGHTS) > 0, sum(WEIGHTS)) == (len(RULES), True, pytest.approx(1))

@@ -59,42 +59,34 @@ def test_beyond_the_longest_text_there_is_no_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block_size", "fpr", "version"),
+    ("block_size", "fpr"),
     [
-        (4, 0.05, 0),
-        (8, 0.05, 0),
-        (8, 0.01, 0),
-        (8, 0.001, 0),
-        (2, 0.01, 0),
-        (16, 0.01, 0),
-        (32, 0.01, 0),
-        (32, 0.01, 2),
-        (8, 0.05, 2),
+        (4, 0.05),
+        (8, 0.05),
+        (8, 0.01),
+        (8, 0.001),
+        (2, 0.01),
+        (16, 0.01),
+        (32, 0.01),
     ],
 )
-def test_tabled_values_are_those_of_the_simulation(block_size: int, fpr: float, version: int) -> None:
-    assert sentences_needed(block_size, fpr, version) == simulate_sentences_needed(block_size, fpr, version)
+def test_tabled_values_are_those_of_the_simulation(block_size: int, fpr: float) -> None:
+    assert sentences_needed(block_size, fpr) == simulate_sentences_needed(block_size, fpr)
 
 
 @pytest.mark.parametrize(("block_size", "fpr"), [(32, 0.05), (32, 0.01)])
-def test_tabled_values_of_version_3_are_close_to_the_simulation(block_size: int, fpr: float) -> None:
-    """One sentence of slack as long as the numbers of version 3 are not frozen."""
-    needed, simulated = sentences_needed(block_size, fpr, 3), simulate_sentences_needed(block_size, fpr, 3)
+def test_tabled_values_of_soft_keys_are_close_to_the_simulation(block_size: int, fpr: float) -> None:
+    """One sentence of slack as long as these numbers are not frozen."""
+    needed, simulated = sentences_needed(block_size, fpr, True), simulate_sentences_needed(block_size, fpr, True)
     assert needed is not None
     assert simulated is not None
     assert abs(needed - simulated) <= 1
 
 
-def test_versions_1_and_2_need_what_they_did() -> None:
-    for version in (1, 2):
-        assert [sentences_needed(m, 0.01, version) for m in (8, 16, 32, 64)] == [5, 4, 5, 4]
-    assert sentences_needed(32, 1e-4, 1) == sentences_needed(32, 1e-4, 2) == 8
-
-
 def test_common_rates_are_not_simulated(simulations: list[tuple[int, float]]) -> None:
     for fpr in (0.05, 0.01, 0.001, 1e-4, 1e-6):
         assert sentences_needed(8, fpr) is not None
-        assert all(sentences_needed(32, fpr, version) is not None for version in (1, 2, 3))
+        assert sentences_needed(32, fpr, True) is not None
     assert simulations == []
 
 

@@ -185,14 +185,14 @@ def soft_likelihood(
 
 
 # [soft-reference]
-RULES = (  # weight, and the probabilities of what becomes of a sentence
-    (0.60, dict(foreign=0.05, replaced=0.006, moved=0.07, repeated=0.04, skipped=0.036, further=0.53, jump=0.007)),
-    (0.10, dict(foreign=0.31, replaced=0.003, moved=0.02, repeated=0.04, skipped=0.002, further=0.46, jump=0.001)),
-    (0.15, dict(foreign=0.004, replaced=0.004, moved=0.45, repeated=0.01, skipped=0.6, further=0.2, jump=0.004)),
-    (0.10, dict(foreign=0.07, replaced=0.22, moved=0.97, repeated=0.007, skipped=0.03, further=0.11, jump=0.002)),
-    (0.05, dict(foreign=0.004, replaced=0.005, moved=0.27, repeated=0.008, skipped=0.12, further=0.12, jump=0.004,
-                outside=0.86, leaving=0.14, staying=0.75, resumed=0.39)),
-)  # fmt: skip
+NAMES = "weight foreign replaced moved repeated skipped further jump outside leaving staying resumed".split()
+RULES = [  # five models of rewriting: their weight, and the probabilities of what becomes of a sentence
+    (0.60, 0.05, 0.006, 0.07, 0.04, 0.036, 0.53, 0.007, 0, 0, 0, 0),
+    (0.10, 0.31, 0.003, 0.02, 0.04, 0.002, 0.46, 0.001, 0, 0, 0, 0),
+    (0.15, 0.004, 0.004, 0.45, 0.01, 0.6, 0.2, 0.004, 0, 0, 0, 0),
+    (0.10, 0.07, 0.22, 0.97, 0.007, 0.03, 0.11, 0.002, 0, 0, 0, 0),
+    (0.05, 0.004, 0.005, 0.27, 0.008, 0.12, 0.12, 0.004, 0.86, 0.14, 0.75, 0.39),
+]
 G, SHRINK, BLOCKS_PER_SENTENCE = 1.6, 20, 2.5
 
 
@@ -208,8 +208,8 @@ def soft_score(projections: Any, signs: Any, starts: Sequence[int]) -> float:
     )  # (N, L): if sentence i carries block j
     size = len(signs)
     likelihood = 0.0
-    for weight, rule in RULES:
-        p = {"outside": 0.0, "leaving": 0.0, "staying": 0.0, "resumed": 0.0, **rule}
+    for rule in RULES:
+        p = dict(zip(NAMES, rule, strict=True))
         usual = 1 - sum(p[name] for name in ("foreign", "replaced", "repeated", "skipped", "jump", "leaving"))
         inside, out = np.zeros(size + 1), np.zeros(size + 1)  # j blocks are used up; inside the mark, or in other text
         inside[list(starts)], out[list(starts)] = (1 - p["outside"]) / len(starts), p["outside"] / len(starts)
@@ -225,7 +225,7 @@ def soft_score(projections: Any, signs: Any, starts: Sequence[int]) -> float:
                 carries += p["resumed"] * back[j - 1] + anywhere
                 now[j] += p["replaced"] * unmarked * inside[j - 1] + carries * ratio[j - 1]
             inside, out = now, p["staying"] * out + p["leaving"] * inside
-        likelihood += weight * (inside.sum() + out.sum())
+        likelihood += p["weight"] * (inside.sum() + out.sum())
     return math.log(likelihood)
 
 

@@ -211,8 +211,9 @@ class TestFile:
             (lambda text: text.replace('"secret"', '"bits": [[300]], "secret"'), "missing or malformed"),
             (lambda text: text.replace('"alimark"', '"other"'), "not known to this release"),
             (lambda text: text.replace('"hard"', '"firm"'), "not known to this release"),
-            (lambda text: text.replace('"hard"', '"soft"'), "was changed"),
-            (lambda text: text.replace('"version"', '"soft_version": [1], "version"'), "soft decisions of version"),
+            (lambda text: text.replace('"hard"', '"soft"'), "soft decisions of version 1, .* make a new key"),
+            (lambda text: text.replace('"hard"', '"soft", "soft_version": [1]'), "soft decisions of version"),
+            (lambda text: text.replace('"hard"', '"soft", "soft_version": 3'), "was changed"),
             (lambda text: text.replace('"version"', '"span": true, "version"'), "span must be"),
         ],
     )

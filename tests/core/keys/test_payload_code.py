@@ -73,8 +73,8 @@ def test_a_payload_that_does_not_fit_is_refused(payload: int) -> None:
         key_of(payload_bits=8).carrying(payload)
 
 
-def test_payloads_need_version_3_and_a_block_of_whole_bytes() -> None:
-    with pytest.raises(KeyFileError, match="version 3"):
+def test_payloads_need_soft_decisions_and_a_block_of_whole_bytes() -> None:
+    with pytest.raises(KeyFileError, match="soft decisions"):
         key_of(decision="hard", payload_bits=8)
     with pytest.raises(KeyFileError, match="a block_size of 32 or 64, not 16"):
         key_of(block_size=16, payload_bits=8)

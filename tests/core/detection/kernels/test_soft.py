@@ -263,4 +263,6 @@ def test_the_rules_are_probabilities() -> None:
         assert rule.worth == RULES[0].worth
         assert all(0 <= chance <= 1 for chance in rule[1:])
         assert rule.foreign + rule.replaced + rule.repeated + rule.skipped + rule.jump + rule.leaving < 1
-    assert (len(WEIGHTS), min(WEIGHTS) > 0, sum(WEIGHTS)) == (len(RULES), True, pytest.approx(1))
+    assert len(WEIGHTS) == len(RULES)
+    assert min(WEIGHTS) > 0
+    assert sum(WEIGHTS) == pytest.approx(1)

@@ -27,7 +27,7 @@ def simulations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
 
 
 def test_more_sentences_for_rarer_errors_and_fewer_for_soft_keys() -> None:
-    needed, rarer, soft = sentences_needed(8, 0.01), sentences_needed(8, 1e-6), sentences_needed(32, 0.01, 3)
+    needed, rarer, soft = sentences_needed(8, 0.01), sentences_needed(8, 1e-6), sentences_needed(32, 0.01, True)
     assert needed is not None
     assert rarer is not None
     assert soft is not None

@@ -11,11 +11,11 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import AlimarkError, MissingExtra
@@ -33,32 +33,54 @@ class DatabaseError(AlimarkError):
     """The database cannot be reached, or this release cannot use it."""
 
 
-class Connection(Protocol):
-    """The operations that both databases offer. Statements mark parameters by `?` and numbered columns by `{serial}`."""
+class Connection:
+    """A connection to a database, by its driver. Statements mark parameters by `?` and numbered columns by `{serial}`."""
 
     serial: str
     """The SQL type of a column that numbers the rows."""
-    lost: tuple[type[Exception], ...]
+    begin: str
+    """The statement that begins a transaction."""
+    lost: tuple[type[Exception], ...] = ()
     """The errors after which a new connection is opened and the transaction is run again."""
+    _driver: Any
 
-    def execute(self, statement: str, parameters: Sequence[SqlValue] = ()) -> list[Row]: ...
-    def begin(self) -> None: ...
-    def lock(self) -> None: ...
-    def close(self) -> None: ...
+    def execute(self, statement: str, parameters: Sequence[SqlValue] = ()) -> list[Row]:
+        """Runs a statement and returns its rows."""
+        cursor = self._driver.execute(statement, parameters)
+        return [dict(row) for row in cursor.fetchall()] if cursor.description else []
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits what is done in this block, or undoes it after an error."""
+        self.execute(self.begin)
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            with suppress(Exception):
+                self.execute("ROLLBACK")
+            raise
+
+    def lock(self) -> None:
+        """Lets no other server go on until the transaction ends, so that servers that start together migrate one by one."""
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._driver.close()
 
 
-class Sqlite:
+class Sqlite(Connection):
     """A connection to an SQLite file, which is created where it does not exist."""
 
     serial = "INTEGER PRIMARY KEY AUTOINCREMENT"
-    lost: tuple[type[Exception], ...] = ()
+    begin = "BEGIN IMMEDIATE"  # it takes the lock already
 
     def __init__(self, path: str) -> None:
         try:
             # The file holds hashes of tokens and, with `keep_text`, texts: only its owner may read it.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-            self._connection.row_factory = sqlite3.Row
+            self._driver = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+            self._driver.row_factory = sqlite3.Row
             self.execute("PRAGMA journal_mode=WAL")
             # NORMAL would survive a killed process; FULL also survives a power cut.
             self.execute("PRAGMA synchronous=FULL")
@@ -67,23 +89,12 @@ class Sqlite:
                 f"cannot open the database {path}: {error}; check that the folder exists and is writable"
             ) from None
 
-    def execute(self, statement: str, parameters: Sequence[SqlValue] = ()) -> list[Row]:
-        return [dict(row) for row in self._connection.execute(statement, parameters).fetchall()]
 
-    def begin(self) -> None:
-        self.execute("BEGIN IMMEDIATE")
-
-    def lock(self) -> None:
-        """Does nothing, because BEGIN IMMEDIATE has taken the lock already."""
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class Postgres:
+class Postgres(Connection):
     """A connection to a PostgreSQL server."""
 
     serial = "BIGSERIAL PRIMARY KEY"
+    begin = "BEGIN"
 
     def __init__(self, url: str) -> None:
         try:
@@ -91,9 +102,9 @@ class Postgres:
             from psycopg.rows import dict_row
         except ImportError:
             raise MissingExtra("psycopg", "postgres") from None
-        self.lost: tuple[type[Exception], ...] = (psycopg.OperationalError, psycopg.InterfaceError)
+        self.lost = (psycopg.OperationalError, psycopg.InterfaceError)
         try:
-            self._connection = psycopg.connect(url, autocommit=True, row_factory=dict_row, connect_timeout=10)
+            self._driver = psycopg.connect(url, autocommit=True, row_factory=dict_row, connect_timeout=10)
             self.execute("SET synchronous_commit = on")
         except psycopg.Error as error:
             # The message of libpq may repeat the address, which may hold a password.
@@ -102,18 +113,10 @@ class Postgres:
             ) from None
 
     def execute(self, statement: str, parameters: Sequence[SqlValue] = ()) -> list[Row]:
-        cursor = self._connection.execute(statement.replace("?", "%s"), parameters)
-        return [dict(row) for row in cursor.fetchall()] if cursor.description else []
-
-    def begin(self) -> None:
-        self.execute("BEGIN")
+        return super().execute(statement.replace("?", "%s"), parameters)
 
     def lock(self) -> None:
-        """Takes a lock until the transaction ends, so that servers that start together migrate one after the other."""
         self.execute("SELECT pg_advisory_xact_lock(7108266)")
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def connect(url: str) -> Connection:
@@ -155,8 +158,7 @@ def migrate(connection: Connection) -> None:
     Raises:
         DatabaseError: The tables were written by a later release.
     """
-    connection.begin()
-    try:
+    with connection.transaction():
         connection.lock()
         connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
         rows = connection.execute("SELECT version FROM schema_version")
@@ -171,11 +173,6 @@ def migrate(connection: Connection) -> None:
         if version < len(MIGRATIONS):
             connection.execute("DELETE FROM schema_version")
             connection.execute("INSERT INTO schema_version (version) VALUES (?)", (len(MIGRATIONS),))
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(Exception):
-            connection.execute("ROLLBACK")
-        raise
 
 
 # The worker thread
@@ -260,15 +257,8 @@ class Store:
             return self._once(jobs)
 
     def _once(self, jobs: list[Job[Any]]) -> list[Any]:
-        self._connection.begin()
-        try:
-            results = [job(self._connection) for job in jobs]
-            self._connection.execute("COMMIT")
-        except BaseException:
-            with suppress(Exception):
-                self._connection.execute("ROLLBACK")
-            raise
-        return results
+        with self._connection.transaction():
+            return [job(self._connection) for job in jobs]
 
 
 def _without_parameters(error: Exception) -> AlimarkError:

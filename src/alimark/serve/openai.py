@@ -17,12 +17,13 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from alimark.core._util.json_types import JsonObject
 from alimark.core.generation.api import Generation
 from alimark.errors import AlimarkError
+from alimark.serve.auth import Token
 from alimark.serve.bodies import BoundedRoute
 from alimark.serve.errors import ApiError
-from alimark.serve.openai_schemas import ChatCompletion, Completion
-from alimark.serve.passing_on import unmarked_answer
+from alimark.serve.openai_schemas import ChatCompletion, Completion, ToWrite
+from alimark.serve.passing_on import begin
 from alimark.serve.service import GenerateToken, Service, ServiceOf
-from alimark.serve.texts import FINISH, Prompts, Texts
+from alimark.serve.texts import FINISH, Texts
 
 router = APIRouter(tags=["writing"], route_class=BoundedRoute)
 
@@ -44,30 +45,18 @@ def _model(service: Service) -> JsonObject:
 
 @router.post("/v1/completions", summary="Continue a prompt; the text is watermarked")
 async def completions(body: Completion, service: ServiceOf, token: GenerateToken) -> Response:
-    service.check_model(body.model)
-    if (passed := await unmarked_answer(body, "completions", service, token.id)) is not None:
-        return passed
-    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    for prompt in prompts:
-        service.check_text(prompt, "prompt")
-    wanted = Prompts([(prompt, ()) for prompt in prompts], False, body.n or 1, body.seed, body.stops)
-    return await _respond(body, Texts(body, service, token, wanted, prefix="cmpl-"))
+    return await _respond(body, service, token)
 
 
 @router.post("/v1/chat/completions", summary="Answer a chat; the text is watermarked")
 async def chat_completions(body: ChatCompletion, service: ServiceOf, token: GenerateToken) -> Response:
-    service.check_model(body.model)
-    if (passed := await unmarked_answer(body, "chat/completions", service, token.id)) is not None:
-        return passed
-    turns = tuple(message.turn for message in body.messages)
-    service.check_text(turns[-1].content, "last message")
-    service.check_text("\n".join(turn.content for turn in turns), "chat")
-    wanted = Prompts([(turns[-1].content, turns)], True, body.n or 1, body.seed, body.stops)
-    return await _respond(body, Texts(body, service, token, wanted, prefix="chatcmpl-"))
+    return await _respond(body, service, token)
 
 
-async def _respond(body: Completion | ChatCompletion, texts: Texts) -> Response:
-    await texts.start()
+async def _respond(body: ToWrite, service: Service, token: Token) -> Response:
+    texts = await begin(body, service, token)
+    if isinstance(texts, Response):
+        return texts
     if body.stream:
         events = _stream(texts, body.wants_usage)
         return StreamingResponse(events, media_type="text/event-stream", headers=texts.headers())
@@ -84,7 +73,7 @@ def _usage(texts: Texts) -> dict[str, int]:
 
 
 def _head(texts: Texts, *, chunk: bool) -> JsonObject:
-    chat = texts.wanted.chat
+    chat = texts.body.chat
     kind = "text_completion" if not chat else "chat.completion.chunk" if chunk else "chat.completion"
     return {"id": texts.id, "object": kind, "created": texts.created, "model": texts.service.llm.name}
 
@@ -92,12 +81,12 @@ def _head(texts: Texts, *, chunk: bool) -> JsonObject:
 def _choice(texts: Texts, place: int, generation: Generation) -> JsonObject:
     text = generation.text
     message = {"role": "assistant", "content": text, "refusal": None}
-    content = {"message": message} if texts.wanted.chat else {"text": text}
+    content = {"message": message} if texts.body.chat else {"text": text}
     return {"index": place, **content, "logprobs": None, "finish_reason": FINISH[generation.ended]}
 
 
 async def _stream(texts: Texts, include_usage: bool) -> AsyncIterator[bytes]:
-    chat = texts.wanted.chat
+    chat = texts.body.chat
 
     def event(choices: Sequence[JsonObject], mark: JsonObject | None = None, **more: object) -> bytes:
         content = _head(texts, chunk=True) | {"choices": list(choices), "alimark": mark or {"key_id": texts.key.id}}
@@ -106,7 +95,7 @@ async def _stream(texts: Texts, include_usage: bool) -> AsyncIterator[bytes]:
     try:
         if chat:
             begin = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-            yield event([{"index": place, **begin} for place in range(texts.wanted.count)])
+            yield event([{"index": place, **begin} for place in range(texts.body.count)])
         async for piece in texts.pieces():
             content = {"delta": {"content": piece.text}} if chat else {"text": piece.text}
             finish = None if piece.generation is None else FINISH[piece.generation.ended]

@@ -6,7 +6,8 @@ marked text cannot have, such as tools; whether that is refused or passed on unm
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -66,6 +67,7 @@ class ToWrite(WithoutNulls):
     model: str = Field("", max_length=200, description="The name from /v1/models; may be left out.")
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    seed: Seed | None = Field(None, description="Makes the text repeatable.")
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     sentences: int | None = Field(
@@ -86,14 +88,40 @@ class ToWrite(WithoutNulls):
         """Whether a stream ends with the usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    path: ClassVar[str]
+    """The path of the endpoint after /v1/."""
+    prefix: ClassVar[str]
+    """How the ids of its responses begin."""
+    chat: ClassVar[bool] = True
+    """Whether the request is answered, and not continued."""
+
+    @property
+    def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
+        """The prompts to continue, or the last message of a chat with all its turns."""
+        raise NotImplementedError
+
+    @property
+    def count(self) -> int:
+        """The number of texts for each prompt."""
+        return 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop sequences."""
+        return ()
+
     @property
     def most_tokens(self) -> int | None:
         """The most tokens of a text."""
         raise NotImplementedError
 
+    def _given(self) -> list[tuple[str, str, bool]]:
+        """The fields that marked text cannot have: their names, reasons, and whether they ask for something."""
+        raise NotImplementedError
+
     def unmarkable(self) -> tuple[str, str] | None:
         """Returns the field that marked text cannot have, and the reason; None where there is none."""
-        raise NotImplementedError
+        return next(((name, WHY[reason]) for name, reason, asked in self._given() if asked), None)
 
 
 class ToComplete(ToWrite):
@@ -104,7 +132,6 @@ class ToComplete(ToWrite):
     stop: Stop | list[Stop] | None = Field(
         None, description="Up to 16 strings; the text ends before the first of them."
     )
-    seed: Seed | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: dict[str, float] | None = None
@@ -117,8 +144,11 @@ class ToComplete(ToWrite):
         return self
 
     @property
+    def count(self) -> int:
+        return self.n or 1
+
+    @property
     def stops(self) -> tuple[str, ...]:
-        """The stop sequences; empty ones are left out."""
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return tuple(stop for stop in stops if stop)
 
@@ -127,7 +157,6 @@ class ToComplete(ToWrite):
         return self.max_tokens
 
     def _given(self) -> list[tuple[str, str, bool]]:
-        """The fields that marked text cannot have: their names, reasons, and whether they ask for something."""
         return [
             ("frequency_penalty", "penalty", bool(self.frequency_penalty)),
             ("presence_penalty", "penalty", bool(self.presence_penalty)),
@@ -135,13 +164,11 @@ class ToComplete(ToWrite):
             ("logprobs", "logprobs", bool(self.logprobs)),
         ]
 
-    def unmarkable(self) -> tuple[str, str] | None:
-        return next(((name, WHY[reason]) for name, reason, asked in self._given() if asked), None)
-
 
 class Completion(ToComplete):
     """A request to continue one or more prompts."""
 
+    path, prefix, chat = "completions", "cmpl-", False
     prompt: str | Annotated[list[str], Field(fail_fast=True)] = Field(min_length=1)
     best_of: int | None = Field(None, ge=1, le=20)
     echo: bool | None = None
@@ -149,6 +176,10 @@ class Completion(ToComplete):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"prompt": "The lighthouse keeper opened the door.", "sentences": 3}]}
     )
+
+    @property
+    def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
+        return [(prompt, ()) for prompt in ([self.prompt] if isinstance(self.prompt, str) else self.prompt)]
 
     def _given(self) -> list[tuple[str, str, bool]]:
         return [
@@ -200,6 +231,7 @@ class Message(WithoutNulls):
 class ChatCompletion(ToComplete):
     """A request to answer a chat."""
 
+    path, prefix = "chat/completions", "chatcmpl-"
     messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1, max_length=1000)
     max_completion_tokens: Tokens | None = Field(None, description="Replaces max_tokens.")
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -230,6 +262,11 @@ class ChatCompletion(ToComplete):
     @property
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
+        turns = tuple(message.turn for message in self.messages)
+        return [(turns[-1].content, turns)]
 
     def _given(self) -> list[tuple[str, str, bool]]:
         return [
@@ -270,10 +307,10 @@ class Item(Message):
 class CreateResponse(ToWrite):
     """A request to the Responses API."""
 
+    path, prefix = "responses", "resp_"
     input: str | Annotated[list[Item], Field(fail_fast=True)] = Field(min_length=1)
     instructions: str | None = None
     max_output_tokens: Tokens | None = Field(None, description="The most tokens of the text.")
-    seed: Seed | None = Field(None, description="Makes the text repeatable; OpenAI has no such field here.")
     tools: list[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
@@ -300,16 +337,15 @@ class CreateResponse(ToWrite):
         return self.max_output_tokens
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
-        """The conversation as the model's chat template takes it."""
+    def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
         before = [Turn("system", self.instructions)] if self.instructions else []
         items = [Turn("user", self.input)] if isinstance(self.input, str) else [item.turn for item in self.input]
-        return (*before, *items)
+        return [(items[-1].content, (*before, *items))]
 
-    def unmarkable(self) -> tuple[str, str] | None:
+    def _given(self) -> list[tuple[str, str, bool]]:
         form = ((self.text.format if self.text else None) or {}).get("type", "text")
         messages = [] if isinstance(self.input, str) else self.input
-        given = [
+        return [
             ("tools", "tools", bool(self.tools)),
             ("tool_choice", "tools", self.tool_choice not in (None, *_NO_TOOLS)),
             ("text", "response_format", form != "text"),
@@ -321,7 +357,6 @@ class CreateResponse(ToWrite):
             ("background", "state", bool(self.background)),
             ("input", "messages", any(message.uses_tools for message in messages)),
         ]
-        return next(((name, WHY[reason]) for name, reason, asked in given if asked), None)
 
 
 class Mark(BaseModel):

@@ -1,4 +1,4 @@
-"""Requests that marked text cannot fulfil: they are refused with the reason, or passed on to the engine unmarked.
+"""The beginning of a request for text; what marked text cannot fulfil is refused with the reason, or passed on unmarked.
 
 The setting `unmarkable` chooses. An answer that was passed on says so in its field `alimark` and in the header
 `X-Alimark-Marked`.
@@ -13,20 +13,31 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.llm.base import ForwardsRequests
+from alimark.serve.auth import Token
 from alimark.serve.errors import ApiError
 from alimark.serve.openai_schemas import Mark, ToWrite
 from alimark.serve.service import Service
+from alimark.serve.texts import Texts
 
 _OWN_FIELDS = {"sentences", "payload"}
 """Fields that only this service knows."""
 
 
-async def unmarked_answer(body: ToWrite, path: str, service: Service, owner: str) -> Response | None:
-    """Returns the engine's own answer to a request that marked text cannot fulfil; None where it can be fulfilled.
+async def begin(body: ToWrite, service: Service, token: Token) -> Texts | Response:
+    """Starts the texts of a request; returns the engine's own answer to one that marked text cannot fulfil.
 
     Raises:
         ApiError: The request cannot be fulfilled, and the operator does not let such requests pass.
     """
+    service.check_model(body.model)
+    if (answer := await _unmarked_answer(body, service, token.id)) is not None:
+        return answer
+    texts = Texts(body, service, token)
+    await texts.start()
+    return texts
+
+
+async def _unmarked_answer(body: ToWrite, service: Service, owner: str) -> Response | None:
     problem = body.unmarkable() or _too_predictable(body, service)
     if problem is None:
         return None
@@ -34,13 +45,13 @@ async def unmarked_answer(body: ToWrite, path: str, service: Service, owner: str
     if service.settings.unmarkable == "refuse":
         message = f"Marked text cannot have what the field {name} asks for: {reason}. Leave the field out."
         raise ApiError(422, "unmarkable", message, param=name)
-    if body.stream and path == "responses":
+    if body.stream and body.path == "responses":
         message = "A response that is passed on unmarked cannot be streamed. Leave out the field stream."
         raise ApiError(422, "unmarkable", message, param="stream")
     sent = body.model_dump(exclude_unset=True, exclude=_OWN_FIELDS | {"stream", "stream_options"})
     llm = service.llm
     assert isinstance(llm, ForwardsRequests), "checked when the service was made"
-    answer: JsonObject = await service.result(service.writers.ask(lambda: llm.forward(path, sent), owner))
+    answer: JsonObject = await service.result(service.writers.ask(lambda: llm.forward(body.path, sent), owner))
     service.metrics.unmarked.inc()
     mark = Mark(marked=False, reason=f"{name}: {reason}", key_id="").model_dump()
     headers = {"x-alimark-marked": "false"}

@@ -16,9 +16,9 @@ from alimark.errors import AlimarkError
 from alimark.serve.bodies import BoundedRoute
 from alimark.serve.errors import AnyTextResponse, ApiError
 from alimark.serve.openai_schemas import CreateResponse
-from alimark.serve.passing_on import unmarked_answer
+from alimark.serve.passing_on import begin
 from alimark.serve.service import GenerateToken, ServiceOf
-from alimark.serve.texts import FINISH, Prompts, Texts
+from alimark.serve.texts import FINISH, Texts
 
 router = APIRouter(tags=["writing"], route_class=BoundedRoute)
 
@@ -27,15 +27,9 @@ router = APIRouter(tags=["writing"], route_class=BoundedRoute)
     "/v1/responses", summary="Answer a conversation in the format of the Responses API; the text is watermarked"
 )
 async def responses(body: CreateResponse, service: ServiceOf, token: GenerateToken) -> Response:
-    service.check_model(body.model)
-    if (passed := await unmarked_answer(body, "responses", service, token.id)) is not None:
-        return passed
-    turns = body.turns
-    service.check_text(turns[-1].content, "input")
-    service.check_text("\n".join(turn.content for turn in turns), "conversation")
-    wanted = Prompts([(turns[-1].content, turns)], True, 1, body.seed)
-    texts = Texts(body, service, token, wanted, prefix="resp_")
-    await texts.start()
+    texts = await begin(body, service, token)
+    if isinstance(texts, Response):
+        return texts
     if body.stream:
         return StreamingResponse(_stream(texts, body), media_type="text/event-stream", headers=texts.headers())
     [generation], mark = await texts.finished()

@@ -37,17 +37,6 @@ _LEAST_FIRST = 16
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """What a request asks for: prompts to continue, or a chat to answer, and `count` texts for each."""
-
-    prompts: Sequence[tuple[str, tuple[Message, ...]]]
-    chat: bool
-    count: int = 1
-    seed: int | None = None
-    stops: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Piece:
     """A part of a text to send; the last one comes with the finished text and the field `alimark`."""
 
@@ -60,15 +49,20 @@ class Piece:
 class Texts:
     """The texts of one request while they are written."""
 
-    def __init__(self, body: ToWrite, service: Service, token: Token, wanted: Prompts, *, prefix: str) -> None:
-        self.body, self.service, self.token, self.wanted = body, service, token, wanted
-        count, most = len(wanted.prompts) * wanted.count, service.settings.max_texts
+    def __init__(self, body: ToWrite, service: Service, token: Token) -> None:
+        self.body, self.service, self.token = body, service, token
+        self.prompts = body.prompts
+        for prompt, turns in self.prompts:
+            service.check_text(prompt, "last message" if turns else "prompt")
+            service.check_text("\n".join(turn.content for turn in turns) or prompt, "conversation")
+        count, most = len(self.prompts) * body.count, service.settings.max_texts
         if count > most:
             message = f"The request asks for {count} texts, but the limit is {most}. Send several requests."
             raise ApiError(413, "too_many_texts", message)
         self.key: Key = service.marking_key(token, body.payload)
-        self.id = prefix + secrets.token_hex(12)
+        self.id = body.prefix + secrets.token_hex(12)
         self.created = int(time.time())
+        self._needed: int | None = None
         self._started = time.perf_counter()
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, str, int]] = asyncio.Queue()
@@ -79,24 +73,17 @@ class Texts:
         self._sessions = self._make_sessions()
 
     def _make_sessions(self) -> list[Session]:
-        settings, wanted = self._settings(), self.wanted
-        seed = secrets.randbits(47) if wanted.seed is None else wanted.seed % _SEEDS
-        endings = [self._ending(*prompt) for prompt in wanted.prompts]
+        settings, copies = self._settings(), self.body.count
+        seed = secrets.randbits(47) if self.body.seed is None else self.body.seed % _SEEDS
+        endings = [self._ending(*prompt) for prompt in self.prompts]
         return [
             Session(
-                prompt,
-                self.key,
-                settings,
-                rule=rule_for,
-                seed=seed + number * wanted.count + copy,
-                turns=turns,
-                ending=endings[number],
-                owner=self.token.id,
-                progress=self._progress(number * wanted.count + copy, endings[number]),
+                self.prompts[place // copies][0], self.key, settings, rule=rule_for, seed=seed + place,
+                turns=self.prompts[place // copies][1], ending=endings[place // copies], owner=self.token.id,
+                progress=self._progress(place, endings[place // copies]),
             )
-            for number, (prompt, turns) in enumerate(wanted.prompts)
-            for copy in range(wanted.count)
-        ]
+            for place in range(len(self.prompts) * copies)
+        ]  # fmt: skip
 
     def _settings(self) -> GenerationSettings:
         body, limits, default = self.body, self.service.settings, Sampling()
@@ -104,16 +91,16 @@ class Texts:
             message = f"A text may have at most {limits.max_sentences} sentences. Ask for fewer."
             raise ApiError(413, "too_long", message, param="sentences")
         # An answer ends where the model ends it, and a text with a number of tokens where it has them.
-        bounded = self.wanted.chat or body.most_tokens is not None
+        bounded = self.body.chat or body.most_tokens is not None
         sentences = body.sentences or (limits.max_sentences if bounded else min(limits.sentences, limits.max_sentences))
         sampling = Sampling(
             default.temperature if body.temperature is None else body.temperature,
             default.top_p if body.top_p is None else body.top_p,
             default.repetition_penalty,
             # A completion with a number of sentences is written on until it has them.
-            may_end=self.wanted.chat or not body.sentences,
+            may_end=self.body.chat or not body.sentences,
         )
-        style: PromptStyle = "chat" if self.wanted.chat else "continue"
+        style: PromptStyle = "chat" if self.body.chat else "continue"
         first = max(_LEAST_FIRST, limits.candidates // 4) if self._begins_chat else None
         return GenerationSettings(sentences, limits.candidates, sampling, prompt_style=style, first_candidates=first)
 
@@ -124,8 +111,8 @@ class Texts:
         Later questions get all candidates, so that a client who asks for one sentence at a time gets no weaker mark. Whether
         the answer is streamed makes no difference, so that the same seed gives the same text both ways.
         """
-        turns = [turn for _, turns in self.wanted.prompts for turn in turns]
-        return self.wanted.chat and all(turn.role != "assistant" for turn in turns)
+        turns = [turn for _, turns in self.prompts for turn in turns]
+        return self.body.chat and all(turn.role != "assistant" for turn in turns)
 
     def _ending(self, prompt: str, turns: tuple[Message, ...]) -> Ending:
         """Returns where a text has to end; its tokens are counted as in `usage`."""
@@ -143,7 +130,7 @@ class Texts:
                 read.append(tokens(""))
             return tokens(text) - read[0]
 
-        return Ending(self.wanted.stops, self.body.most_tokens, written)
+        return Ending(self.body.stops, self.body.most_tokens, written)
 
     def _progress(self, place: int, ending: Ending) -> Callable[[MarkedSentence], None]:
         """Returns the callback for new sentences of a text; the thread that writes the text calls it."""
@@ -170,7 +157,12 @@ class Texts:
 
     async def start(self) -> None:
         """Submits the texts to the queue of the writers."""
-        self._futures = await asyncio.to_thread(self.service.writers.write, self._sessions)
+
+        def work() -> tuple[int | None, list[TimedFuture[Generation]]]:
+            # The embedder may have to be loaded, and the number of sentences be simulated, where no table has it.
+            return SentencesNeeded.of(self.key)(SHORT_FPR), self.service.writers.write(self._sessions)
+
+        self._needed, self._futures = await asyncio.to_thread(work)
         for place, future in enumerate(self._futures):
             future.add_done_callback(lambda _, place=place: self._notify(place, "", 0))  # type: ignore[misc]
 
@@ -184,7 +176,7 @@ class Texts:
             generations.append(outcome)
         records = [self._record(generation) for generation in generations]
         await self.service.save(records)
-        return generations, await self._mark(generations, records)
+        return generations, self._mark(generations, records)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yields each sentence as soon as it is chosen. The last piece of a text comes after its record is committed."""
@@ -201,7 +193,7 @@ class Texts:
                 record = self._record(generation)
                 await self.service.save([record])
                 self._open.discard(place)
-                mark = await self._mark([generation], [record])
+                mark = self._mark([generation], [record])
                 yield Piece(place, self._unsent(place, generation.text), mark, generation)
 
     def failure(self, error: AlimarkError | ApiError | TimeoutError) -> JsonObject:
@@ -227,10 +219,10 @@ class Texts:
     def usage(self) -> tuple[int, int]:
         """Returns the tokens of the prompts and of the texts, by the model's tokenizer."""
         read = written = 0
-        for number, (prompt, turns) in enumerate(self.wanted.prompts):
+        for number, (prompt, turns) in enumerate(self.prompts):
             prompt_tokens = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, messages=turns))
             read += prompt_tokens
-            for session in self._sessions[number * self.wanted.count : (number + 1) * self.wanted.count]:
+            for session in self._sessions[number * self.body.count : (number + 1) * self.body.count]:
                 all_tokens = count_tokens(self.service.llm, Request(session.context, 1, 0, messages=turns))
                 written += max(0, all_tokens - prompt_tokens)
         return read, written
@@ -240,9 +232,8 @@ class Texts:
         piece, self._sent[place] = text[len(self._sent[place]) :], text
         return piece
 
-    async def _mark(self, generations: Sequence[Generation], records: Sequence[Record]) -> JsonObject:
-        # The number is simulated once where no table has it.
-        needed = await asyncio.to_thread(SentencesNeeded.of(self.key), SHORT_FPR)
+    def _mark(self, generations: Sequence[Generation], records: Sequence[Record]) -> JsonObject:
+        needed = self._needed
         too_short = [needed is None or len(generation.sentences) < needed for generation in generations]
         self.service.metrics.too_short.inc(sum(too_short))
         return Mark(

@@ -91,15 +91,12 @@ def init(data: Data = None, config: Config = None) -> None:
 
     settings = _settings(data, config)
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    store = _store(settings)
-    try:
+    with _store(settings) as store:
         tokens, ring = Tokens(store), Ring(settings.keys, store)
         if tokens.all():
             raise AlimarkError(f"{settings.data} was set up before; to make more tokens, run: alimark serve token")
         marking = ring.in_use() or [ring.create(loading.load_embedder(settings.embedder))]
         secrets = {role: tokens.create([role], name=f"first {role}")[1] for role in ROLES}
-    finally:
-        store.close()
     show.note(f"data in {settings.data}; new text is marked with the key {marking[0].id}")
     show.note("one token for each role, shown only once:")
     for role, secret in secrets.items():
@@ -134,11 +131,8 @@ def token(
     """Create a token. It is printed only once; a running service accepts it within seconds."""
     from alimark.serve.auth import Tokens
 
-    store = _store(_settings(data, config))
-    try:
+    with _store(_settings(data, config)) as store:
         created, secret = Tokens(store).create(role, tenant=tenant, name=name)
-    finally:
-        store.close()
     show.note(f"token {created.id} ({', '.join(created.roles)}), shown only once:")
     typer.echo(secret)
 
@@ -159,15 +153,12 @@ def import_key(
     from alimark.serve.ring import Ring
 
     settings = _settings(data, config)
-    store = _store(settings)
-    try:
+    with _store(settings) as store:
         ring, loaded = Ring(settings.keys, store), Key.load(key)
         if activate and loaded.id in {label.id for label in ring.all()}:
             label = ring.activate(loaded.id)
         else:
             label = ring.add(loaded, tenant=tenant, model=model, activate=activate)
-    finally:
-        store.close()
     typer.echo(label.id)
     command = f"alimark serve import {key} --activate{_at(data)}"
     show.note(
@@ -192,8 +183,7 @@ def rotate(
     from alimark.serve.ring import Ring
 
     settings = _settings(data, config)
-    store = _store(settings)
-    try:
+    with _store(settings) as store:
         ring = Ring(settings.keys, store)
         names = keys or [label.id for label in ring.in_use()]
         if not names:
@@ -204,8 +194,6 @@ def rotate(
             new = ring.rotate(name, ring.key(name).embedder)
             typer.echo(new.id)
             show.note(f"key {name} was replaced by key {new.id}; it marks no new text, and its texts are still found")
-    finally:
-        store.close()
 
 
 @app.command()
@@ -217,12 +205,9 @@ def export(
     """Print all records as JSONL, oldest first."""
     from alimark.serve.records import RecordLog
 
-    store = _store(_settings(data, config))
-    try:
+    with _store(_settings(data, config)) as store:
         for lines in RecordLog(store).export(since):
             typer.echo(lines, nl=False)
-    finally:
-        store.close()
 
 
 @app.command()
@@ -240,11 +225,8 @@ def prune(
 
     if days <= 0:
         raise AlimarkError("--days must be greater than 0")
-    store = _store(_settings(data, config))
-    try:
+    with _store(_settings(data, config)) as store:
         typer.echo(f"{RecordLog(store).prune(days, clock_is_right=clock_is_right)} records deleted")
-    finally:
-        store.close()
 
 
 def _settings(data: Path | None, config: Path | None, **given: object) -> Settings:

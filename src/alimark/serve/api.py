@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
+from itertools import chain, islice
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -32,7 +33,7 @@ from alimark.serve.errors import AnyTextResponse, ApiError, to_api_error
 from alimark.serve.health import SECONDS as HEALTH_SECONDS
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.places import QueueFull
-from alimark.serve.records import Record, line, of_detection, of_text
+from alimark.serve.records import Record, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, AnyToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
 
@@ -192,89 +193,78 @@ def _check_sentences(text: str, splitter_name: str, most: int) -> None:
         raise LimitError(f"the text has {count:,} sentences, but the limit is {most:,}; send it in parts")
 
 
-# Keys
+# Keys. These endpoints are no coroutines, so that FastAPI runs them in threads: they wait for the database.
 
 
-@router.get("/v1/keys", tags=["administration"], response_model=list[schemas.KeyLabel])
-async def keys(service: ServiceOf, token: AdminToken) -> list[JsonObject]:
+@router.get("/v1/keys", tags=["administration"])
+def keys(service: ServiceOf, token: AdminToken) -> list[schemas.ListedKey]:
     """Lists all keys, without their secrets."""
-    return [_label(service, label) for label in service.ring.all()]
+    return [_listed(service, label) for label in service.ring.all()]
 
 
-@router.post("/v1/keys", tags=["administration"], response_model=schemas.KeyLabel, status_code=201)
-async def create_key(body: schemas.NewKey, service: ServiceOf, token: AdminToken) -> JsonObject:
+@router.post("/v1/keys", tags=["administration"], status_code=201)
+def create_key(body: schemas.NewKey, service: ServiceOf, token: AdminToken) -> schemas.ListedKey:
     """Creates a key. Its secret stays in a file on the server."""
-
-    def work() -> Label:
-        return service.ring.create(service.embedder(service.settings.embedder), **body.model_dump())
-
-    return _label(service, await asyncio.to_thread(work))
+    embedder = service.embedder(service.settings.embedder)
+    return _listed(service, service.ring.create(embedder, **body.model_dump()))
 
 
-@router.post("/v1/keys/{key_id}/rotate", tags=["administration"], response_model=schemas.KeyLabel, status_code=201)
-async def rotate_key(key_id: KeyId, body: schemas.EndOfKey, service: ServiceOf, token: AdminToken) -> JsonObject:
+@router.post("/v1/keys/{key_id}/rotate", tags=["administration"], status_code=201)
+def rotate_key(key_id: KeyId, body: schemas.EndOfKey, service: ServiceOf, token: AdminToken) -> schemas.ListedKey:
     """Creates the successor of a key. The old key marks no new text, and detection uses it until it ends."""
-
-    def work() -> Label:
-        return service.ring.rotate(key_id, service.embedder(service.settings.embedder), ends=body.ends)
-
-    return _label(service, await asyncio.to_thread(work))
+    embedder = service.embedder(service.settings.embedder)
+    return _listed(service, service.ring.rotate(key_id, embedder, ends=body.ends))
 
 
-@router.post("/v1/keys/{key_id}/retire", tags=["administration"], response_model=schemas.KeyLabel)
-async def retire_key(key_id: KeyId, body: schemas.EndOfKey, service: ServiceOf, token: AdminToken) -> JsonObject:
+@router.post("/v1/keys/{key_id}/retire", tags=["administration"])
+def retire_key(key_id: KeyId, body: schemas.EndOfKey, service: ServiceOf, token: AdminToken) -> schemas.ListedKey:
     """Ends a key now, or at the time `ends`: it neither marks nor detects afterwards."""
-    return _label(service, await asyncio.to_thread(service.ring.retire, key_id, ends=body.ends))
+    return _listed(service, service.ring.retire(key_id, ends=body.ends))
 
 
-@router.post("/v1/keys/{key_id}/activate", tags=["administration"], response_model=schemas.KeyLabel)
-async def activate_key(key_id: KeyId, service: ServiceOf, token: AdminToken) -> JsonObject:
+@router.post("/v1/keys/{key_id}/activate", tags=["administration"])
+def activate_key(key_id: KeyId, service: ServiceOf, token: AdminToken) -> schemas.ListedKey:
     """Marks new text with a key from now on, in place of the tenant's other keys, which still detect."""
-    return _label(service, await asyncio.to_thread(service.ring.activate, key_id))
+    return _listed(service, service.ring.activate(key_id))
 
 
-def _label(service: Service, label: Label) -> JsonObject:
+def _listed(service: Service, label: Label) -> schemas.ListedKey:
     marks = service.ring.is_marking(label, service.llm.name)
-    return asdict(label) | {"alive": label.alive(time.time()), "marks": marks}
+    return schemas.ListedKey(**asdict(label), alive=label.is_alive(time.time()), marks=marks)
 
 
 # Tokens
 
 
-@router.get("/v1/token", tags=["health"], response_model=schemas.TokenLabel)
-async def own_token(token: AnyToken) -> JsonObject:
+@router.get("/v1/token", tags=["health"])
+def own_token(token: AnyToken) -> Token:
     """Returns the roles, the tenant and the name of the token that the request has."""
-    return asdict(token)
+    return token
 
 
-@router.get("/v1/tokens", tags=["administration"], response_model=list[schemas.TokenLabel])
-async def tokens(service: ServiceOf, token: AdminToken) -> list[JsonObject]:
+@router.get("/v1/tokens", tags=["administration"])
+def tokens(service: ServiceOf, token: AdminToken) -> list[Token]:
     """Lists all active tokens, without their secrets."""
-    return [asdict(active) for active in service.tokens.all()]
+    return service.tokens.all()
 
 
-@router.post("/v1/tokens", tags=["administration"], response_model=schemas.TokenMade, status_code=201)
-async def create_token(body: schemas.NewToken, service: ServiceOf, token: AdminToken) -> JsonObject:
+@router.post("/v1/tokens", tags=["administration"], status_code=201)
+def create_token(body: schemas.NewToken, service: ServiceOf, token: AdminToken) -> schemas.NewSecret:
     """Creates a token. Its secret is shown only in this response; the server keeps a hash."""
-
-    def work() -> tuple[Token, str]:
-        return service.tokens.create(body.roles, tenant=body.tenant, name=body.name)
-
-    created, secret = await asyncio.to_thread(work)
-    return asdict(created) | {"token": secret}
+    created, secret = service.tokens.create(body.roles, tenant=body.tenant, name=body.name)
+    return schemas.NewSecret(**asdict(created), token=secret)
 
 
 @router.delete("/v1/tokens/{token_id}", tags=["administration"], status_code=204)
-async def revoke_token(token_id: TokenId, service: ServiceOf, token: AdminToken) -> Response:
+def revoke_token(token_id: TokenId, service: ServiceOf, token: AdminToken) -> None:
     """Revokes a token at once."""
     if token_id == token.id:
         message = (
             "A token cannot revoke itself, so that an administrator always remains. Use another administrator's token."
         )
         raise ApiError(409, "own_token", message)
-    if not await asyncio.to_thread(service.tokens.revoke, token_id):
+    if not service.tokens.revoke(token_id):
         raise ApiError(404, "no_such_token", f"There is no token {token_id}. GET /v1/tokens lists the tokens.")
-    return Response(status_code=204)
 
 
 # Records
@@ -283,19 +273,13 @@ async def revoke_token(token_id: TokenId, service: ServiceOf, token: AdminToken)
 @router.get("/v1/records", tags=["administration"], response_class=StreamingResponse, responses={
     200: {"content": {"application/jsonl": {}}, "description": "JSONL: one record per line, oldest first."}
 })  # fmt: skip
-async def records(
+def records(
     service: ServiceOf, token: AdminToken, since: Annotated[float, Query(ge=0, le=1e11, allow_inf_nan=False)] = 0.0
 ) -> Response:
     """Returns all records since a time as JSONL."""
-
-    async def pages() -> AsyncIterator[str]:
-        rows = first
-        while rows:
-            yield "".join(line(row) for row in rows)
-            rows = await service.query(service.records.page(rows[-1]["number"], since))
-
-    first = await service.query(service.records.page(0, since))
-    return StreamingResponse(pages(), media_type="application/jsonl")
+    pages = service.records.export(since)
+    first = list(islice(pages, 1))  # an error of the database is found before the response begins
+    return StreamingResponse(chain(first, pages), media_type="application/jsonl")
 
 
 # Health

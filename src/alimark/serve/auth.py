@@ -57,14 +57,6 @@ class _Use:
     running: int = 0
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a request exceeds a limit, and after how many seconds it may be sent again."""
-
-    message: str
-    retry_after: int
-
-
 class Tokens:
     """The active tokens of the database, held in memory; `reload` reads the changes of other processes."""
 
@@ -138,20 +130,26 @@ class Allowance:
     concurrency: int
     _uses: dict[str, _Use] = field(default_factory=dict)
 
-    def enter(self, token: Token) -> Refusal | None:
-        """Starts counting a request, or returns why it is rejected; a counted request must call `leave` at its end."""
+    def enter(self, token: Token) -> tuple[str, int] | None:
+        """Starts counting a request, which must call `leave` at its end.
+
+        Returns:
+            None, or why the request is rejected and after how many seconds it may be sent again.
+        """
         now = time.monotonic()
         use = self._uses.setdefault(token.id, _Use(self.burst, now))
         use.level = min(self.burst, use.level + (now - use.at) * self.rate)
         use.at = now
         if self.rate and use.level < 1:
             wait = math.ceil((1 - use.level) / self.rate)
-            return Refusal(
-                f"This token may send {self.rate:g} requests per second. Wait {wait} s before the next request.", wait
+            return (
+                f"This token may send {self.rate:g} requests per second. Wait {wait} s before the next request.",
+                wait,
             )
         if use.running >= self.concurrency:
-            return Refusal(
-                f"This token has {use.running} requests in progress, which is the limit. Wait until one has ended.", 1
+            return (
+                f"This token has {use.running} requests in progress, which is the limit. Wait until one has ended.",
+                1,
             )
         use.level -= 1
         use.running += 1

@@ -220,6 +220,12 @@ class Store:
         self._thread.join()
         self._connection.close()
 
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _work(self) -> None:
         closing = False
         while not closing:

@@ -120,7 +120,7 @@ class Gate:
             )
         if refusal := self._service.allowance.enter(info.token):
             self._service.metrics.refused.labels("rate").inc()
-            raise ApiError(429, "rate_limited", refusal.message, retry_after=refusal.retry_after)
+            raise ApiError(429, "rate_limited", refusal[0], retry_after=refusal[1])
         info.counted = True
 
     def _count(self, scope: Scope, info: RequestInfo) -> None:

@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import AlignedDetection
@@ -82,14 +82,16 @@ class RecordLog:
         """Returns a job that writes records; a record whose id exists already is not changed."""
         kept = [record if self._keep_text else replace(record, text=None) for record in records]
 
+        rows = [
+            asdict(record) | {"details": json.dumps(record.details), "text": _storable(record.text)} for record in kept
+        ]
+
         def job(connection: Connection) -> None:
-            for record in kept:
+            for row in rows:
                 connection.execute(
-                    "INSERT INTO records (id, kind, at, who, tenant, key_id, text_sha256, statistic, p_value, details, text) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-                    (record.id, record.kind, record.at, record.who, record.tenant, record.key_id, record.text_sha256,
-                     record.statistic, record.p_value, json.dumps(record.details), _storable(record.text)),
-                )  # fmt: skip
+                    f"INSERT INTO records ({', '.join(row)}) VALUES ({', '.join('?' * len(row))}) ON CONFLICT (id) DO NOTHING",
+                    tuple(row.values()),
+                )
 
         return job
 

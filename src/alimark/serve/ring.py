@@ -21,7 +21,7 @@ from alimark.core.keys.key import Key
 from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.serve.auth import check_label
-from alimark.serve.database import Connection, Job, Row, Store
+from alimark.serve.database import Connection, Job, Store
 
 log = logging.getLogger("alimark.serve")
 
@@ -50,14 +50,14 @@ class Label:
     number: int = field(default=0, compare=False)
     """The place of the key in the order in which keys were added, which does not depend on the clock."""
 
-    def alive(self, now: float) -> bool:
+    def is_alive(self, now: float) -> bool:
         """Returns whether detection uses the key at the time `now`."""
         # A key that exists was created, so a clock that says otherwise was set back since.
         return self.starts <= max(now, self.created) and (self.ends is None or now < self.ends)
 
-    def marks(self, now: float) -> bool:
+    def may_mark(self, now: float) -> bool:
         """Returns whether new text may be marked with the key at the time `now`."""
-        return self.alive(now) and self.successor is None and self.activated is not None
+        return self.is_alive(now) and self.successor is None and self.activated is not None
 
 
 class Ring:
@@ -75,10 +75,10 @@ class Ring:
     def reload(self) -> None:
         """Reads all labels from the database, and the key files that are not in memory yet."""
         rows = self._store.do(lambda db: db.execute("SELECT * FROM keys"))
-        labels = {row["id"]: _label(row) for row in rows}
+        labels = {row["id"]: Label(**row) for row in rows}
         set_aside: dict[str, str] = {}
         for name, label in labels.items():
-            if name not in self._keys and label.alive(max(time.time(), label.starts)):
+            if name not in self._keys and label.is_alive(max(time.time(), label.starts)):
                 try:
                     self._keys[name] = self._load(name)
                 except AlimarkError as error:
@@ -134,7 +134,7 @@ class Ring:
         now = time.time()
         usable = [
             label for label in self._labels.values()
-            if label.marks(now) and label.tenant == tenant and label.model in ("", model) and label.id in self._keys
+            if label.may_mark(now) and label.tenant == tenant and label.model in ("", model) and label.id in self._keys
         ]  # fmt: skip
         return max(usable, key=lambda label: (label.model != "", *_activation(label)), default=None)
 
@@ -152,7 +152,7 @@ class Ring:
         now = time.time()
         allowed = {
             label.id: self._keys[label.id] for label in self._labels.values()
-            if label.alive(now) and (not tenant or label.tenant == tenant) and label.id in self._keys
+            if label.is_alive(now) and (not tenant or label.tenant == tenant) and label.id in self._keys
         }  # fmt: skip
         if names is None:
             if not allowed:
@@ -255,7 +255,7 @@ class Ring:
         label, now, activated = self._label(name), time.time(), self._next_activation()
         if label.successor is not None:
             raise KeyFileError(f"the key {name} was rotated; its successor {label.successor} marks in its place")
-        if not label.alive(max(now, label.starts)):
+        if not label.is_alive(max(now, label.starts)):
             raise KeyFileError(f"the key {name} has ended and cannot mark new text; create a new one")
         self.key(name)
         self._store.do(lambda db: db.execute("UPDATE keys SET activated = ? WHERE id = ?", (activated, name)))
@@ -291,7 +291,7 @@ class Ring:
         """The time of an activation now: later than those of all active keys, also where the clock was set back since."""
         now = time.time()
         earlier = (
-            label.activated for label in self._labels.values() if label.activated is not None and label.alive(now)
+            label.activated for label in self._labels.values() if label.activated is not None and label.is_alive(now)
         )
         return max(now, max(earlier, default=0.0) + 0.001)
 
@@ -361,11 +361,6 @@ def _insert(label: Label) -> Job[None]:
         )
 
     return job
-
-
-def _label(row: Row) -> Label:
-    names = ("id", "tenant", "model", "starts", "ends", "successor", "created", "activated", "number")
-    return Label(*(row[name] for name in names))
 
 
 def _activation(label: Label) -> tuple[float, int]:

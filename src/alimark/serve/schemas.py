@@ -5,6 +5,7 @@ Those of the OpenAI protocol are in `openai_schemas`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
@@ -13,9 +14,10 @@ from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.fields import fields_for
 from alimark.core.frozen.parameters import DEFAULT_DECISION, MAX_PAYLOAD_BITS
 from alimark.core.keys.key import MAX_OFFSETS
-from alimark.serve.auth import LABEL
+from alimark.serve.auth import LABEL, Role, Token
+from alimark.serve.ring import Label
 
-Label = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]
+Name = Annotated[str, Field(max_length=100, pattern=f"^(?:{LABEL.pattern})$")]
 Seed = Annotated[int, Field(ge=0, lt=2**48)]
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970-01-01 (UTC).")]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -215,8 +217,8 @@ class Extracted(BaseModel):
 class NewKey(Strict):
     """A request to create a key."""
 
-    tenant: Label = ""
-    model: Label = ""
+    tenant: Name = ""
+    model: Name = ""
     decision: Literal["hard", "soft"] = DEFAULT_DECISION
     offsets: int | None = Field(
         None, ge=1, le=MAX_OFFSETS,
@@ -242,41 +244,28 @@ class EndOfKey(Strict):
     ends: Time | None = Field(None, description="Time from which detection no longer uses the key.")
 
 
-class KeyLabel(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class ListedKey(Label):
     """What the service knows about a key, without its secret."""
 
-    id: str
-    tenant: str
-    model: str
-    starts: float
-    ends: float | None
-    successor: str | None
-    created: float
-    activated: float | None = Field(description="Time from which on it may mark new text; null if it only detects.")
-    alive: bool = Field(description="Whether detection uses the key now.")
-    marks: bool = Field(description="Whether new text is marked with the key now; one key of a tenant is.")
+    alive: bool
+    """Whether detection uses the key now."""
+    marks: bool
+    """Whether new text is marked with the key now; one key of a tenant is."""
 
 
 class NewToken(Strict):
     """A request to create a token."""
 
-    roles: list[Literal["generate", "detect", "admin"]] = Field(min_length=1, max_length=3)
-    tenant: Label = ""
-    name: Label = ""
+    roles: list[Role] = Field(min_length=1, max_length=3)
+    tenant: Name = ""
+    name: Name = ""
     model_config = ConfigDict(json_schema_extra={"examples": [{"roles": ["detect"], "name": "newsroom"}]})
 
 
-class TokenLabel(BaseModel):
-    """What the service knows about a token, without its secret."""
-
-    id: str
-    roles: list[str]
-    tenant: str
-    name: str
-    created: float
-
-
-class TokenMade(TokenLabel):
+@dataclass(frozen=True, kw_only=True)
+class NewSecret(Token):
     """A new token with its secret."""
 
-    token: str = Field(description="The secret, which is shown only in this response.")
+    token: str
+    """The secret, which is shown only in this response."""

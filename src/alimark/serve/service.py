@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
@@ -231,9 +231,17 @@ class Service:
         self.store.close()
 
 
-def _service(request: Request) -> Service:
+# Parameters of endpoints. They are coroutines, because FastAPI would call functions in other threads.
+
+
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
+
+
+async def _any_token(request: Request) -> Token:
+    token: Token = request.state.info.token  # the gate has checked that there is one
+    return token
 
 
 def require_role(request: Request, role: Role) -> Token:
@@ -248,19 +256,13 @@ def require_role(request: Request, role: Role) -> Token:
     return token
 
 
-def _role_check(role: Role) -> Callable[[Request], Token]:
-    def check(request: Request) -> Token:
+def _role_check(role: Role) -> Callable[[Request], Awaitable[Token]]:
+    async def check(request: Request) -> Token:
         return require_role(request, role)
 
     return check
 
 
-def _any_token(request: Request) -> Token:
-    token: Token = request.state.info.token  # the gate has checked that there is one
-    return token
-
-
-# Parameters of endpoints: the service, and the token of the request, which must have the role.
 ServiceOf = Annotated[Service, Depends(_service)]
 AnyToken = Annotated[Token, Depends(_any_token)]
 GenerateToken = Annotated[Token, Depends(_role_check("generate"))]

@@ -10,13 +10,14 @@ import typer
 
 from alimark.cli import loading, options, show
 from alimark.errors import AlimarkError
+from alimark.lab.bench import RunProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from alimark.audit.replicas import Replicas
     from alimark.lab.bench.recipe import Recipe
-    from alimark.lab.bench.results import Estimate, Results
+    from alimark.lab.bench.results import Results
 
 app = typer.Typer(no_args_is_help=True, help="Run experiments from recipes, and report their results.")
 
@@ -173,7 +174,7 @@ def _run(recipe: Recipe, output: Path, name: str, bar: StageBar, writers: Replic
         work.run()
     results = evaluate(work, name)
     save(workspace.results(name), results)
-    _print_table(results)
+    _print_tables(results)
     show.note(f"{workspace.results(name)}, {time.perf_counter() - started:.0f} s; next: alimark bench report {output}")
 
 
@@ -205,57 +206,47 @@ def _print_plan(recipe: Recipe) -> None:
     from alimark.lab.bench.recipe import attacks, variants
 
     points = [point.recipe for point in variants(recipe)]
-    cells = [len(point.data.sets) * len(point.watermark) for point in points]
-    prompts = [len(point.data.sets) * point.data.texts for point in points]
-    texts = [
-        count * sum(not mark.human for mark in point.watermark) for count, point in zip(prompts, points, strict=True)
-    ]
-    attacked = [
-        count * len(point.watermark) * len(attacks(point)) for count, point in zip(prompts, points, strict=True)
-    ]
+    cells = written = attacked = 0
+    for point in points:
+        rows, prompts = len(point.watermark), len(point.data.sets) * point.data.texts
+        cells += rows * len(point.data.sets)
+        written += prompts * sum(not row.human for row in point.watermark)
+        attacked += prompts * rows * len(attacks(point))
     show.note(
-        f"{recipe.title}: {len(points)} points of the grid, {sum(cells)} cells, at most {sum(texts)} texts to write and "
-        f"{sum(attacked)} to attack; attacks: {', '.join(attack.label for attack in attacks(points[0])) or 'none'}"
+        f"{recipe.title}: {len(points)} points of the grid, {cells} cells, at most {written} texts to write and "
+        f"{attacked} to attack; attacks: {', '.join(attack.label for attack in attacks(points[0])) or 'none'}"
     )
 
 
-def _print_table(results: Results) -> None:
+_SHOWN = ("texts", "failed", "rejected answers", "AUROC", "TPR@1%", "TPR@5%", "p ≤ 0.01")
+"""The columns of figures that the terminal shows; the report has all."""
+
+
+def _print_tables(results: Results) -> None:
+    """Print the detection rates, with intervals and, where texts failed, with failed ones as misses."""
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    words = ("method", "data", "attack", "statistic")
-    numbers = (
-        "texts",
-        "failed",
-        "rejected answers",
-        "AUROC",
-        "TPR@1%",
-        "TPR@5%",
-        "p <= 0.01",
-        "TPR@1%, failed as misses",
-    )
-    for title in (*words, *numbers):
-        table.add_column(title, justify="left" if title in words else "right")
-    for row in results["rows"]:
-        grid = ", ".join(f"{name}={value}" for name, value in row["grid"].items())
-        method = " ".join(part for part in (row["method"], row["detection"], grid) if part)
-        rates = [_percent(row["tpr"].get(rate)) for rate in ("0.01", "0.05")]
-        auroc, every = row["auroc"], row["with_failures"]
-        table.add_row(
-            method, row["data"], row["attack"], row["statistic"], str(row["texts"]), str(row["failed"]),
-            str(row["retried"]), f"{auroc['value']:.3f}" if auroc else "-", *rates,
-            _percent(row["tpr_nominal"].get("0.01")), _percent(every["tpr"].get("0.01")) if every else rates[0],
-        )  # fmt: skip
-    show.print_table(table)
+    from alimark.lab.bench.rates import details
+    from alimark.lab.bench.shape import statistic_note
+
+    for full in details(results):
+        shown = {
+            i: column
+            for i, column in enumerate(full.columns)
+            if not column.number or column.label in _SHOWN or (column.over in _SHOWN and column.label == "ours")
+        }
+        table = Table(box=None, header_style="bold", pad_edge=False, title=full.title, title_justify="left")
+        table.add_column(full.grouped_by if any(line.group for line in full.lines) else "")
+        for column in shown.values():
+            table.add_column(column.name, justify="right" if column.number else "left")
+        for line in full.lines:
+            cells = [line.cells[i] for i in shown]
+            table.add_row(line.group, *(f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in cells))
+        show.print_table(table)
+    show.note(statistic_note(results["rows"]))
 
 
-def _percent(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "-"
-    return f"{estimate['value']:.0%} ({estimate['low']:.0%}-{estimate['high']:.0%})"
-
-
-class StageBar:
+class StageBar(RunProgress):
     """Shows a bar for each stage on a terminal, and a line every few seconds elsewhere."""
 
     def __init__(self, progress: Progress) -> None:
@@ -264,19 +255,17 @@ class StageBar:
         self._name, self._total, self._done, self._faults = "", 0, 0, 0
 
     def stage(self, name: str, total: int, done: int) -> None:
-        """Begins a stage of `total` jobs, of which `done` were finished by an earlier run."""
         self._name, self._total, self._done = name, total, done
         self._task = self._progress.add_task(name, total=total, completed=done) if total else None
 
     def step(self, count: int = 1) -> None:
-        """Counts finished jobs."""
         self._done += count
         if self._task is not None:
             self._progress.advance(self._task, count)
         self._ticker.tick(f"{self._name}: {self._done} of {self._total}")
 
     def fault(self, message: str) -> None:
-        """Prints why a job failed, unless many did before."""
+        """Print why a job failed, unless many did before."""
         self._faults += 1
         if self._faults <= _MAX_FAULTS:
             more = "; more of them are only recorded" if self._faults == _MAX_FAULTS else ""

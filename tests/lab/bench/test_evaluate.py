@@ -75,7 +75,7 @@ def test_diversity_is_measured_by_one_embedder(settings: dict[str, str], name: s
 
 def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has a row without rates, and with failures as misses nothing is found."""
-    from alimark.cli.bench import _print_table
+    from alimark.cli.bench import _print_tables
 
     data = STAND_INS["data"] | {"human_texts": 100}
     wanted = recipe(data=data, attack=[{"name": "delete", "rate": [0.5, 1.0]}, {"name": "merge"}],
@@ -101,7 +101,7 @@ def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: 
         assert all("AliMark" in export.export(table, form) for form in export.FORMATS)
     _, text = write(tmp_path / "report", [results])
     assert "| – (all 0.0) |" in text.read_text("utf-8")
-    _print_table(results)
+    _print_tables(results)
     assert "delete 1.0" in capsys.readouterr().out
     answers = Answers(Index(bench.workspace))
     assert {answers.table(title, {}).title for title in answers.tables()}

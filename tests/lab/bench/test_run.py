@@ -42,7 +42,7 @@ def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
     bench = run(tmp_path)
     stages = records(tmp_path)
     assert {stage: len(records) for stage, records in stages.items()} == {
-        "generate": 4, "attack": 12, "detect": 4 + 12 + 110, "meaning": 12,
+        "generate": 4, "attack": 12, "detect": 4 + 12 + 110,
     }  # fmt: skip
     results = evaluate(bench, "stand-ins")
     assert [row["attack"] for row in results["rows"]] == ["none", "delete 0.25", "delete 0.5", "insert 0.5"]
@@ -179,7 +179,7 @@ def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:
 
 def test_a_resumed_run_gives_what_one_that_never_stopped_gives(tmp_path: Path) -> None:
     whole = evaluate(run(tmp_path / "whole"), "x")
-    for stage, kept in (("generate", 1), ("attack", 3), ("detect", 10), ("meaning", 5)):
+    for stage, kept in (("generate", 1), ("attack", 3), ("detect", 10)):
         run(tmp_path / "cut")
         path = tmp_path / "cut" / "records" / f"{stage}.jsonl"
         content = path.read_bytes().splitlines(keepends=True)
@@ -265,7 +265,7 @@ def test_a_chain_of_attacks_shares_its_first_step(tmp_path: Path) -> None:
     bench = run(tmp_path, recipe(attack=CHAIN))
     stages = records(tmp_path)
     assert {stage: len(records) for stage, records in stages.items()} == {
-        "generate": 4, "attack": 8, "detect": 4 + 8 + 110, "meaning": 8,
+        "generate": 4, "attack": 8, "detect": 4 + 8 + 110,
     }  # fmt: skip
     [cell] = bench.cells
     chain, first = attacks(cell.recipe)

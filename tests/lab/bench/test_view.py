@@ -152,7 +152,7 @@ def test_tables_of_the_filter_and_of_the_report(answers: Answers) -> None:
 
 def test_rejected_and_failed_texts_stand_in_the_table_of_texts_found(work: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(work, tmp_path / "work")
-    ids = {entry.source for entry in Index(Workspace(work)).entries if entry.attack == "delete 0.5"}
+    ids = {entry.scored.job.content.source for entry in Index(Workspace(work)).entries if entry.attack == "delete 0.5"}
     first, second, *_ = sorted(ids)
 
     def change(stage: str, changes: dict[str, dict[str, Any]]) -> None:
@@ -161,10 +161,9 @@ def test_rejected_and_failed_texts_stand_in_the_table_of_texts_found(work: Path,
         path.write_text("".join(json.dumps(line | changes.get(line["id"], {})) + "\n" for line in lines), "utf-8")
 
     entries = Index(Workspace(work), fpr=1.0).entries
-    failed = next(entry for entry in entries if entry.source == first)
-    job = failed.run.detect_job(failed.cell, failed.detection, failed.source, failed.secret_text).id
+    failed = next(entry for entry in entries if entry.scored.job.content.source == first)
     change("attack", {first: {"rejected": 3, "failed": True}, second: {"rejected": 1}})
-    change("detect", {job: {"failed": True}})
+    change("detect", {failed.scored.job.id: {"failed": True}})
     answers = Answers(Index(Workspace(folder), fpr=1.0))
     table = answers.table("Texts found", {})
     assert "delete 0.5: 25.0% with rejected answers, 12.5% failed." in table.note

@@ -1,1 +1,20 @@
-"""Experiments: recipes, stages, metrics, reports."""
+"""The bench: experiments from recipes. Its stages from Python:
+
+    recipe = recipe_files.load(Path("smoke"), ["data.texts=10"])
+    run = Run(recipe, Workspace(Path("work")))
+    run.run()                                       # or run.run_stage("generate"), "attack", "detect", "quality"
+    report.write(Path("work"), [evaluate(run, "smoke")])
+"""
+
+
+class RunProgress:
+    """Receives what a run does; this one shows nothing."""
+
+    def stage(self, name: str, total: int, done: int) -> None:
+        """Begin a stage of `total` jobs, of which `done` were finished by an earlier run."""
+
+    def step(self, count: int = 1) -> None:
+        """Count finished jobs."""
+
+    def fault(self, message: str) -> None:
+        """Say why a job failed."""

@@ -8,38 +8,28 @@ import random
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from alimark.core._util.jsonl import Record
+from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.schemes.api import load as load_watermark
 from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError
-from alimark.lab.bench import metrics, paper
-from alimark.lab.bench.data import Item
-from alimark.lab.bench.jobs import HUMAN, Cell
+from alimark.lab.bench import metrics, paper, quality, results
+from alimark.lab.bench.jobs import HUMAN, Cell, Job, TextToScore
 from alimark.lab.bench.metrics import Statistic, ranked_by, statistic_of
 from alimark.lab.bench.models import diversity_embedder, embedder_for, key_for, secret, settings_for
 from alimark.lab.bench.recipe import Detection, OneAttack, attacks
 from alimark.lab.bench.recipe_files import load as load_recipe
 from alimark.lab.bench.recipe_files import to_toml
-from alimark.lab.bench.results import (
-    Cost,
-    Estimate,
-    Example,
-    Human,
-    Quality,
-    Results,
-    Row,
-    Runtime,
-    Where,
-    WithFailures,
-)
-from alimark.lab.bench.results import load as load_results
+from alimark.lab.bench.results import Estimate, Results
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
 
@@ -53,26 +43,30 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
     Args:
         run: The run.
         name: The name of the recipe, under which the results are kept.
-        finished: Whether all records exist. If not, the title says so, and neither detection is timed nor diversity measured,
-            since the models may be missing.
+        finished: Whether all records exist. If not, the title says so, and what needs models is left out, since they may be
+            missing: the time of detection, diversity, and the similarity of attacked texts to the originals.
     """
     records = Records(run)
     title = run.recipe.title if finished else f"{run.recipe.title} (unfinished)"
-    results: Results = {
-        "version": 1, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
+    evaluated: Results = {
+        "version": results.VERSION, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
         "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records, finished)),
         "runtime": list(timed_detections(run)) if finished else [], "null": {}, "examples": [],
         "paper": [value for table in run.recipe.paper for value in paper.values(table)],
     }  # fmt: skip
-    for cell in run.cells:
-        results["cost"] += _cost(run, cell, records)
-        for detection in cell.recipe.detection:
-            human = _human(run, cell, detection, records)
-            results["human"] += [human.human] if human.scores else []
-            results["rows"] += _rows(run, cell, detection, records, human)
-        results["examples"] += _examples(run, cell, records)
-        _null(run, cell, records, results["null"])
-    return results
+    meaning = run.recipe.meaning if finished else ""
+    with run.workspace.kept_vectors(run.models.embedder(meaning)) if meaning else nullcontext() as embedder:
+        for cell in run.cells:
+            evaluated["cost"] += _cost(cell, records)
+            for detection in cell.recipe.detection:
+                detector = _Detector(cell, detection, records)
+                evaluated["human"] += [detector.human_row()] if detector.human else []
+                evaluated["rows"] += detector.rows(embedder)
+            first = _Detector(cell, cell.recipe.detection[0], records)
+            evaluated["examples"] += first.examples()
+            if null := first.null():
+                evaluated["null"].setdefault(str(cell.watermark.parameters()["block_size"]), []).extend(null)
+    return evaluated
 
 
 def all_results(workspace: Workspace) -> list[Results]:
@@ -84,45 +78,210 @@ def all_results(workspace: Workspace) -> list[Results]:
     every = []
     for name in workspace.names():
         try:
-            results = _results(workspace, name)
+            every.append(_results(workspace, name))
         except AlimarkError as error:
             warnings.warn(f"the recipe {name} was left out: {error}", stacklevel=2)
-            continue
-        every += [results] if results else []
-    return every
+    return [of_recipe for of_recipe in every if of_recipe]
 
 
 def _results(workspace: Workspace, name: str) -> Results | None:
     """The results of the last run of a recipe; None if it has no text yet."""
     path, recipe = workspace.results(name), workspace.recipe(name)
-    results = load_results(path) if path.exists() else None
-    if not recipe.exists() or (results and results["recipe"] == recipe.read_text("utf-8")):
-        return results
-    results = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
-    return results if results["rows"] or results["cost"] else None
+    known = results.load(path) if path.exists() else None
+    if not recipe.exists() or (known and known["recipe"] == recipe.read_text("utf-8")):
+        return known
+    partial = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
+    return partial if partial["rows"] or partial["cost"] else None
+
+
+# --- Records
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A marked text, the result of an attack on one, or a human text, with its records."""
+
+    job: Job[TextToScore]
+    original: str
+    """Where the text before the attack is; the scored text where there was none."""
+    score: Record
+    steps: Sequence[Record] = ()
+    """The records of all steps of the attack."""
+    number: int = 0
+    """The number of the prompt or of the human text."""
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.score.get("failed"))
+
+    @property
+    def rejected(self) -> int:
+        """The answers of a model that the attack did not use: blank ones, refusals, or answers of a wrong length."""
+        return sum(int(step.get("rejected", 0)) for step in self.steps)
 
 
 class Records:
     """The records of a run, read once."""
 
     def __init__(self, run: Run) -> None:
+        self.run = run
         written = {job.id for job in run.generate_jobs()}
         attacked = {step.id for job in run.attack_jobs() for step in job.chain}
         self.texts = run.workspace.records("generate", written) | run.workspace.records("attack", attacked)
         self.scores = run.workspace.records("detect", {job.id for job in run.detect_jobs()})
-        read = {job.id for job in run.reading_jobs()}
-        self.read = run.workspace.records("quality", read) if read else {}
-        compared = {job.id for job in run.meaning_jobs()}
-        self.meaning = run.workspace.records("meaning", compared) if compared else {}
+        self.read = run.workspace.records("quality", {job.id for job in run.reading_jobs()})
 
     def text(self, source: str) -> str:
-        """The text of a record or, for a human text, of the source itself."""
+        """The text of a record or, for a human text, of the source itself; empty if making it failed."""
         if source.startswith(HUMAN):
             return source.removeprefix(HUMAN)
         return str(self.texts.get(source, {}).get("text", ""))
 
+    def scored(self, cell: Cell, detection: Detection, attack: OneAttack | None) -> list[ScoredText]:
+        """The scored texts of a watermark under an attack, failed ones included."""
+        scored = []
+        for number, item in enumerate(cell.items):
+            original = self.run.source(cell, item)
+            chain = self.run.attack_job(cell, item, attack).chain if attack else []
+            job = self.run.detect_job(cell, detection, chain[-1].id if chain else original, item.prompt)
+            if job.id in self.scores:
+                steps = [self.texts.get(step.id, {}) for step in chain]
+                scored.append(ScoredText(job, original, self.scores[job.id], steps, number))
+        return scored
 
-def _where(cell: Cell, detection: Detection | None) -> Where:
+    def human(self, cell: Cell, detection: Detection) -> list[ScoredText]:
+        """The scored human texts, failed ones included; one text may be scored under several keys."""
+        jobs = [(number, job) for number, job in self.run.human_jobs(cell, detection) if job.id in self.scores]
+        return [ScoredText(job, job.content.source, self.scores[job.id], number=number) for number, job in jobs]
+
+
+def conditions(cell: Cell) -> list[OneAttack | None]:
+    """The attacks under which texts are scored; None: without an attack."""
+    return [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
+
+
+# --- Detection
+
+
+class _Detector:
+    """The scored texts of a cell under one set of detection options."""
+
+    def __init__(self, cell: Cell, detection: Detection, records: Records) -> None:
+        self.cell, self.detection, self.records = cell, detection, records
+        self.human = [text for text in records.human(cell, detection) if not text.failed]
+        self.marked = [(attack, records.scored(cell, detection, attack)) for attack in conditions(cell)]
+
+    @cached_property
+    def statistic(self) -> Statistic:
+        """What all texts are ranked by."""
+        sound = [text.score for _, texts in self.marked for text in texts if not text.failed]
+        return ranked_by([*(text.score for text in self.human), *sound], self.cell.recipe.statistic)
+
+    @cached_property
+    def negatives(self) -> list[float]:
+        """The scores of the human texts."""
+        return [statistic_of(text.score, self.statistic) for text in self.human]
+
+    def human_row(self) -> results.Human:
+        p_values = [float(text.score["p_value"]) for text in self.human]
+        return {
+            **_where(self.cell, self.detection), "statistic": self.statistic, "scores": self.negatives,
+            "p_values": p_values, "texts": len({text.number for text in self.human}),
+            "keys": self.cell.recipe.data.human_keys, "false_positives": _shares(p_values),
+        }  # fmt: skip
+
+    def rows(self, embedder: Embedder | None) -> Iterator[results.Row]:
+        """A row for each attack with scored texts; without human texts there are no rates, so only if all failed."""
+        for attack, texts in self.marked:
+            if texts and (self.human or all(text.failed for text in texts)):
+                yield self._row(attack, texts, embedder)
+
+    def _row(self, attack: OneAttack | None, texts: Sequence[ScoredText], embedder: Embedder | None) -> results.Row:
+        sound = [text for text in texts if not text.failed]
+        failed = len(texts) - len(sound)
+        scores = [statistic_of(text.score, self.statistic) for text in sound]
+        p_values = [float(text.score["p_value"]) for text in sound]
+        # A failed attack is a text in which nothing is found: below every other score.
+        misses = [min([*scores, *self.negatives], default=0.0) - 1] * failed
+        cosines, deltas = self._changes(texts, embedder) if attack else ([], [])
+        named, both = metrics.PUBLIC_READINGS.items(), scores and self.negatives
+        return {
+            **_where(self.cell, self.detection), **self._rates(scores, p_values),
+            "with_failures": self._rates([*scores, *misses], [*p_values, *[1.0] * failed]) if failed else None,
+            "tpr_public": {name: metrics.tpr_interpolated(scores, self.negatives, fpr) for name, fpr in named} if both else {},
+            "attack": attack.label if attack else "none", "attack_name": attack.full_name if attack else "none",
+            "rate": attack.rate if attack else None, "texts": len(sound), "failed": failed, "negatives": len(self.human),
+            "retried": sum(text.rejected > 0 for text in texts),
+            "kept": sum(int(step.get("left", 0)) for text in texts for step in text.steps),
+            "statistic": self.statistic, "cosine": _mean(cosines) if cosines else None, "deltas": deltas,
+            "scores": scores, "p_values": p_values,
+        }  # fmt: skip
+
+    def _rates(self, scores: Sequence[float], p_values: Sequence[float]) -> results.Rates:
+        """The rates of marked texts; there are none where there are no human texts, or no marked ones."""
+        negatives, groups = self.negatives, [text.number for text in self.human]
+        both = bool(scores and negatives)
+        rates = {
+            f"{fpr:g}": metrics.tpr_at(scores, negatives, fpr, groups=groups) if both else None
+            for fpr in self.cell.recipe.fpr
+        }
+        auroc = metrics.auroc_interval(scores, negatives, groups=groups) if both else None
+        return {
+            "auroc": _estimate(auroc) if auroc else None,
+            "tpr": {fpr: _estimate(rate) if rate else None for fpr, rate in rates.items()},
+            "tpr_nominal": _shares(p_values),
+        }
+
+    def _changes(self, texts: Sequence[ScoredText], embedder: Embedder | None) -> tuple[list[float], list[float]]:
+        """Cosine similarities of attacked texts to the originals, and the paper's ratios of sentence counts."""
+        pairs = [(self.records.text(text.original), self.records.text(text.job.content.source)) for text in texts]
+        pairs = [(before, after) for before, after in pairs if before and after]
+        units = splitter(DEFAULT_SPLITTER).units
+        deltas = [len(units(after)) / max(1, len(units(before))) for before, after in pairs]
+        if embedder is None or not pairs:
+            return [], deltas
+        first, second = (embedder.embed(list(side)) for side in zip(*pairs, strict=True))
+        return [float(cosine) for cosine in np.einsum("ij,ij->i", first, second)], deltas
+
+    def null(self) -> list[float]:
+        """The z of human texts under random keys, of a scheme that aligns."""
+        scores = [text.score.get("z") for text in self.human] if aligns(self.cell.watermark.scheme) else []
+        return [float(score) for score in scores if score is not None]
+
+    def examples(self) -> list[results.Example]:
+        """The first texts with scores at every stage, under the last attack of the recipe, which is often the hardest."""
+        if not attacks(self.cell.recipe):
+            return []
+        attack = attacks(self.cell.recipe)[-1]
+        stages = {
+            "marked": self.records.scored(self.cell, self.detection, None),
+            "attacked": self.records.scored(self.cell, self.detection, attack),
+            "human": list(reversed(self.human)),  # under the first of its keys
+        }
+        by_number = {
+            kind: {text.number: text.score for text in texts if not text.failed} for kind, texts in stages.items()
+        }
+        wanted: Statistic = "z" if self.cell.recipe.statistic == "z" else "score"  # the p-value is shown beside it
+        examples: list[results.Example] = []
+        for text in stages["attacked"]:
+            item = self.cell.items[text.number]
+            scores = {kind: texts.get(text.number, {}) for kind, texts in by_number.items()}
+            if text.number >= len(self.cell.data.human[: self.cell.recipe.data.human_texts]):
+                del scores["human"]
+            if len(examples) == self.cell.recipe.examples or not all(scores.values()):
+                continue
+            statistic = ranked_by(scores.values(), wanted)
+            examples.append({
+                "method": self.cell.watermark.label, "attack": attack.label, "prompt": item.prompt, "human": item.human,
+                "marked": self.records.text(text.original), "attacked": self.records.text(text.job.content.source),
+                "statistic": statistic,
+                "scores": {kind: statistic_of(record, statistic) for kind, record in scores.items()},
+                "p_values": {kind: float(record["p_value"]) for kind, record in scores.items()},
+            })  # fmt: skip
+        return examples
+
+
+def _where(cell: Cell, detection: Detection | None) -> results.Where:
     return {"method": cell.watermark.label, "detection": detection.label if detection else "",
             "llm": _llm(cell), "data": cell.data.name, "grid": cell.variant.grid}  # fmt: skip
 
@@ -143,176 +302,15 @@ def _mean(values: Sequence[float]) -> Estimate:
 
 def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
     """The share of texts at or below each nominal p-value; empty if there are no texts."""
-    if not p_values:
-        return {}
-    return {
-        f"{level:g}": _estimate(metrics.share(sum(p <= level for p in p_values), len(p_values))) for level in _NOMINAL
-    }
+    counts = {level: sum(p <= level for p in p_values) for level in _NOMINAL} if p_values else {}
+    return {f"{level:g}": _estimate(metrics.share(count, len(p_values))) for level, count in counts.items()}
 
 
-@dataclass(frozen=True)
-class _Negatives:
-    """The scores of human texts, and for each score the number of its text: a text may be scored under several keys.
-
-    There are no rates where there are no human texts, or no marked ones.
-    """
-
-    human: Human
-    groups: list[int]
-    statistic: Statistic
-
-    @property
-    def scores(self) -> list[float]:
-        return self.human["scores"]
-
-    def rates(self, scores: Sequence[float], levels: Sequence[float]) -> dict[str, Estimate | None]:
-        """The TPR of marked texts at each false-positive rate."""
-        rates: dict[str, Estimate | None] = {}
-        for fpr in levels:
-            both = scores and self.scores
-            rate = metrics.tpr_at(scores, self.scores, fpr, groups=self.groups) if both else None
-            rates[f"{fpr:g}"] = None if rate is None else _estimate(rate)
-        return rates
-
-    def auroc(self, scores: Sequence[float]) -> Estimate | None:
-        if not scores or not self.scores:
-            return None
-        return _estimate(metrics.auroc_interval(scores, self.scores, groups=self.groups))
-
-    def public_readings(self, scores: Sequence[float]) -> dict[str, float]:
-        """The TPR where the paper's public script evaluates it, by the rate that the script names."""
-        if not scores or not self.scores:
-            return {}
-        return {
-            named: metrics.tpr_interpolated(scores, self.scores, fpr) for named, fpr in metrics.PUBLIC_READINGS.items()
-        }
+# --- Cost, quality, time
 
 
-def _human(run: Run, cell: Cell, detection: Detection, records: Records) -> _Negatives:
-    rows = [
-        (number, records.scores[job.id]) for number, job in run.human_jobs(cell, detection) if job.id in records.scores
-    ]
-    rows = [(number, record) for number, record in rows if not record.get("failed")]
-    p_values = [float(record["p_value"]) for _, record in rows]
-    marked = [scored for attack in conditions(cell) for scored in scored_texts(run, cell, detection, attack, records)]
-    sound = [record for _, record in marked if not record.get("failed")]
-    statistic = ranked_by([*(record for _, record in rows), *sound], cell.recipe.statistic)
-    human: Human = {
-        **_where(cell, detection), "statistic": statistic,
-        "scores": [statistic_of(record, statistic) for _, record in rows], "p_values": p_values,
-        "texts": len({number for number, _ in rows}), "keys": cell.recipe.data.human_keys,
-        "false_positives": _shares(p_values),
-    }  # fmt: skip
-    return _Negatives(human, [number for number, _ in rows], statistic)
-
-
-def _rows(run: Run, cell: Cell, detection: Detection, records: Records, human: _Negatives) -> Iterator[Row]:
-    for attack in conditions(cell):
-        scored = scored_texts(run, cell, detection, attack, records)
-        if scored and (human.scores or all(record.get("failed") for _, record in scored)):
-            yield _row(run, cell, detection, attack, scored, human, records)
-
-
-def conditions(cell: Cell) -> list[OneAttack | None]:
-    """The attacks under which texts are scored; None: without an attack."""
-    return [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
-
-
-def scored_texts(
-    run: Run, cell: Cell, detection: Detection, attack: OneAttack | None, records: Records
-) -> list[tuple[Item, Record]]:
-    """The detections of a method's marked texts under an attack, failed ones included, each with its prompt."""
-    sources = [
-        run.source(cell, item) if attack is None else run.attack_job(cell, item, attack).id for item in cell.items
-    ]
-    jobs = [
-        run.detect_job(cell, detection, source, item.prompt) for source, item in zip(sources, cell.items, strict=True)
-    ]
-    return [
-        (item, records.scores[job.id]) for item, job in zip(cell.items, jobs, strict=True) if job.id in records.scores
-    ]
-
-
-def _row(
-    run: Run,
-    cell: Cell,
-    detection: Detection,
-    attack: OneAttack | None,
-    scored: Sequence[tuple[Item, Record]],
-    human: _Negatives,
-    records: Records,
-) -> Row:
-    sound = [record for _, record in scored if not record.get("failed")]
-    failed = len(scored) - len(sound)
-    scores = [statistic_of(record, human.statistic) for record in sound]
-    p_values = [float(record["p_value"]) for record in sound]
-    cosines, deltas = _change(run, cell, attack, records)
-    kept = [step.get("left", 0) for item, _ in scored for step in _steps(run, cell, item, attack, records)]
-    return {
-        **_where(cell, detection),
-        "attack": attack.label if attack else "none",
-        "attack_name": attack.full_name if attack else "none",
-        "rate": attack.rate if attack else None,
-        "texts": len(sound),
-        "failed": failed,
-        "negatives": len(human.scores),
-        "auroc": human.auroc(scores),
-        "tpr": human.rates(scores, cell.recipe.fpr),
-        "tpr_public": human.public_readings(scores),
-        "tpr_nominal": _shares(p_values),
-        "with_failures": _with_failures(scores, p_values, failed, human, cell.recipe.fpr),
-        "retried": sum(rejected(run, cell, item, attack, records) > 0 for item, _ in scored),
-        "kept": sum(kept),
-        "statistic": human.statistic,
-        "cosine": _mean(cosines) if cosines else None,
-        "deltas": deltas,
-        "scores": scores,
-        "p_values": p_values,
-    }
-
-
-def _with_failures(
-    scores: Sequence[float], p_values: Sequence[float], failed: int, human: _Negatives, levels: Sequence[float]
-) -> WithFailures | None:
-    """The rates with failed attacks as texts in which nothing is found: below every other score."""
-    if not failed:
-        return None
-    lowest = min([*scores, *human.scores], default=0.0) - 1
-    every = [*scores, *[lowest] * failed]
-    return {
-        "auroc": human.auroc(every),
-        "tpr": human.rates(every, levels),
-        "tpr_nominal": _shares([*p_values, *[1.0] * failed]),
-    }
-
-
-def rejected(run: Run, cell: Cell, item: Item, attack: OneAttack | None, records: Records) -> int:
-    """The answers of a model that an attack did not use: blank ones, refusals, or answers of a wrong length."""
-    return sum(int(step.get("rejected", 0)) for step in _steps(run, cell, item, attack, records))
-
-
-def _steps(run: Run, cell: Cell, item: Item, attack: OneAttack | None, records: Records) -> list[Record]:
-    """The records of all steps of an attack on a text."""
-    return [records.texts.get(job.id, {}) for job in run.attack_job(cell, item, attack).chain] if attack else []
-
-
-def _change(run: Run, cell: Cell, attack: OneAttack | None, records: Records) -> tuple[list[float], list[float]]:
-    """Cosine similarities of attacked texts to the originals, and the paper's ratios of sentence counts."""
-    cosines, deltas = [], []
-    cutter = splitter(DEFAULT_SPLITTER)
-    for item in cell.items if attack else ():
-        assert attack is not None
-        parent, attacked = run.source(cell, item), run.attack_job(cell, item, attack).id
-        similarity = records.meaning.get(run.meaning_job(parent, attacked).id, {})
-        if "cosine" in similarity:
-            cosines.append(float(similarity["cosine"]))
-        if (before := records.text(parent)) and (after := records.text(attacked)):
-            deltas.append(len(cutter.units(after)) / max(1, len(cutter.units(before))))
-    return cosines, deltas
-
-
-def _cost(run: Run, cell: Cell, records: Records) -> list[Cost]:
-    texts = [records.texts.get(run.source(cell, item), {}) for item in cell.items]
+def _cost(cell: Cell, records: Records) -> list[results.Cost]:
+    texts = [records.texts.get(records.run.source(cell, item), {}) for item in cell.items]
     costs = [record["cost"] for record in texts if "cost" in record]
     if not costs:
         return []
@@ -320,7 +318,7 @@ def _cost(run: Run, cell: Cell, records: Records) -> list[Cost]:
     return [{**_where(cell, None), "texts": len(costs), "tokens": tokens, "seconds": seconds}]
 
 
-def _quality(run: Run, records: Records, finished: bool) -> Iterator[Quality]:
+def _quality(run: Run, records: Records, finished: bool) -> Iterator[results.Quality]:
     done: set[tuple[str, str, str]] = set()
     for cell in run.cells:
         by_kind: dict[str, list[Record]] = {}
@@ -345,8 +343,6 @@ def _quality(run: Run, records: Records, finished: bool) -> Iterator[Quality]:
 
 def _diversity(run: Run, cell: Cell, kind: str, records: Records) -> Estimate | None:
     """The mean diversity of several answers to one prompt."""
-    from alimark.lab.bench.quality import diversity
-
     wanted = cell.recipe.quality
     if not wanted.answers or kind == "human":
         return None
@@ -356,11 +352,11 @@ def _diversity(run: Run, cell: Cell, kind: str, records: Records) -> Estimate | 
         jobs = [run.generate_job(cell, item, marked=kind != "unmarked", answer=i) for i in range(wanted.answers)]
         texts = [text for job in jobs if (text := records.text(job.id))]
         if len(texts) > 1:
-            diversities.append(diversity(embedder.embed(texts)))
+            diversities.append(quality.diversity(embedder.embed(texts)))
     return _mean(diversities) if diversities else None
 
 
-def timed_detections(run: Run) -> Iterator[Runtime]:
+def timed_detections(run: Run) -> Iterator[results.Runtime]:
     """Seconds of one detection, embedding included, for each detector and length of text in the first cell of the run.
 
     The texts are neighbouring sentences of the human texts. Each is detected several times, and its fastest time counts.
@@ -398,50 +394,13 @@ def _neighbours(units: list[str], sentences: int, count: int) -> list[str]:
     return [" ".join(units[start : start + sentences]) for start in starts]
 
 
-def _null(run: Run, cell: Cell, records: Records, null: dict[str, list[float]]) -> None:
-    """Add the z of human texts under random keys to `null`, by block size."""
-    for detection in cell.recipe.detection[:1] if aligns(cell.watermark.scheme) else ():
-        scores = [records.scores.get(job.id, {}) for _, job in run.human_jobs(cell, detection)]
-        values = [float(record["z"]) for record in scores if record.get("z") is not None]
-        if values:
-            null.setdefault(str(cell.watermark.parameters()["block_size"]), []).extend(values)
-
-
-def _examples(run: Run, cell: Cell, records: Records) -> Iterator[Example]:
-    """The first texts with scores at every stage, under the last attack of the recipe, which is often the hardest."""
-    if not attacks(cell.recipe):
-        return
-    attack, detection = attacks(cell.recipe)[-1], cell.recipe.detection[0]
-    left = cell.recipe.examples
-    human_jobs = dict(reversed(list(run.human_jobs(cell, detection))))
-    wanted: Statistic = "z" if cell.recipe.statistic == "z" else "score"  # the p-value is shown beside it
-    for number, item in enumerate(cell.items):
-        parent, attacked = run.source(cell, item), run.attack_job(cell, item, attack).id
-        jobs = {"marked": run.detect_job(cell, detection, parent, item.prompt),
-                "attacked": run.detect_job(cell, detection, attacked, item.prompt)}  # fmt: skip
-        if number in human_jobs:
-            jobs["human"] = human_jobs[number]
-        scores = {kind: records.scores.get(job.id, {}) for kind, job in jobs.items()}
-        if left == 0 or not all("score" in record for record in scores.values()):
-            continue
-        left -= 1
-        statistic = ranked_by(scores.values(), wanted)
-        yield {
-            "method": cell.watermark.label, "attack": attack.label, "prompt": item.prompt, "human": item.human,
-            "marked": records.text(parent), "attacked": records.text(attacked),
-            "statistic": statistic,
-            "scores": {kind: statistic_of(record, statistic) for kind, record in scores.items()},
-            "p_values": {kind: float(record["p_value"]) for kind, record in scores.items()},
-        }  # fmt: skip
-
-
 def _data(run: Run) -> list[dict[str, Any]]:
     rows = {}
     for cell in run.cells:
-        data = cell.data
-        rows[data.name, cell.recipe.data.sentences] = {
-            "set": data.name, "texts": len(cell.items), "human texts": min(len(data.human), cell.recipe.data.human_texts),
-            "sentences": cell.recipe.data.sentences, "short": data.short, "repeats": data.repeats,
+        data, settings = cell.data, cell.recipe.data
+        rows[data.name, settings.sentences] = {
+            "set": data.name, "texts": len(cell.items), "human texts": min(len(data.human), settings.human_texts),
+            "sentences": settings.sentences, "short": data.short, "repeats": data.repeats,
         }  # fmt: skip
     return list(rows.values())
 

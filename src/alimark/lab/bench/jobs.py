@@ -22,7 +22,7 @@ from alimark.lab.attacks import seed_for
 from alimark.lab.bench.data import DataSet, Item
 from alimark.lab.bench.data import load as load_data
 from alimark.lab.bench.models import LEARNED, Lesson, embedder_name, learns
-from alimark.lab.bench.recipe import Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
+from alimark.lab.bench.recipe import Data, Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
 from alimark.lab.bench.workspace import digest
 
 _SCORES = 1
@@ -58,8 +58,8 @@ class Cell:
         return _generation_parameters(self.watermark)
 
     @cached_property
-    def sources(self) -> dict[tuple[str, int], str]:
-        """The ids of the cell's marked texts, by prompt and number of the answer, as far as `Plan.source` was asked."""
+    def sources(self) -> dict[str, str]:
+        """The ids of the cell's marked texts, by prompt, as far as `Plan.source` was asked."""
         return {}
 
 
@@ -88,11 +88,6 @@ class TextToScore(NamedTuple):
     secret_text: str
     """The text that the key's secret is derived from: a prompt, or a human text."""
     number: int
-
-
-class TextsToCompare(NamedTuple):
-    parent: str
-    attacked: str
 
 
 class TextToRead(NamedTuple):
@@ -136,12 +131,21 @@ def _soft_parameters(public: str) -> JsonObject:
     return Key.generate(secret=bytes(32), fitted=fitted, **given).parameters.to_json()
 
 
+def _data_set(name: str, settings: Data, most: int) -> DataSet:
+    return _loaded(name, settings.sentences, settings.short, most, settings.skip)
+
+
+@cache
+def _loaded(name: str, sentences: int, short: str, most: int, skip: int) -> DataSet:
+    """A data set, read once: the points of a grid and the rows of a recipe share it."""
+    return load_data(name, sentences, short=short, most=most, skip=skip)
+
+
 class Plan:
     """All jobs of a recipe."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self._sets: dict[str, DataSet] = {}
         self._lessons: dict[str, Lesson] = {}
 
     @cached_property
@@ -162,11 +166,11 @@ class Plan:
     def data_set(self, name: str, recipe: Recipe) -> DataSet:
         """The prompts and human texts of a data set that the recipe uses."""
         settings = recipe.data
-        return self._load(name, recipe, max(settings.human_texts, settings.texts), settings.skip)
+        return _data_set(name, settings, max(settings.human_texts, settings.texts))
 
     def fit_set(self, name: str, recipe: Recipe) -> DataSet:
         """The texts of a data set of `[fit]`."""
-        return self._load(name, recipe, recipe.fit.texts, 0)
+        return _data_set(name, recipe.data.model_copy(update={"skip": 0}), recipe.fit.texts)
 
     def lesson(self, watermark: Watermark, name: str, recipe: Recipe) -> Lesson:
         """What the rows of a data set learn: from the data sets of `[fit]`, else from the texts after those that are used."""
@@ -175,7 +179,7 @@ class Plan:
             texts = [text for other in recipe.fit.sets for text in self.fit_set(other, recipe).human]
         else:
             used = max(settings.human_texts, settings.texts)
-            texts = self._load(name, recipe, used + recipe.fit.texts, settings.skip).human[used:]
+            texts = _data_set(name, settings, used + recipe.fit.texts).human[used:]
         return Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, texts)
 
     def _with_fitted(self, watermark: Watermark, name: str, recipe: Recipe) -> Watermark:
@@ -185,13 +189,6 @@ class Plan:
         lesson = self.lesson(watermark, name, recipe)
         self._lessons[lesson.file] = lesson
         return watermark.model_copy(update={"key": watermark.key | {"fitted": f"{LEARNED}{lesson.file}"}})
-
-    def _load(self, name: str, recipe: Recipe, most: int, skip: int) -> DataSet:
-        settings = recipe.data
-        cache_key = digest({"name": name, **settings.model_dump(), "most": most, "skip": skip})
-        if cache_key not in self._sets:
-            self._sets[cache_key] = load_data(name, settings.sentences, short=settings.short, most=most, skip=skip)
-        return self._sets[cache_key]
 
     # Generation
 
@@ -211,13 +208,13 @@ class Plan:
                  cell.watermark.scheme, marked)  # fmt: skip
         return Job(digest(inputs), group, TextToWrite(cell, item, settings, marked, answer))
 
-    def source(self, cell: Cell, item: Item, answer: int = 0) -> str:
+    def source(self, cell: Cell, item: Item) -> str:
         """Where the text of a row is: the id of the record of a marked text, or for a row of human texts the text itself."""
         if cell.watermark.human:
             return f"{HUMAN}{item.human}"
-        if (item.prompt, answer) not in cell.sources:
-            cell.sources[item.prompt, answer] = self.generate_job(cell, item, answer=answer).id
-        return cell.sources[item.prompt, answer]
+        if item.prompt not in cell.sources:
+            cell.sources[item.prompt] = self.generate_job(cell, item).id
+        return cell.sources[item.prompt]
 
     def generate_jobs(self) -> Iterator[Job[TextToWrite]]:
         """Marked texts for all prompts, then the further texts whose quality is measured."""
@@ -241,32 +238,22 @@ class Plan:
 
     # Attacks
 
-    def attack_job(
-        self, cell: Cell, item: Item, attack: OneAttack, answer: int = 0, again: int = 0
-    ) -> Job[TextToAttack]:
-        """An attack on a written text, or the last step of a chain; `chain` has the jobs of all steps.
-
-        `again` numbers attacks on the same text, each with another random seed.
-        """
-        earlier = self.attack_job(cell, item, attack.earlier, answer, again) if attack.earlier else None
-        parent = earlier.id if earlier else self.source(cell, item, answer)
+    def attack_job(self, cell: Cell, item: Item, attack: OneAttack) -> Job[TextToAttack]:
+        """An attack on a written text, or the last step of a chain; `chain` has the jobs of all steps."""
+        earlier = self.attack_job(cell, item, attack.earlier) if attack.earlier else None
+        parent = earlier.id if earlier else self.source(cell, item)
         pool = cell.data.name if attack.name in POOLED_ATTACKS else ""
         settings = dict(attack.settings)
         inputs = {"stage": "attack", "parent": parent, "attack": attack.name, "settings": settings, "pool": pool,
-                  "seed": cell.recipe.seed} | ({"again": again} if again else {})  # fmt: skip
-        seed = seed_for(attack.name, cell.recipe.seed, f"{parent}/{again}" if again else parent)
-        group = (attack.name, digest(settings), pool)
-        return Job(digest(inputs), group, TextToAttack(cell, item, attack, parent, seed), earlier)
+                  "seed": cell.recipe.seed}  # fmt: skip
+        content = TextToAttack(cell, item, attack, parent, seed_for(attack.name, cell.recipe.seed, parent))
+        return Job(digest(inputs), (attack.name, digest(settings), pool), content, earlier)
 
-    def attacked_items(self) -> Iterator[tuple[Cell, OneAttack, Item]]:
-        """Every combination of cell, attack and prompt."""
+    def attack_jobs(self) -> Iterator[Job[TextToAttack]]:
         for cell in self.cells:
             for attack in attacks(cell.recipe):
                 for item in cell.items:
-                    yield cell, attack, item
-
-    def attack_jobs(self) -> Iterator[Job[TextToAttack]]:
-        return (self.attack_job(cell, item, attack) for cell, attack, item in self.attacked_items())
+                    yield self.attack_job(cell, item, attack)
 
     # Detection
 
@@ -296,16 +283,7 @@ class Plan:
             for fresh in range(cell.recipe.data.human_keys):
                 yield number, self.detect_job(cell, detection, f"{HUMAN}{text}", text, fresh + 1)
 
-    # Meaning and quality
-
-    def meaning_job(self, parent: str, attacked: str) -> Job[TextsToCompare]:
-        """The cosine similarity of an attacked text to the text before the attack."""
-        inputs = {"stage": "meaning", "of": [parent, attacked], "embedder": self.recipe.meaning}
-        return Job(digest(inputs), (self.recipe.meaning,), TextsToCompare(parent, attacked))
-
-    def meaning_jobs(self) -> Iterator[Job[TextsToCompare]]:
-        for cell, attack, item in self.attacked_items() if self.recipe.meaning else ():
-            yield self.meaning_job(self.source(cell, item), self.attack_job(cell, item, attack).id)
+    # Quality
 
     def quality_jobs(self, cell: Cell) -> Iterator[tuple[str, str, Job[TextToRead]]]:
         """The kind of text (the watermark's label, "unmarked" or "human"), its source, and the job."""

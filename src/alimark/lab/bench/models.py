@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,24 +44,19 @@ class Lesson:
         content = digest({"embedder": self.embedder, "options": self.options, "texts": list(self.texts)})
         return f"{self.scheme}-{content}.npz"
 
-    def check_options(self) -> None:
-        """Check that the scheme knows the options; raises AlimarkError if not."""
-        known = options_of(getattr(scheme(self.scheme), "fit"))  # noqa: B009 - not every scheme has it
+    def check(self) -> None:
+        """Check the options, that there are enough texts, and what the scheme asks of them; raises AlimarkError if not."""
+        kind: Any = scheme(self.scheme)
+        known = options_of(kind.fit)
         if unknown := ", ".join(sorted(set(self.options) - set(known))):
             raise AlimarkError(f"{self.scheme} has no option {unknown} of learning; it has: {', '.join(known)}")
-
-    def check(self) -> None:
-        """Check that there are enough texts, and what the scheme asks of them; raises AlimarkError if not."""
         if len(self.texts) < _LEAST_TEXTS:
             raise AlimarkError(
                 f"{self.scheme} learns from texts that are not scored, and only {len(self.texts)} are left; name other data "
                 f"sets of at least {_LEAST_TEXTS} texts ([fit] sets), or score fewer human texts (data.human_texts)"
             )
-        if check_fit := getattr(scheme(self.scheme), "check_fit", None):
-            try:
-                check_fit(self.texts, **self.options)
-            except (TypeError, ValueError) as error:
-                raise AlimarkError(f"{self.scheme} cannot learn with these options: {error}") from None
+        if hasattr(kind, "check_fit"):
+            self._call(kind.check_fit, self.texts)
 
     def learn(self, models: Models) -> Fitted:
         """Learn what the keys of the scheme need.
@@ -69,14 +64,16 @@ class Lesson:
         Raises:
             AlimarkError: There are too few texts, an option is unknown, or a library is missing.
         """
-        self.check_options()
         self.check()
         kind: Any = scheme(self.scheme)
+        fitted: Fitted = self._call(kind.fit, self.texts, models.embedder(self.embedder))
+        return fitted
+
+    def _call(self, function: Callable[..., Any], *arguments: object) -> Any:
         try:
-            fitted: Fitted = kind.fit(self.texts, models.embedder(self.embedder), **self.options)
+            return function(*arguments, **self.options)
         except (TypeError, ValueError) as error:
             raise AlimarkError(f"{self.scheme} cannot learn with these options: {error}") from None
-        return fitted
 
 
 def learns(watermark: Watermark) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from alimark.lab.bench.metrics import PUBLIC_READINGS
 from alimark.lab.bench.paper import Paper
-from alimark.lab.bench.results import Estimate, Results, Row, WithFailures
+from alimark.lab.bench.results import Estimate, Rates, Results, Row
 from alimark.lab.bench.shape import (
     NO_ATTACK,
     Variant,
@@ -47,7 +47,7 @@ class Metric:
     title: str
     about: str
 
-    def of(self, rates: Row | WithFailures) -> Estimate | None:
+    def of(self, rates: Rates) -> Estimate | None:
         kind, _, level = self.key.partition("@")
         if kind == "auroc":
             return rates["auroc"]

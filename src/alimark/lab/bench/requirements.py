@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from alimark.core.schemes.registry import scheme
 from alimark.errors import AlimarkError, KeyMismatch, LLMError, MissingExtra
 from alimark.lab.attacks import Attack, load_attack
 from alimark.lab.bench.jobs import Plan
-from alimark.lab.bench.models import Lesson, diversity_embedder, embedder_name, learns
+from alimark.lab.bench.models import diversity_embedder, embedder_name, learns
 from alimark.lab.bench.recipe import OneAttack, Recipe, Watermark, attacks, token_level, variants
 from alimark.lab.bench.workspace import STAGES
 from alimark.lab.rivals.tokens import load_tokenizer
@@ -89,11 +88,11 @@ class _Checks:
     def problems(self) -> list[str]:
         return [f"{thing}: {problem}" for thing, problem in self._results.items() if problem]
 
-    def check(self, thing: str, test: Callable[[], object]) -> bool:
-        """Run a test that raises an error if the thing is not there. Returns whether it is there."""
+    def check(self, thing: str, test: Callable[..., object], *arguments: object) -> bool:
+        """Call a test that raises an error if the thing is not there. Returns whether it is there."""
         if thing not in self._results:
             try:
-                test()
+                test(*arguments)
                 self._results[thing] = ""
             except AlimarkError as error:
                 self._results[thing] = str(error)
@@ -102,12 +101,12 @@ class _Checks:
     def libraries(self, user: str, libraries: Iterable[tuple[str, str]]) -> None:
         """Check optional libraries, each given with the extra that installs it."""
         for library, extra in libraries:
-            self.check(f"library {library}, for {user}", partial(_need, library, extra))
+            self.check(f"library {library}, for {user}", _need, library, extra)
 
     def data(self, point: Recipe) -> None:
         """Check that all data sets have texts."""
         for name in point.data.sets:
-            self.check(f"data set {name}", partial(self.plan.data_set, name, point))
+            self.check(f"data set {name}", self.plan.data_set, name, point)
 
     def narrow(self, run: Run) -> None:
         """Leave out the stages and attacks whose records all exist."""
@@ -121,45 +120,43 @@ class _Checks:
     def models(self, point: Recipe) -> None:
         """Check the models that are named outside the rows of watermarks and attacks."""
         if point.writes and "generate" in self.stages:
-            self.check(f"language model {point.llm.name}", partial(check_llm, point.llm.name))
+            self.check(f"language model {point.llm.name}", check_llm, point.llm.name)
             if device := str(point.llm.options.get("device", "")):
-                self.check(f"device {device}", partial(_check_device, device))
+                self.check(f"device {device}", _check_device, device)
         for detection in point.detection if "detect" in self.stages else ():
             if detection.llm:
-                self.check(f"language model {detection.llm}", partial(check_llm, detection.llm))
-        if point.meaning and "meaning" in self.stages:
-            self.check(f"embedder {point.meaning}", partial(check_embedder, point.meaning))
+                self.check(f"language model {detection.llm}", check_llm, detection.llm)
         if point.quality.oracle and "quality" in self.stages:
             self.libraries("perplexity", _TORCH)
-            self.check(f"oracle {point.quality.oracle}", partial(store.check, point.quality.oracle))
-        if _measures_diversity(point):  # by the evaluation, whichever records exist
-            name = diversity_embedder(self.plan.recipe)
-            self.check(f"embedder {name}", partial(check_embedder, name))
+            self.check(f"oracle {point.quality.oracle}", store.check, point.quality.oracle)
+        # The evaluation embeds, whichever records exist.
+        for name in {point.meaning, diversity_embedder(self.plan.recipe) if _measures_diversity(point) else ""} - {""}:
+            self.check(f"embedder {name}", check_embedder, name)
 
     def watermark(self, watermark: Watermark, point: Recipe) -> None:
         """Check what the keys of a row need."""
         if not self.stages & {"generate", "detect"}:
             return
-        if not self.check(f"scheme {watermark.scheme}", partial(scheme, watermark.scheme)):
+        if not self.check(f"scheme {watermark.scheme}", scheme, watermark.scheme):
             return
         kind, label = parameters_class(watermark.scheme), watermark.label
         cutter = str(watermark.key.get("splitter", DEFAULT_SPLITTER))
-        whole = self.check(f"splitter {cutter}", partial(splitter, cutter))
+        whole = self.check(f"splitter {cutter}", splitter, cutter)
         if kind.embeds:
             name = embedder_name(watermark)
-            whole &= self.check(f"embedder {name}", partial(check_embedder, name))
+            whole &= self.check(f"embedder {name}", check_embedder, name)
         if token_level(kind):
             self.libraries(label, _TORCH)
             if not watermark.human:
-                self.check(f"token probabilities for {label}", partial(_check_engine, point.llm.name))
+                self.check(f"token probabilities for {label}", _check_engine, point.llm.name)
             self._tokenizer(watermark, point)
         if "fitted" in watermark.key:
             path = str(watermark.key["fitted"])
-            whole &= self.check(f"learned data {path}, for {label}", partial(Fitted.load, path))
+            whole &= self.check(f"learned data {path}, for {label}", Fitted.load, path)
         if learns(watermark):
             self._lessons(watermark, point)
         elif whole:
-            self.check(f"key of {label}", partial(_check_key, watermark))
+            self.check(f"key of {label}", _check_key, watermark)
 
     def _tokenizer(self, watermark: Watermark, point: Recipe) -> None:
         """Check that the tokenizer of a key is there, and that it is the language model's.
@@ -167,28 +164,20 @@ class _Checks:
         That of a store model is made from the weights, which the run fetches; it is compared where they are on this machine.
         """
         name, model = str(watermark.parameters()["tokenizer"]), point.llm.model
-        model_there = self._results.get(f"language model {point.llm.name}", "") == ""
-        there = model_there or name != model
-        if name not in store.names() and there:
-            there = self.check(f"tokenizer of {name}", partial(load_tokenizer, name))
-        if there and model_there and name != model and not watermark.human and _at_hand(name) and _at_hand(model):
-            self.check(f"tokenizer of {watermark.label}", partial(_check_tokenizer, name, model))
+        model_there = not self._results.get(f"language model {point.llm.name}")
+        if name not in store.names() and (model_there or name != model):
+            model_there &= self.check(f"tokenizer of {name}", load_tokenizer, name)
+        if model_there and name != model and not watermark.human and _at_hand(name) and _at_hand(model):
+            self.check(f"tokenizer of {watermark.label}", _check_tokenizer, name, model)
 
     def _lessons(self, watermark: Watermark, point: Recipe) -> None:
         """Check what the scheme needs to learn: libraries, options that it knows, and enough texts."""
-        libraries = getattr(scheme(watermark.scheme), "fit_libraries", ())
-        self.libraries(f"the learning of {watermark.label}", libraries)
-        options = Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, ()).check_options
-        known = self.check(f"learning of {watermark.label}", options)
-        for name in point.fit.sets:
-            self.check(f"data set {name}", partial(self.plan.fit_set, name, point))
-        for name in point.data.sets if known else ():
-            if self._results[f"data set {name}"] or any(self._results[f"data set {other}"] for other in point.fit.sets):
-                continue
-            self.check(
-                f"texts of {', '.join(point.fit.sets) or name} that {watermark.label} learns from",
-                partial(_check_lesson, self.plan, watermark, name, point),
-            )
+        self.libraries(f"the learning of {watermark.label}", getattr(scheme(watermark.scheme), "fit_libraries", ()))
+        sources = [self.check(f"data set {name}", self.plan.fit_set, name, point) for name in point.fit.sets]
+        for name in point.data.sets if all(sources) else ():
+            if not self._results[f"data set {name}"]:
+                texts = f"texts of {', '.join(point.fit.sets) or name} that {watermark.label} learns from"
+                self.check(texts, self.plan.lesson(watermark, name, point).check)
 
     def attack(self, attack: OneAttack) -> None:
         """Check what the steps of an attack need."""
@@ -198,9 +187,9 @@ class _Checks:
             loaded = _loaded(step)
             self.libraries(f"the attack {step.name}", loaded.libraries)
             for llm in loaded.llms:
-                self.check(f"language model {llm}", partial(check_llm, llm))
+                self.check(f"language model {llm}", check_llm, llm)
             for model in loaded.models if not loaded.llms else ():
-                self.check(f"model {model}, of the attack {step.name}", partial(store.check, model))
+                self.check(f"model {model}, of the attack {step.name}", store.check, model)
 
 
 def _loaded(step: OneAttack) -> Attack:
@@ -256,7 +245,3 @@ def _check_key(watermark: Watermark) -> None:
     if "fitted" in public:
         public["fitted"] = Fitted.load(str(public["fitted"]))
     Key.generate(scheme=watermark.scheme, secret=bytes(32), embedder=embedder, **public)
-
-
-def _check_lesson(plan: Plan, watermark: Watermark, name: str, point: Recipe) -> None:
-    plan.lesson(watermark, name, point).check()

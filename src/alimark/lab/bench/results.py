@@ -40,20 +40,23 @@ class Where(TypedDict):
     grid: dict[str, Any]
 
 
-class WithFailures(TypedDict):
-    """The rates of a row with failed attacks as misses."""
+class Rates(TypedDict):
+    """The detection rates of marked texts; None or absent where there are too few human texts, or no marked ones."""
 
     auroc: Estimate | None
     tpr: dict[str, Estimate | None]
+    """By false-positive rate, such as "0.01": at the empirical quantile of the human texts."""
     tpr_nominal: dict[str, Estimate]
+    """By p-value: the share of texts with this p-value or a smaller one."""
 
 
-class Row(Where):
-    """One method under one attack.
+class Row(Where, Rates):
+    """One method under one attack; the rates leave out texts on which the attack failed."""
 
-    Where the attack failed on every text there are no rates: they are None or absent, except in `with_failures`.
-    """
-
+    with_failures: Rates | None
+    """The rates with failed attacks as misses; None if none failed."""
+    tpr_public: dict[str, float]
+    """By the rate that the paper's public script names, "0.01" and "0.05": the TPR where that script evaluates it."""
     attack: str
     """"none", or the attack's name with the settings that the recipe varies: "delete 0.3"."""
     attack_name: str
@@ -62,11 +65,13 @@ class Row(Where):
     """Attacked texts, without those where the attack failed."""
     failed: int
     negatives: int
-    auroc: Estimate | None
-    tpr: dict[str, Estimate | None]
-    """By false-positive rate, such as "0.01": at the empirical quantile of the human texts; None if these are too few."""
-    tpr_nominal: dict[str, Estimate]
-    """By p-value: the share of texts with this p-value or a smaller one."""
+    """Scores of human texts."""
+    retried: int
+    """Texts, failed ones included, for which the attack's model gave an answer that was not used."""
+    kept: int
+    """Sentences that an attack by sentences left as they were."""
+    statistic: str
+    """What the texts are ranked by: "z", "score" or "p"."""
     cosine: Estimate | None
     """Cosine similarity of the texts after and before the attack."""
     deltas: list[float]
@@ -74,16 +79,6 @@ class Row(Where):
     scores: list[float]
     """Of the row's statistic."""
     p_values: list[float]
-    statistic: str
-    """What the texts are ranked by: "z", "score" or "p"."""
-    tpr_public: dict[str, float]
-    """By the rate that the paper's public script names, "0.01" and "0.05": the TPR where that script evaluates it."""
-    retried: int
-    """Texts, failed ones included, for which the attack's model gave an answer that was not used."""
-    kept: int
-    """Sentences that an attack by sentences left as they were."""
-    with_failures: WithFailures | None
-    """The rates with failed attacks as misses; None if none failed."""
 
 
 class Human(Where):

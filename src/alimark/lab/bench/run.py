@@ -1,4 +1,4 @@
-"""Runs a recipe: generate, attack, detect, and measure meaning and quality.
+"""Runs a recipe: generate, attack, detect, and measure quality.
 
 Each stage turns jobs into records. A job whose record exists is skipped. A text that fails is recorded as failed, and the run
 goes on with the next one.
@@ -12,10 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeVar
 
 from alimark.core._util.jsonl import Record
 from alimark.core.detection.stats.p_values import RandomKeys
@@ -27,13 +24,13 @@ from alimark.core.schemes.api import load
 from alimark.core.schemes.registry import asks_llm
 from alimark.errors import AlimarkError, ContextFull, LLMError
 from alimark.lab.attacks import Target, load_attack
+from alimark.lab.bench import RunProgress
 from alimark.lab.bench.jobs import (
     HUMAN,
     POOLED_ATTACKS,
     Cell,
     Job,
     Plan,
-    TextsToCompare,
     TextToAttack,
     TextToRead,
     TextToScore,
@@ -53,27 +50,6 @@ _TEXTS_PER_READING_BATCH = 8
 Content = TypeVar("Content")
 
 
-class Progress(Protocol):
-    """Receives what is done; the command line shows it."""
-
-    def stage(self, name: str, total: int, done: int) -> None: ...
-    def step(self, count: int = 1) -> None: ...
-    def fault(self, message: str) -> None: ...
-
-
-class Silent:
-    """A progress that shows nothing."""
-
-    def stage(self, name: str, total: int, done: int) -> None: ...
-    def step(self, count: int = 1) -> None: ...
-    def fault(self, message: str) -> None: ...
-
-
-def text_seed(job_id: str) -> int:
-    """The sampling seed of a text, from the id of its job."""
-    return int(job_id[:12], 16)
-
-
 class Run(Plan):
     """A recipe in a workspace.
 
@@ -84,13 +60,13 @@ class Run(Plan):
         self,
         recipe: Recipe,
         workspace: Workspace,
-        progress: Progress | None = None,
+        progress: RunProgress | None = None,
         *,
         models: Models | None = None,
         replicas: Replicas | None = None,
     ) -> None:
         super().__init__(recipe)
-        self.workspace, self.progress = workspace, progress or Silent()
+        self.workspace, self.progress = workspace, progress or RunProgress()
         self.models = models or Models()
         self.models.folder = workspace.folder
         self.replicas = replicas
@@ -118,48 +94,24 @@ class Run(Plan):
     def run_stage(self, stage: Stage) -> None:
         """Make the missing records of one stage."""
         if stage == "generate":
-            self.generate(self.generate_jobs())
+            self._make(stage, self.generate_jobs(), self._generated)
         elif stage == "attack":
-            self.attack(self.attack_jobs())
+            steps = [step for job in self.attack_jobs() for step in job.chain]
+            for length in sorted({len(step.chain) for step in steps}):  # the first steps of all chains first
+                self._make(stage, [step for step in steps if len(step.chain) == length], self._attacked)
         elif stage == "detect":
-            self.detect(self.detect_jobs())
-        elif stage == "meaning" and self.recipe.meaning:
-            self._make("meaning", self.meaning_jobs(), self._compared)
-        elif stage == "quality" and self.recipe.quality.oracle:
-            self._make("quality", self.reading_jobs(), self._read)
+            self._make(stage, self.detect_jobs(), self._detected)
+        else:
+            self._make(stage, self.reading_jobs(), self._read)
 
     def is_finished(self, stage: Stage) -> bool:
         """Whether all records of a stage exist."""
         jobs: dict[Stage, Iterable[Job[object]]] = {
             "generate": self.generate_jobs(), "attack": self.attack_jobs(), "detect": self.detect_jobs(),
-            "meaning": self.meaning_jobs(), "quality": self.reading_jobs(),
+            "quality": self.reading_jobs(),
         }  # fmt: skip
         ids = {job.id for job in jobs[stage]}
         return len(self.workspace.records(stage, ids)) == len(ids)
-
-    def generate(self, jobs: Iterable[Job[TextToWrite]]) -> None:
-        self._make("generate", jobs, self._generated)
-
-    def attack(self, jobs: Iterable[Job[TextToAttack]]) -> None:
-        """Make the missing records of the attacks, and of a chain those of its earlier steps, all first steps first."""
-        steps: list[list[Job[TextToAttack]]] = [[]]
-        for job in jobs:
-            for place, step in enumerate(job.chain):
-                if place == len(steps):
-                    steps.append([])
-                steps[place].append(step)
-        for same_place in steps:
-            self._make("attack", same_place, self._attacked)
-
-    def detect(self, jobs: Iterable[Job[TextToScore]]) -> None:
-        self._make("detect", jobs, self._detected)
-
-    def missing(self, stage: Stage, jobs: Iterable[Job[Content]]) -> list[Job[Content]]:
-        """The jobs that have no record yet, each once."""
-        by_id = {job.id: job for job in jobs}
-        done = self.workspace.records(stage, by_id)
-        self.progress.stage(stage, len(by_id), len(done))
-        return [job for job in by_id.values() if job.id not in done]
 
     def _make(
         self,
@@ -168,15 +120,19 @@ class Run(Plan):
         make: Callable[[Sequence[Job[Content]]], Iterator[tuple[Job[Content], Record]]],
     ) -> None:
         """Make the missing records, group by group, so that each model is loaded once; write each record at once."""
+        by_id = {job.id: job for job in jobs}
+        done = self.workspace.records(stage, by_id)
+        self.progress.stage(stage, len(by_id), len(done))
         groups: dict[tuple[object, ...], list[Job[Content]]] = defaultdict(list)
-        for job in self.missing(stage, jobs):
-            groups[job.group].append(job)
+        for job in by_id.values():
+            if job.id not in done:
+                groups[job.group].append(job)
         if not groups:
             return  # without opening the file, which locks it
         with self.workspace.writer(stage) as writer:
             for group in groups.values():
                 for job, record in make(group):
-                    writer.write({"id": job.id, **record})
+                    writer.write({**record, "id": job.id})
                     self.progress.step()
 
     def texts(self, sources: Sequence[str]) -> dict[str, str]:
@@ -195,15 +151,15 @@ class Run(Plan):
 
     def _generated(self, jobs: Sequence[Job[TextToWrite]]) -> Iterator[tuple[Job[TextToWrite], Record]]:
         cell, _, settings, marked, _ = jobs[0].content
-        first_key = key_for(cell.watermark, bytes(32), self.models)
+        first_key = key_for(cell.watermark, bytes(32), self.models) if marked else None
         prompts = []
         for job in jobs:
             cell, item = job.content.cell, job.content.item
             key = key_for(cell.watermark, secret(cell.recipe.seed, item.prompt), self.models)
-            prompts.append(Prompt(item.prompt, text_seed(job.id), key if marked else None))
+            prompts.append(Prompt(item.prompt, int(job.id[:12], 16), key if marked else None))
         # Errors are kept back until another text succeeds: several in a row mean that the model is unreachable.
         pending: list[tuple[Job[TextToWrite], LLMError]] = []
-        for place, answer in self._write_texts(prompts, first_key if marked else None, cell, settings):
+        for place, answer in self._write_texts(prompts, first_key, cell, settings):
             if isinstance(answer, LLMError) and not isinstance(answer, ContextFull):
                 pending.append((jobs[place], answer))
                 if len(pending) == _ERRORS_IN_A_ROW:
@@ -215,8 +171,7 @@ class Run(Plan):
             if isinstance(answer, AlimarkError):
                 yield jobs[place], self._failed("generate", answer)
             else:
-                record = answer.record(jobs[place].id)
-                yield jobs[place], {name: record[name] for name in record if name != "id"}
+                yield jobs[place], answer.record(jobs[place].id)
         if pending:
             raise pending[0][1]
 
@@ -297,21 +252,7 @@ class Run(Plan):
             self.progress.fault(f"detect: {answer}")
         return scored(answer)
 
-    # Meaning and quality
-
-    def _compared(self, jobs: Sequence[Job[TextsToCompare]]) -> Iterator[tuple[Job[TextsToCompare], Record]]:
-        embedder = self.models.embedder(self.recipe.meaning)
-        texts = self.texts([source for job in jobs for source in job.content])
-        vectors: dict[str, NDArray[np.float32]] = {}
-        for job in jobs:
-            pair = [texts.get(source, "") for source in job.content]
-            if not all(pair):
-                yield job, {"failed": True, "error": "there is no text"}
-                continue
-            for text in pair:
-                if text not in vectors:
-                    vectors[text] = embedder.embed([text])[0]
-            yield job, {"cosine": float(vectors[pair[0]] @ vectors[pair[1]])}
+    # Quality
 
     def _read(self, jobs: Sequence[Job[TextToRead]]) -> Iterator[tuple[Job[TextToRead], Record]]:
         from alimark.lab.bench.quality import Oracle, distinct, repetition
@@ -320,12 +261,8 @@ class Run(Plan):
         oracle = Oracle(self.recipe.quality.oracle)
         for start in range(0, len(jobs), _TEXTS_PER_READING_BATCH):
             batch = jobs[start : start + _TEXTS_PER_READING_BATCH]
-            sound = [job for job in batch if texts.get(job.content.source)]
-            pairs = [(job.content.prompt, texts[job.content.source]) for job in sound]
-            perplexities = oracle.perplexities(pairs) if pairs else []
-            by_id = dict(zip((job.id for job in sound), perplexities, strict=True))
-            for job in batch:
-                text, perplexity = texts.get(job.content.source, ""), by_id.get(job.id, math.nan)
+            pairs = [(job.content.prompt, texts.get(job.content.source, "")) for job in batch]
+            for job, (_, text), perplexity in zip(batch, pairs, oracle.perplexities(pairs), strict=True):
                 if math.isfinite(perplexity):
                     yield job, {"perplexity": perplexity, "distinct": distinct(text), "repetition": repetition(text)}
                 else:

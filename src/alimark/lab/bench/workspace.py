@@ -29,7 +29,7 @@ from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.precision import precision_of
 from alimark.errors import AlimarkError, RecordError
 
-Stage = Literal["generate", "attack", "detect", "meaning", "quality"]
+Stage = Literal["generate", "attack", "detect", "quality"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """In the order in which they run."""
 

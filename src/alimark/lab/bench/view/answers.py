@@ -68,19 +68,18 @@ class Answers:
     def text(self, number: int) -> JsonObject:
         """A text beside the text before the attack, with the words that differ."""
         entry = self._entry(number)
-        human = entry.attack == HUMAN_TEXT
-        before, after = "" if human else entry.records.text(entry.original), entry.text
-        attacked = entry.source != entry.original
-        record = entry.records.texts.get(entry.source, {}) if attacked else {}
+        job, human = entry.scored.job.content, entry.attack == HUMAN_TEXT
+        before, after = "" if human else entry.original, entry.text
+        attacked, step = bool(entry.scored.steps), entry.scored.steps[-1] if entry.scored.steps else {}
         return {
             **_figures(entry),
             "number": number,
-            "prompt": "" if human else entry.secret_text,
+            "prompt": "" if human else job.secret_text,
             "original": before,
             "text": after,
             "attacked": attacked,
-            "error": str(entry.score.get("error", "") or record.get("error", "")),
-            "settings": record.get("attack", {}).get("settings", {}),
+            "error": str(entry.scored.score.get("error", "") or step.get("error", "")),
+            "settings": step.get("attack", {}).get("settings", {}),
             "diff": word_diff(before, after) if attacked and after else [],
             "aligns": aligns(entry.cell.watermark.scheme),
         }
@@ -90,7 +89,7 @@ class Answers:
         entry = self._entry(number)
         if not aligns(entry.cell.watermark.scheme):
             raise NotThere(f"{entry.watermark} does not align sentences with a key; its score is all there is")
-        if entry.detection.llm:
+        if entry.scored.job.content.detection.llm:
             raise NotThere(
                 "these detection options ask a chat model to restructure the text, which the page does not repeat"
             )
@@ -99,13 +98,14 @@ class Answers:
 
     def _align(self, number: int, original: bool) -> JsonObject:
         entry = self.index.entries[number]
-        text = entry.records.text(entry.original) if original else entry.text
+        text = entry.original if original else entry.text
         if not text:
             raise NotThere("there is no text to align")
-        run, watermark = entry.run, entry.cell.watermark
-        key = key_for(watermark, secret(entry.cell.recipe.seed, entry.secret_text, entry.number), run.models)
-        mark = load(key, embedder=embedder_for(watermark, run.models))
-        [answer] = mark.detect_batch([text], settings_for(watermark, entry.detection))
+        cell, detection, _, secret_text, fresh = entry.scored.job.content
+        models = entry.records.run.models
+        key = key_for(cell.watermark, secret(cell.recipe.seed, secret_text, fresh), models)
+        mark = load(key, embedder=embedder_for(cell.watermark, models))
+        [answer] = mark.detect_batch([text], settings_for(cell.watermark, detection))
         if isinstance(answer, AlimarkError):
             raise answer
         assert isinstance(answer, AlignedDetection)  # other schemes were refused
@@ -141,7 +141,7 @@ class Answers:
 
 def _figures(entry: Entry) -> JsonObject:
     fields: JsonObject = {field: getattr(entry, field) for field in FIELDS}
-    return fields | {name: entry.score.get(name) for name in ("p_value", "score", "sentences")}
+    return fields | {name: entry.scored.score.get(name) for name in ("p_value", "score", "sentences")}
 
 
 def found_table(index: Index, filters: Mapping[str, str]) -> Table:
@@ -162,7 +162,7 @@ def found_table(index: Index, filters: Mapping[str, str]) -> Table:
         for name in dict.fromkeys(name for name, _ in by_place)
     ]
     columns = [Column("watermark", number=False), *map(Column, attacks)]
-    counts = ((entry.attack, 1, int(entry.verdict == "failed"), int(entry.rejected > 0)) for entry in entries)
+    counts = ((entry.attack, 1, int(entry.verdict == "failed"), int(entry.scored.rejected > 0)) for entry in entries)
     note = f"Shares with 95% intervals; failed texts are left out.{rates.answers_note(counts)}"
     table = Table(f"{_FOUND} at a p-value of at most {index.fpr:g}, in percent", columns, lines, note)
     places = [i for i in rankable(table) if columns[i].label != HUMAN_TEXT]  # fewer are better there
@@ -172,11 +172,11 @@ def found_table(index: Index, filters: Mapping[str, str]) -> Table:
 def _share(entries: Sequence[Entry]) -> Cell:
     """The share of texts found among those that did not fail and, where some failed, among all."""
     scored = sum(entry.verdict != "failed" for entry in entries)
-    found = sum(entry.verdict == "found" for entry in entries)
-    every = found / len(entries) if scored < len(entries) else None
+    hits = sum(entry.verdict == "found" for entry in entries)
+    every = hits / len(entries) if scored < len(entries) else None
     if not scored:
         return with_misses(Cell("–"), every)
-    share = metrics.share(found, scored)
+    share = metrics.share(hits, scored)
     cell = estimated({"value": share.value, "low": share.low, "high": share.high, "count": scored})
     return with_misses(replace(cell, small=f"{cell.small}, {scored:,} texts"), every)
 

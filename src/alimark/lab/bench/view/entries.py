@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
-from alimark.core._util.jsonl import Record
-from alimark.lab.bench.evaluate import Records, conditions, rejected, scored_texts
+from alimark.lab.bench.evaluate import Records, ScoredText, conditions
 from alimark.lab.bench.jobs import Cell
-from alimark.lab.bench.recipe import Detection
 from alimark.lab.bench.recipe_files import load as load_recipe
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.shape import NO_ATTACK, attack_label, shown
 from alimark.lab.bench.workspace import Workspace
 
 Verdict = Literal["found", "not found", "failed"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """Found: the p-value is at most the false-positive rate. Failed: the attack or the detection failed."""
 
 HUMAN_TEXT = "human text"
@@ -28,26 +25,17 @@ FIELDS = ("recipe", "data", "watermark", "attack", "verdict")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One scored text: a marked text, the result of an attack on one, or a human text."""
+    """One scored text and where it belongs."""
 
     recipe: str
-    run: Run
     records: Records
-    cell: Cell
-    detection: Detection
     attack: str
-    original: str
-    """Where the text before the attack is: the id of its record, or "human:" and a text."""
-    source: str
-    """Where the scored text is; the same as `original` where there was no attack."""
-    secret_text: str
-    """The text that the key's secret is derived from: a prompt, or a human text."""
-    number: int
-    score: Record
-    """The record of the detection."""
+    scored: ScoredText
     verdict: Verdict
-    rejected: int = 0
-    """The answers of a model that the attack did not use."""
+
+    @property
+    def cell(self) -> Cell:
+        return self.scored.job.content.cell
 
     @property
     def data(self) -> str:
@@ -57,12 +45,17 @@ class Entry:
     def watermark(self) -> str:
         """The label of the watermark, with the detection options and the settings that the recipe varies."""
         grid = [f"{name.replace('_', ' ')} {shown(value)}" for name, value in self.cell.variant.grid.items()]
-        return ", ".join(part for part in (self.cell.watermark.label, self.detection.label, *grid) if part)
+        return ", ".join(filter(None, (self.cell.watermark.label, self.scored.job.content.detection.label, *grid)))
 
     @property
     def text(self) -> str:
         """The scored text; empty if making it failed."""
-        return self.records.text(self.source)
+        return self.records.text(self.scored.job.content.source)
+
+    @property
+    def original(self) -> str:
+        """The text before the attack."""
+        return self.records.text(self.scored.original)
 
 
 @dataclass
@@ -83,27 +76,15 @@ class Index:
         records = Records(run)
         for cell in run.cells:
             for detection in cell.recipe.detection:
-                shared = (name, run, records, cell, detection)
-                for attack in conditions(cell):
-                    label = attack_label(attack.label if attack else NO_ATTACK)
-                    for item, score in scored_texts(run, cell, detection, attack, records):
-                        original = run.source(cell, item)
-                        source = run.attack_job(cell, item, attack).id if attack else original
-                        answers = rejected(run, cell, item, attack, records)
-                        yield Entry(
-                            *shared, label, original, source, item.prompt, 0, score, self._verdict(score), answers
-                        )
-                for _, job in run.human_jobs(cell, detection):
-                    if score := records.scores.get(job.id, {}):
-                        _, _, source, secret_text, number = job.content
-                        yield Entry(
-                            *shared, HUMAN_TEXT, source, source, secret_text, number, score, self._verdict(score)
-                        )
-
-    def _verdict(self, score: Record) -> Verdict:
-        if score.get("failed"):
-            return "failed"
-        return "found" if score["p_value"] <= self.fpr else "not found"
+                every = [
+                    (attack_label(attack.label if attack else NO_ATTACK), records.scored(cell, detection, attack))
+                    for attack in conditions(cell)
+                ]
+                for attack, texts in [*every, (HUMAN_TEXT, records.human(cell, detection))]:
+                    for scored in texts:
+                        hit = not scored.failed and scored.score["p_value"] <= self.fpr
+                        verdict: Verdict = "failed" if scored.failed else "found" if hit else "not found"
+                        yield Entry(name, records, attack, scored, verdict)
 
     def choices(self) -> dict[str, list[str]]:
         """The different values of each field that texts can be filtered by, in order of appearance."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from alimark.lab.bench import paper
-from alimark.lab.bench.results import Estimate, Example, Human, Results, Row, Where
+from alimark.lab.bench.results import Estimate, Example, Human, Passage, Results, Row, Where
 
 HOSTILE = '<script>alert("x")</script> & <b>bold</b> | `code` *stars* <img src=http://x.example/a.png>'
 
@@ -106,14 +106,20 @@ class MadeUp:
 
     def example(self, method: str, attack: str, marked: str | None = None) -> None:
         text = " ".join(self.random.choices(WORDS, k=120)).capitalize() + "."
-        self.results["examples"].append(
-            Example(
-                method=method, attack=attack, prompt="W. H. R. Rivers was born in Kent.", human=text, marked=marked or text,
-                attacked=" ".join(self.random.choices(WORDS, k=30)),
-                scores={"human": 0.12, "marked": 4.136, "attacked": 1.46},
-                statistic="score", p_values={"human": 0.44, "marked": 0.0009990, "attacked": 0.071},
-            )
-        )  # fmt: skip
+        attacked = " ".join(self.random.choices(WORDS, k=30))
+        texts = {
+            "prompt": "W. H. R. Rivers was born in Kent.",
+            "human": text,
+            "marked": marked or text,
+            "attacked": attacked,
+        }
+        figures = {
+            "human": ["score 0.12", "p = 0.44"],
+            "marked": ["score 4.14", "p = 0.000999"],
+            "attacked": ["score 1.46"],
+        }
+        passages = [Passage(kind=kind, text=text, figures=figures.get(kind, [])) for kind, text in texts.items()]
+        self.results["examples"].append(Example(method=method, attack=attack, texts=passages))
 
 
 PROBES = {f"{name} {rate:g}": 1 - loss * rate for name, loss in (("delete", 1.6), ("reorder", 0.5))

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alimark.errors import LLMError, MissingExtra
-from alimark.lab.bench import quality
 from alimark.lab.bench.quality import Oracle, distinct, diversity, repetition, self_overlap, windows
 from tokenizing import byte_level_tokenizer
 
@@ -97,6 +96,10 @@ def encode(oracle: Oracle, text: str) -> list[int]:
     return ids
 
 
+def perplexities(oracle: Oracle, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    return [oracle.perplexity(prompt, text) for prompt, text in pairs]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 class TestPerplexity:
     def test_agrees_with_a_plain_loop(self, oracles: dict[str, Oracle], kind: str) -> None:
@@ -109,7 +112,7 @@ class TestPerplexity:
             plain(oracle, bos + encode(oracle, "It was late.\n"), encode(oracle, ("The bridge hummed. " * 2)[:-1])),
             plain(oracle, bos + encode(oracle, "Why?"), encode(oracle, (" The rain had a name." * 3))),
         ]
-        assert oracle.perplexities(PAIRS) == pytest.approx(expected, rel=1e-4)
+        assert perplexities(oracle, PAIRS) == pytest.approx(expected, rel=1e-4)
         assert max(expected) > 1.2 * min(expected)
 
     def test_agrees_with_transformers_own_loss(self, oracles: dict[str, Oracle], kind: str) -> None:
@@ -120,13 +123,7 @@ class TestPerplexity:
         ids, labels = torch.tensor([before + after]), torch.tensor([[-100] * len(before) + after])
         with torch.inference_mode():
             loss = float(oracle._model(ids, labels=labels).loss)
-        assert oracle.perplexities([(PROMPT, TEXT)]) == pytest.approx([math.exp(loss)], rel=1e-4)
-
-    def test_what_is_read_together_changes_nothing(self, oracles: dict[str, Oracle], kind: str) -> None:
-        oracle, pairs = oracles[kind], [*PAIRS, (PROMPT, TEXT * 4)]
-        alone = [oracle.perplexities([pair], batch=1)[0] for pair in pairs]
-        for batch in (1, 4, 8):
-            assert oracle.perplexities(pairs, batch=batch) == pytest.approx(alone, rel=1e-4)
+        assert perplexities(oracle, [(PROMPT, TEXT)]) == pytest.approx([math.exp(loss)], rel=1e-4)
 
     @pytest.mark.slow
     def test_a_text_longer_than_the_context_is_read_in_windows(self, oracles: dict[str, Oracle], kind: str) -> None:
@@ -135,28 +132,27 @@ class TestPerplexity:
         for prompt in (PROMPT, " ".join([PROMPT] * 9)):
             before, after = bos + encode(oracle, prompt), encode(oracle, " " + text)
             assert len(after) > 1.5 * CONTEXT
-            perplexities = oracle.perplexities([(prompt, text)])
-            assert perplexities == pytest.approx([plain(oracle, before, after, CONTEXT)], rel=1e-4)
+            values = perplexities(oracle, [(prompt, text)])
+            assert values == pytest.approx([plain(oracle, before, after, CONTEXT)], rel=1e-4)
 
     def test_logits_are_computed_in_parts_where_memory_is_short(
         self, oracles: dict[str, Oracle], kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        whole = oracles[kind].perplexities(PAIRS)
+        whole = perplexities(oracles[kind], PAIRS)
         for most in (1, 7, 50):
             monkeypatch.setattr(oracles[kind], "_most_tokens", most)
-            assert oracles[kind].perplexities(PAIRS) == pytest.approx(whole, rel=1e-4)
+            assert perplexities(oracles[kind], PAIRS) == pytest.approx(whole, rel=1e-4)
 
     def test_layout_around_a_text_does_not_count(self, oracles: dict[str, Oracle], kind: str) -> None:
         pairs = [(PROMPT, TEXT), (PROMPT + " ", TEXT), (PROMPT, f" {TEXT}\n\n")]
-        perplexities = oracles[kind].perplexities(pairs)
-        assert perplexities == pytest.approx([perplexities[0]] * 3, rel=1e-4)
+        values = perplexities(oracles[kind], pairs)
+        assert values == pytest.approx([values[0]] * 3, rel=1e-4)
 
     def test_nothing_to_score_is_nan(self, oracles: dict[str, Oracle], kind: str) -> None:
-        empty, blank, word = oracles[kind].perplexities([(PROMPT, ""), ("", " \n"), ("", "i")])
+        empty, blank, word = perplexities(oracles[kind], [(PROMPT, ""), ("", " \n"), ("", "i")])
         assert math.isnan(empty)
         assert math.isnan(blank)
         assert math.isnan(word) is (kind == "gpt2")  # which has nothing to read it behind
-        assert oracles[kind].perplexities([]) == []
 
 
 def test_without_a_prompt_the_first_token_follows_the_begin_of_text_token(tmp_path: Path) -> None:
@@ -164,27 +160,19 @@ def test_without_a_prompt_the_first_token_follows_the_begin_of_text_token(tmp_pa
     oracle = Oracle(_saved(tmp_path, "gpt2", bos="<s>"), "cpu")
     ids = encode(oracle, TEXT)
     expected = [plain(oracle, [0], ids), plain(oracle, encode(oracle, PROMPT), encode(oracle, " " + TEXT))]
-    assert oracle.perplexities([("", TEXT), (PROMPT, TEXT)]) == pytest.approx(expected, rel=1e-4)
+    assert perplexities(oracle, [("", TEXT), (PROMPT, TEXT)]) == pytest.approx(expected, rel=1e-4)
 
 
 def test_an_oracle_is_a_language_model(oracles: dict[str, Oracle], tmp_path: Path) -> None:
     assert oracles["gpt2"].name.startswith("gpt2")
     with pytest.raises(LLMError, match="language models are"):
         Oracle("all-MiniLM-L6-v2")
-    with pytest.raises(ValueError, match="batch"):
-        oracles["gpt2"].perplexities(PAIRS, batch=0)
 
 
 def test_without_transformers_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match="transformers"):
         Oracle("smollm2-135m")
-
-
-def test_memory_is_bounded_and_like_lengths_go_together() -> None:
-    spans = [quality._Span(i, [0] * length, 1) for i, length in enumerate([5, 60, 7, 50, 300, 6])]
-    groups = [[len(span.ids) for span in group] for group in quality._groups(spans, 2, 100)]
-    assert groups == [[300], [60], [50, 7], [6, 5]]
 
 
 @given(st.integers(0, 200), st.integers(1, 200), st.integers(2, 40))
@@ -206,8 +194,8 @@ def test_prose_reads_better_than_its_words_shuffled() -> None:
     words = text.split()
     np.random.default_rng(0).shuffle(words)
     oracle = Oracle("smollm2-135m")
-    fluent, shuffled, alone = oracle.perplexities(
-        [("It was late.", text), ("It was late.", " ".join(words)), ("", text)]
+    fluent, shuffled, alone = perplexities(
+        oracle, [("It was late.", text), ("It was late.", " ".join(words)), ("", text)]
     )
     assert 3 < fluent < alone < shuffled / 5
 

@@ -195,7 +195,7 @@ def test_examples_are_text_whatever_they_hold(written: Written, page: Page) -> N
 
 
 def test_long_texts_are_folded_and_whole(page: Page, written: Written) -> None:
-    text = main_results()["examples"][0]["human"]
+    text = main_results()["examples"][0]["texts"][1]["text"]
     assert f"<p>{text}</p></details>" in written.html
     assert "<p>W. H. R. Rivers was born in Kent.</p>" in written.html
     assert f"> {text}" in written.markdown

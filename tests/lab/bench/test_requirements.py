@@ -71,8 +71,8 @@ def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
         "data set nosuch.jsonl",
         "language model org/llm",
         "language model openai:http://localhost:1/v1#chat",
-        "embedder org/meaning",
         "oracle org/oracle",
+        "embedder org/meaning",
         "embedder org/embedder",
         f"learned data {tmp_path / 'no.npz'}, for K",
         "scheme nosuch",
@@ -210,7 +210,8 @@ def test_what_learning_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     fit = {"sets": ["manual"], "texts": 30}
     assert missing(recipe(watermark=rows, fit=fit)) == [
         "texts of manual that many learns from: 120 sentences are too few for 4000 regions; give at least ten for each",
-        "learning of Sim: simmark has no option distanc of learning; it has: distance, components, closeness",
+        "texts of manual that Sim learns from: simmark has no option distanc of learning; it has: distance, components, "
+        "closeness",
     ]
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     problems = missing(recipe(watermark=rows[:1], fit=fit))

@@ -1,9 +1,9 @@
 """The bench: experiments from recipes. Its stages from Python:
 
-    recipe = recipe_files.load(Path("smoke"), ["data.texts=10"])
-    run = Run(recipe, Workspace(Path("work")))
-    run.run()                                       # or run.run_stage("generate"), "attack", "detect", "quality"
-    report.write(Path("work"), [evaluate(run, "smoke")])
+recipe = recipe_files.load(Path("smoke"), ["data.texts=10"])
+run = Run(recipe, Workspace(Path("work")))
+run.run()                                       # or run.run_stage("generate"), "attack", "detect", "quality"
+report.write(Path("work"), [evaluate(run, "smoke")])
 """
 
 

@@ -271,14 +271,21 @@ class _Detector:
             if len(examples) == self.cell.recipe.examples or not all(scores.values()):
                 continue
             statistic = ranked_by(scores.values(), wanted)
-            examples.append({
-                "method": self.cell.watermark.label, "attack": attack.label, "prompt": item.prompt, "human": item.human,
-                "marked": self.records.text(text.original), "attacked": self.records.text(text.job.content.source),
-                "statistic": statistic,
-                "scores": {kind: statistic_of(record, statistic) for kind, record in scores.items()},
-                "p_values": {kind: float(record["p_value"]) for kind, record in scores.items()},
-            })  # fmt: skip
+            texts = {
+                "prompt": item.prompt, "human": item.human, "marked": self.records.text(text.original),
+                "attacked": self.records.text(text.job.content.source),
+            }  # fmt: skip
+            passages: list[results.Passage] = [
+                {"kind": kind, "text": passage, "figures": _figures(scores.get(kind), statistic)}
+                for kind, passage in texts.items()
+            ]
+            examples.append({"method": self.cell.watermark.label, "attack": attack.label, "texts": passages})
         return examples
+
+
+def _figures(score: Record | None, statistic: Statistic) -> list[str]:
+    """The statistic and the p-value of a text, if it was scored."""
+    return [f"{statistic} {statistic_of(score, statistic):.2f}", f"p = {score['p_value']:.3g}"] if score else []
 
 
 def _where(cell: Cell, detection: Detection | None) -> results.Where:

@@ -13,25 +13,11 @@ import numpy as np
 from alimark.core._util.arrays import Floats
 from alimark.lab.bench import metrics, shape
 from alimark.lab.bench.results import Estimate, Results, Row
-from alimark.lab.bench.shape import (
-    GREYS,
-    NO_ATTACK,
-    Group,
-    Variant,
-    attack_label,
-    family,
-    group_label,
-    grouped,
-    negatives,
-    statistics,
-    variant,
-    variants,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_HUMAN, _INK = GREYS["human"], "#2b2c2d"
+_HUMAN, _INK = shape.GREYS["human"], "#2b2c2d"
 _MARKERS = "os^DvPX<>"
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.3, 1.3)), (0, (6, 1.6, 1.3, 1.6)), (0, (9, 3)), (0, (2, 4)))
 
@@ -133,10 +119,10 @@ class _Page:
     def name(self, kind: str, number: int = 0) -> str:
         return f"{self.prefix}-{kind}" + (f"-{number}" if number else "")
 
-    def line(self, compared: Variant, among: Sequence[Variant], marker: bool = True) -> Style:
+    def line(self, compared: shape.Variant, among: Sequence[shape.Variant], marker: bool = True) -> Style:
         """Matplotlib's options for a line: a colour and a marker for each method, dashes for its variants."""
         of_method = [other for other in among if other.method == compared.method]
-        place = list(self.colours).index(compared.method) - len(GREYS)
+        place = list(self.colours).index(compared.method) - len(shape.GREYS)
         dashes = _DASHES[of_method.index(compared) % len(_DASHES)]
         look = {"color": self.colours[compared.method], "linestyle": dashes}
         return look | ({"marker": _MARKERS[place % len(_MARKERS)]} if marker else {})
@@ -145,18 +131,18 @@ class _Page:
         self, rows: Iterable[Row], kind: str, what: str, height: float = 2.0
     ) -> Iterator[tuple[Sheet, list[Row], list[tuple[Axes, list[Row]]]]]:
         """For each group of texts a sheet with a panel for each attack, all rows of the group, and those of each panel."""
-        groups = grouped(rows)
+        groups = shape.grouped(rows)
         for number, (group, members) in enumerate(groups.items()):
             attacks = list(dict.fromkeys(row["attack"] for row in members))
             sheet = Sheet(self.name(kind, number), _titled(what, group, groups), len(attacks), height=height)
             for axes, attack in zip(sheet.axes, attacks, strict=True):
-                sheet.head(axes, attack_label(attack))
+                sheet.head(axes, shape.attack_label(attack))
             panels = [[row for row in members if row["attack"] == attack] for attack in attacks]
             yield sheet, members, list(zip(sheet.axes, panels, strict=True))
 
 
-def _titled(what: str, group: Group, groups: Iterable[Group]) -> str:
-    label = group_label(group, groups)
+def _titled(what: str, group: shape.Group, groups: Iterable[shape.Group]) -> str:
+    label = shape.group_label(group, groups)
     return f"{what}: {label}" if label else what
 
 
@@ -169,9 +155,9 @@ _FOUND = "marked texts found (%)"
 
 def _rates(page: _Page) -> Iterator[Plot]:
     """TPR against the rate of the attacks that have one; the rate 0 is no attack."""
-    groups = grouped(page.results["rows"])
+    groups = shape.grouped(page.results["rows"])
     for number, (group, rows) in enumerate(groups.items()):
-        families = list(dict.fromkeys(family(row) for row in rows if row["rate"] is not None))
+        families = list(dict.fromkeys(shape.family(row) for row in rows if row["rate"] is not None))
         levels = [level for level in ("0.01", "0.05") if any(row["tpr"].get(level) for row in rows)]
         if not families or not levels:
             continue
@@ -187,12 +173,12 @@ def _rates(page: _Page) -> Iterator[Plot]:
 
 
 def _rate_panel(page: _Page, sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level: str) -> None:
-    among = variants(rows)
+    among = shape.variants(rows)
     for compared in among:
         points: dict[float, Estimate] = {}
         for row in rows:
-            rate = 0.0 if row["attack"] == NO_ATTACK else row["rate"] if family(row) == name else None
-            if variant(row) == compared and rate is not None and (estimate := row["tpr"].get(level)):
+            rate = 0.0 if row["attack"] == shape.NO_ATTACK else row["rate"] if shape.family(row) == name else None
+            if shape.variant(row) == compared and rate is not None and (estimate := row["tpr"].get(level)):
                 points[rate] = estimate
         x = sorted(points)
         look = page.line(compared, among)
@@ -207,7 +193,7 @@ def _settings(page: _Page) -> Iterator[Plot]:
     """TPR at each point of the recipe's grid, with a panel for each attack."""
     rows = [row for row in page.results["rows"] if row["grid"]]
     level = next((level for level in ("0.05", "0.01") if any(row["tpr"].get(level) for row in rows)), None)
-    points = list(dict.fromkeys(other.grid for other in variants(rows)))
+    points = list(dict.fromkeys(other.grid for other in shape.variants(rows)))
     if len(points) < 2 or level is None:
         return
     what = " and ".join(name.replace("_", " ") for name, _ in points[0])
@@ -217,7 +203,9 @@ def _settings(page: _Page) -> Iterator[Plot]:
         for axes, of_attack in panels:
             for place, compared in enumerate(among):
                 by_point = {
-                    variant(row).grid: row["tpr"].get(level) for row in of_attack if _without_grid(row) == compared
+                    shape.variant(row).grid: row["tpr"].get(level)
+                    for row in of_attack
+                    if _without_grid(row) == compared
                 }
                 estimates = [(i, estimate) for i, point in enumerate(points) if (estimate := by_point.get(point))]
                 values = 100 * np.array([[e["value"], e["low"], e["high"]] for _, e in estimates]).reshape(-1, 3)
@@ -233,27 +221,27 @@ def _settings(page: _Page) -> Iterator[Plot]:
         yield sheet.finish(what, _FOUND, "Bars are 95% intervals.")
 
 
-def _without_grid(row: Row) -> Variant:
-    return Variant(row["method"], row["detection"], ())
+def _without_grid(row: Row) -> shape.Variant:
+    return shape.Variant(row["method"], row["detection"], ())
 
 
 def _roc(page: _Page) -> Iterator[Plot]:
     """ROC curves with a panel for each attack, with false positives on a logarithmic and then on a linear axis."""
-    rows = [row for row in page.results["rows"] if row["scores"] and negatives(page.results, row)]
-    among = variants(page.results["rows"])
+    rows = [row for row in page.results["rows"] if row["scores"] and shape.negatives(page.results, row)]
+    among = shape.variants(page.results["rows"])
     for log in (True, False):
         title = f"ROC curves by attack ({'logarithmic' if log else 'linear'} axis)"
         for sheet, _, panels in page.by_attack(rows, "roc-log" if log else "roc", title):
             for axes, of_attack in panels:
                 floor = 1.0
                 for row in of_attack:
-                    humans = negatives(page.results, row)
+                    humans = shape.negatives(page.results, row)
                     least = 0.5 / len(humans)
                     floor = min(floor, least)
                     false, true = metrics.roc(row["scores"], humans)
-                    look = page.line(variant(row), among, marker=False)
+                    look = page.line(shape.variant(row), among, marker=False)
                     (line,) = axes.plot(100 * np.maximum(false, least if log else 0), 100 * true, **look)
-                    sheet.explain(variant(row).label, line)
+                    sheet.explain(shape.variant(row).label, line)
                 chance = np.geomspace(floor, 1, 60) if log else np.array([0.0, 1.0])
                 axes.plot(100 * chance, 100 * chance, color=_HUMAN, linestyle=":", linewidth=1)
                 if log:
@@ -276,17 +264,17 @@ def _logarithmic(axes: Axes, which: str) -> None:
 
 def _scores(page: _Page) -> Iterator[Plot]:
     """Histograms of scores with a panel for each variant and attack: human, marked and attacked texts."""
-    groups = grouped([row for row in page.results["rows"] if row["scores"]])
+    groups = shape.grouped([row for row in page.results["rows"] if row["scores"]])
     for number, (group, rows) in enumerate(groups.items()):
-        among = variants(rows)
-        panels: list[tuple[Variant, str, list[Row], list[Row]]] = []
+        among = shape.variants(rows)
+        panels: list[tuple[shape.Variant, str, list[Row], list[Row]]] = []
         for compared in among:
-            members = [row for row in rows if variant(row) == compared]
-            clean = [row for row in members if row["attack"] == NO_ATTACK]
+            members = [row for row in rows if shape.variant(row) == compared]
+            clean = [row for row in members if row["attack"] == shape.NO_ATTACK]
             hit: dict[str, list[Row]] = {}
             for row in members:
-                if row["attack"] != NO_ATTACK:
-                    hit.setdefault(family(row), []).append(row)
+                if row["attack"] != shape.NO_ATTACK:
+                    hit.setdefault(shape.family(row), []).append(row)
             panels += [(compared, name, clean, attacked) for name, attacked in (hit or {"no attack": []}).items()]
         widest = len(panels) // len(among)
         title = _titled("Scores of human, marked and attacked texts", group, groups)
@@ -295,7 +283,7 @@ def _scores(page: _Page) -> Iterator[Plot]:
         for axes, (compared, name, clean, attacked) in zip(sheet.axes, panels, strict=True):
             _score_panel(page, sheet, axes, clean, attacked)
             sheet.head(axes, f"{compared.label}: {name}" if len(among) > 1 else name)
-        named = " or ".join({"p": "-log10 p"}.get(name, name) for name in statistics(rows))
+        named = " or ".join({"p": "-log10 p"}.get(name, name) for name in shape.statistics(rows))
         caption = (
             "Filled: before the attack. Lines: after it; with several rates, the lowest is light and the highest dark."
         )
@@ -307,7 +295,7 @@ def _score_panel(page: _Page, sheet: Sheet, axes: Axes, clean: Sequence[Row], at
     from matplotlib.patches import Patch
 
     first = (*clean, *attacked)[0]
-    human, colour = negatives(page.results, first), page.colours[first["method"]]
+    human, colour = shape.negatives(page.results, first), page.colours[first["method"]]
     marked = clean[0]["scores"] if clean else []
     edges = _edges(np.concatenate([human, marked, *(row["scores"] for row in attacked)]))
     fills: list[tuple[str, list[float], Style]] = [
@@ -337,7 +325,7 @@ def _bars(axes: Axes, values: Sequence[float] | Floats, edges: Floats, **look: A
 
 def _deltas(page: _Page) -> Iterator[Plot]:
     """Histograms of the number of sentences after an attack, relative to before."""
-    rows = [row for row in page.results["rows"] if row["deltas"] and row["attack"] != NO_ATTACK]
+    rows = [row for row in page.results["rows"] if row["deltas"] and row["attack"] != shape.NO_ATTACK]
     edges = np.arange(0.25, 2.06, 0.1)  # 1 in the middle of a bar
     for sheet, members, panels in page.by_attack(
         rows, "deltas", "Sentences after an attack, relative to before", height=1.4
@@ -353,14 +341,14 @@ def _deltas(page: _Page) -> Iterator[Plot]:
         yield sheet.finish("sentences after / before", "share of texts (%)", caption)
 
 
-def _writer(row: Row) -> Variant:
+def _writer(row: Row) -> shape.Variant:
     """The variant of a row without its detection options, which do not change what an attack does to a text."""
-    return Variant(row["method"], "", variant(row).grid)
+    return shape.Variant(row["method"], "", shape.variant(row).grid)
 
 
 def _perplexity(page: _Page) -> Iterator[Plot]:
     """Box plots of perplexity, drawn horizontally so that long names have room."""
-    groups = grouped([row for row in shape.quality(page.results) if row["perplexity"]])
+    groups = shape.grouped([row for row in shape.quality(page.results) if row["perplexity"]])
     if not groups:
         return
     height = 0.5 + 0.24 * max(len(rows) for rows in groups.values())
@@ -368,14 +356,14 @@ def _perplexity(page: _Page) -> Iterator[Plot]:
     sheet = Sheet(name, "Perplexity of the texts", len(groups), columns=2, height=height, shared=False)
     for axes, (group, rows) in zip(sheet.axes, groups.items(), strict=True):
         drawn = axes.bxp(
-            [_box(row["perplexity"], "\n".join(textwrap.wrap(variant(row).label, 24)[:2])) for row in rows],
+            [_box(row["perplexity"], "\n".join(textwrap.wrap(shape.variant(row).label, 24)[:2])) for row in rows],
             orientation="horizontal", showfliers=False, patch_artist=True, widths=0.6,
             medianprops={"color": _INK, "linewidth": 1.8},
         )  # fmt: skip
         for box, row in zip(drawn["boxes"], rows, strict=True):
             box.set_facecolor(page.colours[row["method"]])
         axes.invert_yaxis()
-        sheet.head(axes, group_label(group, groups))
+        sheet.head(axes, shape.group_label(group, groups))
     oracles = ", ".join(dict.fromkeys(row["oracle"] for row in page.results["quality"] if row["oracle"]))
     caption = (
         "Box: the middle half of the texts, its line the median; whiskers: all but the outermost 5% on either side."
@@ -411,9 +399,9 @@ def _runtime(page: _Page) -> Iterator[Plot]:
     if not rows:
         return
     sheet = Sheet(page.name("runtime"), "Seconds to detect one text, by its number of sentences", 1, height=2.3)
-    axes, among = sheet.axes[0], variants(rows)
+    axes, among = sheet.axes[0], shape.variants(rows)
     for compared in among:
-        points = sorted((row["sentences"], row["seconds"]) for row in rows if variant(row) == compared)
+        points = sorted((row["sentences"], row["seconds"]) for row in rows if shape.variant(row) == compared)
         (line,) = axes.plot(*zip(*points, strict=True), **page.line(compared, among))
         sheet.explain(compared.label, line)
     _logarithmic(axes, "xy")

@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.errors import MissingExtra
-
-if TYPE_CHECKING:
-    import torch
 
 _LOGITS = 1 << 28
 """The most logits to compute at once: one gigabyte in float32. A long text can need more memory than the model."""
@@ -54,32 +50,21 @@ class Oracle:
     def __repr__(self) -> str:
         return f"<Oracle {self.name} on {self._device}>"
 
-    def perplexities(self, pairs: Sequence[tuple[str, str]], *, batch: int = 8) -> list[float]:
-        """The perplexity of each text after its prompt, for pairs of (prompt, text).
+    def perplexity(self, prompt: str, text: str) -> float:
+        """The perplexity of a text after its prompt; nan if there is nothing to score, as in an empty text.
 
         Prompt and text are joined by a blank, unless the prompt ends in a line break. Tokens of the prompt are not scored.
         Without a prompt, the first token is scored after the model's begin-of-text token, or not at all if the model has none.
-        If there is nothing to score, as in an empty text, the perplexity is nan.
 
         A prompt and text longer than the model's context are read in windows of the length of the context, each half a context
         after the one before. A token is scored in the first window that contains it, so that beyond the first window at least
         half a context comes before it.
-
-        `batch` is the number of texts of similar length that are read together; there are fewer if their logits would not fit
-        into memory. It changes results by rounding only.
         """
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, but {batch} was given")
-        losses: list[list[float]] = [[] for _ in pairs]
-        spans: list[_Span] = []
-        for text, (prompt, written) in enumerate(pairs):
-            ids, first = self._ids(prompt, written)
-            spans += (_Span(text, ids[a:b], at - a) for a, at, b in windows(len(ids), first, self._context))
-        for group in _groups(spans, batch, self._most_tokens):
-            first = min(span.first for span in group)
-            for span, row in zip(group, self._losses([span.ids for span in group], first), strict=True):
-                losses[span.text] += row[span.first - first : len(span.ids) - first].tolist()
-        return [math.exp(math.fsum(of_text) / len(of_text)) if of_text else math.nan for of_text in losses]
+        ids, first = self._ids(prompt, text)
+        losses: list[float] = []
+        for start, at, end in windows(len(ids), first, self._context):
+            losses += self._losses(ids[start:end], at - start)
+        return math.exp(math.fsum(losses) / len(losses)) if losses else math.nan
 
     def _ids(self, prompt: str, text: str) -> tuple[list[int], int]:
         """The tokens of prompt and text, and the place of the first token to score."""
@@ -97,39 +82,23 @@ class Oracle:
         ids: list[int] = self._tokenizer(text, verbose=False, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _losses(self, rows: Sequence[list[int]], first: int) -> NDArray[np.float64]:
-        """Minus the log probability of each row's tokens from `first` on; undefined after the end of a row.
+    def _losses(self, ids: list[int], first: int) -> list[float]:
+        """Minus the log probability of each token from `first` on.
 
-        Rows are padded on the right, where no token of the row can attend to the padding, so nothing needs to be masked. A row
-        with too many logits is read again from its beginning for each part of them. A KV cache would avoid that, but models
-        that are not pure transformers, such as Mamba, silently give wrong results with it here.
+        A text with too many logits is read again from its beginning for each part of them. A KV cache would avoid that, but
+        models that are not pure transformers, such as Mamba, silently give wrong results with it here.
         """
         import torch
         from torch.nn.functional import cross_entropy
 
-        longest = max(map(len, rows))
-        ids = torch.tensor([row + row[-1:] * (longest - len(row)) for row in rows], device=self._device)
-        step = max(1, self._most_tokens // len(rows))
-        parts: list[torch.Tensor] = []
+        losses: list[float] = []
         with torch.inference_mode():
-            for start in range(first, longest, step):
-                right = ids[:, start : start + step]
-                kept = right.shape[1]
-                answer = self._model(ids[:, : start + kept - 1], use_cache=False, logits_to_keep=kept)
-                # Row by row, because converting the logits of a row takes as much memory again.
-                rowwise = zip(answer.logits[:, -kept:], right, strict=True)
-                parts.append(torch.stack([cross_entropy(row.float(), to, reduction="none") for row, to in rowwise]))
-        losses: NDArray[np.float64] = torch.cat(parts, dim=1).cpu().numpy().astype(np.float64)
+            for start in range(first, len(ids), self._most_tokens):
+                right = torch.tensor(ids[start : start + self._most_tokens], device=self._device)
+                left = torch.tensor([ids[: start + len(right) - 1]], device=self._device)
+                logits = self._model(left, use_cache=False, logits_to_keep=len(right)).logits[0, -len(right) :]
+                losses += cross_entropy(logits.float(), right, reduction="none").tolist()
         return losses
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Tokens of a text that are read together; those from `first` on are scored."""
-
-    text: int
-    ids: list[int]
-    first: int
 
 
 def windows(length: int, first: int, context: int | None) -> Iterator[tuple[int, int, int]]:
@@ -142,18 +111,6 @@ def windows(length: int, first: int, context: int | None) -> Iterator[tuple[int,
             yield start, first, end
             first = end
         start += context // 2
-
-
-def _groups(spans: Sequence[_Span], most: int, most_tokens: int) -> Iterator[list[_Span]]:
-    """Spans of similar length, the longest first, so that a lack of memory shows at the start."""
-    group: list[_Span] = []
-    for span in sorted(spans, key=lambda span: len(span.ids), reverse=True):
-        if group and (len(group) == most or (len(group) + 1) * len(group[0].ids) > most_tokens):
-            yield group
-            group = []
-        group.append(span)
-    if group:
-        yield group
 
 
 def _weights(name: str | Path) -> Path:
@@ -200,14 +157,11 @@ def self_overlap(texts: Sequence[str], n: int = 4) -> float:
 def diversity(vectors: NDArray[np.float32] | NDArray[np.float64]) -> float:
     """One minus the mean cosine similarity of two different rows; nan for fewer than two rows."""
     rows = np.asarray(vectors, dtype=np.float64)
-    count = len(rows)
-    if count < 2:
+    if len(rows) < 2:
         return math.nan
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    units = rows / np.where(lengths > 0, lengths, 1)
-    whole = units.sum(axis=0)
-    pairs = whole @ whole - (units * units).sum()
-    return float(1 - pairs / (count * (count - 1)))
+    cosines = (units := rows / np.where(lengths > 0, lengths, 1)) @ units.T
+    return float(1 - (cosines.sum() - cosines.trace()) / (len(rows) * (len(rows) - 1)))
 
 
 def _runs(text: str, n: int) -> list[tuple[str, ...]]:

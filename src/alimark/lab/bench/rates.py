@@ -7,20 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from alimark.lab.bench import shape
 from alimark.lab.bench.metrics import PUBLIC_READINGS
 from alimark.lab.bench.paper import Paper
 from alimark.lab.bench.results import Estimate, Rates, Results, Row
-from alimark.lab.bench.shape import (
-    NO_ATTACK,
-    Variant,
-    attack_label,
-    family,
-    group_label,
-    grouped,
-    statistic_note,
-    variant,
-    variants,
-)
 from alimark.lab.bench.tables import (
     OURS,
     PAPER,
@@ -137,29 +127,27 @@ def answers_note(counts: Iterable[tuple[str, int, int, int]]) -> str:
 def _overview_note(metric: Metric, rows: Sequence[Row], beside: bool) -> str:
     texts = sorted({row["texts"] for row in rows})
     count = f"{texts[0]}" if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
-    attacked = [row for row in rows if row["attack"] != NO_ATTACK]
+    attacked = [row for row in rows if row["attack"] != shape.NO_ATTACK]
     counts = ((row["attack"], row["texts"] + row["failed"], row["failed"], row["retried"]) for row in attacked)
-    note = (
-        f"In percent, with 95% intervals; {count} marked texts per figure. {statistic_note(rows)}{answers_note(counts)}"
-    )
-    return note + (_beside_note([metric], rows) if beside else "")
+    note = f"In percent, with 95% intervals; {count} marked texts per figure. {shape.statistic_note(rows)}"
+    return note + answers_note(counts) + (_beside_note([metric], rows) if beside else "")
 
 
 # --- Tables
 
 
 def _ranked(rows: Sequence[Row]) -> str:
-    among = variants(rows)
+    among = shape.variants(rows)
     if not _several_methods(among):
         return "settings"
     return "methods at the same settings" if any(other.grid for other in among) else "methods"
 
 
-def _several_methods(among: Sequence[Variant]) -> bool:
+def _several_methods(among: Sequence[shape.Variant]) -> bool:
     return len({(other.method, other.detection) for other in among}) > 1
 
 
-def _ranking_set(compared: Variant, among: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
+def _ranking_set(compared: shape.Variant, among: Sequence[shape.Variant]) -> tuple[tuple[str, str], ...]:
     """Several methods are ranked at the same point of the grid; a single method is ranked over the grid."""
     return compared.grid if _several_methods(among) else ()
 
@@ -167,43 +155,45 @@ def _ranking_set(compared: Variant, among: Sequence[Variant]) -> tuple[tuple[str
 def overview(results: Results) -> list[Table]:
     """One table for each of the paper's three metrics: a line per variant, a column per attack."""
     rows = results["rows"]
-    if len(variants(rows)) < 2:
+    if len(shape.variants(rows)) < 2:
         return []
     return [_matrix(results, metric) for metric in metrics(rows) if metric in MAIN]
 
 
 def _matrix(results: Results, metric: Metric) -> Table:
     rows, paper = results["rows"], Paper(results)
-    names, groups = Names(rows), grouped(rows)
+    names, groups = Names(rows), shape.grouped(rows)
     attacks = {row["attack"]: row for row in rows}
     beside = {row["attack"] for row in rows if paper.find(row, metric.key)}
     public = _has_public(metric, rows)
     columns = [*names.columns]
     for attack, row in attacks.items():
         rate = row["rate"] is not None and attack not in beside
-        label, over = (f"{row['rate']:g}", family(row)) if rate else (attack_label(attack), "")
+        label, over = (f"{row['rate']:g}", shape.family(row)) if rate else (shape.attack_label(attack), "")
         columns += metric.columns(label, over, attack in beside, public)
     lines, sets = [], []
     for group, members in groups.items():
-        by_place = {(variant(row), row["attack"]): row for row in members}
-        for compared in variants(members):
+        by_place = {(shape.variant(row), row["attack"]): row for row in members}
+        for compared in shape.variants(members):
             cells = names.cells(compared)
             for attack in attacks:
                 if row_of := by_place.get((compared, attack)):
                     cells += metric.cells(row_of, paper, attack in beside, public)
                 else:
                     cells += [Cell()] * len(metric.columns("", "", attack in beside, public))
-            lines.append(Line(cells, group_label(group, groups)))
-            sets.append((group, _ranking_set(compared, variants(members))))
+            lines.append(Line(cells, shape.group_label(group, groups)))
+            sets.append((group, _ranking_set(compared, shape.variants(members))))
     note = _overview_note(metric, rows, bool(beside))
     return rank(Table(f"{metric.title}: {metric.about}", columns, lines, note, "texts"), sets, _ranked(rows))
 
 
 def details(results: Results) -> list[Table]:
     """Every figure of every row, in one table for each group of texts."""
-    groups = grouped(results["rows"])
-    alone = len(variants(results["rows"])) < 2
-    return [_full(Paper(results), members, group_label(group, groups), alone) for group, members in groups.items()]
+    groups = shape.grouped(results["rows"])
+    alone = len(shape.variants(results["rows"])) < 2
+    return [
+        _full(Paper(results), members, shape.group_label(group, groups), alone) for group, members in groups.items()
+    ]
 
 
 def _full(paper: Paper, rows: Sequence[Row], label: str, alone: bool) -> Table:
@@ -218,17 +208,17 @@ def _full(paper: Paper, rows: Sequence[Row], label: str, alone: bool) -> Table:
     rest = {title: cell for title, cell in _REST.items() if title in _COUNTS or any(cell(row).text for row in rows)}
     lines = []
     for row in rows:
-        attack = attack_label(row["attack"])
-        start = [Cell(attack)] if alone else names.cells(variant(row))
+        attack = shape.attack_label(row["attack"])
+        start = [Cell(attack)] if alone else names.cells(shape.variant(row))
         rates = [cell for metric, *kinds in shown for cell in metric.cells(row, paper, *kinds)]
         lines.append(Line([*start, *rates, *(cell(row) for cell in rest.values())], "" if alone else attack))
     title = "Detection by attack" if alone else "All figures by attack"
-    note = _FULL_NOTE.format(statistic=statistic_note(rows)) + (_beside_note(every, rows) if beside else "")
+    note = _FULL_NOTE.format(statistic=shape.statistic_note(rows)) + (_beside_note(every, rows) if beside else "")
     columns = [*first, *figures, *map(Column, rest)]
     table = Table(f"{title}: {label}" if label else title, columns, lines, note, "attack", folded=not alone)
     if alone:
         return table
-    sets = [(row["attack"], _ranking_set(variant(row), variants(rows))) for row in rows]
+    sets = [(row["attack"], _ranking_set(shape.variant(row), shape.variants(rows))) for row in rows]
     return rank(table, sets, _ranked(rows), [i for i in rankable(table) if i < len(first) + len(figures)])
 
 
@@ -241,14 +231,14 @@ _FULL_NOTE = (
 
 
 def _delta(row: Row) -> Cell:
-    if not row["deltas"] or row["attack"] == NO_ATTACK:
+    if not row["deltas"] or row["attack"] == shape.NO_ATTACK:
         return Cell()
     return replace(number(float(np.mean(row["deltas"])), ".2f"), small=f"sd {np.std(row['deltas']):.2f}")
 
 
 def _retried(row: Row) -> Cell:
     every = row["texts"] + row["failed"]
-    if row["attack"] == NO_ATTACK or not every:
+    if row["attack"] == shape.NO_ATTACK or not every:
         return Cell()
     return Cell(f"{percent(row['retried'] / every)}%", value=row["retried"] / every)
 
@@ -281,18 +271,18 @@ def summary(results: Results) -> str:
     return " ".join(part for part in (start, _clean(rows, metric), _under_attack(rows, metric)) if part)
 
 
-def _means(rows: Sequence[Row], metric: Metric) -> dict[Variant, Estimate]:
+def _means(rows: Sequence[Row], metric: Metric) -> dict[shape.Variant, Estimate]:
     """The mean of each variant over the groups and attacks that all variants have, the highest first.
 
     The attacks are on the same texts, so the ends of their intervals are averaged: this is the interval of a mean of rates that
     err in the same direction, and too wide for others.
     """
-    rates: dict[Variant, dict[tuple[str, str, str], Estimate]] = {}
+    rates: dict[shape.Variant, dict[tuple[str, str, str], Estimate]] = {}
     for row in rows:
         if estimate := metric.of(row):
-            rates.setdefault(variant(row), {})[row["llm"], row["data"], row["attack"]] = estimate
+            rates.setdefault(shape.variant(row), {})[row["llm"], row["data"], row["attack"]] = estimate
     shared = sorted(set.intersection(*(set(values) for values in rates.values()))) if rates else []
-    means: dict[Variant, Estimate] = {}
+    means: dict[shape.Variant, Estimate] = {}
     for compared, values in rates.items() if shared else ():
         every = [values[key] for key in shared]
         value, low, high = (float(np.mean([rate[end] for rate in every])) for end in ("value", "low", "high"))
@@ -301,32 +291,30 @@ def _means(rows: Sequence[Row], metric: Metric) -> dict[Variant, Estimate]:
 
 
 def _clean(rows: Sequence[Row], metric: Metric) -> str:
-    means = _means([row for row in rows if row["attack"] == NO_ATTACK], metric)
-    if not means:
-        return ""
-    values = [mean["value"] for mean in means.values()]
-    if len(values) == 1:
-        return f"{metric.title} without attack: {percent(values[0])}%."
-    return f"{metric.title} without attack: {percent(values[-1])}% to {percent(values[0])}%."
+    means = [
+        mean["value"] for mean in _means([row for row in rows if row["attack"] == shape.NO_ATTACK], metric).values()
+    ]
+    ends = " to ".join(f"{percent(mean)}%" for mean in dict.fromkeys((means[-1], means[0]))) if means else ""
+    return f"{metric.title} without attack: {ends}." if ends else ""
 
 
 def _under_attack(rows: Sequence[Row], metric: Metric) -> str:
-    hit = [row for row in rows if row["attack"] != NO_ATTACK]
-    means = _means(hit, metric)
+    hit = [row for row in rows if row["attack"] != shape.NO_ATTACK]
+    means = list(_means(hit, metric).items())
     if not means:
         return ""
-    if len(means) > 1:
-        (first, best), (second, next_best) = list(means.items())[:2]
-        if best["low"] <= next_best["high"]:
-            return (
-                f"Under attack, {first.label} ({percent(best['value'])}%) and {second.label} "
-                f"({percent(next_best['value'])}%) are found most on average; there are too few texts to rank them, "
-                "since their intervals overlap."
-            )
+    first, best = means[0]
+    if len(means) == 1:
+        worst, attack = min((estimate["value"], row["attack"]) for row in hit if (estimate := metric.of(row)))
+        return f"Under attack {percent(best['value'])}% on average; least under {attack} ({percent(worst)}%)."
+    second, next_best = means[1]
+    if best["low"] <= next_best["high"]:
         return (
-            f"Under attack, {first.label} is found most, on average in {percent(best['value'])}% of the texts; next comes "
-            f"{second.label} ({percent(next_best['value'])}%)."
+            f"Under attack, {first.label} ({percent(best['value'])}%) and {second.label} "
+            f"({percent(next_best['value'])}%) are found most on average; there are too few texts to rank them, "
+            "since their intervals overlap."
         )
-    worst = min((estimate["value"], row["attack"]) for row in hit if (estimate := metric.of(row)))
-    [mean] = means.values()
-    return f"Under attack {percent(mean['value'])}% on average; least under {worst[1]} ({percent(worst[0])}%)."
+    return (
+        f"Under attack, {first.label} is found most, on average in {percent(best['value'])}% of the texts; next comes "
+        f"{second.label} ({percent(next_best['value'])}%)."
+    )

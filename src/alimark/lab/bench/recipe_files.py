@@ -188,15 +188,16 @@ def profiled(content: JsonObject, profile: JsonObject, where: str) -> JsonObject
         raise AlimarkError(
             f"the profile {where} has the unknown tables {', '.join(unknown)}; known: {', '.join(_PROFILE_TABLES)}"
         )
-    changed: JsonObject = _renamed(content, profile.get("names", {}))
-    if "attack" in changed:
-        changed["attack"] = [_replaced(attack, profile.get("attack", {})) for attack in changed["attack"]]
+    names, attacks_of, rows, settings = (profile.get(table, {}) for table in _PROFILE_TABLES)
+    changed: JsonObject = _renamed(content, names)
+    if "attack" in changed:  # the further steps of a chain are left out with the attack that is replaced
+        changed["attack"] = [deepcopy(attacks_of.get(attack.get("name"), attack)) for attack in changed["attack"]]
     for watermark in changed.get("watermark", ()):
-        for path, value in profile.get("watermark", {}).get(watermark.get("label"), {}).items():
+        for path, value in rows.get(watermark.get("label"), {}).items():
             put_inside(watermark, path.split("."), value, path)
-    # Two values of the recipe may have become one.
-    changed["grid"] = {path: _without_repeats(values) for path, values in changed.get("grid", {}).items()}
-    for path, value in profile.get("set", {}).items():
+    for path, values in changed.get("grid", {}).items():  # two values of the recipe may have become one
+        changed["grid"][path] = [value for i, value in enumerate(values) if value not in values[:i]]
+    for path, value in settings.items():
         if (table := path.split(".")[0]) in changed or table not in OPTIONAL:  # what a recipe leaves out stays out
             changed = put(changed, path, value)
     return changed
@@ -209,12 +210,3 @@ def _renamed(value: Any, names: dict[str, Any]) -> Any:
     if isinstance(value, list):
         return [_renamed(item, names) for item in value]
     return names.get(value, value) if isinstance(value, str) else value
-
-
-def _replaced(attack: JsonObject, others: dict[str, JsonObject]) -> JsonObject:
-    """The attack that a profile puts in the place of this one; the further steps of a chain are left out with it."""
-    return deepcopy(others.get(attack.get("name", ""), attack))
-
-
-def _without_repeats(values: list[Any]) -> list[Any]:
-    return [value for place, value in enumerate(values) if value not in values[:place]]

@@ -24,7 +24,7 @@ from alimark.lab.bench import plots, rates, tables
 from alimark.lab.bench.export import in_markdown, to_markdown
 from alimark.lab.bench.plots import Plot
 from alimark.lab.bench.results import Example, Results
-from alimark.lab.bench.shape import colours, example_figures, example_title, passages
+from alimark.lab.bench.shape import attack_label, colours
 from alimark.lab.bench.tables import PAPER, Column, Table
 
 _PLOTS = "plots"
@@ -122,8 +122,7 @@ def html(chapters: Sequence[Chapter], palette: Mapping[str, str]) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "headings": _headings, "classes": _classes, "example_title": example_title, "example_figures": example_figures,
-        "passages": passages, "data_url": lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}",
+        "headings": _headings, "classes": _classes, "example_title": example_title, "in_base64": lambda svg: base64.b64encode(svg).decode(),
         "bodies": lambda table: [(group, list(lines)) for group, lines in groupby(table.lines, lambda line: line.group)],
     }  # fmt: skip
     files = resources.files("alimark").joinpath("lab", "bench")
@@ -195,10 +194,14 @@ def _in_markdown(part: Part) -> str:
         fence = "`" * (2 + max((len(run) for run in re.findall(r"`+", part.text)), default=1))
         return f"**{in_markdown(part.title)}**\n\n{fence}toml\n{part.text.rstrip()}\n{fence}"
     blocks = [f"**{in_markdown(example_title(part))}**"]
-    for kind, text in passages(part):
-        figures = ", ".join(example_figures(part, kind))
-        blocks.append(f"{kind} ({figures}):\n\n{_quote(text)}" if figures else f"{kind}:\n\n{_quote(text)}")
+    for passage in part["texts"]:
+        figures = f" ({', '.join(passage['figures'])})" if passage["figures"] else ""
+        blocks.append(f"{passage['kind']}{figures}:\n\n{_quote(passage['text'])}")
     return "\n\n".join(blocks)
+
+
+def example_title(example: Example) -> str:
+    return f"{example['method']} under {attack_label(example['attack'])}"
 
 
 def _quote(text: str) -> str:

@@ -130,8 +130,9 @@ class _Checks:
             self.libraries("perplexity", _TORCH)
             self.check(f"oracle {point.quality.oracle}", store.check, point.quality.oracle)
         # The evaluation embeds, whichever records exist.
-        for name in {point.meaning, diversity_embedder(self.plan.recipe) if _measures_diversity(point) else ""} - {""}:
-            self.check(f"embedder {name}", check_embedder, name)
+        for name in (point.meaning, diversity_embedder(self.plan.recipe) if _measures_diversity(point) else ""):
+            if name:
+                self.check(f"embedder {name}", check_embedder, name)
 
     def watermark(self, watermark: Watermark, point: Recipe) -> None:
         """Check what the keys of a row need."""

@@ -132,17 +132,20 @@ class Runtime(TypedDict):
     seconds: float
 
 
+class Passage(TypedDict):
+    """One text of an example."""
+
+    kind: str
+    """Prompt, human, marked or attacked."""
+    text: str
+    figures: list[str]
+    """Score and p-value of the text, if it has them."""
+
+
 class Example(TypedDict):
     method: str
     attack: str
-    prompt: str
-    human: str
-    marked: str
-    attacked: str
-    scores: dict[str, float]
-    """Of the human, marked and attacked text."""
-    statistic: str
-    p_values: dict[str, float]
+    texts: list[Passage]
 
 
 class PaperValue(TypedDict):

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _ERRORS_IN_A_ROW = 3
 _TEXTS_PER_EMBEDDING_BATCH = 32
-_TEXTS_PER_READING_BATCH = 8
 
 Content = TypeVar("Content")
 
@@ -259,11 +258,10 @@ class Run(Plan):
 
         texts = self.texts([job.content.source for job in jobs])
         oracle = Oracle(self.recipe.quality.oracle)
-        for start in range(0, len(jobs), _TEXTS_PER_READING_BATCH):
-            batch = jobs[start : start + _TEXTS_PER_READING_BATCH]
-            pairs = [(job.content.prompt, texts.get(job.content.source, "")) for job in batch]
-            for job, (_, text), perplexity in zip(batch, pairs, oracle.perplexities(pairs), strict=True):
-                if math.isfinite(perplexity):
-                    yield job, {"perplexity": perplexity, "distinct": distinct(text), "repetition": repetition(text)}
-                else:
-                    yield job, {"failed": True, "error": "there is no text to read"}
+        for job in jobs:
+            text = texts.get(job.content.source, "")
+            perplexity = oracle.perplexity(job.content.prompt, text)
+            if math.isfinite(perplexity):
+                yield job, {"perplexity": perplexity, "distinct": distinct(text), "repetition": repetition(text)}
+            else:
+                yield job, {"failed": True, "error": "there is no text to read"}

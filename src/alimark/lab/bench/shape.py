@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from alimark.lab.bench.metrics import TITLES
-from alimark.lab.bench.results import Example, Human, JsonMapping, Quality, Results, Row
+from alimark.lab.bench.results import Human, JsonMapping, Quality, Results, Row
 
 NO_ATTACK = "none"
 REFERENCES = ("unmarked", "human")
@@ -96,15 +96,8 @@ def family(row: Row) -> str:
     """The attack without its rate."""
     if row["rate"] is None:
         return row["attack"]
-    words = [word for word in row["attack"].split() if not _is_rate(word, row["rate"])]
-    return " ".join(words) or row["attack_name"]
-
-
-def _is_rate(word: str, rate: float) -> bool:
-    try:
-        return float(word) == rate
-    except ValueError:
-        return False
+    rates = (str(row["rate"]), f"{row['rate']:g}")
+    return " ".join(word for word in row["attack"].split() if word not in rates)
 
 
 def statistics(rows: Iterable[JsonMapping]) -> dict[str, list[str]]:
@@ -144,18 +137,16 @@ def negatives(results: Results, row: Row) -> list[float]:
     return next((human["scores"] for human in results["human"] if fits(human)), [])
 
 
-def methods(several: Iterable[Results]) -> list[str]:
-    """The watermarks of all recipes, in order of appearance."""
-    names: dict[str, None] = {}
-    for results in several:
-        for part in ("rows", "human", "cost", "quality", "runtime", "examples"):
-            names.update(dict.fromkeys(row["method"] for row in results[part]))
-    return [method for method in names if method not in REFERENCES]
-
-
 def colours(several: Sequence[Results]) -> dict[str, str]:
-    """The colour of each method, the same on the whole page."""
-    return GREYS | {method: PALETTE[i % len(PALETTE)] for i, method in enumerate(methods(several))}
+    """The colour of each method of all recipes, the same on the whole page."""
+    parts = [
+        part
+        for results in several
+        for part in (results["rows"], results["human"], results["cost"], results["quality"], results["runtime"])
+    ]
+    every: dict[str, None] = dict.fromkeys(row["method"] for part in parts for row in part)
+    methods = [method for method in every if method not in REFERENCES]
+    return GREYS | {method: PALETTE[i % len(PALETTE)] for i, method in enumerate(methods)}
 
 
 def quality(results: Results) -> list[Quality]:
@@ -163,20 +154,3 @@ def quality(results: Results) -> list[Quality]:
     kinds = Counter((row["method"], group(row)) for row in results["quality"])
     alone = [row["method"] in REFERENCES and kinds[row["method"], group(row)] == 1 for row in results["quality"]]
     return [{**row, "grid": {}} if lone else row for row, lone in zip(results["quality"], alone)]
-
-
-def example_title(example: Example) -> str:
-    attacked = example["attacked"] and example["attack"]
-    return example["method"] + (f" under {attack_label(example['attack'])}" if attacked else "")
-
-
-def passages(example: Example) -> list[tuple[str, str]]:
-    """The texts of an example with their kinds, without empty ones."""
-    texts = (example["prompt"], example["human"], example["marked"], example["attacked"])
-    return [(kind, text) for kind, text in zip(("prompt", "human", "marked", "attacked"), texts, strict=True) if text]
-
-
-def example_figures(example: Example, kind: str) -> list[str]:
-    """Score and p-value of one text of an example, if it has them."""
-    figures = [f"{example['statistic']} {example['scores'][kind]:.2f}"] if kind in example["scores"] else []
-    return figures + ([f"p = {example['p_values'][kind]:.3g}"] if kind in example["p_values"] else [])

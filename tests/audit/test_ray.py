@@ -188,8 +188,7 @@ def test_the_bench_on_replicas(cluster: Any, tmp_path: Path) -> None:
     })  # fmt: skip
     with Replicas(Cluster(cluster.address)) as replicas:
         BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas).run_stage("generate")
-        again = BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas)
-        assert again.missing("generate", again.generate_jobs()) == []
+        assert BenchRun(wanted, Workspace(tmp_path / "ray")).is_finished("generate")
     BenchRun(wanted, Workspace(tmp_path / "plain")).run_stage("generate")
     ours, theirs = (
         {

@@ -291,7 +291,7 @@ def put(content: JsonObject, path: str, value: object) -> JsonObject:
     return changed
 
 
-def put_inside(here: Any, parts: Sequence[str], value: Any, path: str) -> None:
+def put_inside(here: object, parts: Sequence[str], value: object, path: str) -> None:
     """Set what the parts of a path lead to; `path` names it in errors."""
     first, rest = parts[0], parts[1:]
     if isinstance(here, list):

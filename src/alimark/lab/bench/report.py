@@ -122,7 +122,8 @@ def html(chapters: Sequence[Chapter], palette: Mapping[str, str]) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "headings": _headings, "classes": _classes, "example_title": example_title, "in_base64": lambda svg: base64.b64encode(svg).decode(),
+        "headings": _headings, "classes": _classes, "example_title": example_title,
+        "in_base64": lambda svg: base64.b64encode(svg).decode(),
         "bodies": lambda table: [(group, list(lines)) for group, lines in groupby(table.lines, lambda line: line.group)],
     }  # fmt: skip
     files = resources.files("alimark").joinpath("lab", "bench")

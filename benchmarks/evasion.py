@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark import AliMark, Key, load_embedder, load_llm
-from alimark.audit.calibration.rates import binomial_interval
+from alimark.audit.calibration import binomial_interval
 from alimark.core._util.files import write_whole
 from alimark.core._util.jsonl import read_jsonl
 from alimark.core.detection.batching import EmbeddedTexts, deduplicate

@@ -15,7 +15,7 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from alimark.audit.calibration.report import CalibrationOptions
+    from alimark.audit.calibration import CalibrationOptions
     from alimark.core._util.jsonl import Record
     from alimark.core.keys.key import Key
 
@@ -50,7 +50,7 @@ def calibrate(
         alimark calibrate -k key.json --human texts.jsonl
         alimark calibrate -k key.json --human texts.jsonl --keys 200 --centring
     """
-    from alimark.audit.calibration.report import CalibrationOptions
+    from alimark.audit.calibration import CalibrationOptions
     from alimark.core.keys.key import Key
     from alimark.core.schemes.registry import aligns
     from alimark.core.text.human_text import human_texts
@@ -60,49 +60,39 @@ def calibrate(
     except ValueError:
         raise AlimarkError("--sentences takes whole numbers such as 12,8,4") from None
     loaded = Key.load(key)
+    if (centring or centre_out is not None) and not aligns(loaded.scheme):
+        raise AlimarkError("--centring and --centre-out work with AliMark's keys alone; leave them out")
     if not human:
         show.note("no --human text given: calibrating on Python's own manual, all of one subject")
-    texts = human_texts(human or [])
     how = CalibrationOptions(draws, fresh, keys, centring)
-    if aligns(loaded.scheme):
-        _print(_alimark_reports(loaded, texts, lengths, how, centre_out), as_json)
-        return
-    if centring or centre_out is not None:
-        raise AlimarkError("--centring and --centre-out work with AliMark's keys alone; leave them out")
-    _print(_scheme_reports(loaded, texts, lengths, how), as_json)
+    _print(_reports(loaded, human_texts(human or []), lengths, how, centre_out), as_json)
 
 
-def _alimark_reports(
+def _reports(
     key: Key, texts: list[str], lengths: list[int], how: CalibrationOptions, centre_out: Path | None
 ) -> Iterator[Record]:
-    from alimark.audit.calibration.rates import Embedded
-    from alimark.audit.calibration.report import Sample, alimark_report, write_centre
-    from alimark.core.detection.settings import DetectionSettings
+    from alimark.audit.calibration import Detected, Embedded, HumanTexts, Sample, calibration_report, write_centre
+    from alimark.core.detection.stats.p_values import RandomKeys
+    from alimark.core.schemes.registry import aligns
 
-    embedder = loading.load_embedder(key.embedder)
+    embedder = loading.load_embedder(key.embedder) if key.embedder else None
     for length in lengths:
         sample = Sample.of(texts, length, key.splitter)
         counts = f"{len(sample.texts)} texts, {sample.too_short} too short, {sample.repeats} repeats"
         show.note(f"{length} sentences: {counts}; embedding")
-        embedded = Embedded.of(sample.texts, key, embedder, DetectionSettings(draws=how.draws))
-        if centre_out is not None and length == lengths[0]:
-            write_centre(centre_out, embedded, embedder)
-            show.note(f"wrote the corpus mean to {centre_out}")
+        ready: HumanTexts = Detected(sample.texts, embedder)
+        if embedder is not None and aligns(key.scheme):
+            ready = Embedded.of(sample.texts, key, embedder, RandomKeys(draws=how.draws))
+            if centre_out is not None and length == lengths[0]:
+                write_centre(centre_out, ready, embedder)
+                show.note(f"wrote the corpus mean to {centre_out}")
         with show.progress() as bar:
             # Called with a title and a total; what it returns advances the bar.
             def start(title: str, total: int) -> partial[None]:
                 return partial(bar.advance, bar.add_task(title, total=total))
 
-            report = alimark_report(sample, embedded, key, embedder, how, start)
+            report = calibration_report(sample, ready, key, how, start)
         yield report
-
-
-def _scheme_reports(key: Key, texts: list[str], lengths: list[int], how: CalibrationOptions) -> Iterator[Record]:
-    from alimark.audit.calibration.report import Sample, scheme_report
-
-    mark = loading.load_mark(key)
-    for length in lengths:
-        yield scheme_report(Sample.of(texts, length, key.splitter), mark, how)
 
 
 def _print(reports: Iterable[Record], as_json: bool) -> None:

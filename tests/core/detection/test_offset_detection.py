@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from alimark import AliMark, DetectionSettings, Key, detect
-from alimark.audit.calibration import rates as calibrate
+from alimark.audit import calibration
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.generation.session import Session
 from alimark.core.schemes.registry import rule_for
@@ -80,9 +80,9 @@ def test_p_values_pay_for_the_search(decision: str, monkeypatch: pytest.MonkeyPa
     texts = [written(None, 6, seed=seed) for seed in range(6)]
     chosen = DetectionSettings(draws=99)
     key = key_of(0, decision, 8)
-    embedded = calibrate.Embedded.of(texts, key, EMBEDDER, chosen)
+    embedded = calibration.Embedded.of(texts, key, EMBEDDER, chosen)
     values = np.concatenate(
-        [calibrate.fresh_keys(embedded, key, EMBEDDER, chosen, lambda n: None).p_randomised for _ in range(20)]
+        [calibration.fresh_keys(embedded, key, chosen, lambda n: None).p_randomised for _ in range(20)]
     )
     assert stats.kstest(values, "uniform").pvalue > 0.001
 
@@ -137,7 +137,7 @@ def test_offsets_are_part_of_the_key(tmp_path: Path) -> None:
 def test_fresh_keys_are_like_the_one_they_calibrate() -> None:
     for decision in ("hard", "soft"):
         like = key_of(3, decision)
-        fresh = calibrate._fresh(like, EMBEDDER, None)
+        fresh = like.like()
         assert fresh.public() == like.public()
         assert fresh.id != like.id
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from alimark import AliMark, Key, detect
-from alimark.audit.calibration.rates import Embedded, p_values
+from alimark.audit.calibration import Embedded
 from alimark.core.detection.settings import DetectionSettings
 from alimark.errors import AlimarkError
 from alimark.testing import StandInLLM
@@ -83,6 +83,6 @@ def test_p_values_of_unmarked_texts_are_uniform_over_keys() -> None:
     values = [
         float(value)
         for number in range(40)
-        for value in p_values(embedded, like.like(bytes([16, number] * 16)), settings, seed=number).p_randomised
+        for value in embedded.values(like.like(bytes([16, number] * 16)), settings, seed=number).p_randomised
     ]
     assert stats.kstest(values, "uniform").pvalue > 0.001

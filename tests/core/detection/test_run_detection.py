@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from alimark import AliMark, DetectionSettings, Key, detect
+from alimark.audit import calibration
 from alimark.audit.auditor import Auditor
-from alimark.audit.calibration import rates
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.excerpts import excerpt_length
 from alimark.core.detection.scoring import Soft, scoring
@@ -147,9 +147,9 @@ def test_p_values_are_uniform_over_keys(run: object, offsets: int) -> None:
     texts = [" ".join(written(None, 8, seed=seed)) for seed in range(8)]
     chosen = DetectionSettings(draws=99)
     key = key_of(run=run, offsets=offsets)
-    embedded = rates.Embedded.of(texts, key, EMBEDDER, chosen)
+    embedded = calibration.Embedded.of(texts, key, EMBEDDER, chosen)
     values = np.concatenate(
-        [rates.fresh_keys(embedded, key, EMBEDDER, chosen, lambda n: None).p_randomised for _ in range(15)]
+        [calibration.fresh_keys(embedded, key, chosen, lambda n: None).p_randomised for _ in range(15)]
     )
     assert stats.kstest(values, "uniform").pvalue > 0.001
 

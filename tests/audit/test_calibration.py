@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from alimark import AliMark, DetectionSettings, Key
-from alimark.audit.calibration.rates import Embedded, binomial_interval, fresh_keys, p_values
+from alimark.audit.calibration import Embedded, binomial_interval, fresh_keys
 from fixed_texts import EMBEDDER, soft_key, written
 
 TEXTS = ["The lamp went out. Nobody saw it. A letter came.", "It rained. The lamp went out.", "A ship left. It rained."]
@@ -19,7 +19,7 @@ TEXTS = ["The lamp went out. Nobody saw it. A letter came.", "It rained. The lam
 def test_many_texts_score_as_they_do_alone(decision: str) -> None:
     key = Key.generate(embedder=EMBEDDER, decision=decision, block_size=16, secret=bytes(32))
     settings = DetectionSettings(draws=50)
-    values = p_values(Embedded.of(TEXTS, key, EMBEDDER, settings), key, settings)
+    values = Embedded.of(TEXTS, key, EMBEDDER, settings).values(key, settings)
     alone = AliMark(key, embedder=EMBEDDER).detect(TEXTS, draws=50)
     assert values.raw == pytest.approx([detection.raw for detection in alone], abs=1e-12)
     assert np.all((values.p_randomised <= values.p) & (values.p > 0))
@@ -47,7 +47,7 @@ def test_a_soft_key_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = DetectionSettings(draws=99)
     key = soft_key(0)
     embedded = Embedded.of(texts, key, EMBEDDER, chosen)
-    values = fresh_keys(embedded, key, EMBEDDER, chosen, lambda n: None)
+    values = fresh_keys(embedded, key, chosen, lambda n: None)
     assert stats.kstest(values.p_randomised, "uniform").pvalue > 0.001
     alone = AliMark(key, embedder=EMBEDDER).detect(texts[0], settings=chosen)
-    assert p_values(embedded, key, chosen).p[0] == pytest.approx(alone.p_value)
+    assert embedded.values(key, chosen).p[0] == pytest.approx(alone.p_value)

@@ -114,7 +114,7 @@ def test_poison_is_recorded_and_everything_else_is_found(
     assert [i for i, row in enumerate(best) if row["failed"]] == [20, 41]
     assert "two workers ended" in best[20]["error"]
     assert max(best[0]["q_value"], best[-1]["q_value"]) <= 0.05
-    assert outcome.summary["shared_text"]["undecided"] == 2, "all texts share words, which a key of 1 in 500 may like"
+    assert outcome.summary["shared_text"]["undecided"] >= 2, "all texts share words, which a key of 1 in 500 may like"
     assert 4 <= outcome.deaths <= 12
     sound = [row["p_value"] for i, row in enumerate(best) if i not in (20, 41)]
     assert sound == [row["p_value"] for row in expected]

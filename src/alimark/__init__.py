@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from alimark.core.schemes.alimark import AliMark as AliMark
     from alimark.core.schemes.api import detect as detect
     from alimark.core.schemes.api import load as load
-    from alimark.core.schemes.watermark import Watermark as Watermark
+    from alimark.core.schemes.base import Watermark as Watermark
     from alimark.errors import AlimarkError as AlimarkError
 
 _HOME = {
@@ -54,7 +54,7 @@ _HOME = {
     "Rewriting": "core.rewriting.results",
     "Sampling": "core.llm.base",
     "Verdict": "core.detection.verdicts",
-    "Watermark": "core.schemes.watermark",
+    "Watermark": "core.schemes.base",
     "detect": "core.schemes.api",
     "load": "core.schemes.api",
     "load_embedder": "core.embedding.loading",

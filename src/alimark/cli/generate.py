@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from alimark.core.generation.api import Finished, Generation, GenerationSettings, MarkedSentence
     from alimark.core.keys.key import Key
     from alimark.core.llm.base import LLM, Sampling
-    from alimark.core.schemes.watermark import Watermark
+    from alimark.core.schemes.base import Watermark
 
 KeyOption = Annotated[Path | None, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")]
 PromptOption = Annotated[str | None, typer.Option("-p", "--prompt", help="Text to continue; - reads standard input.")]
@@ -166,10 +166,9 @@ def _settings(
     mark: Watermark | None,
 ) -> GenerationSettings:
     from alimark.core.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_for
-    from alimark.core.schemes.base import SentenceWatermark
 
     if may_end is None:  # token-level schemes cannot let the model end its text on every engine
-        may_end = prompt_style == "chat" and (mark is None or isinstance(mark, SentenceWatermark))
+        may_end = prompt_style == "chat" and (mark is None or not mark.by_token)
     count = candidates_for(strength, candidates, mark.candidates if mark else DEFAULT_CANDIDATES)
     sampling = replace(sampling, may_end=may_end)
     return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]

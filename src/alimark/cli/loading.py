@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
     from alimark.core.keys.key import Key
     from alimark.core.llm.base import LLM
-    from alimark.core.schemes.watermark import Watermark
+    from alimark.core.schemes.base import Watermark
 
 
 def fetch_models(*names: str) -> None:

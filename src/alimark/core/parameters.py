@@ -21,7 +21,7 @@ from alimark.core._util.registry import Registry
 from alimark.errors import KeyFileError
 
 if TYPE_CHECKING:
-    from alimark.core.schemes.watermark import Watermark
+    from alimark.core.schemes.base import Watermark
 
 Presets: TypeAlias = Mapping[str, Mapping[str, object]]
 """Named sets of parameters."""

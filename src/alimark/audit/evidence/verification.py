@@ -21,7 +21,7 @@ from alimark.errors import AlimarkError, RecordError
 if TYPE_CHECKING:
     from alimark.core.detection.results import Detection
     from alimark.core.keys.key import Key
-    from alimark.core.schemes.watermark import Watermark
+    from alimark.core.schemes.base import Watermark
 
 _SAME_P = 0.1
 """Two p-values are the same where they differ by at most this share; machines round the last digits of scores differently."""

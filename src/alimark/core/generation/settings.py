@@ -166,9 +166,10 @@ class GenerationSettings:
 
 
 class GenerateOptions(TypedDict, total=False):
-    """The options that `generate` of every scheme takes."""
+    """The options of `generate`, which `Watermark.generate` explains."""
 
     sentences: int
+    tokens: int | None
     candidates: int | None
     strength: Strength | None
     seed: int | None
@@ -176,3 +177,4 @@ class GenerateOptions(TypedDict, total=False):
     prompt_style: PromptStyle
     batch: int | None
     progress: Progress | None
+    payload: int | None

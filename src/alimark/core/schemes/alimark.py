@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
 from alimark.core.detection.aligned_results import AlignedDetection
@@ -123,7 +124,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         from alimark.core.generation.settings import candidates_for
         from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many
 
-        check_names("rewriting", {**options}, RewriteSettings)
+        check_names("rewriting", options, [field.name for field in fields(RewriteSettings)])
         if strength is not None:
             options["candidates"] = candidates_for(strength, options.get("candidates"))
         texts = [text] if isinstance(text, str) else text

@@ -11,9 +11,8 @@ from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys, draws_for_keys
 from alimark.core.embedding.base import Embedder
 from alimark.core.keys.key import Key
-from alimark.core.schemes.base import KeyedWatermark, detection_settings
+from alimark.core.schemes.base import Watermark, detection_settings
 from alimark.core.schemes.registry import aligns, scheme
-from alimark.core.schemes.watermark import Watermark
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def detect(
     if not keys:
         raise AlimarkError("no keys were given; give at least one")
     first = load(keys[0], embedder=embedder)
-    if not isinstance(first, KeyedWatermark) or not all(aligns(key.scheme) for key in keys):
+    if not all(aligns(key.scheme) for key in keys):
         return _detect_each(text, keys, embedder, settings, {**options}, llm)[:best]
     from alimark.core.detection.pipeline import detect_batch
     from alimark.core.detection.preparing import alike
@@ -117,7 +116,6 @@ def detect(
         # An embedder that is given serves the keys that name it; keys of other embedders load theirs.
         given = embedder if embedder is not None and group[0].fingerprint in ("", embedder.fingerprint) else None
         mark = first if group[0].fingerprint == keys[0].fingerprint else load(group[0], embedder=given)
-        assert isinstance(mark, KeyedWatermark)
         [answer] = detect_batch([text], group, mark.embedder, chosen, best=best, tried=len(keys), llm=llm)
         if isinstance(answer, AlimarkError):
             raise answer

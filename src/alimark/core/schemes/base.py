@@ -1,4 +1,4 @@
-"""The base classes of the built-in schemes. They follow the protocol in `schemes/watermark.py`."""
+"""The interface of every scheme, `Watermark`: it generates marked text and detects the mark in a text."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, ClassVar, Generic, Unpack, overload
 
 from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import DetectionOptions
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.generation.settings import DEFAULT_CANDIDATES
+from alimark.core.generation.settings import (
+    DEFAULT_CANDIDATES,
+    GenerateOptions,
+    GenerationSettings,
+    Prompt,
+    candidates_for,
+)
 from alimark.core.keys.key import Key
+from alimark.core.llm.base import Sampling
 from alimark.core.parameters import SchemeParameters
 from alimark.errors import AlimarkError, KeyMismatch
 
 if TYPE_CHECKING:
-    from alimark.core.generation.api import (
-        Finished,
-        GenerateOptions,
-        Generation,
-        GenerationSettings,
-        ManyProgress,
-        Progress,
-        Prompt,
-        PromptStyle,
-        Scheduler,
-        Strength,
-    )
-    from alimark.core.generation.selection import Rule, TextOrigin
-    from alimark.core.llm.base import LLM, Sampling
-    from alimark.core.schemes.watermark import Watermark
+    from typing_extensions import TypeVar
 
+    from alimark.core.generation.api import Finished, Generation, ManyProgress, Scheduler
+    from alimark.core.generation.selection import Rule, TextOrigin
+    from alimark.core.llm.base import LLM
+
+    # `Watermark` alone stands for a watermark with any detection.
+    SomeDetection_co = TypeVar("SomeDetection_co", bound=Detection, default=Detection, covariant=True)
+else:
+    from typing import TypeVar
+
+    SomeDetection_co = TypeVar("SomeDetection_co", covariant=True)
 
 Result = TypeVar("Result")
-SomeDetection = TypeVar("SomeDetection", bound=Detection)
 
 
 @lru_cache(maxsize=4)
@@ -50,17 +52,46 @@ def _load_embedder(name: str) -> Embedder:
 _loading = threading.Lock()
 
 
-class KeyedWatermark(ABC, Generic[SomeDetection]):
-    """The part that all schemes share: the key, the embedder that it names, and `detect`.
+class Watermark(ABC, Generic[SomeDetection_co]):
+    """The interface of every scheme: it generates marked text and detects the mark in a text.
 
-    The embedder is loaded on first use. Threads may share an instance.
+    `alimark.load` returns the watermark of a key. The embedder that the key names is loaded on first use. Threads may share an
+    instance. Schemes that learn from text also have a class method `fit`. They may declare what it needs, so that it is known
+    before a run: `fit_libraries` names optional libraries, each with the extra that installs it, and the class method
+    `check_fit` takes the texts and options of `fit` and raises an AlimarkError where they do not do.
+
+    Args:
+        key: A key of the scheme.
+        embedder: The embedder that the key names.
+
+    Raises:
+        KeyMismatch: The key is of another scheme, or names another embedder.
+
+    Example:
+        >>> import alimark
+        >>> from alimark.testing import StandInEmbedder, StandInLLM
+        >>> embedder = StandInEmbedder()
+        >>> key = alimark.Key.generate(embedder=embedder, secret=bytes(range(32)))
+        >>> mark: alimark.Watermark = alimark.load(key, embedder=embedder)
+        >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=16, seed=1)
+        >>> mark.detect(generation.text).p_value < 0.01
+        True
     """
 
     scheme: ClassVar[str]
+    """The scheme's name in key files and records."""
     Parameters: ClassVar[type[SchemeParameters]]
+    """The parameters of its keys."""
     aligns: ClassVar[bool] = False
+    """Whether detection aligns sentences with the blocks of the key, as AliMark's does. Such a scheme has AliMark's key
+    parameters, takes DetectionSettings, returns AlignedDetection and can search many keys at once."""
+    by_token: ClassVar[bool] = False
+    """Whether the mark is in single tokens: a length in tokens may be asked for, and the model does not end its text unless it
+    is asked to, because not every engine lets it."""
     candidates: ClassVar[int]
+    """How many candidates are sampled for a sentence by default."""
     settings: ClassVar[type[RandomKeys]] = RandomKeys
+    """The class of its detection settings."""
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         if key.scheme != self.scheme:
@@ -91,6 +122,90 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
         return f"{type(self).__name__}({self.key!r})"
 
     @overload
+    def generate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation: ...
+
+    @overload
+    def generate(self, prompt: list[str], llm: LLM, **options: Unpack[GenerateOptions]) -> list[Generation]: ...
+
+    def generate(
+        self, prompt: str | list[str], llm: LLM, **options: Unpack[GenerateOptions]
+    ) -> Generation | list[Generation]:
+        """Generates marked text after a prompt, or after each of several prompts. A single text is written in this thread.
+
+        Args:
+            prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
+            llm: The language model, as `alimark.load_llm` returns it.
+
+        Keyword Args:
+            sentences: How many sentences to write, by default 12; the most, where the model may end its text.
+            tokens: How many tokens to write instead, for schemes that mark tokens.
+            candidates: How many candidates are sampled for a sentence (`GenerationSettings`); by default that of the scheme.
+                Schemes that mark tokens sample a text once.
+            strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
+            seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
+            sampling: Temperature, top-p and the like, and whether the model may end its text (`may_end`). By default it may
+                with `prompt_style="chat"`, unless the scheme marks tokens; texts then end where the model ends them.
+            prompt_style: `continue`, the default, goes on where the prompt stops, `chat` answers it through the chat template.
+            batch: The number of texts generated at a time, for a list; by default the number that suits the model best.
+            progress: Called with each sentence as it is chosen; by schemes that mark tokens once, with the last sentence.
+            payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
+
+        Returns:
+            The generation, or for a list of prompts the list of generations in the same order.
+
+        Raises:
+            AlimarkError: The options are invalid, or the model or the embedder fails.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder, StandInLLM
+            >>> embedder = StandInEmbedder()
+            >>> key = Key.generate(embedder=embedder, secret=bytes(range(32)))
+            >>> mark = AliMark(key, embedder=embedder)
+            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=3, candidates=8, seed=1)
+            >>> len(generation.sentences)
+            3
+            >>> two = mark.generate(["It was late.", "Morning came."], StandInLLM(), sentences=2, candidates=8, seed=1)
+            >>> [generation.seed for generation in two]
+            [1, 2]
+        """
+        settings = self._generation_settings(options)
+        seed, payload, progress = options.get("seed"), options.get("payload"), options.get("progress")
+        key = None if payload is None else self.key.carrying(payload)
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        prompts = [Prompt(text, None if seed is None else seed + i, key) for i, text in enumerate(texts)]
+        step = None if progress is None else (lambda _, sentence: progress(sentence))
+        batch = 1 if isinstance(prompt, str) else options.get("batch")
+        generations = in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
+        return generations[0] if isinstance(prompt, str) else generations
+
+    def _generation_settings(self, options: GenerateOptions) -> GenerationSettings:
+        check_names("generation", options, GenerateOptions.__annotations__)
+        style, tokens = options.get("prompt_style", "continue"), options.get("tokens")
+        if tokens is not None and not self.by_token:
+            raise AlimarkError(
+                f"the length of a text marked by {self.scheme} is a number of sentences; give `sentences`"
+            )
+        count = candidates_for(options.get("strength"), options.get("candidates"), self.candidates)
+        sampling = options.get("sampling") or Sampling(may_end=style == "chat" and not self.by_token)
+        return GenerationSettings(options.get("sentences", 12), count, sampling, prompt_style=style, tokens=tokens)
+
+    @abstractmethod
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        llm: LLM,
+        settings: GenerationSettings,
+        *,
+        batch: int | None = None,
+        progress: ManyProgress | None = None,
+    ) -> Finished:
+        """Yields each text with its prompt's number as soon as it is finished, or the error that ended it.
+
+        A prompt may name another key of the scheme.
+        """
+
+    @overload
     def detect(
         self,
         text: str,
@@ -98,7 +213,7 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
         settings: RandomKeys | None = ...,
         llm: LLM | None = ...,
         **options: Unpack[DetectionOptions],
-    ) -> SomeDetection: ...
+    ) -> SomeDetection_co: ...
 
     @overload
     def detect(
@@ -108,7 +223,7 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
         settings: RandomKeys | None = ...,
         llm: LLM | None = ...,
         **options: Unpack[DetectionOptions],
-    ) -> list[SomeDetection]: ...
+    ) -> list[SomeDetection_co]: ...
 
     def detect(
         self,
@@ -117,7 +232,7 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
         settings: RandomKeys | None = None,
         llm: LLM | None = None,
         **options: Unpack[DetectionOptions],
-    ) -> SomeDetection | list[SomeDetection]:
+    ) -> SomeDetection_co | list[SomeDetection_co]:
         """Detects the mark in a text, or in each of a list of texts.
 
         Args:
@@ -144,7 +259,7 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
             (True, 2000)
         """
         chosen = detection_settings(self.scheme, self.settings, settings, {**options})
-        detections: list[SomeDetection] = []
+        detections: list[SomeDetection_co] = []
         for answer in self.detect_batch([text] if isinstance(text, str) else text, chosen, llm=llm):
             if isinstance(answer, AlimarkError):
                 raise answer
@@ -159,7 +274,7 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
         *,
         llm: LLM | None = None,
         times: Counter[str] | None = None,
-    ) -> list[SomeDetection | AlimarkError]:
+    ) -> list[SomeDetection_co | AlimarkError]:
         """A result for each text, in order; for a text that cannot be searched, its error."""
 
     @abstractmethod
@@ -167,7 +282,7 @@ class KeyedWatermark(ABC, Generic[SomeDetection]):
         """The texts that detection embeds, so that a caller can embed them beforehand."""
 
 
-class SentenceWatermark(KeyedWatermark[SomeDetection]):
+class SentenceWatermark(Watermark[SomeDetection_co]):
     """The base class of sentence-level schemes. A scheme adds its selection rule and its detection."""
 
     candidates: ClassVar[int] = DEFAULT_CANDIDATES
@@ -187,71 +302,6 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
             origin: What the text continues, with an id that no other text under the key has.
         """
 
-    @overload
-    def generate(
-        self, prompt: str, llm: LLM, *, payload: int | None = ..., **options: Unpack[GenerateOptions]
-    ) -> Generation: ...
-
-    @overload
-    def generate(
-        self, prompt: list[str], llm: LLM, *, payload: int | None = ..., **options: Unpack[GenerateOptions]
-    ) -> list[Generation]: ...
-
-    def generate(
-        self,
-        prompt: str | list[str],
-        llm: LLM,
-        *,
-        sentences: int = 12,
-        candidates: int | None = None,
-        strength: Strength | None = None,
-        seed: int | None = None,
-        sampling: Sampling | None = None,
-        prompt_style: PromptStyle = "continue",
-        batch: int | None = None,
-        progress: Progress | None = None,
-        payload: int | None = None,
-    ) -> Generation | list[Generation]:
-        """Generates marked text after a prompt, or after each of several prompts.
-
-        Args:
-            prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
-            llm: The language model, as `alimark.load_llm` returns it.
-            sentences: How many sentences to write; the most, where the model may end its text.
-            candidates: How many candidates are sampled for a sentence (`GenerationSettings`); by default that of the scheme.
-            strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
-            seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
-            sampling: Temperature, top-p and the like, and whether the model may end its text (`may_end`). By default it may
-                with `prompt_style="chat"`; texts then end where and as often as the model ends them.
-            prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
-            batch: The number of texts generated at a time, for a list; by default the number that suits the model best.
-            progress: Called with each sentence as it is chosen.
-            payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
-
-        Returns:
-            The generation, or for a list of prompts the list of generations in the same order.
-
-        Raises:
-            AlimarkError: The options are invalid, or the model or the embedder fails.
-
-        Example:
-            >>> from alimark import AliMark, Key
-            >>> from alimark.testing import StandInEmbedder, StandInLLM
-            >>> embedder = StandInEmbedder()
-            >>> key = Key.generate(embedder=embedder, secret=bytes(range(32)))
-            >>> mark = AliMark(key, embedder=embedder)
-            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=3, candidates=8, seed=1)
-            >>> len(generation.sentences)
-            3
-            >>> two = mark.generate(["It was late.", "Morning came."], StandInLLM(), sentences=2, candidates=8, seed=1)
-            >>> [generation.seed for generation in two]
-            [1, 2]
-        """
-        settings = self._generation_settings(sentences, candidates, strength, sampling, prompt_style)
-        return generate_in_order(
-            self, prompt, llm, settings, seed=seed, batch=batch, progress=progress, payload=payload
-        )
-
     def generate_many(
         self,
         prompts: Iterable[Prompt],
@@ -261,42 +311,13 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         batch: int | None = None,
         progress: ManyProgress | None = None,
     ) -> Finished:
-        """Yields each text with its prompt's number as soon as it is finished, or the error that ended it."""
         from alimark.core.generation.api import generate_many
 
         return generate_many(
             prompts, self.key, self.embedder, llm, settings, rule=self.sentence_rule, batch=batch, progress=progress
         )
 
-    def _generation_settings(
-        self,
-        sentences: int,
-        candidates: int | None,
-        strength: Strength | None,
-        sampling: Sampling | None,
-        prompt_style: PromptStyle,
-    ) -> GenerationSettings:
-        from alimark.core.generation.settings import GenerationSettings, candidates_for
-        from alimark.core.llm.base import Sampling
-
-        count = candidates_for(strength, candidates, self.candidates)
-        chosen = sampling or Sampling(may_end=prompt_style == "chat")
-        return GenerationSettings(sentences, count, chosen, prompt_style=prompt_style)
-
-    async def agenerate(
-        self,
-        prompt: str,
-        llm: LLM,
-        *,
-        sentences: int = 12,
-        candidates: int | None = None,
-        strength: Strength | None = None,
-        seed: int | None = None,
-        sampling: Sampling | None = None,
-        prompt_style: PromptStyle = "continue",
-        progress: Progress | None = None,
-        payload: int | None = None,
-    ) -> Generation:
+    async def agenerate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation:
         """Generates a text like `generate`, for servers: texts that are awaited at the same time share batches.
 
         Cancelling the task stops the generation.
@@ -304,14 +325,7 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         Args:
             prompt: What to continue or to answer.
             llm: The language model.
-            sentences: How many sentences to write; the most, where the model may end its text.
-            candidates: How many candidates are sampled for a sentence (`GenerationSettings`); by default that of the scheme.
-            strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
-            seed: Makes the text repeatable.
-            sampling: Temperature, top-p and the like.
-            prompt_style: `continue` or `chat`, as in `generate`.
-            progress: Called with each sentence as it is chosen, not in the thread of the event loop.
-            payload: The number that the mark carries, as in `generate`.
+            **options: Those of `generate`; `progress` is not called in the thread of the event loop.
 
         Returns:
             The generation, the same as that of `generate` with the same seed.
@@ -333,10 +347,11 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
 
         from alimark.core.generation.session import Session
 
-        settings = self._generation_settings(sentences, candidates, strength, sampling, prompt_style)
+        settings, key = self._generation_settings(options), self.key.carrying(options.get("payload"))
         scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
-        key = self.key.carrying(payload)
-        session = Session(prompt, key, settings, rule=self.sentence_rule, seed=seed, progress=progress)
+        session = Session(
+            prompt, key, settings, rule=self.sentence_rule, seed=options.get("seed"), progress=options.get("progress")
+        )
         return await asyncio.wrap_future(scheduler.submit(session))
 
     def _scheduler(self, llm: LLM) -> Scheduler:
@@ -347,32 +362,6 @@ class SentenceWatermark(KeyedWatermark[SomeDetection]):
         with _loading:
             # A scheduler refers to its model, so no other object can get the model's id.
             return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
-
-
-def generate_in_order(
-    mark: Watermark,
-    prompt: str | list[str],
-    llm: LLM,
-    settings: GenerationSettings,
-    *,
-    seed: int | None,
-    batch: int | None,
-    progress: Progress | None,
-    payload: int | None = None,
-) -> Generation | list[Generation]:
-    """Implements `generate` by `generate_many`: returns results in the order of the prompts and raises the first error.
-
-    A single prompt is generated in the calling thread.
-    """
-    from alimark.core.generation.settings import Prompt
-
-    single = isinstance(prompt, str)
-    texts = [prompt] if isinstance(prompt, str) else prompt
-    key = None if payload is None else mark.key.carrying(payload)
-    prompts = [Prompt(text, None if seed is None else seed + i, key) for i, text in enumerate(texts)]
-    step = None if progress is None else (lambda _, sentence: progress(sentence))
-    generations = in_order(mark.generate_many(prompts, llm, settings, batch=1 if single else batch, progress=step))
-    return generations[0] if single else generations
 
 
 def in_order(results: Iterable[tuple[int, Result | AlimarkError]]) -> list[Result]:
@@ -393,12 +382,11 @@ def detection_settings(
         raise AlimarkError(
             f"detection of {scheme} takes settings of the class {settings_class.__name__}, not {type(settings).__name__}"
         )
-    check_names("detection", options, settings_class)
+    check_names("detection", options, [field.name for field in fields(settings_class)])
     return replace(settings or settings_class(), **options)  # type: ignore[arg-type]
 
 
-def check_names(what: str, options: Mapping[str, object], settings: type) -> None:
-    """Checks that every option is a field of the settings class; raises AlimarkError if not."""
-    known = [field.name for field in fields(settings)]
+def check_names(what: str, options: Mapping[str, object], known: Iterable[str]) -> None:
+    """Checks that every option is known; raises AlimarkError if not."""
     if unknown := set(options) - set(known):
         raise AlimarkError(f"unknown {what} option {', '.join(sorted(unknown))}; known: {', '.join(known)}")

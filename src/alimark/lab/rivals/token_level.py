@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Protocol, Unpack, overload
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from alimark.core.detection.timing import Clock
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.results import Generation, MarkedSentence
 from alimark.core.generation.settings import GenerationSettings
-from alimark.core.schemes.base import KeyedWatermark, generate_in_order
+from alimark.core.schemes.base import Watermark
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
@@ -35,15 +35,11 @@ if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
     from alimark.core.generation.api import (
         Finished,
-        GenerateOptions,
         ManyProgress,
-        Progress,
         Prompt,
-        PromptStyle,
-        Strength,
     )
     from alimark.core.keys.key import Key
-    from alimark.core.llm.base import LLM, Sampling
+    from alimark.core.llm.base import LLM
     from alimark.lab.rivals._token_engines import Engine
     from alimark.lab.rivals._token_sampling import Length, Marker
 
@@ -68,12 +64,13 @@ class TokenLevelParameters(Protocol):
     def vocabulary(self) -> str: ...
 
 
-class TokenLevel(KeyedWatermark[Detection]):
+class TokenLevel(Watermark[Detection]):
     """The base class of token-level schemes. A scheme adds `marker`, which chooses tokens, and `find`, its statistic.
 
     The tokenizer is loaded on first use. Threads may share an instance.
     """
 
+    by_token: ClassVar[bool] = True
     candidates: ClassVar[int] = 1
     parameters: TokenLevelParameters
 
@@ -111,59 +108,6 @@ class TokenLevel(KeyedWatermark[Detection]):
     @abstractmethod
     def find(self, ids: Ids) -> Statistic:
         """The statistic of a text's tokens under the key and under random keys."""
-
-    @overload
-    def generate(
-        self, prompt: str, llm: LLM, *, tokens: int | None = ..., **options: Unpack[GenerateOptions]
-    ) -> Generation: ...
-
-    @overload
-    def generate(
-        self, prompt: list[str], llm: LLM, *, tokens: int | None = ..., **options: Unpack[GenerateOptions]
-    ) -> list[Generation]: ...
-
-    def generate(
-        self,
-        prompt: str | list[str],
-        llm: LLM,
-        *,
-        sentences: int = 12,
-        tokens: int | None = None,
-        seed: int | None = None,
-        sampling: Sampling | None = None,
-        prompt_style: PromptStyle = "continue",
-        batch: int | None = None,
-        progress: Progress | None = None,
-        candidates: int | None = None,
-        strength: Strength | None = None,
-    ) -> Generation | list[Generation]:
-        """Generates marked text after a prompt, or after each of several prompts.
-
-        Args:
-            prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
-            llm: A language model whose token probabilities can be read: one on transformers or llama.cpp.
-            sentences: How many sentences to write, where `tokens` is not given.
-            tokens: How many tokens to write.
-            seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
-            sampling: Temperature, top-p and the like.
-            prompt_style: `continue` goes on where the prompt stops, `chat` answers it through the chat template.
-            batch: Texts written at a time, for a list.
-            progress: Called once for each text, with its last sentence.
-            candidates: Ignored, like `strength`. They exist so that all schemes have the same signature.
-            strength: Ignored.
-
-        Returns:
-            The generation, or for a list of prompts the list of generations in the same order.
-
-        Raises:
-            AlimarkError: The options are invalid, the model fails, or its tokenizer is not the one of the key.
-        """
-        from alimark.core.llm.base import Sampling
-
-        settings = GenerationSettings(
-            sentences, self.candidates, sampling or Sampling(), prompt_style=prompt_style, tokens=tokens
-        )
-        return generate_in_order(self, prompt, llm, settings, seed=seed, batch=batch, progress=progress)
 
     def generate_many(
         self,

@@ -1,4 +1,4 @@
-"""kill -9 ten times under load: every acknowledged record is kept, and no secret or text is stored or logged."""
+"""kill -9 under load, several times: every acknowledged record is kept, and no secret or text is stored or logged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services import Process, set_up, start_process, wait_for
 from alimark.serve.database import Store
 from alimark.serve.records import RecordLog
 
-KILLS = 10
+KILLS = 5
 PROMPT = "The quince harvest of Trumpington astonished everybody."
 TEXTS = [
     f"The {animal} watched the violet lighthouse. It hummed {tune} until dawn. Nobody answered the {animal}."
@@ -78,17 +78,17 @@ class Load:
 
 
 @pytest.mark.slow
-def test_killed_ten_times_with_sqlite(tmp_path: Path) -> None:
-    _kill_ten_times(f"sqlite:///{tmp_path / 'alimark.db'}", tmp_path)
+def test_killed_with_sqlite(tmp_path: Path) -> None:
+    _kill_again_and_again(f"sqlite:///{tmp_path / 'alimark.db'}", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.postgres
-def test_killed_ten_times_with_postgresql(postgres_url: str, tmp_path: Path) -> None:
-    _kill_ten_times(postgres_url, tmp_path)
+def test_killed_with_postgresql(postgres_url: str, tmp_path: Path) -> None:
+    _kill_again_and_again(postgres_url, tmp_path)
 
 
-def _kill_ten_times(database: str, tmp_path: Path) -> None:
+def _kill_again_and_again(database: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     tokens = set_up(data, database=database)

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import httpx
-import pytest
 from services import free_port, wait_for
 from stand_ins import stand_in_service
 from typer.testing import CliRunner, Result
@@ -115,15 +114,3 @@ def test_the_list_of_keys_shows_one_marking_key(tmp_path: Path) -> None:
         refused = admin.post(f"/v1/keys/{old}/activate")
         assert refused.status_code == 409
         assert "has ended" in json.loads(refused.text)["error"]["message"]
-
-
-@pytest.mark.parametrize("role", ["generate", "detect"])
-def test_a_403_names_the_command(tmp_path: Path, role: str) -> None:
-    from services import serving
-
-    with serving(tmp_path) as running, running.client("admin") as admin:
-        path = {"generate": "/v1/completions", "detect": "/v1/detect"}[role]
-        body = {"generate": {"prompt": "So."}, "detect": {"input": "So."}}[role]
-        answer = admin.post(path, json=body)
-    assert answer.status_code == 403
-    assert f"alimark serve token --role {role}" in answer.json()["error"]["message"]

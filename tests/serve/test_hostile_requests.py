@@ -27,22 +27,6 @@ def test_only_tabled_rates_are_allowed(running: Running) -> None:
             assert "0.05" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        '{"input": [' + ",".join("1" * 200_000) + "]}",
-        '{"input": "a", ' + ",".join(f'"f{i}": 1' for i in range(100_000)) + "}",
-        '{"input": ' + "[" * 100_000 + "]" * 100_000 + "}",
-        '{"input": "a", "keys": [' + ",".join(["{}"] * 100_000) + "]}",
-    ],
-    ids=["items", "fields", "depth", "keys"],
-)
-def test_bodies_with_too_many_values_are_not_parsed(running: Running, body: str) -> None:
-    with running.client("detect") as client:
-        answer = client.post("/v1/detect", content=body, headers={"content-type": "application/json"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_values")
-
-
 def test_errors_of_a_request_are_bounded(running: Running) -> None:
     """The first wrong item of a list is reported, and no further ones are collected."""
     with running.client("detect") as client:

@@ -203,7 +203,7 @@ class Auditor:
             return None
         if self.first_pass is not None:
             settings = replace(settings, precision=self.first_pass.precision)
-        readings = [record.get("normalised", {}).get("reading", "as it stands") for record in records]
+        readings = [record.get("normalised", {}).get("reading", "normalised") for record in records]
         searches = ["excerpt" if record.get("passages") else "whole" for record in records]
         chosen = [replace(settings, search=cast(Literal["whole", "excerpt"], search)) for search in searches]
         scorers = null_scorers(texts, readings, key, self._embedders[key.embedder], chosen)

@@ -66,7 +66,7 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
 
 
 def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
-    from alimark.core.frozen.text.normalising import statements
+    from alimark.core.text.disguises import statements
 
     if payload := detection.payload:
         others = ", ".join(f"{value} ({share:.2g})" for value, share in payload.likeliest[1:3] if share > 0.001)

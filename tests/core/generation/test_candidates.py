@@ -99,7 +99,7 @@ def test_the_sentence_behind_a_code_block_is_found_again() -> None:
     candidate = so_far.candidate(Draw("It lists files. ", 1, "sentence"))
     assert so_far.kept_by_splitter(candidate)
     so_far.add(candidate)
-    assert str(so_far) == "Run this:\n\n```sh\nls\n```\n\nIt lists files."
+    assert str(so_far) == "Run this:\n\n```sh\nls\n```\nIt lists files."
 
 
 def test_long_sentences_are_judged_by_their_runs_of_words() -> None:

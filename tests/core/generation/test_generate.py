@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from alimark import AliMark, Generation, Key, MarkedSentence, Sampling
-from alimark.core.frozen.text.splitting import splitter
+from alimark.core.frozen.text.splitting import LONG_SENTENCE, LONGEST_SENTENCE, splitter
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.keys.projection import project, to_bits
 from alimark.core.llm.base import LLM, Draw, Request, StopCondition
@@ -24,7 +24,7 @@ KEYS = {
 PROMPT = "It was a long day in the harbour."
 
 
-def write(llm: object = None, *, key: Key | None = None, seed: int = 1, **options: int) -> Generation:
+def write(llm: object = None, *, key: Key | None = None, seed: int = 1, **options: object) -> Generation:
     chosen = GenerationSettings(**({"sentences": 6, "candidates": 24} | options))  # type: ignore[arg-type]
     return generate(PROMPT, key or KEYS[8], EMBEDDER, llm or StandInLLM(), chosen, seed=seed)  # type: ignore[arg-type]
 
@@ -147,8 +147,15 @@ def test_a_model_that_gives_no_more_ends_the_text(llm: object, ended: str, sente
     assert len(generation.matches) == len(generation.sentences)
 
 
+def test_an_endless_sentence_is_marked_clause_by_clause() -> None:
+    generation = write(StandInLLM(endless=True), sentences=3, candidates=4)
+    assert "unfinished" not in generation.rejected
+    assert all(LONG_SENTENCE <= len(sentence.split()) <= LONGEST_SENTENCE for sentence in generation.sentences)
+    assert generation.surviving == 3
+
+
 def test_a_sentence_without_end_is_cut_and_closed() -> None:
-    generation = write(StandInLLM(endless=True), sentences=2, candidates=4)
+    generation = write(StandInLLM(endless=True), sentences=2, candidates=4, sampling=Sampling(max_tokens=40))
     assert generation.ended == "complete"
     assert generation.rejected["unfinished"] == 8
     assert all(sentence.endswith(".") for sentence in generation.sentences)

@@ -1,4 +1,4 @@
-"""Generation under keys of text version 1: only prose is marked, and what is written is read again as it was chosen."""
+"""Generation: only prose is marked, and what is written is read again as it was chosen."""
 
 from __future__ import annotations
 
@@ -47,19 +47,31 @@ class Scripted(StandInLLM):
         return Draw(rest, len(rest), "length")
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("kind", ["table", "math", "code"])
 def test_blocks_are_passed_through_and_hold_no_mark(kind: str) -> None:
-    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), text_version=1)
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
     mark = AliMark(key, embedder=EMBEDDER)
     generation = mark.generate("It was late.", Scripted(BLOCKS[kind]), sentences=12, candidates=16, seed=2)
     assert BLOCKS[kind].strip() in generation.text
     assert generation.surviving == len(generation.sentences) == 12
-    assert list(generation.sentences) == splitter(key.splitter, 1).units(generation.text)
+    assert list(generation.sentences) == splitter(key.splitter).units(generation.text)
     assert mark.detect(generation.text).verdict() == "found"
 
 
+@pytest.mark.parametrize("kind", ["list", "quotation"])
+def test_words_behind_layout_are_marked(kind: str) -> None:
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
+    mark = AliMark(key, embedder=EMBEDDER)
+    generation = mark.generate("It was late.", Scripted(BLOCKS[kind]), sentences=12, candidates=16, seed=2)
+    units = splitter(key.splitter).units(generation.text)
+    assert generation.surviving == len(generation.sentences) == 12
+    assert list(generation.sentences) == units
+    assert {"list": "Milk.", "quotation": "Call me Ishmael."}[kind] in units
+    assert {"list": "\n- Milk\n- Six eggs\n", "quotation": "\n> Call me Ishmael."}[kind] in generation.text
+
+
 def test_markup_inside_sentences_is_read_as_it_was_chosen() -> None:
-    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), text_version=1)
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
     mark = AliMark(key, embedder=EMBEDDER)
     generation = mark.generate("It was late.", Scripted(), sentences=12, candidates=16, seed=2)
     assert "**" in generation.text
@@ -73,10 +85,12 @@ def test_candidates_that_normalisation_would_split_are_rejected() -> None:
     class Joined(StandInLLM):
         def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
             draw = super()._one(request, number, sampling, stop)
-            return Draw(draw.text.replace(" the ", " out.The "), draw.tokens, draw.ended) if number % 2 else draw
+            return (
+                Draw(draw.text.replace(" the ", " out.<br><br>The "), draw.tokens, draw.ended) if number % 2 else draw
+            )
 
-    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)), text_version=1)
+    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
     generation = AliMark(key, embedder=EMBEDDER).generate("It was late.", Joined(), sentences=8, candidates=16, seed=2)
     assert generation.rejected.get("resplit", 0) > 0
     assert generation.surviving == len(generation.sentences)
-    assert "out.The" not in generation.text
+    assert "<br>" not in generation.text

@@ -11,10 +11,11 @@ import signal
 import sys
 import unicodedata
 
-from alimark.core.frozen.text.code import outside_code
+from alimark.core.frozen.text.normalising import normalise
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.frozen.text.units import clean
 from alimark.core.rewriting.candidates import _EXACT
+from alimark.core.text.disguises import undisguise
 from alimark.lab.attacks.structure import _CLAUSE_BREAKS, _FREE_PHRASE, _PHRASE
 
 LONG, SHORT = 240_000, 100_000
@@ -43,9 +44,10 @@ def check(text: str) -> None:
     """Runs everything that handles the text of a client; nothing may be lost."""
     limit(text)
     spans = splitter().spans(text)
-    if "".join("".join(text[a:b] for a, b in spans).split()) != "".join(text.split()):
+    if "`" not in text and "".join("".join(text[a:b] for a, b in spans).split()) != "".join(text.split()):
         raise SystemExit(f"characters of {text[:20]!a}... were lost")
     clean(text)
+    undisguise(text)
 
 
 def main() -> None:
@@ -66,7 +68,7 @@ def main() -> None:
                 check((first + second) * (SHORT // 4) + first * (SHORT // 4) + second * (SHORT // 4))
     for text in ("```\n```\n" * (LONG // 8), "`" * LONG + "\n" + "`" * LONG):
         limit(text)
-        outside_code(text)
+        normalise(text)
 
 
 if __name__ == "__main__":

@@ -26,17 +26,16 @@ TEXTS += [
 CONTINUATIONS: list[Continuation] = [(text, ended) for text in TEXTS for ended in (None, "sentence", "model", "length")]
 
 
-def expected(text_version: int) -> list[Reading | None]:
-    return [reading_of(splitter("nupunkt", text_version), *continuation) for continuation in CONTINUATIONS]
+def expected() -> list[Reading | None]:
+    return [reading_of(splitter(), *continuation) for continuation in CONTINUATIONS]
 
 
-@pytest.mark.parametrize("text_version", [0, 1])
-def test_the_answers_are_the_same(text_version: int) -> None:
-    workers = Workers("nupunkt", 2, text_version)
-    readings = expected(text_version)
+def test_the_answers_are_the_same() -> None:
+    workers = Workers("nupunkt", 2)
+    readings = expected()
     assert workers.readings(CONTINUATIONS) == readings
     assert workers.readings(CONTINUATIONS[:5]) == readings[:5]
-    cutter = splitter("nupunkt", text_version)
+    cutter = splitter()
     assert [workers.units(text) for text in TEXTS[-20:]] == [cutter.units(text) for text in TEXTS[-20:]]
     assert all(worker.alive for worker in workers._workers)
     assert {reading.flaw for reading in readings if reading} >= {
@@ -50,8 +49,8 @@ def test_the_answers_are_the_same(text_version: int) -> None:
 
 
 def test_a_process_that_dies_is_done_without() -> None:
-    workers = Workers("nupunkt", 3, 1)
-    readings = expected(1)
+    workers = Workers("nupunkt", 3)
+    readings = expected()
     assert workers.readings(CONTINUATIONS) == readings
     process = workers._workers[1]._process
     assert process is not None
@@ -63,10 +62,10 @@ def test_a_process_that_dies_is_done_without() -> None:
 
 
 def test_without_processes_all_is_read_here() -> None:
-    workers = Workers("nupunkt", 2, 1)
+    workers = Workers("nupunkt", 2)
     for worker in workers._workers:
         worker._stop()
-    assert workers.readings(CONTINUATIONS) == expected(1)
+    assert workers.readings(CONTINUATIONS) == expected()
 
 
 def test_small_calls_take_turns() -> None:
@@ -87,7 +86,7 @@ def test_after_an_interruption_no_stale_answer_is_read(monkeypatch: pytest.Monke
         patch.setattr(worker, "answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             workers.readings(CONTINUATIONS)
-    assert workers.readings(CONTINUATIONS[::-1]) == expected(0)[::-1]
+    assert workers.readings(CONTINUATIONS[::-1]) == expected()[::-1]
 
 
 def test_a_reading_reaches_a_little_beyond_a_sentence_or_a_code_block() -> None:
@@ -97,9 +96,8 @@ def test_a_reading_reaches_a_little_beyond_a_sentence_or_a_code_block() -> None:
     assert [reading is not None for reading in over.readings(TEXTS)] == [over(text) for text in TEXTS]
 
 
-@pytest.mark.parametrize("text_version", [0, 1])
-def test_candidates_are_the_same_with_and_without_a_reading(text_version: int) -> None:
-    cutter = splitter("nupunkt", text_version)
+def test_candidates_are_the_same_with_and_without_a_reading() -> None:
+    cutter = splitter()
     draws = [Draw(text, 1, ended) for text, ended in CONTINUATIONS if ended]
     text = Text(cutter)
     for _ in range(2):  # an empty text, and one that some of the draws repeat
@@ -122,6 +120,6 @@ def test_threads_that_ask_together_start_one_pool(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "worker_count", lambda: 2)
     monkeypatch.setattr(module, "_running", {})
     with ThreadPoolExecutor(4) as threads:
-        pools = set(threads.map(lambda _: module.workers("nupunkt", 1), range(4)))
+        pools = set(threads.map(lambda _: module.workers("nupunkt"), range(4)))
     assert len(pools) == 1
     assert len(started) == 2

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from alimark.core.detection.chat_restructuring import Restructured
     from alimark.core.detection.settings import DetectionSettings
 
-Reading = Literal["as it stands", "normalised", "by clauses"]
+Reading = Literal["normalised", "undisguised", "by clauses"]
 """How a text was read before it was split (docs/generating.md)."""
 
 LIKELY, PERHAPS = 0.8, 0.5
@@ -53,8 +53,8 @@ class AlignedDetection(Detection):
     payload: Payload | None = None
     """The payload of the text, where the key has payloads and the p-value is at most the settings' `passage_fpr`."""
     normalised: dict[str, int] = field(default_factory=dict)
-    """How many changes of each kind normalisation makes in the text (`alimark.core.frozen.text.normalising.KINDS`)."""
-    reading: Reading = "as it stands"
+    """How many changes of each kind the readings make in the text (`alimark.core.text.disguises.KINDS`)."""
+    reading: Reading = "normalised"
     """How the text was read; where it was read in several ways, the one with the smallest p-value."""
     searched: tuple[str, ...] = ()
     """The searches for which the p-value pays, "whole" and "excerpt", where the settings left the choice to the detector."""

@@ -73,7 +73,7 @@ def detect_batch(
         raise AlimarkError("no keys were given; give at least one")
     if len(alike(keys)) > 1:
         raise AlimarkError(
-            "keys of several embedders, splitters, text versions or decisions, or with and without payloads, cannot share one "
+            "keys of several embedders, splitters or decisions, or with and without payloads, cannot share one "
             "embedding; detect with the keys of each kind separately"
         )
     for key in keys:

@@ -24,17 +24,21 @@ from alimark.core.detection.settings import (
 from alimark.core.detection.timing import Beat
 from alimark.core.detection.units import Units, restructure
 from alimark.core.embedding.base import Embedder
-from alimark.core.frozen.text.normalising import Normalised
-from alimark.core.frozen.text.normalising import normalise as normalise_text
+from alimark.core.frozen.text.normalising import normalise
 from alimark.core.frozen.text.splitting import BUILT_IN, splitter
 from alimark.core.frozen.text.units import clean
 from alimark.core.keys.key import Key
+from alimark.core.text.disguises import undisguise
 from alimark.core.text.language import looks_english
 from alimark.errors import AlimarkError, LimitError, TextError
 
 if TYPE_CHECKING:
     from alimark.core.detection.chat_restructuring import Restructured
     from alimark.core.llm.base import LLM
+
+
+_NEW_WORDS = 0.25
+"""A text is read without its disguises where so many of its words then stand in other sentences; a mark outlasts fewer."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,10 @@ class PreparedText:
     variants: tuple[PreparedText, ...] = ()
     """The chat model's restructurings of the text, prepared in the same way."""
     changes: Mapping[str, int] = field(default_factory=dict)
-    """How many changes of each kind normalisation makes in the text (`alimark.core.frozen.text.normalising.KINDS`)."""
-    reading: Reading = "as it stands"
+    """How many changes of each kind the readings make in the text (`alimark.core.text.disguises.KINDS`)."""
+    reading: Reading = "normalised"
     further: tuple[PreparedText, ...] = ()
-    """Other readings of the text: after normalisation, where a key of text version 0 reads it both ways, and by clauses."""
+    """Other readings of the text: without its disguises, and by clauses."""
     replaced: bool = False
     """Whether the restructurings are searched instead of the text, and not beside it."""
 
@@ -95,24 +99,18 @@ def alike(keys: Iterable[Key]) -> list[list[Key]]:
     """Groups of AliMark's keys that read, cut and embed a text in the same way: what is prepared for one serves all."""
     groups: dict[object, list[Key]] = {}
     for key in keys:
-        shared = (key.fingerprint, key.splitter, key.text_version, key.soft, key.payload_bits > 0)
+        shared = (key.fingerprint, key.splitter, key.soft, key.payload_bits > 0)
         groups.setdefault(shared, []).append(key)
     return list(groups.values())
 
 
-def normalise(text: str, key: Key) -> Normalised:
-    """The text as it is split: as it stands for keys of text version 0, normalised for those of version 1."""
-    return splitter(key.splitter, key.text_version).read(text)
-
-
-def split(text: str, key: Key, text_version: int | None = None) -> SplitText:
+def split(text: str, key: Key) -> SplitText:
     """Cuts a text that was normalised into sentences with the key's splitter.
 
     Raises:
         TextError: The text has no sentence.
     """
-    cutter = splitter(key.splitter, key.text_version if text_version is None else text_version)
-    as_written = cutter.sentences(text)
+    as_written = splitter(key.splitter).sentences_as_read(text)
     sentences = [unit for sentence in as_written if (unit := clean(sentence))]
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
@@ -133,16 +131,13 @@ def make_units(split_text: SplitText, key: Key, settings: DetectionSettings) -> 
 
 def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> PreparedText:
     """Normalises and splits a text and makes its units; raises AlimarkError where the text is empty or too long."""
-    normalised = normalise(text, key)
+    normalised = normalise(text)
     split_text = split(normalised.text, key)
     _check_searchable(split_text, key, settings)
     units = make_units(split_text, key, settings)
     warnings = language_warnings(normalised.text, embedder)
     prepared = PreparedText(text, split_text.sentences, units, warnings, changes=normalised.changes)
-    if key.text_version:
-        prepared = replace(prepared, reading="normalised")
-    else:
-        prepared, split_text = _read_both_ways(prepared, split_text, key, settings)
+    prepared, split_text = _read_undisguised(prepared, split_text, key, settings)
     # Clauses are scored by whole blocks, which a payload that is not known changes.
     if key.payload_bits or key.splitter not in BUILT_IN:  # a splitter of the user's own may end sentences anywhere
         return prepared
@@ -156,27 +151,25 @@ def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettin
         check_length(split_text, MAX_SENTENCES, "cut it into parts, or look for marked passages (--excerpt)")
 
 
-def _read_both_ways(
+def _read_undisguised(
     prepared: PreparedText, split_text: SplitText, key: Key, settings: DetectionSettings
 ) -> tuple[PreparedText, SplitText]:
-    """The text with its normalised form beside it, where normalisation changes more than white space, and its sentences.
+    """The text with a reading without its disguises, where that gives many other sentences, and the sentences of the last one.
 
-    Whether there is a second reading depends on the text alone, and not on the key. The p-value of a text that is read once
+    Whether there is a further reading depends on the text alone, and not on the key. The p-value of a text that is read once
     is therefore valid as it is, and that of a text that is read twice is valid when it is doubled (`detect_signals`).
     """
-    normalised = normalise_text(prepared.text)
-    if not normalised.changes:
+    plain = undisguise(prepared.text)
+    if not plain.changes:
         return prepared, split_text
-    prepared = replace(prepared, changes=normalised.changes)
-    with suppress(TextError, LimitError):  # then only the text as it stands is searched
-        other = split(normalised.text, key, text_version=1)
+    with suppress(TextError, LimitError):  # then only the first reading is searched
+        other = split(plain.text, key)
         _check_searchable(other, key, settings)
-        if _same_words(other.sentences, prepared.sentences):
-            return prepared, split_text
-        reading = replace(
-            prepared, sentences=other.sentences, units=make_units(other, key, settings), reading="normalised"
-        )
-        return replace(prepared, further=(reading,)), other
+        if _new_words(other.sentences, prepared.sentences) >= _NEW_WORDS:
+            units = make_units(other, key, settings)
+            prepared = replace(prepared, changes=plain.changes)
+            reading = replace(prepared, sentences=other.sentences, units=units, reading="undisguised")
+            return replace(prepared, further=(reading,)), other
     return prepared, split_text
 
 
@@ -191,8 +184,11 @@ def _read_by_clauses(prepared: PreparedText, split_text: SplitText, settings: De
     return replace(prepared, further=(*prepared.further, reading))
 
 
-def _same_words(sentences: Sequence[str], others: Sequence[str]) -> bool:
-    return [sentence.split() for sentence in sentences] == [other.split() for other in others]
+def _new_words(sentences: Sequence[str], others: Iterable[str]) -> float:
+    """The share of words that stand in sentences which are not among the others."""
+    known = {tuple(other.split()) for other in others}
+    lengths = [(len(words), words in known) for words in (tuple(sentence.split()) for sentence in sentences)]
+    return sum(length for length, is_known in lengths if not is_known) / sum(length for length, _ in lengths)
 
 
 def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:
@@ -228,7 +224,7 @@ def with_variants(
     from alimark.core.detection.chat_restructuring import restructured
 
     checked = not settings.replaces_text
-    cutter = splitter(key.splitter, key.text_version)
+    cutter = splitter(key.splitter)
     answers = restructured([text.text for text in texts], llm, settings.variants, cutter, checked=checked)
     complete = []
     for text, answer in zip(texts, answers, strict=True):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen.directions import DirectionTable, known, noise_aware
-from alimark.core.frozen.text.normalising import TEXT_VERSIONS
 from alimark.core.parameters import FittedData, SchemeParameters
 from alimark.errors import KeyFileError, KeyMismatch
 
@@ -32,7 +31,8 @@ HARD_BLOCK_SIZE = 8
 DEFAULT_RUN = (6,)
 """The sentences of each block of a soft key."""
 DEFAULT_TEXT_VERSION = 1
-"""How new soft keys read a text. Keys made by `Key.like` or read from a file keep theirs."""
+"""What new soft keys record. Keys made by `Key.like` or read from a file keep theirs."""
+TEXT_VERSIONS = (0, 1)
 STARTS = ("text", "conversation")
 """What can decide where in the key's sequence a text begins."""
 CONVERSATION_RUNS = 4
@@ -68,8 +68,7 @@ class AliMarkParameters(SchemeParameters):
     directions: str | None = None
     """The digest of the table of directions that the vectors are taken from; None: the whole space, or a hard key."""
     text_version: int = 0
-    """How a text is read before it is split: 0 as it stands; 1 normalised, and only its prose
-    (`alimark.core.frozen.text.normalising`)."""
+    """0 or 1, without effect: all texts are read in one way. Keys record it, and their ids depend on it."""
     starts: str = "text"
     """What decides with which of its `offsets` first runs a text begins: "text", a random choice for each text; "conversation",
     the first message and the number of sentences that were written already. In that case the key has `offsets` runs, which

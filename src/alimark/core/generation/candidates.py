@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
+from alimark.core.frozen.text.prose import aside_end
 from alimark.core.frozen.text.splitting import BUILT_IN, Splitter
 from alimark.core.llm.base import Draw
 from alimark.core.text.continuations import Continuation, Reading, first_end, read, reading_of, word_list, word_sequence
@@ -45,10 +46,10 @@ class FirstSentence:
 
     # Engines batch the continuations of several callers that have the same splitter.
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FirstSentence) and other._cutter.identity == self._cutter.identity
+        return isinstance(other, FirstSentence) and other._cutter.name == self._cutter.name
 
     def __hash__(self) -> int:
-        return hash(self._cutter.identity)
+        return hash(self._cutter.name)
 
     def __call__(self, continuation: str) -> bool:
         return first_end(self._cutter, continuation) > 0
@@ -69,7 +70,7 @@ class FirstSentence:
     def _readings(self, continuations: Sequence[Continuation], least: int) -> list[Reading | None]:
         """Reads continuations here, or at least `least` of them in worker processes, which know the built-in splitters."""
         if self._cutter.name in BUILT_IN and len(continuations) >= least:
-            return workers(*self._cutter.identity).readings(continuations)
+            return workers(self._cutter.name).readings(continuations)
         return [reading_of(self._cutter, *continuation) for continuation in continuations]
 
 
@@ -117,8 +118,8 @@ class Text:
     def _break_before(self, breaks: int) -> str:
         """What stands between the text and a sentence before which the model wrote so many line breaks."""
         if not self.pieces or self.pieces[-1][-1:].isspace():
-            # With text version 1 a table row or an item of a list ends with one line break, and the model may add another.
-            return "\n" * bool(self.cutter.text_version and breaks and self._ends_line)
+            # A table row or an item of a list ends with one line break, and the model may add another.
+            return "\n" * bool(breaks and self._ends_line)
         return "\n" * min(breaks, 2) if breaks else " "
 
     @property
@@ -126,9 +127,7 @@ class Text:
         return bool(self.pieces) and self.pieces[-1].endswith("\n") and not self.pieces[-1].endswith("\n\n")
 
     def _lines_before(self, continuation: str) -> str:
-        """The line breaks before code or another block: a blank line or, with text version 1, what the model wrote."""
-        if not self.cutter.text_version:
-            return "\n\n"
+        """The line breaks before code or another block, as the model wrote them."""
         lead = continuation[: len(continuation) - len(continuation.lstrip())]
         return lead if self._ends_line or "\n" in lead else "\n"
 
@@ -141,10 +140,8 @@ class Text:
     def _tail_units(self, first_piece: int) -> list[str]:
         """The units before the next sentence, from a piece on, as a detector finds them.
 
-        With text version 0 they are the chosen sentences. With version 1 a block between them may be read as prose.
+        These need not be the chosen sentences: a block between them may be read as prose.
         """
-        if not self.cutter.text_version:
-            return self.units[-_GUARD_SENTENCES:]
         if self._tail_cache[0] != len(self.pieces):
             self._tail_cache = len(self.pieces), split(self.cutter, "".join(self.pieces[first_piece:]))
         return self._tail_cache[1]
@@ -158,9 +155,8 @@ class Text:
     def add_code(self, piece: str) -> None:
         """Adds a code block or a part of it as the model wrote it. Code carries no mark."""
         whole = (self.pieces[-1] if self.in_code else "") + piece
-        end = self.cutter.aside_end(whole)
-        gap = "\n" if self.cutter.text_version else "\n\n"
-        self.pieces[len(self.pieces) - self.in_code :] = [whole if end is None else whole[:end].rstrip() + gap]
+        end = aside_end(whole)
+        self.pieces[len(self.pieces) - self.in_code :] = [whole if end is None else whole[:end].rstrip() + "\n"]
         self.in_code = end is None
 
     def shorten(self, length: int) -> None:
@@ -181,7 +177,7 @@ class Text:
 
     def code_over(self, continuation: str) -> bool:
         """Whether the open code block ends within this continuation."""
-        return self.cutter.aside_end(self.pieces[-1] + continuation) is not None
+        return aside_end(self.pieces[-1] + continuation) is not None
 
     def surviving(self) -> int:
         """How many sentences are found again when the whole text is split."""

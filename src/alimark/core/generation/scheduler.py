@@ -115,7 +115,7 @@ def _sampled_alike(sessions: Sequence[Session]) -> list[list[Session]]:
     """Texts that one call of the model can hold: same sampling and splitter; a text in a code block is on its own."""
     groups: dict[tuple[object, object], list[Session]] = {}
     for session in sessions:
-        kind = id(session) if session.text.in_code else session.text.cutter.identity
+        kind = id(session) if session.text.in_code else session.text.cutter.name
         groups.setdefault((session.settings.sampling, kind), []).append(session)
     return list(groups.values())
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from alimark.core._util.arrays import Floats
-from alimark.core.frozen.text.code import opens_code
+from alimark.core.frozen.text.prose import aside_opens
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.generation.candidates import Candidate, Text
 from alimark.core.generation.results import Generation, MarkedSentence, Progress
@@ -64,7 +64,7 @@ class Session:
         self.prompt, self.key, self.settings = prompt, key, settings
         self._turns = turns or ((Message("user", prompt),) if settings.prompt_style == "chat" else ())
         self.seed = secrets.randbits(48) if seed is None else seed
-        self.text = Text(splitter(key.splitter, key.text_version) if key else splitter(DEFAULT_SPLITTER))
+        self.text = Text(splitter(key.splitter if key else DEFAULT_SPLITTER))
         self.ended: Ended | None = None
         self.error: LLMError | None = None
         """Why the model cannot continue this text; it is not asked again."""
@@ -148,7 +148,7 @@ class Session:
 
     def _candidate(self, draw: Draw) -> Candidate:
         """Parses a draw; a stop sequence in its first sentence ends the draw there."""
-        if self._ending.stops and not opens_code(draw.text):
+        if self._ending.stops and not aside_opens(draw.text):
             written = self.context_text
             place = self._ending.stop_in(written + draw.text, len(written))
             if place is not None and place - len(written) < max(1, self._first_end(draw.text)):

@@ -282,11 +282,6 @@ class Key:
         return self._content.splitter
 
     @property
-    def text_version(self) -> int:
-        """How a text is read before it is split: 0 as it stands, 1 normalised; 0 for schemes that do not say."""
-        return self.parameters.text_version if isinstance(self.parameters, AliMarkParameters) else 0
-
-    @property
     def fitted(self) -> Fitted | None:
         """The data that the scheme learned from text."""
         return self._content.fitted

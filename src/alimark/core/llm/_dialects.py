@@ -21,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from alimark.core.frozen.text.surrogates import without_half_pairs
 from alimark.core.llm._http import Http, MalformedAnswer, Refused, required
 from alimark.core.llm._shared import (
     COMMON_STOPS,
@@ -33,6 +32,7 @@ from alimark.core.llm._shared import (
     llama_cpp_body,
 )
 from alimark.core.llm.base import Request, Sampling, StopCondition
+from alimark.core.text.language import without_half_pairs
 from alimark.errors import ContextFull, LLMError
 
 Api = Literal["auto", "completions", "chat"]

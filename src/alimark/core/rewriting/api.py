@@ -78,7 +78,7 @@ class _Run:
         self._ready: deque[RewriteSession | tuple[int, AlimarkError]] = deque()
 
     def results(self) -> FinishedRewrites:
-        over = _has_second_sentence(splitter(self._key.splitter, self._key.text_version))
+        over = _has_second_sentence(splitter(self._key.splitter))
         least = self._settings.asks_a_wave
         while True:  # a round ends when no request is left; its last answers may lead to another wave
             asked: dict[int, tuple[RewriteSession, int]] = {}

@@ -66,7 +66,7 @@ class RewriteSession:
     def __init__(self, number: int, original: Original, key: Key, settings: RewriteSettings) -> None:
         self.number, self.text, self.key, self.settings = number, original.text, key, settings
         self.seed = secrets.randbits(48) if original.seed is None else original.seed
-        self.cutter = splitter(key.splitter, key.text_version)
+        self.cutter = splitter(key.splitter)
         self.places, self._tail = _cut(original.text, self.cutter)
         if not self.places:
             raise TextError("the text holds no sentence; there is nothing to rewrite")

@@ -11,7 +11,8 @@ from collections import Counter
 from typing import Literal, NamedTuple
 from unicodedata import category
 
-from alimark.core.frozen.text.splitting import STOP, Splitter
+from alimark.core.frozen.text.prose import aside_end, aside_opens, before_aside
+from alimark.core.frozen.text.splitting import LONG_SENTENCE, STOP, Splitter
 from alimark.core.frozen.text.units import keep_on_one_line, with_full_stop, without_marker
 
 Ended = Literal["sentence", "model", "length"]
@@ -30,6 +31,7 @@ _CONTROL = re.compile(
 _TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)(?:\s[^<>]*)?(/?)>")
 _MARKUP = frozenset("<[`*")
 _VOID = frozenset("br hr img input meta link".split())
+_INNER_QUOTE_MARK = re.compile(r"\n(?:[ \t]{0,3}>)+[ \t]?")
 _LINE_END = re.compile(r"[ \t\r]*\n[ \t\r]*(\n)?")
 
 
@@ -69,9 +71,9 @@ def read(cutter: Splitter, text: str, ended: Ended) -> Reading:
     """
     length = len(text)
     # A line of which the model's end is the end is complete.
-    if cutter.opens_aside(text + "\n" * (ended == "model")):
+    if aside_opens(text + "\n" * (ended == "model")):
         return Reading(length, "code")
-    text = cutter.before_aside(text)
+    text = before_aside(text)
     spans = cutter.spans(text)
     if not spans:
         return Reading(length, "blank")
@@ -80,7 +82,7 @@ def read(cutter: Splitter, text: str, ended: Ended) -> Reading:
     unit = cutter.unit(sentence)
     if not any(c.isalnum() for c in unit):
         return Reading(length, "blank", unit)
-    line = keep_on_one_line(sentence)
+    line = keep_on_one_line(_INNER_QUOTE_MARK.sub(" ", sentence))
     flaw: OwnFlaw = ""
     if ended == "length" and not cutter.first_sentence_over(text, spans):
         flaw = "unfinished"
@@ -111,7 +113,7 @@ def read_if_over(cutter: Splitter, text: str) -> Reading | None:
 
 
 def has_stop(text: str) -> bool:
-    """Whether a continuation has a stop; a sentence without one is not over."""
+    """Whether a continuation has a stop; only an endless sentence is over without one (`LONG_SENTENCE`)."""
     return STOP.search(text, len(text) - len(text.lstrip())) is not None
 
 
@@ -130,8 +132,8 @@ def length_with_stop(stops: list[int], end: int) -> int:
 
 def first_end(cutter: Splitter, text: str) -> int:
     """Where the first sentence of a continuation ends, or the block that opens it; 0 while it goes on."""
-    if cutter.opens_aside(text):
-        return cutter.aside_end(text) or 0
+    if aside_opens(text):
+        return aside_end(text) or 0
     spans = cutter.spans(text)
     return spans[0][1] if spans and cutter.first_sentence_over(text, spans) else 0
 
@@ -143,7 +145,7 @@ def _closing(line: str, rest: str) -> str:
     if blank := _LINE_END.match(rest):
         listed = without_marker(line) != line
         return "\n\n" if blank[1] else "\n" if listed else "."
-    return "."
+    return "" if len(line.split()) >= LONG_SENTENCE and rest else "."  # a clause of an endless sentence
 
 
 def word_sequence(unit: str) -> str:

@@ -1,4 +1,4 @@
-"""A quick test whether a text is English."""
+"""A quick test whether a text is English, and whether it can be written as UTF-8."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ COMMON = frozenset(
     "see said".split()
 )
 WORDS = re.compile(r"[^\W\d_]+")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def looks_english(text: str) -> bool:
@@ -30,3 +31,15 @@ def looks_english(text: str) -> bool:
         return False
     words = [word.lower() for word in WORDS.findall(sample)]
     return len(words) < 20 or sum(word in COMMON for word in words) >= 0.15 * len(words)
+
+
+def without_half_pairs(text: str) -> str:
+    """The text with the replacement character in the place of each half surrogate pair.
+
+    JSON can hold one in a text, but UTF-8 cannot, and tokenizers cannot read it.
+
+    Example:
+        >>> ascii(without_half_pairs("caf\\ud800"))
+        "'caf\\\\ufffd'"
+    """
+    return _HALF_PAIR.sub("\ufffd", text)

@@ -1,8 +1,8 @@
 """A pool of worker processes that read a model's continuations and split texts.
 
-A GPU engine samples faster than one Python process can read. A worker is `python -m alimark.core.text.workers SPLITTER
-VERSION`: it reads a line of JSON with a task and its items, and writes a line of JSON with an answer for each item. A
-`multiprocessing` pool is not used because it would import the caller's main module again.
+A GPU engine samples faster than one Python process can read. A worker is `python -m alimark.core.text.workers SPLITTER`: it
+reads a line of JSON with a task and its items, and writes a line of JSON with an answer for each item. A `multiprocessing` pool
+is not used because it would import the caller's main module again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Workers:
     What a worker that has died was asked for is done in this process.
     """
 
-    def __init__(self, name: str, count: int, text_version: int = 0) -> None:
-        self._cutter = splitter(name, text_version)
-        self._workers = [_Worker(name, text_version) for _ in range(count)]
+    def __init__(self, name: str, count: int) -> None:
+        self._cutter = splitter(name)
+        self._workers = [_Worker(name) for _ in range(count)]
         self._calls = itertools.count()
 
     def readings(self, continuations: Sequence[Continuation]) -> list[Reading | None]:
@@ -75,10 +75,10 @@ class Workers:
 class _Worker:
     """One worker process."""
 
-    def __init__(self, name: str, text_version: int) -> None:
+    def __init__(self, name: str) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-            [sys.executable, "-m", "alimark.core.text.workers", name, str(text_version)],
+            [sys.executable, "-m", "alimark.core.text.workers", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -137,21 +137,21 @@ def worker_count() -> int:
     return min(_MAX_WORKERS, cpus // 2) if cpus >= 8 else 0
 
 
-def workers(name: str, text_version: int = 0) -> Workers:
+def workers(name: str) -> Workers:
     """The worker pool of a splitter. Of threads that ask together, one starts it."""
     with _starting:
-        if (name, text_version) not in _running:
-            _running[name, text_version] = Workers(name, worker_count(), text_version)
-        return _running[name, text_version]
+        if name not in _running:
+            _running[name] = Workers(name, worker_count())
+        return _running[name]
 
 
 _starting = threading.Lock()
-_running: dict[tuple[str, int], Workers] = {}
+_running: dict[str, Workers] = {}
 
 
 def split(cutter: Splitter, text: str) -> list[str]:
     """The units of a text: by a worker where the pool of its splitter is running, else in this process."""
-    pool = _running.get(cutter.identity)
+    pool = _running.get(cutter.name)
     return pool.units(text) if pool else cutter.units(text)
 
 
@@ -160,9 +160,9 @@ def _answer_of(cutter: Splitter, task: Task, item: Any) -> Any:
     return cutter.units(item) if task == "split" else reading_of(cutter, *item)
 
 
-def serve(name: str, text_version: int, lines: IO[bytes], out: IO[bytes]) -> None:
+def serve(name: str, lines: IO[bytes], out: IO[bytes]) -> None:
     """Answers one line of JSON with another until the input ends: the main loop of a worker process."""
-    cutter = splitter(name, text_version)
+    cutter = splitter(name)
     for line in lines:
         task, items = json.loads(line)
         out.write(json.dumps([_answer_of(cutter, task, item) for item in items]).encode() + b"\n")
@@ -171,4 +171,4 @@ def serve(name: str, text_version: int, lines: IO[bytes], out: IO[bytes]) -> Non
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt, BrokenPipeError):
-        serve(sys.argv[1], int(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)
+        serve(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from alimark.core.frozen.text.surrogates import without_half_pairs
+from alimark.core.text.language import without_half_pairs
 from alimark.errors import AttackError, MissingExtra, ModelError
 from alimark.lab.attacks.base import Attack
 

@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import ClassVar, Protocol, TypeVar
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
-from alimark.core.frozen.text.surrogates import without_half_pairs
 from alimark.core.frozen.text.units import clean
 from alimark.core.llm.base import LLM, Message, Request, Sampling, never
 from alimark.core.llm.requests import Answer, draw_all
+from alimark.core.text.language import without_half_pairs
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.lab.attacks.base import (
     Attack,

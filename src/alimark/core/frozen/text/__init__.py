@@ -1,1 +1,1 @@
-"""What a text is: how it is normalised, what of it is prose, and where sentences end."""
+"""What a text is: which of it is prose, how its layout is taken away, and where sentences end. Frozen: keys rest on it."""

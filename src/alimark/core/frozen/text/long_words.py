@@ -1,5 +1,7 @@
 """Shortens extremely long words before a sentence splitter sees them.
 
+Frozen: it decides where sentences end in texts with such words.
+
 nupunkt reads the rest of a word again for each punctuation mark in it, so its time is quadratic in the length of a word (a run
 of characters without white space), and it keeps words in caches that hold many thousands. No word of a real language reaches
 the limits below. Of a longer one the splitter gets what decides where a sentence ends: the beginning, the part around the last
@@ -12,7 +14,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 
-from alimark.core.frozen.text.code import Spans
+from alimark.core.frozen.text.prose import Spans
 
 MAX_WORD = 4096
 """The longest word that a splitter gets as it stands."""

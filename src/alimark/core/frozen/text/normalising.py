@@ -1,65 +1,83 @@
-"""Normalisation: reads a text as a person sees it, whatever characters, markup and spacing it is written with.
+"""Normalisation: takes the layout of a text away, as Markdown, HTML, quotations and lists add it to prose.
 
-It is the first stage of detection under keys of text version 1, and the second reading of a text under older keys. Generation
-uses it to choose only sentences that a detector will read in the same way. Ordinary prose is left alone.
+Frozen: generation chooses only sentences that are read again in the same way, and detection reads every text so. Rules for
+disguises do not belong here, since they may get better with every release (`alimark.core.text.disguises`).
+All of it takes time linear in the text: no pattern scans again what another match attempt has scanned, except for a bounded
+number of characters.
 """
 
 from __future__ import annotations
 
+import html
 import re
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
 
-from alimark.core.frozen.text.prose import code_spans
+from alimark.core.frozen.text.prose import Part, prose_parts
 
-KINDS: dict[str, str] = {
-    "string": "{} strings of JSON or of a program were read as text",
-    "column": "{} texts in two columns were read one column after the other",
-    "furniture": "{} page numbers and running heads were removed",
-    "footnote": "{} ends of sentences were brought back from footnotes",
-    "entity": "{} HTML entities and escapes were decoded",
-    "tag": "{} HTML tags were removed",
-    "blank": "{} characters were read as blanks",
-    "reversed": "{} passages written backwards were turned round",
-    "invisible": "{} invisible characters were removed",
-    "compatibility": "{} fullwidth, mathematical or similar letters were read as plain ones",
-    "confusable": "{} confusable letters were read as Latin",
-    "mark": "{} combining marks were removed",
-    "digit": "{} words with digits in the place of letters were read as plain ones",
-    "filler": "{} fillers and specks between words were removed",
-    "stop": "{} other signs were read as full stops",
-    "spaced letters": "{} words with letters apart were joined",
-    "quotation mark": "{} quotation marks at line starts were removed",
-    "fence": "{} fences around prose were removed",
-    "table": "{} table rows with prose were read as text",
-    "time stamp": "{} time stamps were removed",
-    "speaker": "{} names of speakers were removed",
-    "bullet": "{} bullets were removed",
-    "number": "{} numbers of items were removed",
-    "citation": "{} citations were removed",
-    "markdown": "{} signs of Markdown or LaTeX were removed",
-    "hyphen": "{} hyphens at line ends were removed",
-    "broken line": "{} blank lines inside sentences were removed",
-    "missing blank": "{} blanks after stops and commas were mended",
-}
-"""The kinds of changes, each with the sentence that says how many there were."""
+# Characters
 
-TEXT_VERSIONS = (0, 1)
-"""The values of a key's `text_version`: 0 reads a text as it stands, 1 normalises it and searches only prose."""
-
-_PASSES = 6
-"""The most passes. One pass can uncover what the next one changes, such as a tag that was written with entities."""
-
-
-_LETTERS = r"(?:[A-Za-z]{2,}|[A-Za-z](?=['-]))(?:['-][A-Za-z]+)*"
-_PLAIN_WORD = rf"(?:\"?{_LETTERS}[,;:]?\"?|[0-9]+[,;]?|[A-Za-z])"
-_PLAIN_WORDS = rf"(?:{_PLAIN_WORD}|\({_LETTERS}(?: {_LETTERS})*\)[,;:]?)"
-"""A word, or some in brackets: of letters alone, since "(Smith 2020)" is a citation."""
-_PLAIN_SENTENCE = re.compile(rf"{_PLAIN_WORD}(?: {_PLAIN_WORDS})*[.!?]{{0,3}}\"?")
-_MOST_COMMAS = 4  # a rule for fillers ("um,") begins with five of them
-_MOST_SIGNS = (
-    2  # rules for letters that signs part ("l-a-m-p") begin with four words, and the last word may look like one
+_LINE_END = re.compile("\r\n?|[\x0b\x0c\x85\u2028]|\u2029")
+_BLANK = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    # Joiners and variation selectors belong to emoji and some scripts; after Latin letters, blanks and ASCII they do nothing.
+    "|(?<=[\\s!-~\u00a1-\u024f])[\u200c\u200d\ufe00-\ufe0f]+(?!\u20e3)"
 )
+_WINDOWS = {
+    code: bytes([code]).decode("cp1252")
+    for code in range(0x80, 0xA0)
+    if code not in (0x81, 0x85, 0x8D, 0x8F, 0x90, 0x9D)
+}
+"""Quotation marks and dashes of Windows that were decoded as Latin-1."""
+_TRAILING = re.compile(r"(?<![ \t])[ \t]+(?=\n|\Z)")
+_BLANK_LINES = re.compile(r"\n{3,}")
+_BLANKS_INSIDE = re.compile(r"(?<=\S)[ \t]{2,}(?=\S)")
+
+# Markup
+
+_QUOTE_MARK = re.compile(r"^(?:[ \t]{0,3}>)+[ \t]?", re.MULTILINE)
+_ENTITY = re.compile(r"&(?:amp;)*((?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});)")
+_INLINE = (
+    "a abbr acronym b bdi bdo big cite code del dfn em figcaption font i ins kbd label mark q s samp small span strike strong "
+    "sub sup time tt u var wbr"
+)
+_BLOCKS = (
+    "address article aside blockquote body button caption center dd details div dl dt fieldset figure footer form h1 h2 h3 "
+    "h4 h5 h6 header hgroup hr html iframe img input legend li link main meta nav ol option p picture pre section select "
+    "source summary svg table tbody td tfoot th thead title tr ul video br"
+)
+_TAG = re.compile(
+    rf"<!DOCTYPE[^<>]{{0,200}}>|<{{1,3}}/?({'|'.join((_INLINE + ' ' + _BLOCKS).split())})(?=[\s/>])[^<>]{{0,2000}}>{{1,3}}",
+    re.IGNORECASE,
+)
+_INLINE_TAGS = frozenset(_INLINE.split())
+_HIDDEN = ("script", "style", "template", "noscript")
+_MARKDOWN_SIGNS = tuple("*_=`[\\#-")
+"""Each pattern of Markdown needs one of these."""
+_REMOVED = (
+    re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)"),
+    re.compile(r"^[ \t]{0,3}([-*_=])(?:[ \t]?\1){2,}[ \t]*$", re.MULTILINE),
+    re.compile(r"(?<=[\w.!?])[ \t]+#{1,6}[ \t]*$", re.MULTILINE),
+)
+"""Images, rules and the signs at the ends of headings."""
+_UNWRAPPED = (
+    re.compile(r"\[([^\[\]\n]+)\]\([^()\s]*(?:[ \t]+\"[^\"\n]*\")?\)"),
+    *(
+        re.compile(rf"(?<![\w{sign[-1]}]){sign}(?=[^\s{sign[-1]}])([^{sign[-1]}\n]+)(?<=\S){sign}(?![\w{sign[-1]}])")
+        for sign in (r"\*\*\*", r"\*\*", r"\*", "___", "__", "_", "==", "``", "`")
+    ),
+    re.compile(r"\\([*_`#+.!>~|{}&%-])"),
+)
+"""Links, emphasis and escapes, of which the content stays."""
+_ITEM = re.compile(
+    r"^[ \t]*(?:[◦○●■□▪▫◆◇▶►▸➤➔→⇒✓✔✗★☆❖⁃∙·»]+|[-*•‣–] ?\[[ xX]\]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})\)|\+"
+    r"|(?:[Ss]tep|[Pp]art) \d{1,3}[.:])[ \t]+(?=\S)",
+    re.MULTILINE,
+)
+_SPECIAL = re.compile(r"[^\w .,;:?!'\"()%$“”‘’—–…-]|[^\x00-\u02ff“”‘’—–…]|_|  |--|- -|\s\Z")
 
 
 @dataclass(frozen=True)
@@ -71,85 +89,85 @@ class Normalised:
 
 
 def normalise(text: str) -> Normalised:
-    """Normalises a text: characters, markup and spacing. A second application changes nothing.
+    """Reads the prose of a text without its layout, and leaves out what is not prose.
 
     Args:
         text: Any text.
 
     Returns:
-        The text as it is read, and the number of changes of each kind that was made, by names of `KINDS`.
+        The text as it is read, and the number of changes of each kind (`alimark.core.text.disguises.KINDS`). White space is
+        not counted as a change.
 
     Example:
-        >>> normalise("The l\\u0430mp w\\u0435nt <b>out</b>.Nobody s\\u200baw it.").text
-        'The lamp went out. Nobody saw it.'
+        >>> normalise("> The *lamp* went <b>out</b>.").text
+        'The lamp went out.'
         >>> normalise("The lamp went out. Nobody saw it.").changes
         {}
     """
-    return Normalised(text) if is_plain(text) else read_in_passes(text)
-
-
-def is_plain(text: str) -> bool:
-    """Whether a text is a single sentence of which no rule changes anything: plain words with single blanks between them.
-
-    Most candidates of a generation are such sentences, and the rules take much longer than this test.
-    """
-    return (
-        _PLAIN_SENTENCE.fullmatch(text) is not None
-        and text.count(",") + text.count(";") <= _MOST_COMMAS
-        and text.count("'") + text.count("-") <= _MOST_SIGNS
-        and not text.isupper()
-    )
-
-
-def read_in_passes(text: str) -> Normalised:
-    """Applies all rules, again and again until none of them changes anything."""
+    if not _SPECIAL.search(text) and not _ITEM.match(text):
+        return Normalised(text)
     counts: Counter[str] = Counter()
-    for _ in range(_PASSES):
-        before = text
-        text = _outside_code(text, counts)
-        if text == before:
-            break
-    return Normalised(text, {kind: counts[kind] for kind in KINDS if counts[kind]})
+    text = visible(text, counts)
+    parts = [_without_markup(part, text[part.start : part.end], counts) for part in prose_parts(text)]
+    text = _BLANK_LINES.sub("\n\n", _TRAILING.sub("", _BLANKS_INSIDE.sub(" ", "\n\n".join(parts))))
+    return Normalised(text, {kind: count for kind, count in counts.items() if count})
 
 
-def _outside_code(text: str, counts: Counter[str]) -> str:
-    """One pass over everything but code, which stays as it is."""
-    from alimark.core.frozen.text.characters import read_line_ends
-
-    text = read_line_ends(text)
-    parts, at = [], 0
-    for start, end in code_spans(text):
-        parts += [_one_pass(text[at:start], counts), text[start:end]]
-        at = end
-    return "".join([*parts, _one_pass(text[at:], counts)])
+def visible(text: str, counts: Counter[str]) -> str:
+    """The text with one kind of line end and of blank, and without characters that are not shown."""
+    text = _LINE_END.sub(lambda match: "\n\n" if match[0] == "\u2029" else "\n", text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", _BLANK.sub(" ", text.translate(_WINDOWS)))
+    text, counts["invisible"] = _INVISIBLE.subn("", text)
+    return text
 
 
-def _one_pass(text: str, counts: Counter[str]) -> str:
-    # Imported on first use: compiling their patterns would slow down programs that only load a key.
-    from alimark.core.frozen.text import characters, layout, markup, spacing
+def _without_markup(part: Part, text: str, counts: Counter[str]) -> str:
+    """The words of a part of a text that is prose."""
+    if part.kind == "quotation":
+        text, signs = _QUOTE_MARK.subn("", text)
+        counts["quotation mark"] += signs
+    elif part.kind != "prose":
+        text = text.strip()
+        counts["fence" if part.kind == "fenced" else "table"] += 1
+    if "<" in text:
+        text = _without_tags(text, counts)
+    if "&" in text:  # an ampersand that was escaped several times is decoded at once
+        text, entities = _ENTITY.subn(lambda match: html.unescape("&" + match[1]), text)
+        counts["entity"] += entities
+    if any(sign in text for sign in _MARKDOWN_SIGNS):
+        for pattern in (*_REMOVED, *_UNWRAPPED):
+            text, signs = pattern.subn("" if pattern in _REMOVED else r"\1", text)
+            counts["markdown"] += signs
+    text, items = _ITEM.subn("- ", text)
+    counts["bullet"] += items
+    return text
 
-    text = layout.read_strings(layout.read_turned(text, counts), counts)
-    text = layout.drop_furniture(layout.read_columns(text, counts), counts)
-    text = layout.drop_answers(layout.read_footnotes(text, counts), counts)
-    text = spacing.tidy_lines(text)
-    text = markup.drop_tags(markup.read_entities(text, counts), counts)
-    text = characters.drop_invisible(characters.read_blanks(text, counts), counts)
-    text = characters.read_compatibility(text, counts)
-    text = characters.drop_marks(characters.read_confusables(text, counts), counts)
-    text = spacing.tidy_lines(spacing.join_letters(spacing.tidy_lines(text), counts))
-    text = markup.drop_quote_marks(spacing.collapse_blanks(text), counts)
-    text = markup.drop_markdown(markup.drop_fences(text, counts), counts)
-    text = markup.drop_citations(markup.read_line_starts(text, counts), counts)
-    text = layout.read_digits(layout.drop_fillers(text, counts), counts)
-    text = spacing.add_blanks(spacing.read_stops(text, counts), counts)
-    return spacing.tidy_lines(spacing.join_lines(text, counts))
+
+def _without_tags(text: str, counts: Counter[str]) -> str:
+    """Removes HTML tags and comments, and what a browser does not show; the ends of blocks become blank lines."""
+    for opening, closing in (("<!--", "-->"), ("<![CDATA[", "]]>"), *((f"<{name}", f"</{name}>") for name in _HIDDEN)):
+        text = _without_passages(text, opening, closing, counts)
+    text, tags = _TAG.subn(_tag_as_text, text)
+    counts["tag"] += tags
+    return text
 
 
-def statements(changes: dict[str, int]) -> list[str]:
-    """What was changed, a sentence for each kind, as results show it.
+def _without_passages(text: str, opening: str, closing: str, counts: Counter[str]) -> str:
+    """The text without the passages between two strings; a passage that does not end stays."""
+    lower = text.lower()
+    if len(lower) != len(text) or opening.lower() not in lower:
+        return text
+    kept, at = [], 0
+    while (start := lower.find(opening.lower(), at)) >= 0 and (end := lower.find(closing, start + len(opening))) >= 0:
+        kept.append(text[at:start])
+        at = end + len(closing)
+        counts["tag"] += 1
+    return "".join([*kept, text[at:]])
 
-    Example:
-        >>> statements({"confusable": 1204, "tag": 2})
-        ['2 HTML tags were removed', '1,204 confusable letters were read as Latin']
-    """
-    return [sentence.format(f"{changes[kind]:,}") for kind, sentence in KINDS.items() if changes.get(kind)]
+
+def _tag_as_text(match: re.Match[str]) -> str:
+    name = (match[1] or "").lower()
+    if name in _INLINE_TAGS or not name:
+        return ""
+    return "\n" if name == "br" else " " if name in ("td", "th", "img", "input") else "\n\n"

@@ -1,5 +1,7 @@
 """Splits a text into sentences.
 
+Frozen: a mark is found only where generation and detection find the same sentences.
+
 A *unit* is the cleaned text of a sentence, a merged pair or a half: what is embedded, at generation and at detection.
 Splitting never loses a character: the pieces, joined, give the text again up to white space.
 """
@@ -12,12 +14,11 @@ from functools import cache
 from typing import NamedTuple
 
 from alimark.core._util.registry import Registry
-from alimark.core.frozen.text.code import Spans, before_code, code_end, opens_code, outside_code
 from alimark.core.frozen.text.long_words import with_short_words
-from alimark.core.frozen.text.normalising import TEXT_VERSIONS, Normalised, normalise
-from alimark.core.frozen.text.prose import aside_end, aside_opens, before_aside, prose_spans
+from alimark.core.frozen.text.normalising import normalise
+from alimark.core.frozen.text.prose import Spans, prose_parts
 from alimark.core.frozen.text.units import CLOSERS, clean, without_marker
-from alimark.errors import AlimarkError, MissingExtra
+from alimark.errors import MissingExtra
 
 Finder = Callable[[str], Spans]
 
@@ -40,6 +41,11 @@ _LIST_LINE = re.compile(r"\n[ \t]*(?=(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6})[ \t
 # The lookbehind and the possessive quantifiers keep the search linear in runs of marks without a space after them.
 _WIDE_END = re.compile(rf"[。！？｡]+[{re.escape(CLOSERS)}」』）]*\s*|(?<![؟۔।])[؟۔।]++[{re.escape(CLOSERS)}]*+\s+")
 _WORD_THEN_MORE = re.compile(r"\w\W")
+LONG_SENTENCE, LONGEST_SENTENCE = 64, 96
+"""A sentence of more words than the first number ends at its next clause mark, and with the second number at any word. This is
+decided by the words up to there alone, so that generation need not know how the sentence goes on."""
+_WORD = re.compile(r"\S+")
+_CLAUSE_MARKS = tuple(",;:–—")
 
 # Continuations that an undecided splitter would treat differently: after "etc." a capital letter starts a sentence and a
 # small letter does not. If all of them give the same end, no continuation changes it.
@@ -111,52 +117,41 @@ def register_splitter(name: str, finder: Finder) -> None:
 class Splitter:
     """Splits texts into sentences with a named library and some rules of its own.
 
-    It adds sentence ends that the libraries miss: blank lines, list items and headings on their own lines, and full stops
-    of scripts that write no space after one. A piece without a letter or digit is joined to its neighbour.
-
-    With text version 1, `units` normalises the text first, and only prose holds sentences (`alimark.core.frozen.text.prose`);
-    with version 0, a text is read as it stands, and everything outside of fenced code holds sentences.
+    It adds sentence ends that the libraries miss: blank lines, list items and headings on their own lines, full stops of
+    scripts that write no space after one, and clauses of endless sentences. A piece without a letter or digit is joined to
+    its neighbour. Only prose holds sentences (`alimark.core.frozen.text.prose`).
     """
 
-    def __init__(self, name: str, finder: Finder, text_version: int = 0) -> None:
+    def __init__(self, name: str, finder: Finder) -> None:
         self.name = name
-        self.text_version = text_version
         self._finder = finder
-
-    @property
-    def identity(self) -> tuple[str, int]:
-        """What decides how this splitter reads a text: its name and its text version."""
-        return self.name, self.text_version
-
-    def read(self, text: str) -> Normalised:
-        """The text as it is split: normalised with text version 1, and as it stands with version 0."""
-        return normalise(text) if self.text_version else Normalised(text)
 
     def unit(self, sentence: str) -> str:
         """The unit of a sentence that was cut out of a text before normalisation."""
-        return clean(self.read(sentence).text)
+        return clean(normalise(sentence).text)
 
-    def opens_aside(self, continuation: str) -> bool:
-        """Tells whether a continuation begins with a block that carries no mark, such as code."""
-        return aside_opens(continuation) if self.text_version else opens_code(continuation)
+    def units(self, text: str) -> list[str]:
+        """The units of the sentences of `text`, which is normalised first."""
+        return [unit for sentence in self.sentences_as_read(normalise(text).text) if (unit := clean(sentence))]
 
-    def aside_end(self, continuation: str) -> int | None:
-        """The position after the block that opens a continuation, or None while it goes on."""
-        return aside_end(continuation) if self.text_version else code_end(continuation)
+    def sentences_as_read(self, text: str) -> list[str]:
+        """The sentences of a text that was normalised, as they stand there."""
+        return [text[a:b] for a, b in self._spans(text)]
 
-    def before_aside(self, continuation: str) -> str:
-        """The part of a continuation before its first block that carries no mark."""
-        return before_aside(continuation) if self.text_version else before_code(continuation)
+    def sentences(self, text: str) -> list[str]:
+        """The sentences of `text`, as they stand there."""
+        return [text[a:b] for a, b in self.spans(text)]
 
     def spans(self, text: str) -> Spans:
-        """The sentences of `text` as (start, end), without the white space around them. Code blocks hold none.
+        """The sentences of `text` as (start, end), without the white space around them; what is not prose holds none.
 
         The text is taken as it stands, so that the spans are positions in it; `units` normalises.
         """
-        words = prose_spans(text) if self.text_version else outside_code(text)
-        if words == [(0, len(text))]:
-            return self._spans(text)
-        return [(a + start, b + start) for start, end in words for a, b in self._spans(text[start:end])]
+        return [
+            (a + part.start, b + part.start)
+            for part in prose_parts(text)
+            for a, b in self._spans(text[part.start : part.end])
+        ]
 
     def _spans(self, text: str) -> Spans:
         # Only the starts of the library's spans are used, so that gaps between its spans lose no text.
@@ -169,19 +164,8 @@ class Splitter:
         starts.discard(len(text))
         cuts = [*sorted(starts), len(text)]
         pieces = (_strip(text, a, b) for a, b in zip(cuts, cuts[1:], strict=False))
-        return _join_wordless(text, [piece for piece in pieces if piece[0] < piece[1]])
-
-    def sentences(self, text: str) -> list[str]:
-        """The sentences of `text`, as they stand there."""
-        return [text[a:b] for a, b in self.spans(text)]
-
-    def units(self, text: str) -> list[str]:
-        """The cleaned sentences of `text`, which is normalised first where the text version says so."""
-        return self.units_as_read(self.read(text).text)
-
-    def units_as_read(self, text: str) -> list[str]:
-        """The cleaned sentences of a text that `read` returned."""
-        return [unit for a, b in self.spans(text) if (unit := clean(text[a:b]))]
+        joined = _join_wordless(text, [piece for piece in pieces if piece[0] < piece[1]])
+        return [clause for a, b in joined for clause in _clauses(text, a, b)]
 
     def first_sentence_over(self, text: str, spans: Spans | None = None) -> bool:
         """Tells whether the first sentence of `text` is complete, whatever text follows.
@@ -201,12 +185,8 @@ class Splitter:
 
 
 @cache
-def splitter(name: str = DEFAULT_SPLITTER, text_version: int = 0) -> Splitter:
+def splitter(name: str = DEFAULT_SPLITTER) -> Splitter:
     """Returns the splitter with a name.
-
-    Args:
-        name: The name of the splitter.
-        text_version: How texts are read before they are split (`alimark.core.frozen.text.normalising.TEXT_VERSIONS`).
 
     Raises:
         AlimarkError: No splitter has that name, or its library is not installed.
@@ -215,9 +195,7 @@ def splitter(name: str = DEFAULT_SPLITTER, text_version: int = 0) -> Splitter:
         >>> splitter("nupunkt").sentences("Dr. Smith slept. The lamp burned.")
         ['Dr. Smith slept.', 'The lamp burned.']
     """
-    if text_version not in TEXT_VERSIONS:
-        raise AlimarkError(f"text version {text_version!r} is not known to this release; upgrade alimark")
-    return Splitter(name, SPLITTERS.make(name, lambda load: load(), attributes=("__call__",)), text_version)
+    return Splitter(name, SPLITTERS.make(name, lambda load: load(), attributes=("__call__",)))
 
 
 class Piece(NamedTuple):
@@ -251,6 +229,20 @@ def _strip(text: str, start: int, end: int) -> tuple[int, int]:
     while start < end and text[end - 1].isspace():
         end -= 1
     return start, end
+
+
+def _clauses(text: str, start: int, end: int) -> Spans:
+    """A sentence; an endless one is cut after clause marks."""
+    if end - start < 2 * LONG_SENTENCE:  # so many words do not fit
+        return [(start, end)]
+    clauses: Spans = []
+    words, last = 0, start
+    for word in _WORD.finditer(text, start, end):
+        if words >= LONGEST_SENTENCE or (words >= LONG_SENTENCE and text[last - 1] in _CLAUSE_MARKS):
+            clauses.append((start, last))
+            start, words = word.start(), 0
+        words, last = words + 1, word.end()
+    return [*clauses, (start, end)]
 
 
 def _join_wordless(text: str, pieces: Spans) -> Spans:

@@ -1,4 +1,7 @@
-"""Units: the texts that are embedded, made by cleaning a sentence, merging two or halving one."""
+"""Units: the texts that are embedded, made by cleaning a sentence, merging two or halving one.
+
+Frozen: the vector of a unit decides its bits, so that any change of a unit may lose the mark of its sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Normalisation of characters: invisible ones, compatibility forms, look-alikes of Latin letters, and piled-up accents.
+"""Reads letters, stops and blanks that are replaced by others, as a person reads them.
 
 Every function takes a text and a counter, returns the changed text and adds the number of changes under the name of their
-kind (`alimark.core.frozen.text.normalising.KINDS`). All of them take time linear in the text.
+kind (`alimark.core.text.disguises.KINDS`). All of them take time linear in the text.
 """
 
 from __future__ import annotations
@@ -14,26 +14,12 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import resources
 
-_BLANKS = "\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
-_FILLERS = "\u2800\u3164\uffa0"
+_FILLER = re.compile("[\u2800\u3164\uffa0]")
 """Characters that are shown as a blank and are not white space: the Braille blank and the Hangul fillers."""
-_BLANK = re.compile(f"[{_BLANKS}]")
-_FILLER = re.compile(f"[{_FILLERS}]")
 _WIDTHLESS = re.compile("[\u200b\u2060\ufeff]")
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
-    "\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
-# Joiners and variation selectors belong to emoji and to some scripts; after Latin letters, blanks and ASCII they do nothing.
-_JOINERS = re.compile("(?<=[\\s!-~\u00a1-\u024f])[\u200c\u200d\ufe00-\ufe0f]+(?!\u20e3)")
 _REVERSED = re.compile("\u202e([^\u202c\u202e\n]*)\u202c?")
-_WINDOWS = {
-    code: bytes([code]).decode("cp1252")
-    for code in range(0x80, 0xA0)
-    if code not in (0x81, 0x85, 0x8D, 0x8F, 0x90, 0x9D)
-}
-"""Quotation marks and dashes of Windows that were decoded as Latin-1."""
-_LINE_END = re.compile("\r\n?|[\x0b\x0c\x85\u2028]|\u2029")
+_TURNED = dict(zip("ɐqɔpǝɟƃɥᴉɾʞꞁɯuodbɹsʇnʌʍxʎz˙'¿¡", "abcdefghijklmnopqrstuvwxyz.,?!", strict=True))
+_SURELY_TURNED = "ɐǝʇ"  # not among the letters of phonetic transcription, except for the first
 
 _WORD = re.compile(r"(?:(?![0-9_])\w)+")
 _MARKED_WORD = re.compile("[^\\W\\d_](?:[^\\W\\d_]|[\u0300-\u036f])*")
@@ -46,27 +32,32 @@ _FOREIGN_STOP = re.compile(
     "(?<=[A-Za-z0-9\"')\u2019\u201d])[ ]?([。｡․؟۔।、։።՜՞،؛])(?![\u3040-\u9fff\u0600-\u06ff\u0900-\u097f])[ ]?"
 )
 _STOPS = {"؟": "? ", "、": ", ", "՜": "! ", "՞": "? ", "،": ", ", "؛": "; "}
-_LETTER_SYMBOL = re.compile(
-    r"(?:NEGATIVE (?:CIRCLED|SQUARED)|PARENTHESIZED|CROSSED NEGATIVE SQUARED|TORTOISE SHELL BRACKETED)"
-    r" LATIN (CAPITAL|SMALL) LETTER ([A-Z])"
-)
-_FLAGS = re.compile("[\U0001f1e6-\U0001f1ff](?:[\u200b-\u200d ]?[\U0001f1e6-\U0001f1ff]){2,}")
 _READ_AS_LETTERS = ("<font>", "<wide>", "<narrow>", "<small>", "<circle>", "<square>", "<super>", "<sub>", "<compat>",
                     "<initial>", "<medial>", "<final>", "<isolated>")  # fmt: skip
-_KEPT = "ªº"
+
+_MIXED_WORD = re.compile(r"\b(?=[A-Za-z013457]{2,}\b)(?=\w{0,30}[a-z])(?=\w{0,30}[013457])\w{2,30}\b")
+_SHORT_NUMBER = re.compile(r"(?<![\w.,$])[013457]{1,3}(?![\w%]|[.,]\d)")
+_LOOKS_LIKE = {"0": "o", "1": "l", "3": "e", "4": "a", "5": "s", "7": "t"}
+_JOINTS = {"_": 4, "+": 5, "~": 5, "=": 5, "|": 5, "•": 5, "·": 5, "-": 6, ".": 6}
+"""Signs that may stand for the blanks of a sentence, and how many of them a word must have."""
 
 
-def read_line_ends(text: str) -> str:
-    """Writes every kind of line end as a line feed; the end of a paragraph becomes a blank line."""
-    return _LINE_END.sub(lambda match: "\n\n" if match[0] == "\u2029" else "\n", text)
+def read_turned(text: str, counts: Counter[str]) -> str:
+    """Turns text round that stands backwards behind an override, or upside down from its last line to the first."""
+    if "\u202e" in text:
+        text, passages = _REVERSED.subn(lambda match: match[1][::-1], text)
+        counts["reversed"] += passages
+    surely = sum(text.count(letter) for letter in _SURELY_TURNED)
+    if surely < 10 or 10 * surely < sum(map(str.isalpha, text)):
+        return text
+    counts["reversed"] += 1
+    table = str.maketrans(_TURNED)
+    return "\n".join(line[::-1].translate(table) for line in reversed(text.split("\n")))
 
 
 def read_blanks(text: str, counts: Counter[str]) -> str:
-    """Replaces blanks of other widths, and invisible characters that stand where the blanks should be."""
-    if text.isascii():
-        return text
-    text = text.translate(_WINDOWS)
-    text, fillers = _FILLER.subn(" ", _BLANK.sub(" ", text))
+    """Replaces characters that stand where the blanks should be."""
+    text, fillers = _FILLER.subn(" ", text)
     counts["blank"] += fillers
     if (widthless := len(_WIDTHLESS.findall(text))) and 50 * sum(map(str.isspace, text)) < len(text):
         counts["blank"] += widthless
@@ -74,48 +65,26 @@ def read_blanks(text: str, counts: Counter[str]) -> str:
     return text
 
 
-def drop_invisible(text: str, counts: Counter[str]) -> str:
-    """Removes characters that are not shown, and turns text round that is written backwards behind an override."""
-    if "\u202e" in text:
-        text, turned = _REVERSED.subn(lambda match: match[1][::-1], text)
-        counts["reversed"] += turned
-    if text.isascii() and text.isprintable():
-        return text
-    for pattern in (_INVISIBLE, _JOINERS) if not text.isascii() else (_INVISIBLE,):
-        text, dropped = pattern.subn("", text)
-        counts["invisible"] += dropped
-    return text
-
-
 @lru_cache(maxsize=65536)
 def _plain(char: str) -> str | None:
     """The letters or digits that a compatibility character stands for; None where it is none, or not a letter."""
-    if char.isascii() or char in _KEPT:
-        return None
     tag = unicodedata.decomposition(char).partition(" ")[0]
-    if tag in _READ_AS_LETTERS:
-        plain = unicodedata.normalize("NFKC", char)
-        raised = tag in ("<super>", "<sub>", "<circle>") and not plain.isalpha()
-        return plain if plain.isalnum() and not raised else None
-    if named := _LETTER_SYMBOL.fullmatch(unicodedata.name(char, "")):
-        return named[2] if named[1] == "CAPITAL" else named[2].lower()
-    return None
+    if tag not in _READ_AS_LETTERS or char in "ªº":
+        return None
+    plain = unicodedata.normalize("NFKC", char)
+    raised = tag in ("<super>", "<sub>", "<circle>") and not plain.isalpha()
+    return plain if plain.isalnum() and not raised else None
 
 
 def read_compatibility(text: str, counts: Counter[str]) -> str:
-    """Reads fullwidth, mathematical, circled and similar letters as plain ones (NFKC, for letters and digits alone).
+    """Reads fullwidth, mathematical, circled and similar letters as plain ones, and stops of other scripts as ours.
 
     Signs such as the ellipsis, fractions and superscript numbers stay, since ordinary prose has them.
     """
-    if text.isascii():
-        return text
-    text = unicodedata.normalize("NFC", text)
-    plain = {char: letters for char in set(text) if (letters := _plain(char)) is not None}
+    plain = {char: letters for char in set(text) if not char.isascii() and (letters := _plain(char)) is not None}
     if plain:
         counts["compatibility"] += sum(char in plain for char in text)
         text = text.translate({ord(char): letters for char, letters in plain.items()})
-    text, flags = _FLAGS.subn(_flag_letters, text)
-    counts["compatibility"] += flags
     text, wide = _WIDE_MARKS.subn(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     counts["compatibility"] += wide
     text, stops = _FOREIGN_STOP.subn(lambda match: _STOPS.get(match[1], ". "), text)
@@ -123,13 +92,9 @@ def read_compatibility(text: str, counts: Counter[str]) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _flag_letters(match: re.Match[str]) -> str:
-    return "".join(chr(ord(c) - 0x1F1E6 + 65) if ord(c) >= 0x1F1E6 else " " * (c == " ") for c in match[0])
-
-
 @cache
 def _confusables() -> dict[str, str]:
-    content = json.loads(resources.files("alimark.core.frozen.text").joinpath("confusables.json").read_text("utf-8"))
+    content = json.loads(resources.files("alimark.core.text").joinpath("confusables.json").read_text("utf-8"))
     return {char: letter for letter, chars in content["letters"].items() for char in chars}
 
 
@@ -140,7 +105,7 @@ def read_confusables(text: str, counts: Counter[str]) -> str:
     script: "сор" in an English text is a look-alike, and in a Russian one it is a word.
     """
     table = _confusables()
-    if text.isascii() or table.keys().isdisjoint(text):
+    if table.keys().isdisjoint(text):
         return text
     kinds = Counter(_kind_of_word(match[0], table) for match in _WORD.finditer(text))
     whole = 10 * kinds["foreign"] <= kinds["mixed"] + kinds["look-alike"]
@@ -180,8 +145,6 @@ def _in_case(word: str, original: str) -> str:
 
 def drop_marks(text: str, counts: Counter[str]) -> str:
     """Removes strokes through letters, three or more accents on one letter, and accents on most letters of a word."""
-    if text.isascii():
-        return text
     text, strokes = _OVERLAY.subn("", text)
     counts["mark"] += strokes
     words = [match[0] for match in _MARKED_WORD.finditer(text) if len(match[0]) >= 4]
@@ -203,10 +166,7 @@ def _is_flooded(letters: Sequence[str]) -> bool:
 
 
 def _without_flood(word: str, everywhere: bool, counts: Counter[str]) -> str:
-    """The word without its marks where most letters have one, and else without the marks of letters with many.
-
-    `everywhere` says that most words of the text are flooded; then short words lose their marks, too.
-    """
+    """The word without its marks where most letters have one, and else without those of letters with many."""
     if word.isascii():
         return word
     letters = _letters(word)
@@ -216,3 +176,70 @@ def _without_flood(word: str, everywhere: bool, counts: Counter[str]) -> str:
         return word
     counts["mark"] += sum(map(len, letters)) - sum(map(len, plain))
     return "".join(plain)
+
+
+def read_digits(text: str, counts: Counter[str]) -> str:
+    """Reads digits inside words as the letters that they look like, where every tenth word has some."""
+    mixed = _MIXED_WORD.findall(text) if any(digit in text for digit in _LOOKS_LIKE) else []
+    if len(mixed) < 5 or 10 * len(mixed) < text.count(" "):
+        return text
+    table = str.maketrans(_LOOKS_LIKE)
+    counts["digit"] += len(mixed)
+    if sum(map(text.count, "347")) > text.count("1"):  # the vowels are digits, also those of short words
+        table[ord("1")] = "i"
+        text = _SHORT_NUMBER.sub(lambda match: match[0].translate(table), text)
+    return _MIXED_WORD.sub(lambda match: match[0].translate(table), text)
+
+
+def join_letters(text: str, counts: Counter[str]) -> str:
+    """Joins letters that are written apart ("T h e   l a m p", "T-h-e l-a-m-p"), and parts words that signs join."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if len(line) >= 8:
+            lines[number] = _with_blanks(_joined_line(line, counts), counts)
+    return "\n".join(lines)
+
+
+def _joined_line(line: str, counts: Counter[str]) -> str:
+    words = line.split()
+    single = sum(1 for word in words if len(word) == 1 or (len(word) == 2 and _is_sign(word[1])))
+    if len(words) >= 6 and single >= 0.7 * len(words) and "  " in line.strip():
+        counts["spaced letters"] += single
+        return " ".join(part.replace(" ", "") for part in re.split(r"[ \t]{2,}", line.strip()))
+    apart = sum(map(_is_apart, words))
+    if apart >= 4 and apart >= 0.4 * len(words):
+        counts["spaced letters"] += apart
+        return " ".join(word[::2] if _is_apart(word) else word for word in words)
+    return line
+
+
+def _is_apart(word: str) -> bool:
+    """Whether every second character of a word is the same sign, as in "l-a-m-p"."""
+    signs = word[1::2]
+    return len(word) >= 3 and len(word) % 2 == 1 and _is_sign(signs[0]) and len(set(signs)) == 1
+
+
+def _is_sign(character: str) -> bool:
+    """Whether a character is neither a letter or digit nor a part of one, such as the vowel signs of Hindi."""
+    return not character.isalnum() and not unicodedata.category(character).startswith("M")
+
+
+def _with_blanks(line: str, counts: Counter[str]) -> str:
+    """Replaces signs that stand for blanks, as in "the_lamp_went_out_again"."""
+    if line.count("_") > max(3, 2 * line.count(" ")):
+        counts["spaced letters"] += line.count("_")
+        return line.replace("_", " ")
+    if not any(line.count(sign) >= least for sign, least in _JOINTS.items()):
+        return line
+    return re.sub(r"\S{12,}", lambda match: _parted(match[0], counts), line)
+
+
+def _parted(word: str, counts: Counter[str]) -> str:
+    if "/" in word or "@" in word:
+        return word
+    for sign, least in _JOINTS.items():
+        pieces = word.rstrip(".!?").split(sign)
+        if len(pieces) > least and all(len(piece) <= 20 and any(map(str.isalpha, piece)) for piece in pieces):
+            counts["spaced letters"] += len(pieces) - 1
+            return " ".join(pieces) + word[len(word.rstrip(".!?")) :]
+    return word

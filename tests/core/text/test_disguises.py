@@ -1,0 +1,197 @@
+"""The reading without disguises: what is changed, what is left alone, and that it takes linear time."""
+
+from __future__ import annotations
+
+import json
+import time
+from textwrap import wrap
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alimark.core.text.disguises import KINDS, statements, undisguise
+
+PLAIN = "The lamp went out at nine. Nobody saw the keeper, and the boats stayed in the harbour."
+
+
+def wrapped_on_pages() -> str:
+    """The text in short lines, with a page number and a running head after each."""
+    pages = (f"{line}\n\n- {number} -\nOF SUNDRY MATTERS\n" for number, line in enumerate(wrap(PLAIN, 25), 41))
+    return "\n".join(pages)
+
+
+def chat() -> str:
+    """The text as messages of one person, with answers of another."""
+    return "\n".join(f"[19:0{n}] <ann> {line}\n[19:0{n}] <bob> ok" for n, line in enumerate(wrap(PLAIN, 25)))
+
+
+HUMAN = (
+    PLAIN,
+    "Dr. J. R. Miller of the U.S. team said, “We don’t know… yet.” It cost $3.50 (about £3) at 5 p.m. on Jan. 5, 2020.",
+    "See https://example.org/a_b?c=d&e=f or write to first.last@example.com. The file main.py holds 3 * 4 * 5 lines.",
+    "She paused — for a moment – then left. “Well,” he said, ‘it’s over.’ Was it? No! He’d said so…",
+    "Élodie ate crème brûlée in Kraków; naïve façades of São Tomé, Ångström and Øresund. Đặng Văn Hùng và Nguyễn Thị Ánh.",
+    "Water is H₂O, x² + y² = z², ½ of it at 20 °C. The angle α is 3 μm wide, 5′ 10″ tall. Fish & chips; A < B and C > D.",
+    "Мама мыла раму. Он сказал, что это хорошо, и ушёл домой. Она осталась и долго смотрела в окно.",
+    "今日は天気がいいです。明日は雨が降るでしょう。それでも出かけますか？",
+    "First paragraph here.\n\nSecond one, with two blanks.  Like that.\n\n- A first item that is long enough to be prose.\n"
+    "- A second item that is long enough, too.\n\n1. Then a numbered one.\n2. And the last one.",
+    '{"name": "lamp", "text": "Nobody saw it."}',
+    "Item      Price of one\nlamp      3\nkettle    12\nrope      7\nboat      1,200\ncups      4",
+    "Say it again\nand again,\nSay it again\nuntil they come.\n\nThe R2D2 droid and 3 B52 bombers, um, flew at 0400 over.",
+    "He said (like, really) that the lamp - Old Betty - was out… He was wrong about it.",
+    "Great job! 🎉 We all love it 😂. The family 👨‍👩‍👧 went to 🇬🇧 and came home ❤️.",
+)
+
+
+@pytest.mark.parametrize("text", HUMAN)
+def test_ordinary_prose_is_left_alone(text: str) -> None:
+    plain = undisguise(text)
+    assert plain.changes == {}
+    assert plain.text.split() == text.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (PLAIN.replace("a", "а").replace("e", "е").replace("o", "ο"), "confusable"),
+        ("".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else "\u3000" for c in PLAIN), "compatibility"),
+        ("".join(chr(0x1D41A + ord(c) - 97) if c.islower() else c for c in PLAIN), "compatibility"),
+        ("\u200b".join(PLAIN), "invisible"),
+        ("".join(c + "\U000e0041\u2060" for c in PLAIN), "invisible"),
+        (PLAIN.replace(" ", "\u200b"), "blank"),
+        (PLAIN.replace(" ", "\u3164"), "blank"),
+        ("".join(c + "\u0336" for c in PLAIN), "mark"),
+        ("".join(c + "\u0300\u0316\u0322\u0340" * c.isalpha() for c in PLAIN), "mark"),
+        (f"\u202e{PLAIN[::-1]}\u202c", "reversed"),
+        ("".join(f"&#{ord(c)};" if c.isalpha() else c for c in PLAIN), "entity"),
+        ("".join(f"&amp;amp;#x{ord(c):x};" if c.isalpha() else c for c in PLAIN), "entity"),
+        (f"<p class='a'>{PLAIN.replace('lamp', '<b>lamp</b>')}</p><script>let x = 1;</script>", "tag"),
+        (f"```text\n{PLAIN}\n```", "fence"),
+        (f"```\n{PLAIN}", "fence"),
+        (PLAIN.replace("lamp", "**lamp**").replace("keeper", "[keeper](http://x.org)"), "markdown"),
+        ("> " + PLAIN.replace("Nobody", "\n> Nobody"), "quotation mark"),
+        (PLAIN.replace(". ", "."), "missing blank"),
+        ("   ".join(" ".join(word) for word in PLAIN.split()), "spaced letters"),
+        (" ".join("-".join(word) for word in PLAIN.split()), "spaced letters"),
+        (PLAIN.replace(" ", "_"), "spaced letters"),
+        (PLAIN.replace("harbour", "har-\nbour"), "hyphen"),
+        (PLAIN.replace("stayed ", "stayed\n\n"), "broken line"),
+        (PLAIN.replace(" ", "\n\n"), "broken line"),
+        (PLAIN.replace("nine.", "nine [3, 7].").replace("boats", "boats (Smith et al., 2020)"), "citation"),
+        (PLAIN.replace(". N", " 🙂 N"), "stop"),
+        (PLAIN.replace(". ", "։ "), "stop"),
+        (PLAIN.replace(" ", " 👏 ").replace(". 👏 ", ". "), "spaced letters"),
+        (
+            PLAIN.replace("harbour", "har[b]bo[/b]ur").replace("boats", "**bo**ats").replace("stayed", "[[stay]]ed"),
+            "markdown",
+        ),
+        (PLAIN.replace("boats", "~~carts~~ boats"), "markdown"),
+        (PLAIN.replace("a", "=61").replace(" the", "=\n the"), "entity"),
+        (PLAIN.replace("a", "\\u0061"), "entity"),
+        (json.dumps([{"t": 0.5, "w": word} for word in PLAIN.split()]), "string"),
+        ("int main() {\n" + "".join(f'  printf("{part} ");\n' for part in wrap(PLAIN, 12)) + "}", "string"),
+        (wrapped_on_pages(), "furniture"),
+        (
+            "The lamp went …[^1] Nobody saw …[^2]\n\n[^1]: … out at nine.\n[^2]: … the keeper, and " + PLAIN[54:],
+            "footnote",
+        ),
+        (chat(), "speaker"),
+        (" ".join(f"{'um, ' * (n % 3 == 0)}{word}" for n, word in enumerate(PLAIN.split())), "filler"),
+        (" ".join(f"{word[0]}-{word}" if n % 2 else word for n, word in enumerate(PLAIN.split())), "filler"),
+        (PLAIN.replace("o", "0").replace("e", "3"), "digit"),
+    ],
+)
+def test_each_disguise_is_taken_off_and_counted(text: str, kind: str) -> None:
+    plain = undisguise(text)
+    assert " ".join(plain.text.split()) == PLAIN
+    assert plain.changes[kind] > 0
+    assert list(plain.changes) == [name for name in KINDS if name in plain.changes]
+    assert undisguise(plain.text).changes == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("➤ One lamp burned.\n➤ Two went out.", ["- One lamp burned.", "- Two went out."]),
+        ("(1) One lamp burned. (2) Two went out.", ["- One lamp burned. Two went out."]),
+        ("Step 1: One lamp burned.\nStep 2: Two went out.", ["- One lamp burned.", "- Two went out."]),
+        ("[00:01] One lamp burned.\n[00:02] Two went out.", ["One lamp burned.", "Two went out."]),
+        ("Bob: One lamp burned.\nAnn: Two went out.\nBob: So it is.", ["One lamp burned.", "Two went out.", "So it is."]),
+        ("1\n00:01 --> 00:02\nOne lamp in\n\n2\n00:02 --> 00:03\nRome burned.", ["One lamp in", "Rome burned."]),
+    ],
+)  # fmt: skip
+def test_line_starts_are_read(text: str, expected: list[str]) -> None:
+    plain = undisguise(text).text
+    assert [line for line in plain.split("\n") if line] == expected
+    assert "\n\n" not in plain
+
+
+def test_columns_are_read_one_after_the_other() -> None:
+    lines = wrap(" ".join([PLAIN, "The wind had risen over the bay before the morning.", PLAIN]), 24)
+    half = len(lines) // 2
+    columns = "\n".join(f"{left:<30}{right}" for left, right in zip(lines[:half], lines[half:], strict=False))
+    plain = undisguise(columns)
+    assert plain.text.split("\n") == lines[: 2 * half]
+    assert plain.changes == {"column": 1}
+
+
+def test_an_upside_down_text_is_turned_round() -> None:
+    turned = str.maketrans("abcdefghijklmnopqrstuvwxyz.,", "ɐqɔpǝɟƃɥᴉɾʞꞁɯuodbɹsʇnʌʍxʎz˙'")
+    lines = [line.lower().translate(turned)[::-1] for line in wrap(PLAIN, 30)]
+    plain = undisguise("\n".join(reversed(lines)))
+    assert " ".join(plain.text.split()) == PLAIN.lower()
+    assert plain.changes == {"reversed": 1}
+
+
+def test_line_breaks_after_stops_do_not_hide_that_blanks_are_missing() -> None:
+    text = "the lamp went out.nobody saw it.\nthe wind rose.it was late.\nthe keeper slept.two boats came."
+    assert undisguise(text).changes == {}  # few enough to be names of files
+    assert undisguise(f"{text}\n{text}").text.count(". ") == 6
+
+
+def test_statements_name_what_was_done() -> None:
+    changes = undisguise("Тhе lаmр wеnt оut. Nоbоdу sаw it.").changes
+    assert statements(changes) == ["10 confusable letters were read as Latin"]
+
+
+_PIECES = st.sampled_from(
+    [*"<>[]()*_`#&;|>-=~$\\.!?,:/'\" \n\tab1AZé", "<b>", "</p>", "```", "\n\n", "&amp;", "&#65;", "&lt;", "**", "$$",
+     "> ", "| ", "- ", "1. ", "[1]", "Bob: ", "12:00 ", "-->", "а", "ο", "Ａ", "𝐚", "\u200b", "\u0301", "\u202e", "\u202c",
+     "😀", "The lamp went out. ", "word", "w o r d", "\u3164", "。", "\\u0041", "%20", "def f(x):", "\r\n",
+     "um, ", "w-w", "h0use ", "[^1]: … ", "…[^1]", "<ann> ", "\n- 41 -\n", "ǝʇɐ", '{"a": "', 'f("a b");\n']
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.text(max_size=200), st.lists(_PIECES, max_size=24).map("".join)))
+def test_any_text_is_accepted(text: str) -> None:
+    plain = undisguise(text)
+    assert sum(map(str.isalnum, plain.text)) <= len(text) + 3 * sum(plain.changes.values())
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["<", "<b", "[", "](", "*", "_", "`", "```\n", "````\n```\n", "&", "&amp;", " ", "\n", " \n", "> ", "| a | b |\n",
+     "$$\n", "\\[\n", "a.A", "a,b", "ab.cd.", "12:00", "Bob: ", "a-\nb", "a\u0301", "\u200b", "аa", "\u202e", "<!--",
+     "<script>", "T h e  ", "...", '["a",',
+     'f("a b', "a  b\n", "12\n", "…[^a]", "[^a]: … b\n", "<a> b\n", "um, ", "a-a", "h0u"],
+)  # fmt: skip
+def test_time_is_linear(part: str) -> None:
+    def seconds(size: int) -> float:
+        text = (part * size)[:size]
+        started = time.process_time()
+        undisguise(text)
+        return time.process_time() - started
+
+    least = min(seconds(4_000) for _ in range(2))
+    # Four times the size may take eight times as long on a busy machine; a quadratic pattern would take sixteen times.
+    assert min(seconds(16_000) for _ in range(3)) < 10 * max(least, 0.004)
+
+
+def test_vowel_signs_are_no_signs_between_letters() -> None:
+    """In Hindi every second character of many words is a vowel sign, which is not spacing."""
+    text = "गीत गाया। गीत गाया।"
+    assert undisguise(text).text == text
+    assert undisguise("l-a-m-p w-e-n-t a-g-a-i-n d-a-r-k").text == "lamp went again dark"

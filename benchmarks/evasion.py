@@ -12,7 +12,7 @@ releases did; "after" is what `detect` does now (docs/generating.md). Found mean
 transformations that leave no text to read.
 
 Texts and the vectors of their units are kept in the folder, so that a second run only detects. results.json there keeps the
-figures of earlier runs where a later one does not replace them: `--after-only` spares the reading of texts as they stand.
+figures of earlier runs where a later one does not replace them: `--after-only` spares the first reading alone.
 Another file of transformations is a Python module with a dictionary TRANSFORMATIONS from names to functions of a text. The
 human texts are a JSONL file with a `text` or a `natural_text` on each line; every pair of a human text and a transformation is
 tried under keys of its own (`--human-keys`), so that the false positives are independent of each other given the texts.
@@ -51,6 +51,7 @@ from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.normalising import normalise
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.text.clauses import clauses_of
+from alimark.core.text.disguises import undisguise
 from alimark.errors import AlimarkError
 from alimark.lab.bench.models import secret
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -77,11 +78,6 @@ class Marked(NamedTuple):
     def key(self, embedder: Embedder) -> Key:
         """The key as `keygen` makes it today."""
         return Key.generate(embedder=embedder, secret=self.secret, decision=self.kind)
-
-    def older_key(self, embedder: Embedder) -> Key:
-        """The key of the same secret that reads a text as it stands."""
-        key = self.key(embedder)
-        return key.like(self.secret, text_version=0) if key.text_version else key
 
 
 def sentences_of(text: str) -> list[str]:
@@ -278,8 +274,7 @@ def take_records(options: argparse.Namespace, embedder: Embedder) -> None:
             continue
         for kind in KINDS:
             marked = Marked(record["text"], kind, secret(options.seed, record["prompt"]))
-            ids = (marked.key(embedder).id, marked.older_key(embedder).id)
-            if counts[kind] < options.texts and record["key_id"] in ids:
+            if counts[kind] < options.texts and record["key_id"] == marked.key(embedder).id:
                 path = options.output / f"{kind}-{counts[kind]}.json"
                 write_whole(path, json.dumps({"text": record["text"], "secret": marked.secret.hex()}).encode())
                 counts[kind] += 1
@@ -379,14 +374,14 @@ def rows(
     human_keys: int = 0,
 ) -> Iterator[tuple[str, dict[str, int]]]:
     """For each transformation the numbers of texts found before and after, or at one of these times."""
-    keys = [{"before": text.older_key(vectors.embedder), "after": text.key(vectors.embedder)} for text in texts]
+    keys = [text.key(vectors.embedder) for text in texts]
     for name, transformation in transformations.items():
         counts = dict.fromkeys(times, 0)
         for number, source in enumerate(texts):
             text = transformation(source.text)
             secrets = [hashlib.sha256(f"{name}/{number}/{k}".encode()).digest() for k in range(human_keys)]
             for when, secret_bytes in itertools.product(times, secrets or [source.secret]):
-                key = keys[number][when].like(secret_bytes)
+                key = keys[number].like(secret_bytes)
                 counts[when] += is_found(text, key, vectors, today=when == "after")
         yield name, counts
 
@@ -394,23 +389,26 @@ def rows(
 def count_sentences(texts: Sequence[Marked], transformations: Mapping[str, Transformation]) -> None:
     """Prints for each transformation how many sentences of the texts are read again, letter by letter.
 
-    "read" counts those among the sentences of the normalised text; "or by clauses" also those that are among the units of
-    the reading by clauses. No model is needed, so that this takes seconds; a mark survives without some of its sentences.
+    "read" counts those among the sentences of the first reading; "undisguised" also those of the reading without disguises, and
+    "or by clauses" those that are among the units of the reading by clauses. No model is needed, so that this takes seconds; a
+    mark survives without some of its sentences.
     """
     total = sum(len(sentences_of(text.text)) for text in texts)
-    print(f"{len(texts)} texts with {total} sentences\n{'transformation':40} read or by clauses")
+    print(f"{len(texts)} texts with {total} sentences\n{'transformation':40} read undisguised or by clauses")
     for name, transformation in transformations.items():
-        read = with_clauses = 0
+        counts = [0, 0, 0]
         for text in texts:
-            sentences = splitter("nupunkt", 1).sentences(normalise(transformation(text.text)).text)
-            units = {letters_of(sentence) for sentence in sentences}
-            clauses = clauses_of(sentences)
-            runs = clauses.runs() if clauses else []
-            further = {letters_of(clauses.unit(first, last)) for first, last, _ in runs} if clauses else set()
-            written = [letters_of(sentence) for sentence in sentences_of(text.text)]
-            read += sum(sentence in units for sentence in written)
-            with_clauses += sum(sentence in units or sentence in further for sentence in written)
-        print(f"{name:40} {read:4} {with_clauses:4}", flush=True)
+            disguised = transformation(text.text)
+            first, second = (
+                splitter().sentences_as_read(reading(disguised).text) for reading in (normalise, undisguise)
+            )
+            clauses = clauses_of(second)
+            runs = [clauses.unit(first, last) for first, last, _ in clauses.runs()] if clauses else []
+            known: set[str] = set()
+            for place, units in enumerate((first, second, runs)):
+                known |= set(map(letters_of, units))
+                counts[place] += sum(letters_of(sentence) in known for sentence in sentences_of(text.text))
+        print(f"{name:40} {counts[0]:4} {counts[1]:11} {counts[2]:13}", flush=True)
 
 
 def letters_of(sentence: str) -> str:

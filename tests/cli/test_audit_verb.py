@@ -14,6 +14,7 @@ import alimark.core.embedding.loading
 import alimark.core.llm
 from alimark import Key
 from alimark.cli.demo import HUMAN
+from alimark.core.frozen.text.normalising import Normalised
 from alimark.testing import StandInEmbedder
 from commands import Run
 
@@ -97,14 +98,14 @@ def test_enough_draws_for_one_marked_document_among_many(
 def test_an_unexpected_fault_is_one_documents_fault(
     run: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = alimark.core.detection.preparing.normalise
+    real = alimark.core.detection.preparing.split
 
-    def brittle(text: str, *rest: Any) -> Any:
-        if "poison" in text:
+    def brittle(text: Normalised, *rest: Any) -> Any:
+        if "poison" in text.text:
             raise ZeroDivisionError("never thought of")
         return real(text, *rest)
 
-    monkeypatch.setattr(alimark.core.detection.preparing, "normalise", brittle)
+    monkeypatch.setattr(alimark.core.detection.preparing, "split", brittle)
     source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
     source.write_text('{"id": 1, "text": "Good."}\n{"id": 2, "text": "poison"}\n{"id": 3, "text": "Good too."}\n')
     assert run("audit", "-k", key_file, "--input", source, "--output", output).status == 0

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from alimark.core._util.arrays import Floats, Ints
 from alimark.core._util.files import write_whole
 from alimark.core.detection.batching import deduplicate
-from alimark.core.detection.preparing import make_units, normalise, split
+from alimark.core.detection.preparing import make_units, split
 from alimark.core.detection.scoring import score_table, scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.detection.units import Units
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.text.normalising import normalise
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project
 from alimark.core.schemes.api import load
@@ -66,7 +67,7 @@ class Embedded:
     def of(cls, texts: Sequence[str], key: Key, embedder: Embedder, settings: RandomKeys) -> Embedded:
         """Splits and embeds the texts with the stages of the detection pipeline."""
         settings = DetectionSettings.of(settings)
-        units = [make_units(split(normalise(text, key).text, key), key, settings) for text in texts]
+        units = [make_units(split(normalise(text), key), key, settings) for text in texts]
         unique = deduplicate(text.texts for text in units)
         rows = [unique.rows(text.texts) for text in units]
         starts = np.cumsum([0, *(len(text_rows) for text_rows in rows)])

@@ -1,4 +1,4 @@
-"""Detection of disguised texts: keys of text version 1 normalise, older keys read a text both ways."""
+"""Detection of disguised texts: a further reading without the disguise, which the p-value pays for."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()
 SHAPES: dict[str, dict[str, Any]] = {
-    "version 1": {"decision": "soft"},
-    "version 0": {"decision": "soft", "text_version": 0},
+    "soft": {"decision": "soft"},
     "hard": {"decision": "hard"},
 }
 
@@ -48,16 +47,26 @@ def test_a_disguised_text_is_found(marked: tuple[AliMark, str], name: str) -> No
     mark, text = marked
     plain, disguised = mark.detect(text), mark.detect(DISGUISES[name](text))
     assert plain.verdict() == disguised.verdict() == "found"
-    assert (plain.normalised, plain.reading == "normalised") == ({}, mark.key.text_version == 1)
+    assert (plain.normalised, plain.reading) == ({}, "normalised")
     assert disguised.normalised
-    assert disguised.reading == "normalised"
+    # Layout and characters that are not shown are taken away in the first reading.
+    assert (disguised.reading, disguised.readings) == (
+        ("undisguised", 2) if name == "look-alikes" else ("normalised", 1)
+    )
     assert disguised.sentences == plain.sentences
     assert disguised.raw == plain.raw
     assert disguised.record()["normalised"] == {
-        **disguised.normalised, "reading": "normalised", "readings": disguised.readings,
+        **disguised.normalised, "reading": disguised.reading, "readings": disguised.readings,
     }  # fmt: skip
-    assert disguised.readings == (1 if mark.key.text_version else 2)
-    assert disguised.report()["reading"] == "normalised"
+    assert disguised.report()["reading"] == disguised.reading
+
+
+def test_few_disguised_words_are_no_further_reading(marked: tuple[AliMark, str]) -> None:
+    """Each reading costs power, and a mark outlasts some changed words."""
+    mark, text = marked
+    sentence = mark.detect(text).sentences[3]
+    answer = mark.detect(text.replace(sentence, DISGUISES["look-alikes"](sentence)))
+    assert (answer.readings, answer.reading) == (1, "normalised")
 
 
 def test_an_ordinary_text_is_read_once(marked: tuple[AliMark, str]) -> None:
@@ -73,7 +82,7 @@ def test_the_smaller_p_value_of_both_readings_is_doubled(search: Literal["whole"
     text = "<b>The mayor</b> sold the bridge.The team found a letter. A stranger hid the piano at home. " * 2
     settings = DetectionSettings(search=search, draws=99)
     prepared = prepare(text, mark.key, EMBEDDER, settings)
-    assert [version.reading for version in prepared.versions] == ["as it stands", "normalised"]
+    assert [version.reading for version in prepared.versions] == ["normalised", "undisguised"]
     signals = embed_texts([prepared], EMBEDDER).signals(prepared, mark.key, settings)
     alone = [
         search_in_turn(replace(version, further=()), [part], mark.key, EMBEDDER, settings)
@@ -96,13 +105,13 @@ def test_p_values_of_unmarked_texts_read_both_ways_are_not_too_small() -> None:
     assert all(np.mean(np.array(p) <= level) <= level + 0.07 for level in (0.02, 0.05, 0.2))
 
 
-def test_keys_of_both_text_versions_can_be_tried_together() -> None:
-    keys = [key_of("version 0", 1), key_of("version 1", 2), key_of("version 1", 3)]
+def test_many_keys_read_a_disguised_text_alike() -> None:
+    keys = [key_of("hard", 1), key_of("soft", 2), key_of("soft", 3)]
     mark = AliMark(keys[1], embedder=EMBEDDER)
     text = mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
-    answers = detect(DISGUISES["HTML"](text), keys, embedder=EMBEDDER)
+    answers = detect(DISGUISES["look-alikes"](text), keys, embedder=EMBEDDER)
     assert (answers[0].key_id, answers[0].keys_tried, answers[0].verdict()) == (keys[1].id, 3, "found")
-    with pytest.raises(AlimarkError, match="text versions"):
+    with pytest.raises(AlimarkError, match="decisions"):
         detect_batch([text], keys, EMBEDDER, DetectionSettings())
 
 
@@ -112,7 +121,7 @@ def test_a_batch_under_many_keys_reads_both_ways() -> None:
     text = mark.generate("It was late.", StandInLLM(), sentences=14, candidates=32, seed=3).text
     [[plain], [disguised]] = (
         answer
-        for answer in detect_batch([text, DISGUISES["invisible"](text)], keys, EMBEDDER, DetectionSettings(), tried=2)
+        for answer in detect_batch([text, DISGUISES["look-alikes"](text)], keys, EMBEDDER, DetectionSettings(), tried=2)
         if not isinstance(answer, AlimarkError)
     )
     assert plain.key_id == disguised.key_id == keys[1].id

@@ -153,7 +153,7 @@ class TestMarian:
         assert few.answers(ENGLISH[:1]) == [[""]]
 
     def test_one_sentence_without_translation_stays(self, attack: Translate) -> None:
-        long = (" ".join(ENGLISH) * 3).replace(".", ",") + "."
+        long = f"A {'boat' * 300}."
         text = " ".join([*ENGLISH, long])
         [(_, made)] = attack.run([Target(text)])
         assert made.text == " ".join([*ENGLISH_AGAIN, long])

@@ -67,7 +67,7 @@ def _normalised(detection: Any, fpr: float) -> JsonObject:
 
 
 def _changes(detection: Any, fpr: float) -> list[str]:
-    from alimark.core.frozen.text.normalising import statements
+    from alimark.core.text.disguises import statements
 
     return statements(getattr(detection, "normalised", {}))
 

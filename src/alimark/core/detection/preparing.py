@@ -24,7 +24,7 @@ from alimark.core.detection.settings import (
 from alimark.core.detection.timing import Beat
 from alimark.core.detection.units import Units, restructure
 from alimark.core.embedding.base import Embedder
-from alimark.core.frozen.text.normalising import normalise
+from alimark.core.frozen.text.normalising import Normalised, normalise
 from alimark.core.frozen.text.splitting import BUILT_IN, splitter
 from alimark.core.frozen.text.units import clean
 from alimark.core.keys.key import Key
@@ -43,9 +43,8 @@ _NEW_WORDS = 0.25
 
 @dataclass(frozen=True)
 class SplitText:
-    """A text and its sentences."""
+    """The sentences of a text."""
 
-    text: str
     sentences: list[str]
     as_written: list[str]
     """The sentences as they stand in the text, before they are cleaned."""
@@ -104,17 +103,17 @@ def alike(keys: Iterable[Key]) -> list[list[Key]]:
     return list(groups.values())
 
 
-def split(text: str, key: Key) -> SplitText:
+def split(text: Normalised, key: Key) -> SplitText:
     """Cuts a text that was normalised into sentences with the key's splitter.
 
     Raises:
         TextError: The text has no sentence.
     """
-    as_written = splitter(key.splitter).sentences_as_read(text)
+    as_written = splitter(key.splitter).sentences_as_read(text.text)
     sentences = [unit for sentence in as_written if (unit := clean(sentence))]
     if not sentences:
         raise TextError("the text holds no sentence; there is nothing to detect")
-    return SplitText(text, sentences, as_written)
+    return SplitText(sentences, as_written)
 
 
 def check_length(split_text: SplitText, limit: int, remedy: str = "cut it into parts") -> None:
@@ -132,7 +131,7 @@ def make_units(split_text: SplitText, key: Key, settings: DetectionSettings) -> 
 def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings) -> PreparedText:
     """Normalises and splits a text and makes its units; raises AlimarkError where the text is empty or too long."""
     normalised = normalise(text)
-    split_text = split(normalised.text, key)
+    split_text = split(normalised, key)
     _check_searchable(split_text, key, settings)
     units = make_units(split_text, key, settings)
     warnings = language_warnings(normalised.text, embedder)
@@ -163,7 +162,7 @@ def _read_undisguised(
     if not plain.changes:
         return prepared, split_text
     with suppress(TextError, LimitError):  # then only the first reading is searched
-        other = split(plain.text, key)
+        other = split(plain, key)
         _check_searchable(other, key, settings)
         if _new_words(other.sentences, prepared.sentences) >= _NEW_WORDS:
             units = make_units(other, key, settings)

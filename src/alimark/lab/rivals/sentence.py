@@ -25,6 +25,7 @@ from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import MAX_SENTENCES
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
 from alimark.core.detection.timing import Clock
+from alimark.core.frozen.text.normalising import normalise
 from alimark.core.generation.selection import Rule, Weight
 from alimark.core.keys.key import Key
 from alimark.core.schemes.base import SentenceWatermark
@@ -70,7 +71,7 @@ class SentenceRival(SentenceWatermark[Detection]):
         """The statistic of a text; `seen` has a row for each sentence, as the rule's `see` returns it."""
 
     def _split(self, text: str) -> SplitText:
-        split_text = split(text, self.key)
+        split_text = split(normalise(text), self.key)
         check_length(split_text, MAX_SENTENCES)
         return split_text
 

@@ -273,8 +273,10 @@ def runs_likelihood(
     return best([ahead(0, start) / len(starts) for start in starts])
 
 
-def soft_local(worths: Sequence[Sequence[float]], costs: Sequence[float]) -> float:
-    """The best sum of a passage, by looking at every end."""
+def soft_local(
+    worths: Sequence[Sequence[float]], pairs: Sequence[Sequence[float] | None], costs: Sequence[float]
+) -> float:
+    """The best sum of a passage, by looking at every end; `pairs` are the worths of units with the one before them."""
     theta, skip_sentence, skip_block, restructure = costs
 
     @cache
@@ -288,6 +290,9 @@ def soft_local(worths: Sequence[Sequence[float]], costs: Sequence[float]) -> flo
             ending(i - 1, j) - skip_sentence,
             ending(i, j - 1) - skip_block,
         ]
+        pair = pairs[i - 1]
+        if i > 1 and pair is not None:
+            ways.append(ending(i - 2, j - 1) + pair[j - 1] - theta - restructure)
         if j > 1:
             both = (worths[i - 1][j - 2] + worths[i - 1][j - 1]) / math.sqrt(2)
             ways.append(ending(i - 1, j - 2) + both - theta - restructure)

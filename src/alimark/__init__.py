@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from alimark.core.detection.result_parts import AlignedStep as AlignedStep
     from alimark.core.detection.result_parts import Passage as Passage
     from alimark.core.detection.results import Detection as Detection
+    from alimark.core.detection.results import Verdict as Verdict
     from alimark.core.detection.settings import DetectionSettings as DetectionSettings
-    from alimark.core.detection.verdicts import Verdict as Verdict
     from alimark.core.embedding.base import Embedder as Embedder
     from alimark.core.embedding.loading import load_embedder as load_embedder
     from alimark.core.frozen.text.splitting import register_splitter as register_splitter
@@ -53,7 +53,7 @@ _HOME = {
     "RewrittenSentence": "core.rewriting.results",
     "Rewriting": "core.rewriting.results",
     "Sampling": "core.llm.base",
-    "Verdict": "core.detection.verdicts",
+    "Verdict": "core.detection.results",
     "Watermark": "core.schemes.base",
     "detect": "core.schemes.api",
     "load": "core.schemes.api",

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from alimark.core.detection.aligned_results import AlignedDetection
     from alimark.core.detection.result_parts import AlignedStep
-    from alimark.core.detection.results import Detection
-    from alimark.core.detection.verdicts import Verdict
+    from alimark.core.detection.results import Detection, Verdict
 
 _COLOURS = {"found": "bold green", "not found": "bold", "too short to tell": "bold yellow"}
 

@@ -13,11 +13,10 @@ from alimark.core._util.fair_pool import FairPool
 from alimark.core._util.work import TimedFuture
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import embed_texts
-from alimark.core.detection.excerpts import excerpt_length
 from alimark.core.detection.preparing import PreparedText, alike, prepare
 from alimark.core.detection.results import best_first
 from alimark.core.detection.scoring import scoring
-from alimark.core.detection.searching import EARLY_STOP, answer
+from alimark.core.detection.searching import EARLY_STOP, answer, excerpt_length
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import draws_for_keys
 from alimark.core.embedding.base import Embedder

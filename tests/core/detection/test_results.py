@@ -86,7 +86,7 @@ def test_options_are_the_fields_of_the_settings() -> None:
         MARK.detect("Some text.", alfa=1)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("module", ["settings", "results", "building", "kernels.types"])
+@pytest.mark.parametrize("module", ["settings", "results", "building"])
 def test_settings_and_results_load_no_numba(module: str) -> None:
     code = f"import sys, alimark.core.detection.{module}; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

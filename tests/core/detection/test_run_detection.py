@@ -13,8 +13,8 @@ from alimark import AliMark, DetectionSettings, Key, detect
 from alimark.audit import calibration
 from alimark.audit.auditor import Auditor
 from alimark.core.detection.aligned_results import AlignedDetection
-from alimark.core.detection.excerpts import excerpt_length
 from alimark.core.detection.scoring import Soft, scoring
+from alimark.core.detection.searching import excerpt_length
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.generation.selection import TextOrigin

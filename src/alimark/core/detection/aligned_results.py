@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.result_parts import AlignedStep, Passage, Payload
-from alimark.core.detection.results import Detection
-from alimark.core.detection.verdicts import Verdict
+from alimark.core.detection.results import Detection, Verdict
 
 if TYPE_CHECKING:
     from alimark.core.detection.chat_restructuring import Restructured

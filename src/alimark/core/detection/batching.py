@@ -16,8 +16,7 @@ from alimark.core._util.arrays import Floats
 from alimark.core.detection.preparing import PreparedText
 from alimark.core.detection.scoring import scoring
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.detection.signals import Signals
-from alimark.core.detection.units import Units
+from alimark.core.detection.units import Signals, Units
 from alimark.core.embedding.base import Embedder
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
-from alimark.core.detection.signals import Signals
-from alimark.core.detection.units import Units
+from alimark.core.detection.units import Signals, Units
 from alimark.core.frozen.kernels import runs
 from alimark.core.frozen.kernels.runs import RunRule
 from alimark.core.frozen.kernels.types import WHOLE, Limits, Step

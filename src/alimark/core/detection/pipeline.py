@@ -20,7 +20,7 @@ from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import embed_texts, signals_of
 from alimark.core.detection.preparing import PreparedText, alike, prepare, prepare_each, with_variants
 from alimark.core.detection.scoring import scoring
-from alimark.core.detection.searching import Keep, answer, score
+from alimark.core.detection.searching import answer, score
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import NullScores
 from alimark.core.detection.timing import Beat, Clock, no_beat
@@ -45,7 +45,6 @@ def detect_batch(
     llm: LLM | None = None,
     times: Counter[str] | None = None,
     beat: Beat = no_beat,
-    keep: Keep | None = None,
 ) -> list[list[AlignedDetection] | AlimarkError]:
     """Detects many texts under one key or several, with the units of all texts in one embedding batch.
 
@@ -60,7 +59,6 @@ def detect_batch(
         llm: The chat model of learned restructuring.
         times: The seconds of each stage are added to this counter.
         beat: Called before every step that a single text can make long.
-        keep: Called with each text, the signals of each of its versions, and each of its results.
 
     Returns:
         For each text the detections under the best keys, best first; for a text that cannot be searched, its error.
@@ -91,7 +89,7 @@ def detect_batch(
 
     def detections(text: PreparedText) -> list[AlignedDetection]:
         beat()
-        return answer(text, embedded, keys, embedder, settings, best=best, tried=tried, keep=keep)
+        return answer(text, embedded, keys, embedder, settings, best=best, tried=tried)
 
     answers = map(detections, sound)
     results = [text if isinstance(text, AlimarkError) else next(answers) for text in prepared]

@@ -110,8 +110,8 @@ class Payload:
 
 def aligned_steps(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
     """The kernel's steps with names, bit counts and texts."""
-    blocks = key.blocks(max((step.block for step in steps), default=-1) + 1)
-    return tuple(_aligned_step(step, packed, blocks, key.block_size, sentences) for step in steps)
+    blocks, size = key.blocks(max((step.block for step in steps), default=-1) + 1), key.block_size
+    return tuple(_aligned_step(step, packed, blocks, size, sentences) for step in steps)
 
 
 def _aligned_step(step: Step, packed: Packed, blocks: Packed, block_size: int, sentences: Sequence[str]) -> AlignedStep:

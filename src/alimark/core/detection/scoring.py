@@ -16,10 +16,9 @@ from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core.detection.clauses import ByClauses, centred_and_scaled
 from alimark.core.detection.result_parts import Payload
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.detection.signals import Signals
 from alimark.core.detection.stats.null_tables import ALPHA, BETA
 from alimark.core.detection.stats.p_values import NullScores
-from alimark.core.detection.units import Units
+from alimark.core.detection.units import Signals, Units
 from alimark.core.frozen.derivation import run_numbers
 from alimark.core.frozen.kernels import hard, payload, soft
 from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, Step
@@ -211,15 +210,28 @@ class Soft:
         return soft.trace_soft(signals.tables, blocks, RULES[0], self.first_blocks)[1]
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
-        return soft.search_local_soft(signals.tables, blocks, LOCAL)
+        return soft.search_local_soft(self._local_units(signals), blocks, LOCAL)
 
     def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
-        return soft.trace_local_soft(signals.tables, blocks, LOCAL)
+        return soft.trace_local_soft(self._local_units(signals), blocks, LOCAL)
+
+    def _local_units(self, signals: Signals) -> soft.LocalUnits:
+        """The sentences, or the pieces of a text that is read by clauses, of which two may make a sentence."""
+        tables, joinable = signals.tables, np.ascontiguousarray(signals.valid[:, 1, WHOLE])
+        if tables.ndim == 3:
+            return soft.LocalUnits(tables, tables, joinable)
+        return soft.LocalUnits(np.ascontiguousarray(tables[:, 0]), np.ascontiguousarray(tables[:, 1]), joinable)
 
 
 def _period(key: Key) -> int:
     """The number of sentences after which the runs of a key repeat; 0: never."""
     return key.derivation.period if key.follows_conversation else 0
+
+
+_ALL_PAYLOADS_BITS = 8
+"""Up to so many bits every payload is tried."""
+_PAYLOAD_ROUNDS = 3
+_SHOWN_PAYLOADS = 5
 
 
 @dataclass(frozen=True)
@@ -253,28 +265,58 @@ class SoftPayload(Soft):
             first_blocks=self.first_blocks, weights=WEIGHTS,
         )  # fmt: skip
 
-    def likelihoods(self, signals: Signals, blocks: Packed) -> Floats:
-        """The log-likelihood ratio of a text under each of some keys with known payloads: `blocks` include the payloads."""
-        table: Floats = score_table(Soft(self.first_blocks), [signals], blocks)
-        return np.asarray(table[0], np.float64)
+    def decode(self, signals: Signals, blocks: Packed) -> Payload:
+        """The payload of a text; `blocks` are those of the key without a payload.
 
-    def likely_payloads(
-        self, signals: Signals, blocks: Packed, known: int | None = None
-    ) -> tuple[list[int], Floats, float]:
-        """`kernels.payload.likely_payloads` of a text; `known` is a likely payload that helps to align it."""
-        return payload.likely_payloads(
-            signals.tables, signals.values, blocks, RULES, self.search(len(blocks)), self.first_blocks, WEIGHTS, known,
-        )  # fmt: skip
+        The probability of a payload is proportional to its likelihood, summed over all alignments. Payloads that are not tried
+        get a likelihood from the evidence along the alignment with the best payload.
+        """
+        tried, rest = self._tried(signals, blocks)
+        payloads = sorted(tried, key=lambda payload: -tried[payload])
+        most = tried[payloads[0]]
+        whole = np.exp(rest - most) + sum(np.exp(value - most) for value in tried.values())
+        shares = [(payload, float(np.exp(tried[payload] - most) / whole)) for payload in payloads[:_SHOWN_PAYLOADS]]
+        return Payload(shares[0][0], shares[0][1], self.code.bits, tuple(shares))
 
-    def _constant_tables(self, signals: Signals) -> Floats:
+    def _tried(self, signals: Signals, blocks: Packed) -> tuple[dict[int, float], float]:
+        """The log-likelihood ratios of likely payloads, and an estimate of the sum of all others.
+
+        The first round aligns the text by the constant bits, the next ones by whole blocks as the best payload flips them.
+        """
+        if self.code.bits <= _ALL_PAYLOADS_BITS:
+            return self._likelihoods(signals, blocks, range(self.code.count)), -np.inf
+        tried: dict[int, float] = {}
+        best: int | None = None
+        for _ in range(_PAYLOAD_ROUNDS):
+            likely, values, total = payload.likely_payloads(
+                signals.tables,
+                signals.values,
+                blocks,
+                RULES,
+                self.search(len(blocks)),
+                self.first_blocks,
+                WEIGHTS,
+                best,
+            )
+            tried |= self._likelihoods(signals, blocks, [number for number in likely if number not in tried])
+            before, best = best, max(tried, key=lambda number: tried[number])
+            if best == before:
+                break
+        others = np.log(max(1e-300, 1 - np.exp(values - total).sum())) + total
+        return tried, float(tried[likely[0]] - values[0] + others)
+
+    def _likelihoods(self, signals: Signals, blocks: Packed, payloads: range | list[int]) -> dict[int, float]:
+        """The log-likelihood ratio of a text under the key with each of some payloads."""
+        if not payloads:
+            return {}
+        runs = self.search(len(blocks)).runs
+        flips = self.code.flips_of_many(np.array(payloads), int(runs.max()) + 1)
+        values = score_table(Soft(self.first_blocks), [signals], blocks ^ flips[:, runs])[0]
+        return dict(zip(payloads, values.tolist(), strict=True))
+
+    def _local_units(self, signals: Signals) -> soft.LocalUnits:
         """The lookup tables of the bits that no payload flips, scaled so that worths have a standard deviation of 1."""
         first = (self.code.block_size - self.code.constant) // 8
         tables = signals.tables * math.sqrt(self.code.block_size / self.code.constant)
         tables[:, :first] = 0.0
-        return tables
-
-    def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
-        return soft.search_local_soft(self._constant_tables(signals), blocks, LOCAL)
-
-    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
-        return soft.trace_local_soft(self._constant_tables(signals), blocks, LOCAL)
+        return soft.LocalUnits(tables, tables, np.zeros(len(tables), np.bool_))

@@ -8,29 +8,27 @@ Of many keys, all are scored once on one embedding of the text, and only the bes
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from alimark.core._util.arrays import Floats
+from alimark.core._util.arrays import Floats, Packed
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import EmbeddedTexts, Vectors, parts
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
-from alimark.core.detection.excerpts import excerpt_length, passages, score_excerpt
-from alimark.core.detection.payloads import decode
 from alimark.core.detection.preparing import PreparedText
-from alimark.core.detection.result_parts import aligned_steps
+from alimark.core.detection.result_parts import Passage, aligned_steps
 from alimark.core.detection.results import best_first
-from alimark.core.detection.scoring import Score, SoftPayload, score_table, scoring
+from alimark.core.detection.scoring import Score, Scoring, SoftPayload, score_table, scoring
 from alimark.core.detection.sentence_chances import sentence_chances
 from alimark.core.detection.settings import LONG_TEXT, DetectionSettings
-from alimark.core.detection.signals import Signals
 from alimark.core.detection.stats.p_values import Significance, significance_of
 from alimark.core.detection.stats.power import SentencesNeeded
-from alimark.core.detection.units import Units
+from alimark.core.detection.units import Signals, Units
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.kernels.types import Step
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project_many
 
@@ -39,6 +37,22 @@ EARLY_STOP = 50
 _KEYS_AT_A_TIME = 256
 _SOFT_TABLE_VALUES = 4_000_000
 """Table entries scored at a time, 32 MB: soft keys and runs of pieces have a table for every unit and key."""
+
+
+def excerpt_length(key: Key, settings: DetectionSettings) -> int:
+    """The number of the key's blocks in which a passage is looked for."""
+    return settings.max_blocks + int(key.starts[-1])
+
+
+def score_excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Score:
+    """The score of the best passage anywhere in the text."""
+    rule, length = scoring(key, settings), excerpt_length(key, settings)
+    raw, steps = _best_passage(signals, 0, len(signals.packed), key.blocks(length), rule)
+
+    def null_scores(first: int, count: int) -> Floats:
+        return rule.local_scores(signals, key.null_blocks(first, count, length))
+
+    return Score(raw, null_scores, steps)
 
 
 def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
@@ -65,13 +79,9 @@ def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSetting
     used = blocks[: rule.length(len(signals[variant].packed))]
     payload = None
     if isinstance(rule, SoftPayload):
-        payload = decode(rule, signals[variant], used)
+        payload = rule.decode(signals[variant], used)
         used = key.carrying(payload.value).blocks(len(used))
     return Score(float(scores[variant]), null_scores, rule.trace(signals[variant], used), variant, payload)
-
-
-Keep = Callable[[PreparedText, list[Signals], AlignedDetection], None]
-"""Called with a text that was searched, the signals of each of its versions, and the result."""
 
 
 def answer(
@@ -83,7 +93,6 @@ def answer(
     *,
     best: int = 1,
     tried: int | None = None,
-    keep: Keep | None = None,
 ) -> list[AlignedDetection]:
     """The detections of a text under the best few of some keys, best first, with p-values corrected for the keys tried.
 
@@ -97,18 +106,15 @@ def answer(
         settings: How to search.
         best: The most detections.
         tried: The number of keys for which p-values are corrected; by default that of `keys`.
-        keep: Called with the text, its signals and the result under each key that got random keys.
     """
     count = len(keys) if tried is None else tried
-    detections: dict[Key, AlignedDetection] = {}
+    detections: dict[int, AlignedDetection] = {}
     for kind in settings.searches(text.longest):
-        for key in likeliest_keys(text, embedded, keys, replace(settings, search=kind), best):
-            if key not in detections:
-                signals = embedded.signals(text, key, settings)
-                detection = search_in_turn(text, signals, key, embedder, settings)
-                if keep is not None:
-                    keep(text, signals, detection)
-                detections[key] = detection if count == 1 else detection.corrected(count)
+        likeliest = likeliest_keys(text, embedded, keys, replace(settings, search=kind), best)
+        for number in (number for number in likeliest if number not in detections):
+            signals = embedded.signals(text, keys[number], settings)
+            detection = search_in_turn(text, signals, keys[number], embedder, settings)
+            detections[number] = detection if count == 1 else detection.corrected(count)
         if min(detection.p_value for detection in detections.values()) <= settings.passage_fpr:
             break  # the keys that would score best in passages are not needed
     return best_first(detections.values())[:best]
@@ -213,17 +219,17 @@ def describe(
 
 def likeliest_keys(
     text: PreparedText, embedded: EmbeddedTexts, keys: Sequence[Key], settings: DetectionSettings, best: int
-) -> list[Key]:
-    """The `best` keys with the highest scores in each reading, since scores of several readings cannot be compared."""
+) -> Iterable[int]:
+    """The numbers of the `best` keys with the highest scores in each reading, since those of several cannot be compared."""
     if len(keys) <= best:
-        return list(keys)
-    chosen: dict[Key, None] = {}
+        return range(len(keys))
+    chosen: dict[int, None] = {}
     for versions in text.readings:
         scores = np.max(
             [_score_keys(version.units, embedded, keys, settings) for version in text.versions[versions]], axis=0
         )
-        chosen |= dict.fromkeys(keys[number] for number in np.argsort(-scores, kind="stable")[:best])
-    return list(chosen)
+        chosen |= dict.fromkeys(np.argsort(-scores, kind="stable")[:best].tolist())
+    return chosen
 
 
 def _score_keys(units: Units, embedded: EmbeddedTexts, keys: Sequence[Key], settings: DetectionSettings) -> list[float]:
@@ -259,3 +265,42 @@ def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: Dete
     jobs = np.arange(len(keys))
     blocks = np.stack([key.derivation.blocks(rule.length(units.count)) for key in keys])
     return rule.scores(list(signals), blocks, jobs, jobs)
+
+
+def passages(
+    signals: Signals, score: Score, significance: Significance, key: Key, settings: DetectionSettings
+) -> tuple[list[Step], tuple[Passage, ...]]:
+    """All significant passages in the order of the text, and the alignment of all of them.
+
+    The best passage comes with the score. Further ones are looked for on both sides of each passage. Their scores are
+    compared with the best passage that each random key finds in the whole text, so that the p-value pays for the search.
+    """
+    rule, blocks = scoring(key, settings), key.blocks(excerpt_length(key, settings))
+    steps = score.steps
+    significant: list[Passage] = []
+    ranges: list[tuple[int, int]] = []
+    if steps and significance.p_value <= settings.passage_fpr:
+        best = Passage.of(score.raw, significance.p_value, steps)
+        significant.append(best)
+        ranges = [(0, best.first - 1), (best.last, len(signals.packed))]
+    while ranges and not significance.stopped_early:
+        start, stop = ranges.pop()
+        raw, more_steps = _best_passage(signals, start, stop, blocks, rule)
+        p_value = significance.p_value_of(raw)
+        if more_steps and p_value <= settings.passage_fpr:
+            passage = Passage.of(raw, p_value, more_steps)
+            significant.append(passage)
+            steps = [*steps, *more_steps]
+            ranges += [(start, passage.first - 1), (passage.last, stop)]
+    in_order = sorted(steps, key=lambda step: (step.last, step.block))
+    return in_order, tuple(sorted(significant, key=lambda passage: passage.first))
+
+
+def _best_passage(
+    signals: Signals, start: int, stop: int, blocks: Packed, rule: Scoring
+) -> tuple[float, Sequence[Step]]:
+    """The best passage among the sentences start..stop-1; its steps count sentences from the start of the text."""
+    if stop <= start:
+        return 0.0, []
+    raw, steps = rule.trace_local(signals.part(start, stop), blocks)
+    return raw, [step._replace(last=step.last + start) for step in steps]

@@ -20,8 +20,8 @@ import numpy as np
 from alimark.core._util.arrays import Floats, Packed
 from alimark.core._util.work import stop_if_cancelled
 from alimark.core.detection.scoring import Scoring
-from alimark.core.detection.signals import Signals
 from alimark.core.detection.stats.power import typical_agreement
+from alimark.core.detection.units import Signals
 from alimark.core.frozen.kernels.soft import carrying_chances
 from alimark.core.frozen.kernels.types import MATCH, Step
 from alimark.core.frozen.soft_rules import RULES, WEIGHTS

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from alimark.core.detection.payloads import decode
 from alimark.core.detection.scoring import SoftPayload
-from alimark.core.detection.signals import Signals
+from alimark.core.detection.units import Signals
 from alimark.core.frozen.kernels import payload as kernels
 from alimark.core.frozen.payload_code import PayloadCode
 from alimark.core.frozen.soft_rules import RULES, WEIGHTS
@@ -87,9 +86,8 @@ def test_the_posterior_of_small_payloads_is_that_of_enumeration() -> None:
     code = PayloadCode(4, 32)
     rule = rule_of(code)
     signals, blocks = text_of(code, 9, 6, 1, 1.2)
-    runs = np.arange(len(blocks)) // 4
-    values = np.exp([rule.likelihoods(signals, (blocks ^ code.flips(p, 4)[runs])[None])[0] for p in range(16)])
-    payload = decode(rule, signals, blocks)
+    values = np.exp([rule._likelihoods(signals, blocks, [p])[p] for p in range(16)])
+    payload = rule.decode(signals, blocks)
     order = np.argsort(-values)
     assert [value for value, _ in payload.likeliest] == order[:5].tolist()
     np.testing.assert_allclose([share for _, share in payload.likeliest], (values / values.sum())[order[:5]])
@@ -104,7 +102,7 @@ def test_payloads_are_decoded_after_sentences_were_dropped(bits: int, count: int
     signals, blocks = text_of(code, sent, count, 2, 2.3)
     kept = np.delete(np.arange(count), [2, 9])
     part = Signals(signals.packed[kept], signals.valid[kept], soft=signals.soft[kept])  # type: ignore[index]
-    payload = decode(rule, part, blocks[: rule.length(len(kept))])
+    payload = rule.decode(part, blocks[: rule.length(len(kept))])
     assert (payload.value, payload.confidence > 0.9) == (sent, True)
 
 
@@ -116,7 +114,7 @@ def test_the_confidence_says_how_often_payloads_are_right() -> None:
     for seed in range(60):
         sent = seed * 61 % code.count
         signals, blocks = text_of(code, sent, 12, seed, RULES[0].worth)
-        payload = decode(rule, signals, blocks)
+        payload = rule.decode(signals, blocks)
         right.append(payload.value == sent)
         confidence.append(payload.confidence)
     assert 0.2 < np.mean(right) < 0.95  # the case is neither hopeless nor certain

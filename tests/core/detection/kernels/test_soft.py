@@ -15,6 +15,7 @@ import oracle
 from alimark.core.frozen.kernels.lanes import LANES
 from alimark.core.frozen.kernels.soft import (
     FIRST_BLOCK,
+    LocalUnits,
     search_local_soft,
     search_soft,
     trace_local_soft,
@@ -134,12 +135,20 @@ def test_the_alignment_shown_is_the_likeliest(case: Case) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(case=cases, seed=st.integers(0, 2**32))
-def test_the_local_search_is_the_oracles(case: Case, seed: int) -> None:
-    costs = LocalCosts(*np.random.default_rng(seed).uniform(0.1, 1.5, 4))
-    plain = [oracle.soft_local(case.worths(key), costs) for key in range(3)]
-    np.testing.assert_allclose(search_local_soft(case.tables, case.blocks, costs), plain, atol=1e-9)
-    best, steps = trace_local_soft(case.tables, case.blocks[0], costs)
+@given(case=cases, seed=st.integers(0, 2**32), joins=st.booleans())
+def test_the_local_search_is_the_oracles(case: Case, seed: int, joins: bool) -> None:
+    """Of sentences, and of the pieces of a text without full stops, of which two may make a sentence."""
+    rng = np.random.default_rng(seed)
+    costs = LocalCosts(*rng.uniform(0.1, 1.5, 4))
+    pairs, joinable = rng.normal(size=case.units.shape), joins & (rng.random(len(case.units)) < 0.7)
+    units = LocalUnits(case.tables, worth_tables(pairs), joinable)
+    plain = []
+    for key in range(3):
+        worths = (pairs @ case.signs[key].T).tolist()
+        joined = [row if can else None for row, can in zip(worths, joinable, strict=True)]
+        plain.append(oracle.soft_local(case.worths(key), joined, costs))
+    np.testing.assert_allclose(search_local_soft(units, case.blocks, costs), plain, atol=1e-9)
+    best, steps = trace_local_soft(units, case.blocks[0], costs)
     assert best == pytest.approx(plain[0], abs=1e-9)
     assert bool(steps) == (best > 0)
 

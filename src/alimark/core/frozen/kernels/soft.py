@@ -13,10 +13,11 @@ The forward and backward pass together say how probably each sentence carries ea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel, launch
@@ -464,7 +465,7 @@ def carrying_chances(
 
 
 @kernel()
-def _local_soft_one(worths: Any, costs: Any, table: Any) -> Any:
+def _local_soft_one(worths: Any, pairs: Any, joinable: Any, costs: Any, table: Any) -> Any:
     """The best local sum of worths, each less `theta`, and where it ends; as `_local_one` for hard bits."""
     theta, skip_sentence, skip_block, restructure = costs
     count, size, kept = worths.shape[0], worths.shape[1], len(table)
@@ -476,6 +477,8 @@ def _local_soft_one(worths: Any, costs: Any, table: Any) -> Any:
         for j in range(1, size + 1):
             value = max(0.0, up[j - 1] + worths[i - 1, j - 1] - theta)
             value = max(value, up[j] - skip_sentence, row[j - 1] - skip_block)
+            if i > 1 and joinable[i - 1]:
+                value = max(value, table[(i - 2) % kept][j - 1] + pairs[i - 1, j - 1] - theta - restructure)
             if j > 1:
                 both = (worths[i - 1, j - 2] + worths[i - 1, j - 1]) * _TWO
                 value = max(value, up[j - 2] + both - theta - restructure)
@@ -485,35 +488,59 @@ def _local_soft_one(worths: Any, costs: Any, table: Any) -> Any:
     return best, best_i, best_j
 
 
+@kernel()
+def _local_worths(tables: Any, pair_tables: Any, joinable: Any, blocks: Any) -> Any:
+    """The worths of each unit for each block, and those of each with the one before it."""
+    worths = np.empty((len(tables), len(blocks)))
+    _worths(tables, blocks, worths)
+    if not joinable.any():
+        return worths, worths
+    pairs = np.empty(worths.shape)
+    _worths(pair_tables, blocks, pairs)
+    return worths, pairs
+
+
 @kernel(parallel=True)
-def _local_soft_jobs(tables: Any, blocks: Any, costs: Any, out: Any) -> None:
+def _local_soft_jobs(tables: Any, pair_tables: Any, joinable: Any, blocks: Any, costs: Any, out: Any) -> None:
     for key in prange(len(blocks)):
-        worths = np.empty((len(tables), blocks.shape[1]))
-        _worths(tables, blocks[key], worths)
-        best, _, _ = _local_soft_one(worths, costs, np.empty((3, blocks.shape[1] + 1)))
+        worths, pairs = _local_worths(tables, pair_tables, joinable, blocks[key])
+        best, _, _ = _local_soft_one(worths, pairs, joinable, costs, np.empty((3, blocks.shape[1] + 1)))
         out[key] = best
 
 
-def search_local_soft(tables: Floats, blocks: Packed, costs: LocalCosts) -> Floats:
+class LocalUnits(NamedTuple):
+    """What the local search reads of a text: its sentences or, where sentence ends are not known, its pieces."""
+
+    tables: Floats
+    """The lookup tables of each unit (`worth_tables`)."""
+    pair_tables: Floats
+    """Those of each unit with the one before it, where `joinable`."""
+    joinable: NDArray[np.bool_]
+
+
+def search_local_soft(units: LocalUnits, blocks: Packed, costs: LocalCosts) -> Floats:
     """For each key the best local sum."""
     out = np.empty(len(blocks))
-    cells = len(tables) * blocks.shape[1]
-    launch(len(blocks), cells, lambda part: _local_soft_jobs(tables, blocks[part], tuple(costs), out[part]))
+    cells = len(units.tables) * blocks.shape[1]
+    launch(len(blocks), cells, lambda part: _local_soft_jobs(*units, blocks[part], tuple(costs), out[part]))
     return out
 
 
-def trace_local_soft(tables: Floats, blocks: Packed, costs: LocalCosts) -> tuple[float, list[Step]]:
+def trace_local_soft(units: LocalUnits, blocks: Packed, costs: LocalCosts) -> tuple[float, list[Step]]:
     """The best local sum under a key, and the steps of its alignment in order."""
-    worths = np.empty((len(tables), len(blocks)))
-    _worths(tables, blocks, worths)
-    table = np.empty((len(tables) + 1, len(blocks) + 1))
-    best, i, j = _local_soft_one(worths, tuple(costs), table)
+    worths, pairs = _local_worths(*units, blocks)
+    table = np.empty((len(worths) + 1, len(blocks) + 1))
+    best, i, j = _local_soft_one(worths, pairs, units.joinable, tuple(costs), table)
     steps: list[Step] = []
     while i and j and table[i, j] > 0:
         here = table[i, j]
+        pair = table[i - 2, j - 1] + pairs[i - 1, j - 1] - costs.theta - costs.restructure
         if here == table[i - 1, j - 1] + worths[i - 1, j - 1] - costs.theta:
             steps.append(Step(MATCH, i - 1, 0, WHOLE, j - 1))
             i, j = i - 1, j - 1
+        elif i > 1 and units.joinable[i - 1] and here == pair:
+            steps.append(Step(MATCH, i - 1, 1, WHOLE, j - 1))
+            i, j = i - 2, j - 1
         elif here == table[i - 1, j] - costs.skip_sentence:
             steps.append(Step(SKIP_SENTENCE, i - 1, 0, WHOLE, -1))
             i -= 1

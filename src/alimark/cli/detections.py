@@ -44,6 +44,7 @@ def print_detections(detections: Mapping[str, list[Detection]], fpr: float, alig
 def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str]:
     """The lines below the verdict."""
     from alimark.core.detection.aligned_results import AlignedDetection
+    from alimark.core.detection.fields import in_words
 
     best = ranked[0]
     keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
@@ -58,45 +59,9 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
         yield f"{name.replace('_', ' ')}: {value}"
     for other in ranked[1:]:
         yield f"next: key {other.key_id}, p {other.p_text}, score {other.score:.2f}"
-    if isinstance(best, AlignedDetection):
-        if caveat := best.caveat(fpr):
-            yield caveat
-        yield from _aligned_lines(best)
-
-
-def _aligned_lines(detection: AlignedDetection) -> Iterator[str]:
-    from alimark.core.text.disguises import statements
-
-    if payload := detection.payload:
-        others = ", ".join(f"{value} ({share:.2g})" for value, share in payload.likeliest[1:3] if share > 0.001)
-        next_likely = f"; next: {others}" if others else ""
-        yield f"payload {payload.value}, right with probability {payload.confidence:.4g}{next_likely}"
-    yield from statements(detection.normalised)
-    if detection.normalised or detection.readings > 1:
-        cost = (
-            f" (the best of {detection.readings} readings, for which the p-value pays)"
-            if detection.readings > 1
-            else ""
-        )
-        yield f"the text was read {detection.reading}{cost}"
-    if restructured := detection.restructured:
-        dropped = ", ".join(f"{count} {why}" for why, count in restructured.dropped.items())
-        best = f"restructuring {restructured.best}" if restructured.best else "the text as it is"
-        rejected = f" ({dropped})" if dropped else ""
-        yield f"{len(restructured.texts)} restructurings by {restructured.llm} tried{rejected}; best: {best}"
-    if len(detection.searched) > 1:
-        yield "the text was searched as a whole and for marked passages; the p-value pays for both"
-    elif detection.searched == ("excerpt",):
-        yield "the text is long, so it was searched for marked passages"
-    for passage in detection.passages:
-        where = f"sentences {passage.first} to {passage.last}, blocks {passage.first_block} to {passage.last_block}"
-        yield f"passage: {where}, p {detection.passage_p_text(passage)}"
-    if detection.near_flips:
-        yield f"{_bits(detection.near_flips)} so close to a tie that another machine may read it otherwise"
-
-
-def _bits(count: int) -> str:
-    return "1 bit is" if count == 1 else f"{count} bits are"
+    if isinstance(best, AlignedDetection) and (caveat := best.caveat(fpr)):
+        yield caveat
+    yield from in_words(best)
 
 
 _NARROW = 110

@@ -263,7 +263,7 @@ def test_commands(
     assert names == ["openai:http://host/v1#model"]
     status, out, _ = run(text, *learned, "--json", "--variants", 2)
     assert json.loads(out)["restructured"]["texts"] == [" ".join(sentences)]
-    status, _, _ = run("--input", many, "--output", tmp_path / "found.jsonl", *learned)
+    status, _, _ = command("audit", "-k", key, many, "--output", tmp_path / "found.jsonl", *learned)
     assert status == 0
     [record] = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text("utf-8").splitlines()]
     assert record["p_value"] <= 0.05

@@ -99,7 +99,7 @@ def _text_parts(entry: JsonObject) -> Iterator[str]:
         ("p-value", f"{entry['p_value_shown']}. {entry['p_value_explained']}"),
         ("score", f"{result['score']:.2f} standard deviations above the mean of random keys"),
     ]
-    rows += [("passage", passage) for passage in entry["passages"]]
+    rows += [("detail", line) for line in entry["in_words"]]
     yield _table(rows)
     yield from _sentence_parts(entry)
     yield "</section>"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.fields import in_words
 from alimark.core.detection.results import Detection
 from alimark.errors import AlimarkError
 
@@ -107,12 +108,7 @@ def _public(key: Key) -> JsonObject:
 def _text_evidence(document: Examined, fpr: float) -> JsonObject:
     detection = document.detection
     caveat, sentences = "", []
-    passages: list[str] = []
     if isinstance(detection, AlignedDetection):
-        passages = [
-            f"sentences {passage.first} to {passage.last}, p {detection.passage_p_text(passage)}"
-            for passage in detection.passages
-        ]
         caveat = detection.caveat(fpr)
         sentences = _sentences(detection) if detection.verdict(fpr).found else []
     return {
@@ -124,7 +120,7 @@ def _text_evidence(document: Examined, fpr: float) -> JsonObject:
         },
         "statement": statement(detection, document.name, fpr),
         "caveats": [caveat] if caveat else [],
-        "passages": passages,
+        "in_words": list(in_words(detection)),
         "p_value_explained": p_value_explained(detection),
         "p_value_shown": detection.p_text,
         "sentences": sentences,

@@ -5,7 +5,7 @@ A new field is an attribute of the result, the code that computes it, and a row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -32,22 +32,28 @@ class ResultField:
         read: Returns its value, given a detection and the false-positive rate of the verdict. A field whose value is None or
             empty is left out, and so is one that detections under other schemes do not have.
         seen_by: Who sees it.
+        in_words: Returns what the command line and evidence say of it beside verdict and p-value, a line each.
     """
 
     name: str
     kind: Kind
     about: str
     read: Callable[[Any, float], Any]
-    seen_by: tuple[Audience, ...] = ("record", "audit", "service")
+    seen_by: tuple[Audience, ...]
+    in_words: Callable[[Any], Iterable[str]]
 
 
-def _attribute(name: str) -> Callable[[Any, float], Any]:
-    return lambda detection, fpr: getattr(detection, name, None)
-
-
-def _plain(name: str, kind: Kind, about: str, *seen_by: Audience) -> ResultField:
-    """A field that is an attribute of the detection."""
-    return ResultField(name, kind, about, _attribute(name), seen_by or ("record", "audit", "service"))
+def _field(
+    name: str,
+    kind: Kind,
+    about: str,
+    *seen_by: Audience,
+    read: Callable[[Any, float], Any] | None = None,
+    in_words: Callable[[Any], Iterable[str]] = lambda detection: (),
+) -> ResultField:
+    """A field that is an attribute of the detection, unless `read` says otherwise; everybody sees it by default."""
+    read = read or (lambda detection, fpr: getattr(detection, name, None))
+    return ResultField(name, kind, about, read, seen_by or ("record", "audit", "service"), in_words)
 
 
 def _payload(detection: Any, fpr: float) -> JsonObject | None:
@@ -66,7 +72,7 @@ def _normalised(detection: Any, fpr: float) -> JsonObject:
     return {**normalised, "reading": detection.reading, "readings": detection.readings}
 
 
-def _changes(detection: Any, fpr: float) -> list[str]:
+def _changes(detection: Any, fpr: float = 0.0) -> list[str]:
     from alimark.core.text.disguises import statements
 
     return statements(getattr(detection, "normalised", {}))
@@ -77,68 +83,90 @@ def _restructured(detection: Any, fpr: float) -> JsonObject | None:
     return restructured and asdict(restructured) | {"texts": len(restructured.texts)}
 
 
+def _payload_in_words(detection: Any) -> Iterator[str]:
+    if payload := getattr(detection, "payload", None):
+        others = ", ".join(f"{value} ({share:.2g})" for value, share in payload.likeliest[1:3] if share > 0.001)
+        next_likely = f"; next: {others}" if others else ""
+        yield f"payload {payload.value}, right with probability {payload.confidence:.4g}{next_likely}"
+
+
+def _normalised_in_words(detection: Any) -> Iterator[str]:
+    changes = _changes(detection)
+    yield from changes
+    if changes or detection.readings > 1:
+        cost = (
+            f" (the best of {detection.readings} readings, for which the p-value pays)"
+            if detection.readings > 1
+            else ""
+        )
+        yield f"the text was read {detection.reading}{cost}"
+
+
+def _passages_in_words(detection: Any) -> Iterator[str]:
+    for passage in getattr(detection, "passages", ()):
+        where = f"sentences {passage.first} to {passage.last}, blocks {passage.first_block} to {passage.last_block}"
+        yield f"passage: {where}, p {detection.passage_p_text(passage)}"
+
+
+def _searched_in_words(detection: Any) -> Iterator[str]:
+    searched = getattr(detection, "searched", ())
+    if len(searched) > 1:
+        yield "the text was searched as a whole and for marked passages; the p-value pays for both"
+    elif searched == ("excerpt",):
+        yield "the text is long, so it was searched for marked passages"
+
+
+def _restructured_in_words(detection: Any) -> Iterator[str]:
+    if restructured := getattr(detection, "restructured", None):
+        dropped = ", ".join(f"{count} {why}" for why, count in restructured.dropped.items())
+        best = f"restructuring {restructured.best}" if restructured.best else "the text as it is"
+        rejected = f" ({dropped})" if dropped else ""
+        yield f"{len(restructured.texts)} restructurings by {restructured.llm} tried{rejected}; best: {best}"
+
+
+def _near_flips_in_words(detection: Any) -> Iterator[str]:
+    if count := getattr(detection, "near_flips", 0):
+        bits = "1 bit is" if count == 1 else f"{count} bits are"
+        yield f"{bits} so close to a tie that another machine may read it otherwise"
+
+
 FIELDS = (
-    ResultField(
-        "verdict",
-        str,
-        '"found", "not found" or "too short to tell".',
-        lambda detection, fpr: str(detection.verdict(fpr)),
-        ("service",),
-    ),
-    _plain("key_id", str, "The key, of several the likeliest."),
-    _plain("scheme", str, "The scheme of the key."),
-    _plain("score", float, "The statistic in standard deviations above its mean over random keys."),
-    _plain("z", float, "The z-score of the scheme's paper, where there is one."),
-    _plain("p_value", float, "The p-value, corrected for the number of keys, readings and searches."),
-    _plain("p_text", str, "The p-value for people: with `<=` where it is only an upper bound.", "service"),
-    _plain("raw", float, "The scheme's statistic.", "service"),
-    _plain("draws", int, "The number of random keys drawn."),
-    _plain("keys_tried", int, "The number of keys tried.", "audit", "service"),
-    _plain("readings", int, "The number of ways in which the text was read.", "audit"),
-    _plain("searches", int, "The number of searches of the text.", "audit"),
-    _plain("near_flips", int, "Bits of sentences that rounding on another machine might flip.", "record", "audit"),
-    _plain("precision", str, "The precision in which the embedder computed.", "audit"),
-    ResultField("sentence_count", int, "The number of sentences.", lambda detection, fpr: len(detection.sentences)),
-    ResultField(
-        "sentences_needed",
-        int,
-        "The number of sentences that a mark usually needs to be found.",
-        lambda detection, fpr: detection.verdict(fpr).needed,
-        ("service",),
-    ),
-    _plain("text_sha256", str, "The SHA-256 of the text.", "service"),
-    ResultField(
-        "payload", {"value": int, "confidence": float}, "The number that the mark carries, where it is found.", _payload
-    ),
-    ResultField(
-        "normalised", JsonObject, "What normalisation changed in the text, and how the text was read.", _normalised
-    ),
-    ResultField(
-        "changes",
-        list[str],
-        "What normalisation changed in the text, a sentence for each kind.",
-        _changes,
-        ("service",),
-    ),
-    ResultField("passages", [_PASSAGE], "Marked passages of a longer text.", _passages),
-    ResultField(
-        "searched",
-        list[str],
-        "The searches that the p-value pays for: whole, excerpt or both.",
-        lambda detection, fpr: list(getattr(detection, "searched", ())),
-    ),
-    ResultField(
-        "restructured", JsonObject, "A chat model's restructurings of the text.", _restructured, ("record", "audit")
-    ),
-    ResultField(
-        "caveat",
-        str,
-        "What has to be said beside `found` about a text that is short.",
-        lambda detection, fpr: detection.caveat(fpr),
-        ("service",),
-    ),
-    ResultField("warnings", list[str], "What may weaken the result.", lambda detection, fpr: list(detection.warnings)),
-)
+    _field("verdict", str, '"found", "not found" or "too short to tell".', "service",
+           read=lambda detection, fpr: str(detection.verdict(fpr))),
+    _field("key_id", str, "The key, of several the likeliest."),
+    _field("scheme", str, "The scheme of the key."),
+    _field("score", float, "The statistic in standard deviations above its mean over random keys."),
+    _field("z", float, "The z-score of the scheme's paper, where there is one."),
+    _field("p_value", float, "The p-value, corrected for the number of keys, readings and searches."),
+    _field("p_text", str, "The p-value for people: with `<=` where it is only an upper bound.", "service"),
+    _field("raw", float, "The scheme's statistic.", "service"),
+    _field("draws", int, "The number of random keys drawn."),
+    _field("keys_tried", int, "The number of keys tried.", "audit", "service"),
+    _field("readings", int, "The number of ways in which the text was read.", "audit"),
+    _field("searches", int, "The number of searches of the text.", "audit"),
+    _field("near_flips", int, "Bits of sentences that rounding on another machine might flip.", "record", "audit",
+           in_words=_near_flips_in_words),
+    _field("precision", str, "The precision in which the embedder computed.", "audit"),
+    _field("sentence_count", int, "The number of sentences.", read=lambda detection, fpr: len(detection.sentences)),
+    _field("sentences_needed", int, "The number of sentences that a mark usually needs to be found.", "service",
+           read=lambda detection, fpr: detection.verdict(fpr).needed),
+    _field("text_sha256", str, "The SHA-256 of the text.", "service"),
+    _field("payload", {"value": int, "confidence": float}, "The number that the mark carries, where it is found.",
+           read=_payload, in_words=_payload_in_words),
+    _field("normalised", JsonObject, "What normalisation changed in the text, and how the text was read.",
+           read=_normalised, in_words=_normalised_in_words),
+    _field("changes", list[str], "What normalisation changed in the text, a sentence for each kind.", "service",
+           read=_changes),
+    _field("passages", [_PASSAGE], "Marked passages of a longer text.", read=_passages, in_words=_passages_in_words),
+    _field("searched", list[str], "The searches that the p-value pays for: whole, excerpt or both.",
+           read=lambda detection, fpr: list(getattr(detection, "searched", ())), in_words=_searched_in_words),
+    _field("restructured", JsonObject, "A chat model's restructurings of the text.", "record", "audit",
+           read=_restructured, in_words=_restructured_in_words),
+    _field("caveat", str, "What has to be said beside `found` about a text that is short.", "service",
+           read=lambda detection, fpr: detection.caveat(fpr)),
+    _field("warnings", list[str], "What may weaken the result.",
+           read=lambda detection, fpr: list(detection.warnings)),
+)  # fmt: skip
 """All fields, in the order in which they are written."""
 
 
@@ -155,3 +183,9 @@ def values(detection: Detection, audience: Audience, fpr: float = 0.01) -> JsonO
     """
     content = {field.name: field.read(detection, fpr) for field in fields_for(audience)}
     return {name: value for name, value in content.items() if name == "z" or value not in (None, "", [], {})}
+
+
+def in_words(detection: Detection) -> Iterator[str]:
+    """What is to be said of a detection beside its verdict and p-value, a line each."""
+    for field in FIELDS:
+        yield from field.in_words(detection)

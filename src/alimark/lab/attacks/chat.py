@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
 from alimark.core.frozen.text.units import clean
@@ -91,34 +92,53 @@ def prompt_text(prompt: str) -> str:
 
 
 @dataclass
+class _Text:
+    """A text, and what the model is asked to rewrite: the whole of it, or each of its sentences."""
+
+    index: int
+    target: Target
+    sentences: list[Piece] = field(default_factory=list)
+    tail: str = ""
+    questions: list[Question] = field(default_factory=list)
+    done: int = 0
+
+
+@dataclass
 class Question:
     """A passage that the model is asked to rewrite, and its answers so far.
 
     Attributes:
-        passage: The text or sentence to rewrite.
+        text: What the passage is a part of.
+        passage: The text or sentence to rewrite; from the second round on the rewrite of the round before.
         prompt: The instruction, with `{text}` in the place of the passage.
-        seed_name: What the seeds of the draws are derived from, together with the number of the try.
-        tries: The number of answers so far.
+        seed_name: What the seeds of the draws are derived from, together with the round and the number of the try.
+        round: The number of the round.
+        tries: The number of answers in this round.
+        answers: The number of answers in all rounds.
         tokens: The tokens of all answers.
-        rejected: For each answer that was not used: the reason, a colon, and the start of the answer.
+        rejected: For each answer that was not used its round, and the reason, a colon, and the start of the answer.
         rewrite: The answer that passed the checks, empty as long as there is none.
         flaw: Why the last answer was not used.
         too_long: Whether the passage does not fit the model's context, so that asking again does not help.
     """
 
+    text: _Text = field(repr=False)
     passage: str
     prompt: str
     seed_name: str
+    round: int = 1
     tries: int = 0
+    answers: int = 0
     tokens: int = 0
-    rejected: list[str] = field(default_factory=list)
+    rejected: list[tuple[int, str]] = field(default_factory=list)
     rewrite: str = ""
     flaw: str = ""
     too_long: bool = False
 
     def request(self) -> Request:
         """The request for the next try."""
-        digest = hashlib.sha256(f"{self.seed_name}/{self.tries}".encode()).digest()
+        name = self.seed_name if self.round == 1 else f"{self.seed_name}/round {self.round}"
+        digest = hashlib.sha256(f"{name}/{self.tries}".encode()).digest()
         content = without_half_pairs(self.prompt.replace(_PLACE, self.passage.strip()))
         messages = (Message("system", CHAT_SYSTEM), Message("user", content))
         return Request("", 1, int.from_bytes(digest[:6], "big"), messages=messages)
@@ -129,6 +149,7 @@ class Question:
         Where answers are not `checked`, any text is the rewrite, unfinished or not, with all that stands around it.
         """
         self.tries += 1
+        self.answers += 1
         if isinstance(answer, ContextFull):
             self.too_long, self.flaw = True, "does not fit the model's context"
             return
@@ -144,9 +165,13 @@ class Question:
             else:
                 self.flaw = "" if text else "empty"
         if self.flaw:
-            self.rejected.append(f"{self.flaw}: {text[:80]}" if text else self.flaw)
+            self.rejected.append((self.round, f"{self.flaw}: {text[:80]}" if text else self.flaw))
         else:
             self.rewrite = text
+
+    def begin_round(self) -> None:
+        """Has the rewrite rewritten."""
+        self.passage, self.rewrite, self.tries, self.round = self.rewrite, "", 0, self.round + 1
 
 
 @dataclass(frozen=True)
@@ -176,6 +201,39 @@ class _ChatModelAttack(Attack):
         except ValueError as error:
             raise AttackError(str(error)) from None
 
+    @abstractmethod
+    def _split(self, index: int, target: Target) -> _Text:
+        """The text with its questions; none where it holds nothing to rewrite, because the model would make up a text."""
+
+    @abstractmethod
+    def _flaw(self, text: str, question: Question) -> str:
+        """Why `text` cannot be the answer; empty where it can."""
+
+    @abstractmethod
+    def _result(self, text: _Text) -> Attacked:
+        """What the answers to all questions give."""
+
+    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
+        empty: list[int] = []
+
+        def fresh() -> Iterator[Question]:
+            for index, target in enumerate(targets):
+                text = self._split(index, target)
+                if not text.questions:
+                    empty.append(index)
+                yield from text.questions
+
+        for question in ask_until_done(self._model, fresh(), self._sampling, self._is_done):
+            text = question.text
+            text.done += 1
+            if text.done == len(text.questions):
+                yield text.index, self._result(text)
+        yield from ((index, Attacked("", "the text holds no sentence")) for index in empty)
+
+    def _is_done(self, question: Question, answer: Answer) -> bool:
+        question.read(answer, lambda text: self._flaw(text, question), checked=not self.follows_public_code)
+        return bool(question.rewrite) or question.too_long or question.tries >= self.tries
+
     @property
     def models(self) -> tuple[str, ...]:
         return tuple(llm.split(":", 1)[-1] for llm in self.llms)
@@ -196,45 +254,36 @@ class _ChatModelAttack(Attack):
         return self.engine or load_llm(self.llm)
 
 
-class _Asked(Protocol):
-    """Something that a model is asked about, perhaps several times."""
-
-    def request(self) -> Request: ...
-
-
-AnyAsked = TypeVar("AnyAsked", bound=_Asked)
-
-
 def ask_until_done(
-    llm: LLM, fresh: Iterator[AnyAsked], sampling: Sampling, is_done: Callable[[AnyAsked, Answer], bool]
-) -> Iterator[AnyAsked]:
-    """Asks the model about each job until it is done; requests of many jobs share the batches of the engine.
+    llm: LLM, fresh: Iterator[Question], sampling: Sampling, is_done: Callable[[Question, Answer], bool]
+) -> Iterator[Question]:
+    """Asks the model each question until it is done; many questions share the batches of the engine.
 
     Args:
         llm: The model.
-        fresh: The jobs. They are read one after the other, as the model needs them.
+        fresh: The questions. They are read one after the other, as the model needs them.
         sampling: How tokens are sampled.
-        is_done: Gives an answer to a job. Where the result is False, the model is asked again with the job's next request.
+        is_done: Gives an answer to a question. Where the result is False, the model is asked again.
 
     Yields:
-        The jobs, in the order in which they are done.
+        The questions, in the order in which they are done.
 
     Raises:
         LLMError: The model gave several errors in a row, so that it cannot be reached.
     """
-    again: deque[AnyAsked] = deque()
+    again: deque[Question] = deque()
     errors_in_a_row = 0
     while True:
-        asked: dict[int, AnyAsked] = {}
+        asked: dict[int, Question] = {}
         for number, _, answer in draw_all(llm, _requests(fresh, again, asked), sampling, never, single_draws=True):
-            job = asked.pop(number)
+            question = asked.pop(number)
             errors_in_a_row = errors_in_a_row + 1 if _is_engine_error(answer) else 0
             if errors_in_a_row == _MAX_ERRORS_IN_A_ROW and isinstance(answer, LLMError):
                 raise answer
-            if is_done(job, answer):
-                yield job
+            if is_done(question, answer):
+                yield question
             else:
-                again.append(job)
+                again.append(question)
         if not again:
             return
 
@@ -243,39 +292,13 @@ def _is_engine_error(answer: Answer) -> bool:
     return isinstance(answer, LLMError) and not isinstance(answer, ContextFull)
 
 
-def _requests(fresh: Iterator[AnyAsked], again: deque[AnyAsked], asked: dict[int, AnyAsked]) -> Iterator[Request]:
-    """The requests, numbered in `asked`. Jobs to ask about again come first, so that they do not wait for all the others."""
+def _requests(fresh: Iterator[Question], again: deque[Question], asked: dict[int, Question]) -> Iterator[Request]:
+    """The requests, numbered in `asked`. Those to ask again come first, so that they do not wait for all the others."""
     number = 0
-    while job := again.popleft() if again else next(fresh, None):
-        asked[number] = job
+    while question := again.popleft() if again else next(fresh, None):
+        asked[number] = question
         number += 1
-        yield job.request()
-
-
-# The whole text
-
-
-@dataclass
-class _Rounds:
-    """A text, and the questions of its rounds so far."""
-
-    index: int
-    target: Target
-    rounds: list[Question]
-    error: str = ""
-
-    @property
-    def question(self) -> Question:
-        """The question of the current round."""
-        return self.rounds[-1]
-
-    def request(self) -> Request:
-        return self.question.request()
-
-    def flaw(self, text: str) -> str:
-        """Why `text` cannot be the result of this round: it must be a rewrite of what the model saw and of the original."""
-        flaw = text_flaw(text, self.question.passage)
-        return flaw or (text_flaw(text, self.target.text) if len(self.rounds) > 1 else "")
+        yield question.request()
 
 
 @dataclass(frozen=True)
@@ -307,49 +330,34 @@ class Chat(_ChatModelAttack):
         if self.rounds < 1:
             raise AttackError(f"rounds must be at least 1, not {self.rounds}")
 
-    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
-        empty: list[int] = []
+    def _split(self, index: int, target: Target) -> _Text:
+        text = _Text(index, target)
+        if target.text.strip():
+            seed_name = f"alimark/chat/{target.seed}"
+            text.questions.append(Question(text, target.text, prompt_text(self.prompt), seed_name))
+        return text
 
-        def fresh() -> Iterator[_Rounds]:
-            for index, target in enumerate(targets):
-                if target.text.strip():
-                    yield _Rounds(index, target, [self._question(target.text, f"alimark/chat/{target.seed}")])
-                else:  # the model would make up a text
-                    empty.append(index)
+    def _flaw(self, text: str, question: Question) -> str:
+        """Why `text` cannot be the result of this round: it must be a rewrite of what the model saw and of the original."""
+        flaw = text_flaw(text, question.passage)
+        return flaw or (text_flaw(text, question.text.target.text) if question.round > 1 else "")
 
-        for job in ask_until_done(self._model, fresh(), self._sampling, self._is_done):
-            yield job.index, self._result(job)
-        yield from ((index, Attacked("", "the text holds no sentence")) for index in empty)
-
-    def _question(self, passage: str, seed_name: str) -> Question:
-        return Question(passage, prompt_text(self.prompt), seed_name)
-
-    def _is_done(self, job: _Rounds, answer: Answer) -> bool:
-        """Reads an answer; where it passes the checks and is not the last, the next round begins."""
-        question = job.question
-        question.read(answer, job.flaw, checked=not self.follows_public_code)
-        if question.rewrite:
-            if len(job.rounds) == self.rounds:
-                return True
-            seed_name = f"alimark/chat/{job.target.seed}/round {len(job.rounds) + 1}"
-            job.rounds.append(self._question(question.rewrite, seed_name))
+    def _is_done(self, question: Question, answer: Answer) -> bool:
+        done = super()._is_done(question, answer)
+        if question.rewrite and question.round < self.rounds:
+            question.begin_round()
             return False
-        if question.too_long:
-            job.error = f"the text {question.flaw}"
-        elif question.tries >= self.tries:
-            job.error = f"{question.flaw}, after {question.tries} tries"
-        return bool(job.error)
+        return done
 
-    def _result(self, job: _Rounds) -> Attacked:
-        tries, tokens = (sum(counts) for counts in zip(*((q.tries, q.tokens) for q in job.rounds), strict=True))
-        several = self.rounds > 1
-        rejected = [
-            f"round {number}, {reason}" if several else reason
-            for number, question in enumerate(job.rounds, 1)
-            for reason in question.rejected
-        ]
-        error = f"round {len(job.rounds)}: {job.error}" if several and job.error else job.error
-        return Attacked("" if error else job.question.rewrite, error, tries, tuple(rejected), tokens=tokens)
+    def _result(self, text: _Text) -> Attacked:
+        [question] = text.questions
+        error, several = "", self.rounds > 1
+        if not question.rewrite:
+            tries = f"{question.flaw}, after {question.tries} tries"
+            error = f"the text {question.flaw}" if question.too_long else tries
+            error = f"round {question.round}: {error}" if several else error
+        rejected = tuple(f"round {number}, {reason}" if several else reason for number, reason in question.rejected)
+        return Attacked(question.rewrite, error, question.answers, rejected, tokens=question.tokens)
 
 
 @dataclass(frozen=True)
@@ -361,39 +369,6 @@ class GPT35Turbo(Chat):
 
     name: ClassVar[str] = "gpt-3.5"
     llm: str = setting("openai:https://api.openai.com/v1#gpt-3.5-turbo", "The model and the endpoint that serves it.")
-
-
-# Sentence by sentence
-
-
-@dataclass
-class _Text:
-    """A text as its sentences, with a question for each."""
-
-    index: int
-    sentences: list[Piece]
-    tail: str
-    questions: list[Question]
-    done: int = 0
-
-    def result(self) -> Attacked:
-        # A rewrite with line breaks would become several list items or paragraphs.
-        bodies = [" ".join(question.rewrite.split()) or None for question in self.questions]
-        rejected = [reason for question in self.questions for reason in question.rejected]
-        attacked = replace_sentences(self.sentences, self.tail, bodies, rejected)
-        tries, tokens = (sum(counts) for counts in zip(*((q.tries, q.tokens) for q in self.questions), strict=True))
-        return replace(attacked, tries=tries, tokens=tokens)
-
-
-@dataclass
-class _Sentence:
-    """A sentence of a text that the model is asked about."""
-
-    text: _Text
-    question: Question
-
-    def request(self) -> Request:
-        return self.question.request()
 
 
 @dataclass(frozen=True)
@@ -411,38 +386,21 @@ class ChatSentences(_ChatModelAttack):
     tries: int = setting(4, "How often a sentence is generated before it stays as it is.")
     prompt: str = _prompt_setting("sentence")
 
-    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
-        empty: list[int] = []
-
-        def fresh() -> Iterator[_Sentence]:
-            for index, target in enumerate(targets):
-                text = self._split(index, target)
-                if not text.sentences:
-                    empty.append(index)
-                yield from (_Sentence(text, question) for question in text.questions)
-
-        for sentence in ask_until_done(self._model, fresh(), self._sampling, self._is_done):
-            text = sentence.text
-            text.done += 1
-            if text.done == len(text.sentences):
-                yield text.index, text.result()
-        yield from ((index, Attacked("", "the text holds no sentence")) for index in empty)
-
     def _split(self, index: int, target: Target) -> _Text:
-        sentences, tail = pieces(target.text, splitter(DEFAULT_SPLITTER))
-        prompt = prompt_text(self.prompt)
-        questions = [
-            Question(piece.body, prompt, f"alimark/chat-sentences/{target.seed}/{position}")
-            for position, piece in enumerate(sentences)
-        ]
-        return _Text(index, sentences, tail, questions)
+        text = _Text(index, target, *pieces(target.text, splitter(DEFAULT_SPLITTER)))
+        for position, piece in enumerate(text.sentences):
+            seed_name = f"alimark/chat-sentences/{target.seed}/{position}"
+            text.questions.append(Question(text, piece.body, prompt_text(self.prompt), seed_name))
+        return text
 
-    def _is_done(self, sentence: _Sentence, answer: Answer) -> bool:
-        question = sentence.question
-        question.read(answer, lambda text: _flaw(text, question.passage))
-        return bool(question.rewrite) or question.too_long or question.tries >= self.tries
+    def _flaw(self, text: str, question: Question) -> str:
+        """Why `text` is no rewrite of the sentence. A sentence that did not change would count as rewritten."""
+        flaw = sentence_flaw(text, question.passage)
+        return flaw or ("unchanged" if clean(text) == clean(question.passage) else "")
 
-
-def _flaw(text: str, original: str) -> str:
-    """Why `text` is no rewrite of the sentence. A sentence that did not change would count as rewritten."""
-    return sentence_flaw(text, original) or ("unchanged" if clean(text) == clean(original) else "")
+    def _result(self, text: _Text) -> Attacked:
+        # A rewrite with line breaks would become several list items or paragraphs.
+        bodies = [" ".join(question.rewrite.split()) or None for question in text.questions]
+        rejected = [reason for question in text.questions for _, reason in question.rejected]
+        tries, tokens = (sum(counts) for counts in zip(*((q.answers, q.tokens) for q in text.questions), strict=True))
+        return replace(replace_sentences(text.sentences, text.tail, bodies, rejected), tries=tries, tokens=tokens)

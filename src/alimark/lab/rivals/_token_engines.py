@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,40 +54,57 @@ class Source(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """What a token-level watermark needs of a language model."""
 
-    name: str
-    device: torch.device
-    ends: frozenset[int]
+    ends: frozenset[int] = frozenset()
     """The tokens with which the model ends a text."""
-    lock: threading.Lock
-    """Held while a batch is generated."""
-    most: int
-    """The most texts in a batch."""
+
+    def __init__(self, name: str, device: torch.device, most: int, room: int | None) -> None:
+        self.name, self.device = name, device
+        self.lock = threading.Lock()  # held while a batch is generated
+        self.most = most  # texts in a batch
+        self._room = room
 
     def prompt(self, text: str, chat: bool) -> list[int]:
         """The tokens of a prompt; with `chat` inside the model's chat template."""
-        ...
+        # Tokens such as " The" begin with a blank; after a prompt that ends in one the model could not use them.
+        ids = self._chat_ids(text) if chat else self._ids(text.rstrip(" \t"))
+        if not ids:
+            raise LLMError("the prompt is empty; give at least a word to continue")
+        return ids
 
     def check_room(self, ids: Sequence[int], tokens: int) -> None:
         """Raises ContextFull where the model's context has no room for so many tokens after the prompt."""
-        ...
-
-    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> Source:
-        """Starts a batch of texts."""
-        ...
+        if self._room is not None and len(ids) + tokens > self._room:
+            raise ContextFull(
+                f"{len(ids)} tokens of prompt leave no room for {tokens} more in the {self._room} that this model takes; write "
+                "less, use a model with a longer context, or load it with a larger context_tokens"
+            )
 
     def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """Decodes `ids` as the continuation of `before`."""
-        ...
+        return self._decoded([*before, *ids])[len(self._decoded(before)) :].rstrip("\ufffd")
 
+    @abstractmethod
+    def _ids(self, text: str) -> list[int]: ...
+
+    @abstractmethod
+    def _chat_ids(self, text: str) -> list[int]: ...
+
+    @abstractmethod
+    def _decoded(self, ids: Sequence[int]) -> str: ...
+
+    @abstractmethod
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> Source:
+        """Starts a batch of texts."""
+
+    @abstractmethod
     def writes(self, tokenizer: TextTokenizer) -> bool:
         """Whether the model has this tokenizer."""
-        ...
 
 
-class CausalLM:
+class CausalLM(Engine):
     """The engine of a `Transformers` language model: it has the model's logits.
 
     The weights are shared with that model; attention is computed by transformers.
@@ -95,47 +113,26 @@ class CausalLM:
     def __init__(self, tokenizer: Any, model: Any, *, name: str, add_bos: int | None = None) -> None:
         import torch
 
-        self.tokenizer, self.model, self.name = tokenizer, model, name
-        self._add_bos = add_bos
-        self.device = model.device
+        super().__init__(name, model.device, 1024, getattr(model.config, "max_position_embeddings", None))
+        self.tokenizer, self.model, self._add_bos = tokenizer, model, add_bos
         ends = model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
         size = model.get_output_embeddings().weight.shape[0]
         self.ends = frozenset(end for end in (*ends, tokenizer.eos_token_id) if end is not None)
         special = self.ends | set(tokenizer.all_special_ids)
         self.control = torch.tensor(sorted(i for i in special if i < size), dtype=torch.long, device=self.device)
-        self.lock = threading.Lock()
-        self.most = 1024
         self._vocabulary = ""
 
-    def prompt(self, text: str, chat: bool) -> list[int]:
-        if chat:
-            if not self.tokenizer.chat_template:
-                raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
-            messages = [{"role": "user", "content": text}]
-            laid_out = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            ids: list[int] = self.tokenizer(laid_out, verbose=False, add_special_tokens=False)["input_ids"]
-        else:
-            # Tokens such as " The" begin with a blank; after a prompt that ends in one the model could not use them.
-            ids = self.tokenizer(text.rstrip(" \t"), verbose=False)["input_ids"]
-        if self._add_bos is not None and ids[:1] != [self._add_bos]:
-            ids.insert(0, self._add_bos)
-        if not ids:
-            raise LLMError("the context is empty; give the model a prompt to continue")
-        return ids
+    def _ids(self, text: str, **options: bool) -> list[int]:
+        ids: list[int] = self.tokenizer(text, verbose=False, **options)["input_ids"]
+        return ids if self._add_bos is None or ids[:1] == [self._add_bos] else [self._add_bos, *ids]
 
-    def check_room(self, ids: Sequence[int], tokens: int) -> None:
-        most = getattr(self.model.config, "max_position_embeddings", None)
-        if most is not None and len(ids) + tokens > most:
-            raise ContextFull(
-                f"{len(ids)} tokens of prompt leave no room for {tokens} more in the {most} that this model takes; write "
-                "less, or use a model with a longer context"
-            )
-
-    def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """Decodes `ids` as the continuation of `before`."""
-        head = self._decoded(before)
-        return self._decoded([*before, *ids])[len(head) :].rstrip("\ufffd")
+    def _chat_ids(self, text: str) -> list[int]:
+        if not self.tokenizer.chat_template:
+            raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
+        messages = [{"role": "user", "content": text}]
+        laid_out = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return self._ids(laid_out, add_special_tokens=False)
 
     def _decoded(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
@@ -207,31 +204,23 @@ class TorchSource:
         self._ids, self._mask, self._new = self._ids[rows], self._mask[rows], self._new[rows]
 
 
-class NextTokens:
+class NextTokens(Engine):
     """The engine of a language model that is asked token by token, such as one on llama.cpp."""
 
     def __init__(self, llm: OffersNextTokens) -> None:
         import torch
 
-        self._llm, self.name, self.most = llm, llm.name, llm.parallel
-        self.device = torch.device("cpu")
-        self.ends: frozenset[int] = frozenset()  # it never ends a text here, see `source`
-        self.lock = threading.Lock()
+        super().__init__(llm.name, torch.device("cpu"), llm.parallel, llm.context_tokens)
+        self._llm = llm
 
-    def prompt(self, text: str, chat: bool) -> list[int]:
-        messages = (Message("user", text),) if chat else ()
-        ids = self._llm.token_ids(Request("" if chat else text.rstrip(" \t"), 1, 0, messages=messages))
-        self.check_room(ids, 1)
-        return ids
+    def _ids(self, text: str) -> list[int]:
+        return self._llm.token_ids(Request(text, 1, 0))
 
-    def check_room(self, ids: Sequence[int], tokens: int) -> None:
-        if not ids:
-            raise LLMError("the prompt is empty; give at least a word to continue")
-        if len(ids) + tokens > self._llm.context_tokens:
-            raise ContextFull(
-                f"{len(ids)} tokens of prompt leave no room for {tokens} more in {self._llm.context_tokens}; write less, or "
-                "load the model with a larger context_tokens"
-            )
+    def _chat_ids(self, text: str) -> list[int]:
+        return self._llm.token_ids(Request("", 1, 0, messages=(Message("user", text),)))
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return self._llm.decode(ids)
 
     def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> NextTokenSource:
         if sampling.may_end:
@@ -239,10 +228,6 @@ class NextTokens:
                 "on llama.cpp a token-level watermark cannot let the model end the text; leave `may_end` out"
             )
         return NextTokenSource(self._llm, prompts, sampling)
-
-    def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        head = self._llm.decode(before)
-        return self._llm.decode([*before, *ids])[len(head) :].rstrip("\ufffd")
 
     def writes(self, tokenizer: TextTokenizer) -> bool:
         return bool(self._llm.encode(SAMPLE) == tokenizer.ids(SAMPLE).tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alimark.core.generation.settings import Ended, GenerationSettings
 
@@ -50,8 +50,60 @@ class MarkedSentence:
 Progress = Callable[[MarkedSentence], None]
 
 
-@dataclass(frozen=True)
-class Generation:
+@dataclass(frozen=True, kw_only=True)
+class WrittenText:
+    """What generated and rewritten texts have in common: the text, its key, and what it cost."""
+
+    text: str
+    block_size: int
+    """The most that a sentence can match."""
+    key_id: str
+    scheme: str
+    llm: str
+    seed: int
+    candidates: int
+    """Candidates, or rewrites, sampled over all sentences."""
+    tokens: int
+    """Tokens sampled, over all candidates."""
+    embedded: int
+    """Candidates embedded. Flawed candidates are not embedded, and a sentence that is drawn twice is embedded once."""
+    rejected: dict[str, int]
+    """Candidates that could not be chosen, by reason."""
+    surviving: int
+    """Sentences that are found again when the finished text is split."""
+    seconds: float
+    """This text's share of the time spent on the texts that were written with it; of a rewriting, the time to its end."""
+    limits: tuple[str, ...] = ()
+    """Settings that the model could not follow, in words."""
+    payload: int | None = None
+    """The number that the mark carries; None where the key has no payloads."""
+
+    def _record(self, record_id: str, settings: Record, before: Record, after: Record, cost: Record) -> Record:
+        """The record of a text: common fields, and its own ones before and after the key."""
+        limits = {"limits": list(self.limits)} if self.limits else {}
+        return {
+            "id": record_id,
+            **before,
+            "scheme": self.scheme,
+            **({"key_id": self.key_id} if self.key_id else {}),
+            **({} if self.payload is None else {"payload": self.payload}),
+            **after,
+            "settings": settings | {"llm": self.llm, "block_size": self.block_size} | limits,
+            "seed": self.seed,
+            "surviving": self.surviving,
+            "cost": {
+                "candidates": self.candidates,
+                "tokens": self.tokens,
+                "embedded": self.embedded,
+                "rejected": self.rejected,
+                "seconds": round(self.seconds, 3),
+                **cost,
+            },
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(WrittenText):
     """A text, how well it carries the key, and what it cost. Unmarked text has no key and no matches.
 
     Example:
@@ -70,40 +122,17 @@ class Generation:
     """
 
     prompt: str
-    text: str
     sentences: tuple[str, ...]
     matches: tuple[int, ...]
     """How much each sentence carries: bits of its block (AliMark), channels (PMark, SAMark), or 1 where it meets the rule."""
-    block_size: int
-    """The most that a sentence can match."""
-    key_id: str
-    scheme: str
-    llm: str
     settings: GenerationSettings
-    seed: int
-    candidates: int
-    """Candidates sampled, over all sentences."""
-    tokens: int
-    """Tokens sampled, over all candidates."""
     waves: int
     """Requests to the model."""
-    embedded: int
-    """Candidates embedded. Flawed candidates are not embedded, and a sentence that is drawn twice is embedded once."""
-    rejected: dict[str, int]
-    """Candidates that were not considered, by reason."""
-    surviving: int
-    """Sentences that are found again when the finished text is split."""
     ended: Ended
-    seconds: float
-    """This text's share of the time spent: the time of a step is divided among the texts written in it."""
     elapsed: float
     """Seconds from the text's first request to its end."""
-    limits: tuple[str, ...] = ()
-    """Settings that the model could not follow, in words."""
     unmet: int | None = None
     """Sentences for which no candidate met the rule, so that the best was taken. None where the rule does not require it."""
-    payload: int | None = None
-    """The number that the mark carries; None where the key has no payloads."""
 
     @property
     def marked(self) -> bool:
@@ -119,30 +148,12 @@ class Generation:
         Returns:
             A dictionary that can be written as JSON.
         """
-        mark: dict[str, Any] = {"key_id": self.key_id, "matches": list(self.matches)} if self.marked else {}
-        if self.unmet is not None:
-            mark["unmet"] = self.unmet
-        if self.payload is not None:
-            mark["payload"] = self.payload
-        limits = {"limits": list(self.limits)} if self.limits else {}
-        return {
-            "id": record_id,
-            "prompt": self.prompt,
-            "text": self.text,
-            "sentences": list(self.sentences),
-            "scheme": self.scheme,
-            **mark,
-            "settings": self.settings.to_dict() | {"llm": self.llm, "block_size": self.block_size} | limits,
-            "seed": self.seed,
-            "surviving": self.surviving,
-            "ended": self.ended,
-            "cost": {
-                "candidates": self.candidates,
-                "tokens": self.tokens,
-                "waves": self.waves,
-                "embedded": self.embedded,
-                "rejected": self.rejected,
-                "seconds": round(self.seconds, 3),
-                "elapsed": round(self.elapsed, 3),
-            },
-        }
+        matches = {"matches": list(self.matches)} if self.marked else {}
+        unmet = {} if self.unmet is None else {"unmet": self.unmet}
+        return self._record(
+            record_id,
+            self.settings.to_dict(),
+            {"prompt": self.prompt, "text": self.text, "sentences": list(self.sentences)},
+            matches | unmet | {"ended": self.ended},
+            {"waves": self.waves, "elapsed": round(self.elapsed, 3)},
+        )

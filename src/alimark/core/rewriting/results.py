@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
+from alimark.core.generation.results import WrittenText
 from alimark.core.rewriting.settings import RewriteSettings
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class RewrittenSentence:
     outcome: Outcome
 
 
-@dataclass(frozen=True)
-class Rewriting:
+@dataclass(frozen=True, kw_only=True)
+class Rewriting(WrittenText):
     """A text that was marked by rewriting it, how well it carries the key, how far its meaning moved, and what it cost.
 
     Example:
@@ -61,28 +62,9 @@ class Rewriting:
         ['no rewrite fits', 'no rewrite fits']
     """
 
-    text: str
     original: str
     rewritten: tuple[RewrittenSentence, ...]
-    block_size: int
-    key_id: str
-    scheme: str
-    llm: str
     settings: RewriteSettings
-    seed: int
-    candidates: int
-    tokens: int
-    embedded: int
-    rejected: dict[str, int]
-    """Rewrites that could not be chosen, by reason."""
-    surviving: int
-    """Sentences that are found again when the finished text is split."""
-    seconds: float
-    """Seconds from the text's first request to its end; several texts may have shared that time."""
-    limits: tuple[str, ...] = ()
-    """Settings that the model could not follow, in words."""
-    payload: int | None = None
-    """The number that the mark carries; None where the key has no payloads."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -119,28 +101,11 @@ class Rewriting:
 
     def record(self, record_id: str) -> Record:
         """The rewriting as one record of a JSONL file, with the given `id`."""
-        limits = {"limits": list(self.limits)} if self.limits else {}
-        payload = {} if self.payload is None else {"payload": self.payload}
-        return {
-            "id": record_id,
-            "text": self.text,
-            "original": self.original,
-            "sentences": list(self.sentences),
-            "scheme": self.scheme,
-            "key_id": self.key_id,
-            **payload,
+        after = {
             "matches": list(self.matches),
             "matches_before": [sentence.matches_before for sentence in self.rewritten],
             "cosines": [round(cosine, 4) for cosine in self.cosines],
             "outcomes": [sentence.outcome for sentence in self.rewritten],
-            "settings": asdict(self.settings) | {"llm": self.llm, "block_size": self.block_size} | limits,
-            "seed": self.seed,
-            "surviving": self.surviving,
-            "cost": {
-                "candidates": self.candidates,
-                "tokens": self.tokens,
-                "embedded": self.embedded,
-                "rejected": self.rejected,
-                "seconds": round(self.seconds, 3),
-            },
         }
+        before = {"text": self.text, "original": self.original, "sentences": list(self.sentences)}
+        return self._record(record_id, asdict(self.settings), before, after, {})

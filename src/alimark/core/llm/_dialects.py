@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from alimark.core.llm._http import Http, MalformedAnswer, Refused, required
 from alimark.core.llm._shared import (
@@ -81,39 +81,11 @@ class Call:
     read: Callable[[Any], list[Round]]
 
 
-class Dialect(Protocol):
-    """How one kind of server is asked. `per_request`: the most draws of one request."""
-
-    per_request: int
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        """What the server ignores, as `LLM.limits`."""
-        ...
-
-    async def prompt(self, request: Request) -> str:
-        """The prompt of a request, computed once before its first round."""
-        ...
-
-    def call(self, query: Query, draw: PartialDraw, n: int, seed: int) -> Call:
-        """The request that samples `n` continuations of a draw."""
-        ...
-
-    def adapt(self, refusal: Refused, call: Call) -> bool:
-        """Adapt to the server after it refused a call; whether the call should be built and sent again."""
-        ...
-
-    async def text_to_continue(self, draw: PartialDraw, text: str, result: Round) -> str:
-        """The text from which the next round continues a draw."""
-        ...
-
-    def can_continue(self, query: Query) -> bool:
-        """Whether a draw can be continued in a further round."""
-        ...
-
-
 class V1:
-    """OpenAI's endpoints; for vLLM and SGLang also the extra fields that both of them have."""
+    """OpenAI's endpoints; for vLLM and SGLang also the extra fields that both of them have.
+
+    `per_request` is the most draws of one request.
+    """
 
     def __init__(self, http: Http, model: str, api: Api, name: DialectName) -> None:
         self._http = http
@@ -129,6 +101,7 @@ class V1:
 
     @property
     def limits(self) -> tuple[str, ...]:
+        """What the server ignores, as `LLM.limits`."""
         conditions = (
             (not self._extended, "no repetition penalty"),
             (not self._extended, "the model may end its text at any time"),
@@ -139,15 +112,18 @@ class V1:
         return tuple(limit for holds, limit in conditions if holds)
 
     async def prompt(self, request: Request) -> str:
+        """The prompt of a request, computed once before its first round."""
         return request.context
 
     def can_continue(self, query: Query) -> bool:
+        """Whether a draw can be continued in a further round."""
         return self._extended or not self._uses_chat(query.request)
 
     def _uses_chat(self, request: Request) -> bool:
         return bool(request.messages) or self._chat_only
 
     def call(self, query: Query, draw: PartialDraw, n: int, seed: int) -> Call:
+        """The request that samples `n` continuations of a draw."""
         sampling, is_chat = query.sampling, self._uses_chat(query.request)
         tokens = sampling.max_tokens - draw.tokens
         short = draw.rounds < SHORT_ROUNDS
@@ -198,6 +174,7 @@ class V1:
         return body
 
     def adapt(self, refusal: Refused, call: Call) -> bool:
+        """Adapts to the server after it refused a call; whether the call should be built and sent again."""
         is_chat = "messages" in call.body
         if not is_chat and self._api == "auto" and refusal.status in (404, 405):
             self._chat_only = True
@@ -208,6 +185,7 @@ class V1:
         return False
 
     async def text_to_continue(self, draw: PartialDraw, text: str, result: Round) -> str:
+        """The text from which the next round continues a draw."""
         return text.rstrip() if result.stop else text.rstrip(REPLACEMENT)
 
     def _read(self, answer: Any, asked: int, before: str | None) -> list[Round]:
@@ -230,7 +208,7 @@ class V1:
 
 
 class LlamaCppServer:
-    """The own protocol of llama.cpp's server."""
+    """The own protocol of llama.cpp's server; the methods are those of `V1`."""
 
     per_request = 16
 
@@ -305,6 +283,9 @@ class LlamaCppServer:
         # Control tokens are only in `whole`, and the space that joins a chat's answer to the context is only in `text`.
         return text[:lead] + whole.lstrip() if whole.lstrip().startswith(text.lstrip()) else text
 
+
+Dialect = V1 | LlamaCppServer
+"""How one kind of server is asked."""
 
 _NO_THINKING = {"enable_thinking": False}
 """Only the answer itself is marked. Chat templates without a thinking mode ignore this."""

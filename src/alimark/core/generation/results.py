@@ -78,26 +78,32 @@ class WrittenText:
     payload: int | None = None
     """The number that the mark carries; None where the key has no payloads."""
 
-    def _record(self, record_id: str, settings: Record, before: Record, after: Record, cost: Record) -> Record:
-        """The record of a text: common fields, and its own ones before and after the key."""
+    @property
+    def _payload(self) -> Record:
+        return {} if self.payload is None else {"payload": self.payload}
+
+    def _record(
+        self, record_id: str, settings: Record, text: Record, mark: Record, end: Record, cost: Record
+    ) -> Record:
+        """The record of a text: the common fields, and the given ones of its text, its mark, its end and its cost."""
         limits = {"limits": list(self.limits)} if self.limits else {}
         return {
             "id": record_id,
-            **before,
+            **text,
             "scheme": self.scheme,
             **({"key_id": self.key_id} if self.key_id else {}),
-            **({} if self.payload is None else {"payload": self.payload}),
-            **after,
+            **mark,
             "settings": settings | {"llm": self.llm, "block_size": self.block_size} | limits,
             "seed": self.seed,
             "surviving": self.surviving,
+            **end,
             "cost": {
                 "candidates": self.candidates,
                 "tokens": self.tokens,
+                **cost,
                 "embedded": self.embedded,
                 "rejected": self.rejected,
                 "seconds": round(self.seconds, 3),
-                **cost,
             },
         }
 
@@ -150,10 +156,9 @@ class Generation(WrittenText):
         """
         matches = {"matches": list(self.matches)} if self.marked else {}
         unmet = {} if self.unmet is None else {"unmet": self.unmet}
-        return self._record(
-            record_id,
-            self.settings.to_dict(),
-            {"prompt": self.prompt, "text": self.text, "sentences": list(self.sentences)},
-            matches | unmet | {"ended": self.ended},
-            {"waves": self.waves, "elapsed": round(self.elapsed, 3)},
-        )
+        text = {"prompt": self.prompt, "text": self.text, "sentences": list(self.sentences)}
+        mark = matches | unmet | self._payload
+        end = {"ended": self.ended}
+        record = self._record(record_id, self.settings.to_dict(), text, mark, end, {"waves": self.waves})
+        record["cost"]["elapsed"] = round(self.elapsed, 3)
+        return record

@@ -101,11 +101,11 @@ class Rewriting(WrittenText):
 
     def record(self, record_id: str) -> Record:
         """The rewriting as one record of a JSONL file, with the given `id`."""
-        after = {
+        mark = self._payload | {
             "matches": list(self.matches),
             "matches_before": [sentence.matches_before for sentence in self.rewritten],
             "cosines": [round(cosine, 4) for cosine in self.cosines],
             "outcomes": [sentence.outcome for sentence in self.rewritten],
         }
-        before = {"text": self.text, "original": self.original, "sentences": list(self.sentences)}
-        return self._record(record_id, asdict(self.settings), before, after, {})
+        text = {"text": self.text, "original": self.original, "sentences": list(self.sentences)}
+        return self._record(record_id, asdict(self.settings), text, mark, {}, {})

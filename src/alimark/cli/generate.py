@@ -104,10 +104,9 @@ def generate(
 ) -> None:
     """Write text that carries the mark of a key.
 
-    With one prompt the text is printed, each sentence as it is chosen. With --input and --output a text is
-    written for every line; each is saved as soon as it is finished, and a run
-    that was interrupted goes on where it stopped. Weights are fetched on first
-    use. The API key of a server is read from ALIMARK_API_KEY or OPENAI_API_KEY.
+    With one prompt the text is printed sentence by sentence. With --input and --output a
+    text is written for every line, and a run that was interrupted goes on where it
+    stopped. The API key of a server is read from ALIMARK_API_KEY or OPENAI_API_KEY.
 
         alimark generate -k key.json -p "The lighthouse keeper opened the door."
         alimark generate -k key.json -p "Why is the sky blue?" --prompt-style chat
@@ -124,14 +123,12 @@ def generate(
         raise AlimarkError("--input and --output go together; give both, or neither")
     if (key is None) != unmarked:
         raise AlimarkError("give a key with -k, or --unmarked to write without one")
-    if payload is not None and key is None:
-        raise AlimarkError("a payload is part of a mark; give a key with -k")
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
     sampling = _sampling(temperature, top_p, repetition_penalty)
     settings_for = partial(_settings, sentences, strength, candidates, sampling, may_end, prompt_style, tokens)
     settings_for(None)  # mistakes are reported before anything is loaded
-    mark = None if key is None else _load_mark(key, payload, embedder=engine == "plain")
+    mark = _load_mark(key, payload, embedder=engine == "plain")
     if input_file is not None and output is not None:
         with loading.replicas(engine, address, replicas, llm) as cluster:
             _write_many(mark, llm[0], input_file, output, settings_for(mark), seed, as_json, cluster)
@@ -141,9 +138,7 @@ def generate(
         text = _read_prompt(prompt or "")
         stream = None if as_json else _Stream()
         generation = write_one(mark, loading.load_llm(llm[0]), text, settings_for(mark), seed, stream=stream)
-        _print_generation(generation, stream)
-        if mark is not None:
-            _warn_of_short_text(generation, mark.key)
+        _print_generation(generation, stream, mark.key if mark else None)
 
 
 def _sampling(temperature: float, top_p: float, repetition_penalty: float) -> Sampling:
@@ -174,11 +169,13 @@ def _settings(
     return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
 
 
-def _load_mark(key: Path, payload: int | None, *, embedder: bool) -> Watermark:
+def _load_mark(key: Path | None, payload: int | None, *, embedder: bool) -> Watermark | None:
     """On a cluster the embedder is loaded where the texts are written, and not here."""
     from alimark.core.keys.key import Key
 
-    return loading.load_mark(Key.load(key).carrying(payload), embedder=embedder)
+    if key is None and payload is not None:
+        raise AlimarkError("a payload is part of a mark; give a key with -k")
+    return None if key is None else loading.load_mark(Key.load(key).carrying(payload), embedder=embedder)
 
 
 def _read_prompt(prompt: str) -> str:
@@ -241,7 +238,7 @@ def write_one(
     return result
 
 
-def _print_generation(generation: Generation, stream: _Stream | None) -> None:
+def _print_generation(generation: Generation, stream: _Stream | None, key: Key | None) -> None:
     """Prints the rest of the text, or its whole record without a stream, on stdout, and what it cost on stderr."""
     from alimark.core.schemes.registry import aligns
 
@@ -266,6 +263,8 @@ def _print_generation(generation: Generation, stream: _Stream | None) -> None:
         show.note(f"note: {limit}")
     if _shortened(generation):
         show.note(f"note: the text is shorter than asked for: {generation.ended}")
+    if key is not None:
+        _warn_of_short_text(generation, key)
 
 
 def _warn_of_short_text(generation: Generation, key: Key) -> None:

@@ -177,22 +177,21 @@ def _rewrite_many(
     """Rewrites every text of a file that is not done yet."""
     from alimark.core.rewriting.api import Original, rewrite_many
 
-    found = 0
+    verdicts: Counter[str] = Counter()
 
     def rewrite(rows: Sequence[TextRow], _: Bar) -> FinishedRewrites:
         originals = [Original(row.record["text"], row.seed(seed), row.key) for row in rows]
         return rewrite_many(originals, mark.key, mark.embedder, loading.load_llm(llm_name), settings)
 
     def record(row: TextRow, rewriting: Rewriting) -> Record:
-        nonlocal found
         proof = _proof(mark, rewriting)
-        found += proof["verdict"] == "found"
+        verdicts[proof["verdict"]] += 1
         return rewriting.record(row.id) | {"detection": proof}
 
     counts = make_all(TextFile(source, key=mark.key), output, mark.key.id, rewrite, record)
     if as_json:
-        show.print_json({**counts, "found": found})
+        show.print_json({**counts, "found": verdicts["found"]})
     show.note(
-        f"{counts['written']} texts written, the mark is found in {found} of them at p <= {_FPR:g}; "
+        f"{counts['written']} texts written, the mark is found in {verdicts['found']} of them at p <= {_FPR:g}; "
         f"{counts['skipped']} were there already, {counts['failed']} lines failed"
     )

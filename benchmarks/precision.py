@@ -33,7 +33,7 @@ from alimark.core.keys.key import Key
 from alimark.core.text.human_text import read_texts
 from alimark.errors import AlimarkError
 from alimark.lab.bench.models import key_for, secret
-from alimark.lab.bench.recipe import Watermark, attacks
+from alimark.lab.bench.recipe import WatermarkRow, attacks
 from alimark.lab.bench.recipe_files import load
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
@@ -51,7 +51,7 @@ class Marked(NamedTuple):
     key: Key
 
 
-def marked_texts(run: Run, watermark: Watermark) -> Iterator[Marked]:
+def marked_texts(run: Run, watermark: WatermarkRow) -> Iterator[Marked]:
     """The texts of a watermark under each attack of the recipe."""
     jobs = []
     for cell in run.cells:

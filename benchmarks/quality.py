@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
-from alimark.lab.bench.data import Item
+from alimark.lab.bench.data import DataItem
 from alimark.lab.bench.jobs import Cell, Job, TextToRead
 from alimark.lab.bench.quality import distinct, diversity, repetition, self_overlap
 from alimark.lab.bench.recipe_files import load
@@ -58,7 +58,7 @@ class Answer:
     """An answer to a prompt that may be read; `source` and `reading` are the ids of its text and of its perplexity."""
 
     kind: str
-    item: Item
+    item: DataItem
     place: tuple[int, int]
     """The answer's number and its prompt's."""
     source: str

@@ -9,19 +9,19 @@ from typing import Any, cast
 import numpy as np
 
 from alimark.lab.bench import paper
-from alimark.lab.bench.results import Estimate, Example, Human, Passage, Results, Row, Where
+from alimark.lab.bench.results import Example, ExampleText, Human, ResultFigure, Results, Row, Where
 
 HOSTILE = '<script>alert("x")</script> & <b>bold</b> | `code` *stars* <img src=http://x.example/a.png>'
 
 WORDS = "the old sailor sold his boat to a young doctor and nobody had expected such a thing in that village".split()
 
 
-def estimate(value: float, count: int = 80) -> Estimate:
+def estimate(value: float, count: int = 80) -> ResultFigure:
     reach = 1.96 * (value * (1 - value) / count + 0.0004) ** 0.5
     return {"value": value, "low": max(0.0, value - reach), "high": min(1.0, value + reach), "count": count}
 
 
-def share(values: Sequence[float], at_most: float) -> Estimate:
+def share(values: Sequence[float], at_most: float) -> ResultFigure:
     return estimate(sum(value <= at_most for value in values) / len(values), len(values))
 
 
@@ -118,7 +118,7 @@ class MadeUp:
             "marked": ["score 4.14", "p = 0.000999"],
             "attacked": ["score 1.46"],
         }
-        passages = [Passage(kind=kind, text=text, figures=figures.get(kind, [])) for kind, text in texts.items()]
+        passages = [ExampleText(kind=kind, text=text, figures=figures.get(kind, [])) for kind, text in texts.items()]
         self.results["examples"].append(Example(method=method, attack=attack, texts=passages))
 
 

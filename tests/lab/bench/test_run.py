@@ -20,7 +20,7 @@ from alimark.core.schemes.alimark import AliMark
 from alimark.errors import AlimarkError, LLMError
 from alimark.lab.attacks import Attacked
 from alimark.lab.bench import jobs
-from alimark.lab.bench.data import DataSet, Item
+from alimark.lab.bench.data import DataItem, DataSet
 from alimark.lab.bench.evaluate import all_results, evaluate
 from alimark.lab.bench.jobs import Cell
 from alimark.lab.bench.models import Models
@@ -249,7 +249,7 @@ def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
         {"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"decision": "hard", "block_size": 8}}]}
     )
     [variant] = variants(wanted)
-    cell = Cell(variant, wanted.watermark[0], DataSet("manual", [Item("A prompt.", "Human text.")]))
+    cell = Cell(variant, wanted.watermark[0], DataSet("manual", [DataItem("A prompt.", "Human text.")]))
     bench = Run(wanted, Workspace(tmp_path))
     ids = [bench.generate_job(cell, cell.items[0], marked=marked).id for marked in (True, False)]
     assert ids == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]

@@ -19,8 +19,8 @@ def test_rates_that_no_row_has_are_left_out() -> None:
     assert titles == ["TPR@1%", "TPR@5%", "AUROC", "TPR@0.5%", "p ≤ 0.01", "p ≤ 0.05"]
 
 
-def shown_as(*texts: str) -> list[tables.Cell]:
-    return [tables.Cell(text, value=float(text) if text[:1].isdigit() else None) for text in texts]
+def shown_as(*texts: str) -> list[tables.TableCell]:
+    return [tables.TableCell(text, value=float(text) if text[:1].isdigit() else None) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_best_and_second_within_each_set() -> None:
     assert tables.ranks(shown_as("90.0", "80.0", "10.0", "20.0"), ["a", "a", "b", "b"]) == (marks, True)
 
 
-def with_intervals(*ends: tuple[float, float, float]) -> list[tables.Cell]:
+def with_intervals(*ends: tuple[float, float, float]) -> list[tables.TableCell]:
     return [
         tables.estimated({"value": value, "low": low, "high": high, "count": 9}, tables.percent)
         for low, value, high in ends

@@ -23,7 +23,7 @@ from alimark.lab.bench import export, rates
 from alimark.lab.bench.evaluate import evaluate
 from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import save
-from alimark.lab.bench.tables import Cell, Column, Line, Table
+from alimark.lab.bench.tables import Column, Line, Table, TableCell
 from alimark.lab.bench.view.answers import Answers, word_diff
 from alimark.lab.bench.view.entries import Index
 from alimark.lab.bench.view.server import ViewServer
@@ -182,8 +182,8 @@ def test_csv_names_the_statistic_and_has_failures_as_misses() -> None:
     table = Table(
         "t",
         [Column("method", number=False), Column("chat"), Column("texts")],
-        [Line([Cell("A"), Cell("50.0", "x; all 40.0", 0.5, every=0.4), Cell("9", value=9)]),
-         Line([Cell("B"), Cell("60.0", "x", 0.6), Cell("8", value=8)])],
+        [Line([TableCell("A"), TableCell("50.0", "x; all 40.0", 0.5, every=0.4), TableCell("9", value=9)]),
+         Line([TableCell("B"), TableCell("60.0", "x", 0.6), TableCell("8", value=8)])],
         note="Statistic: z.",
     )  # fmt: skip
     assert list(csv.reader(io.StringIO(export.to_csv(table)))) == [
@@ -197,7 +197,7 @@ def test_csv_has_numbers_and_no_formulas() -> None:
     table = Table(
         "t",
         [Column("method", number=False), Column("chat", "TPR")],
-        [Line([Cell("=1+1"), Cell("50.0", "x", 0.5, interval=(0.25, 0.75))])],
+        [Line([TableCell("=1+1"), TableCell("50.0", "x", 0.5, interval=(0.25, 0.75))])],
     )
     rows = list(csv.reader(io.StringIO(export.to_csv(table))))
     assert rows == [["method", "TPR chat", "TPR chat low", "TPR chat high"], ["'=1+1", "0.5", "0.25", "0.75"]]
@@ -206,7 +206,7 @@ def test_csv_has_numbers_and_no_formulas() -> None:
 def test_latex_is_escaped_and_balanced() -> None:
     table = Table(
         "Rates at 5% & more", [Column("a_b", number=False), Column("chat", "TPR"), Column("paper", "TPR")],
-        [Line([Cell("x\\y"), Cell("90.0", "80–95", 0.9, "best"), Cell("1")], "set #1")], note="100% {of} texts",
+        [Line([TableCell("x\\y"), TableCell("90.0", "80–95", 0.9, "best"), TableCell("1")], "set #1")], note="100% {of} texts",
     )  # fmt: skip
     text = export.to_latex(table)
     assert r"\caption{Rates at 5\% \& more}" in text

@@ -19,7 +19,7 @@ from alimark.core.llm.base import Sampling
 from alimark.core.llm.llama_cpp import LlamaCpp
 from alimark.errors import KeyFileError
 from alimark.lab.bench import jobs
-from alimark.lab.bench.recipe import Watermark
+from alimark.lab.bench.recipe import WatermarkRow
 from alimark.lab.rivals import _token_engines, _token_sampling, kgw, sir
 
 torch = pytest.importorskip("torch")
@@ -220,8 +220,8 @@ class TestKeys:
             key_of("kgw", folder, bias="end")
 
     def test_records_of_the_bench_do_not_mix_the_two(self) -> None:
-        row = {name: Watermark(scheme="kgw", key={"bias": name}) for name in ("logits", "nucleus")}
-        assert jobs._generation_parameters(Watermark(scheme="kgw")) == {"bias": "logits"}
+        row = {name: WatermarkRow(scheme="kgw", key={"bias": name}) for name in ("logits", "nucleus")}
+        assert jobs._generation_parameters(WatermarkRow(scheme="kgw")) == {"bias": "logits"}
         assert jobs._generation_parameters(row["logits"]) == {"bias": "logits"}
         assert jobs._generation_parameters(row["nucleus"]) == {"bias": "nucleus"}
-        assert jobs._generation_parameters(Watermark(scheme="exp")) == {}
+        assert jobs._generation_parameters(WatermarkRow(scheme="exp")) == {}

@@ -31,7 +31,7 @@ MANUAL = "manual"
 
 
 @dataclass(frozen=True)
-class Item:
+class DataItem:
     prompt: str
     human: str
     """Cut to the requested number of sentences."""
@@ -42,7 +42,7 @@ class DataSet:
     """The texts of a data set, and how many were left out."""
 
     name: str
-    items: list[Item] = field(default_factory=list)
+    items: list[DataItem] = field(default_factory=list)
     short: int = 0
     repeats: int = 0
 
@@ -66,7 +66,7 @@ def load(name: str, sentences: int, *, short: str = "drop", most: int | None = N
             continue
         usable += 1
         if usable > skip:
-            data.items.append(Item(prompt, cut))
+            data.items.append(DataItem(prompt, cut))
         if most is not None and len(data.items) == most:
             break
     if not data.items:

@@ -26,10 +26,10 @@ from alimark.lab.bench import metrics, paper, quality, results
 from alimark.lab.bench.jobs import HUMAN, Cell, Job, TextToScore
 from alimark.lab.bench.metrics import Statistic, ranked_by, statistic_of
 from alimark.lab.bench.models import diversity_embedder, embedder_for, key_for, secret, settings_for
-from alimark.lab.bench.recipe import Detection, OneAttack, attacks
+from alimark.lab.bench.recipe import DetectionRow, OneAttack, attacks
 from alimark.lab.bench.recipe_files import load as load_recipe
 from alimark.lab.bench.recipe_files import to_toml
-from alimark.lab.bench.results import Estimate, Results
+from alimark.lab.bench.results import ResultFigure, Results
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
 
@@ -137,7 +137,7 @@ class Records:
             return source.removeprefix(HUMAN)
         return str(self.texts.get(source, {}).get("text", ""))
 
-    def scored(self, cell: Cell, detection: Detection, attack: OneAttack | None) -> list[ScoredText]:
+    def scored(self, cell: Cell, detection: DetectionRow, attack: OneAttack | None) -> list[ScoredText]:
         """The scored texts of a watermark under an attack, failed ones included."""
         scored = []
         for number, item in enumerate(cell.items):
@@ -149,7 +149,7 @@ class Records:
                 scored.append(ScoredText(job, original, self.scores[job.id], steps, number))
         return scored
 
-    def human(self, cell: Cell, detection: Detection) -> list[ScoredText]:
+    def human(self, cell: Cell, detection: DetectionRow) -> list[ScoredText]:
         """The scored human texts, failed ones included; one text may be scored under several keys."""
         jobs = [(number, job) for number, job in self.run.human_jobs(cell, detection) if job.id in self.scores]
         return [ScoredText(job, job.content.source, self.scores[job.id], number=number) for number, job in jobs]
@@ -166,7 +166,7 @@ def conditions(cell: Cell) -> list[OneAttack | None]:
 class _Detector:
     """The scored texts of a cell under one set of detection options."""
 
-    def __init__(self, cell: Cell, detection: Detection, records: Records) -> None:
+    def __init__(self, cell: Cell, detection: DetectionRow, records: Records) -> None:
         self.cell, self.detection, self.records = cell, detection, records
         self.human = [text for text in records.human(cell, detection) if not text.failed]
         self.marked = [(attack, records.scored(cell, detection, attack)) for attack in conditions(cell)]
@@ -275,7 +275,7 @@ class _Detector:
                 "prompt": item.prompt, "human": item.human, "marked": self.records.text(text.original),
                 "attacked": self.records.text(text.job.content.source),
             }  # fmt: skip
-            passages: list[results.Passage] = [
+            passages: list[results.ExampleText] = [
                 {"kind": kind, "text": passage, "figures": _figures(scores.get(kind), statistic)}
                 for kind, passage in texts.items()
             ]
@@ -288,7 +288,7 @@ def _figures(score: Record | None, statistic: Statistic) -> list[str]:
     return [f"{statistic} {statistic_of(score, statistic):.2f}", f"p = {score['p_value']:.3g}"] if score else []
 
 
-def _where(cell: Cell, detection: Detection | None) -> results.Where:
+def _where(cell: Cell, detection: DetectionRow | None) -> results.Where:
     return {"method": cell.watermark.label, "detection": detection.label if detection else "",
             "llm": _llm(cell), "data": cell.data.name, "grid": cell.variant.grid}  # fmt: skip
 
@@ -297,17 +297,17 @@ def _llm(cell: Cell) -> str:
     return cell.recipe.llm.label or cell.recipe.llm.name
 
 
-def _estimate(estimate: metrics.Estimate) -> Estimate:
+def _estimate(estimate: metrics.Estimate) -> ResultFigure:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "count": estimate.count}
 
 
-def _mean(values: Sequence[float]) -> Estimate:
+def _mean(values: Sequence[float]) -> ResultFigure:
     """The mean of shares or cosines; the interval is cut to [-1, 1], because that of a single value is unbounded."""
     estimate = _estimate(metrics.mean_interval(values))
     return {**estimate, "low": max(-1.0, estimate["low"]), "high": min(1.0, estimate["high"])}
 
 
-def _shares(p_values: Sequence[float]) -> dict[str, Estimate]:
+def _shares(p_values: Sequence[float]) -> dict[str, ResultFigure]:
     """The share of texts at or below each nominal p-value; empty if there are no texts."""
     counts = {level: sum(p <= level for p in p_values) for level in _NOMINAL} if p_values else {}
     return {f"{level:g}": _estimate(metrics.share(count, len(p_values))) for level, count in counts.items()}
@@ -348,7 +348,7 @@ def _quality(run: Run, records: Records, finished: bool) -> Iterator[results.Qua
             }  # fmt: skip
 
 
-def _diversity(run: Run, cell: Cell, kind: str, records: Records) -> Estimate | None:
+def _diversity(run: Run, cell: Cell, kind: str, records: Records) -> ResultFigure | None:
     """The mean diversity of several answers to one prompt."""
     wanted = cell.recipe.quality
     if not wanted.answers or kind == "human":

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Literal, get_args
 
-from alimark.lab.bench.tables import Cell, Table
+from alimark.lab.bench.tables import Table, TableCell
 
 Format = Literal["csv", "latex", "markdown"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -97,7 +97,7 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: TableCell) -> str:
     command = {"best": "textbf", "second": "underline", "high": "textbf"}.get(cell.mark)
     text = rf"\{command}{{{_latex(cell.text)}}}" if command else _latex(cell.text)
     return rf"{text} {{\scriptsize ({_latex(cell.small)})}}" if cell.small else text
@@ -129,7 +129,7 @@ def to_markdown(table: Table) -> str:
     return "\n\n".join(part for part in (f"**{in_markdown(table.title)}**", rows, note) if part) + "\n"
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: TableCell) -> str:
     text = in_markdown(cell.text)
     text = {"best": f"**{text}**", "second": f"_{text}_", "high": f"▲ {text}"}.get(cell.mark, text)
     return f"{text} ({in_markdown(cell.small)})" if cell.small else text

@@ -19,10 +19,10 @@ from alimark.core.keys.key import Key
 from alimark.core.llm.base import Sampling
 from alimark.core.schemes.registry import scheme
 from alimark.lab.attacks import seed_for
-from alimark.lab.bench.data import DataSet, Item
+from alimark.lab.bench.data import DataItem, DataSet
 from alimark.lab.bench.data import load as load_data
 from alimark.lab.bench.models import LEARNED, Lesson, embedder_name, learns
-from alimark.lab.bench.recipe import Data, Detection, OneAttack, Recipe, Variant, Watermark, attacks, variants
+from alimark.lab.bench.recipe import Data, DetectionRow, GridPoint, OneAttack, Recipe, WatermarkRow, attacks, variants
 from alimark.lab.bench.workspace import digest
 
 _SCORES = 1
@@ -39,8 +39,8 @@ HUMAN = "human:"
 class Cell:
     """One watermark on one data set at one point of the grid."""
 
-    variant: Variant
-    watermark: Watermark
+    variant: GridPoint
+    watermark: WatermarkRow
     data: DataSet = field(hash=False)
 
     @property
@@ -48,7 +48,7 @@ class Cell:
         return self.variant.recipe
 
     @cached_property
-    def items(self) -> list[Item]:
+    def items(self) -> list[DataItem]:
         """The prompts that are continued; the data set may hold more human texts."""
         return self.data.items[: self.recipe.data.texts]
 
@@ -65,7 +65,7 @@ class Cell:
 
 class TextToWrite(NamedTuple):
     cell: Cell
-    item: Item
+    item: DataItem
     settings: GenerationSettings
     marked: bool
     answer: int
@@ -73,7 +73,7 @@ class TextToWrite(NamedTuple):
 
 class TextToAttack(NamedTuple):
     cell: Cell
-    item: Item
+    item: DataItem
     attack: OneAttack
     parent: str
     """The id of the attacked text's record: a written text, or the result of the step before in a chain of attacks."""
@@ -82,7 +82,7 @@ class TextToAttack(NamedTuple):
 
 class TextToScore(NamedTuple):
     cell: Cell
-    detection: Detection
+    detection: DetectionRow
     source: str
     """The id of a text's record, or "human:" and the text."""
     secret_text: str
@@ -114,7 +114,7 @@ class Job(Generic[Content_co]):
         return [*(self.earlier.chain if self.earlier else ()), self]
 
 
-def _generation_parameters(watermark: Watermark) -> JsonObject:
+def _generation_parameters(watermark: WatermarkRow) -> JsonObject:
     """The key's parameters that a written text depends on; of soft keys with the defaults that depend on the embedder."""
     parameters = {name: value for name, value in watermark.key.items() if name != "decision"}
     if watermark.soft:
@@ -172,7 +172,7 @@ class Plan:
         """The texts of a data set of `[fit]`."""
         return _data_set(name, recipe.data.model_copy(update={"skip": 0}), recipe.fit.texts)
 
-    def lesson(self, watermark: Watermark, name: str, recipe: Recipe) -> Lesson:
+    def lesson(self, watermark: WatermarkRow, name: str, recipe: Recipe) -> Lesson:
         """What the rows of a data set learn: from the data sets of `[fit]`, else from the texts after those that are used."""
         settings = recipe.data
         if recipe.fit.sets:
@@ -182,7 +182,7 @@ class Plan:
             texts = _data_set(name, settings, used + recipe.fit.texts).human[used:]
         return Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, texts)
 
-    def _with_fitted(self, watermark: Watermark, name: str, recipe: Recipe) -> Watermark:
+    def _with_fitted(self, watermark: WatermarkRow, name: str, recipe: Recipe) -> WatermarkRow:
         """The watermark with the file that the run learns, if the scheme needs one and the recipe names none."""
         if not learns(watermark):
             return watermark
@@ -192,7 +192,7 @@ class Plan:
 
     # Generation
 
-    def generate_job(self, cell: Cell, item: Item, *, marked: bool = True, answer: int = 0) -> Job[TextToWrite]:
+    def generate_job(self, cell: Cell, item: DataItem, *, marked: bool = True, answer: int = 0) -> Job[TextToWrite]:
         """A text that continues a prompt; `answer` numbers several texts for the same prompt."""
         recipe, options = cell.recipe, dict(cell.watermark.generate)
         if marked:
@@ -208,7 +208,7 @@ class Plan:
                  cell.watermark.scheme, marked)  # fmt: skip
         return Job(digest(inputs), group, TextToWrite(cell, item, settings, marked, answer))
 
-    def source(self, cell: Cell, item: Item) -> str:
+    def source(self, cell: Cell, item: DataItem) -> str:
         """Where the text of a row is: the id of the record of a marked text, or for a row of human texts the text itself."""
         if cell.watermark.human:
             return f"{HUMAN}{item.human}"
@@ -238,7 +238,7 @@ class Plan:
 
     # Attacks
 
-    def attack_job(self, cell: Cell, item: Item, attack: OneAttack) -> Job[TextToAttack]:
+    def attack_job(self, cell: Cell, item: DataItem, attack: OneAttack) -> Job[TextToAttack]:
         """An attack on a written text, or the last step of a chain; `chain` has the jobs of all steps."""
         earlier = self.attack_job(cell, item, attack.earlier) if attack.earlier else None
         parent = earlier.id if earlier else self.source(cell, item)
@@ -258,7 +258,7 @@ class Plan:
     # Detection
 
     def detect_job(
-        self, cell: Cell, detection: Detection, source: str, secret_text: str, number: int = 0
+        self, cell: Cell, detection: DetectionRow, source: str, secret_text: str, number: int = 0
     ) -> Job[TextToScore]:
         """`source` is the id of the record whose text is scored, or "human:" and the text."""
         inputs = {"stage": "detect", "source": source, "key": cell.generation_parameters,
@@ -277,7 +277,7 @@ class Plan:
                         yield self.detect_job(cell, detection, self.attack_job(cell, item, attack).id, item.prompt)
                 yield from (job for _, job in self.human_jobs(cell, detection))
 
-    def human_jobs(self, cell: Cell, detection: Detection) -> Iterator[tuple[int, Job[TextToScore]]]:
+    def human_jobs(self, cell: Cell, detection: DetectionRow) -> Iterator[tuple[int, Job[TextToScore]]]:
         """Each human text's number, and the text under each of its fresh keys."""
         for number, text in enumerate(cell.data.human[: cell.recipe.data.human_texts]):
             for fresh in range(cell.recipe.data.human_keys):
@@ -298,7 +298,7 @@ class Plan:
     def reading_jobs(self) -> Iterator[Job[TextToRead]]:
         return (job for cell in self.cells for *_, job in self.quality_jobs(cell))
 
-    def reading_job(self, cell: Cell, item: Item, source: str) -> Job[TextToRead]:
+    def reading_job(self, cell: Cell, item: DataItem, source: str) -> Job[TextToRead]:
         """The perplexity of a text that follows its prompt."""
         oracle = cell.recipe.quality.oracle
         inputs = {"stage": "quality", "source": source, "prompt": item.prompt, "oracle": oracle}

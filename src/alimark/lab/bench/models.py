@@ -19,7 +19,7 @@ from alimark.core.llm.base import LLM
 from alimark.core.parameters import parameters_class
 from alimark.core.schemes.registry import scheme
 from alimark.errors import AlimarkError, KeyFileError
-from alimark.lab.bench.recipe import Detection, Recipe, Watermark, detection_options
+from alimark.lab.bench.recipe import DetectionRow, Recipe, WatermarkRow, detection_options
 from alimark.lab.bench.workspace import digest
 from alimark.lab.learning import options_of
 
@@ -76,7 +76,7 @@ class Lesson:
             raise AlimarkError(f"{self.scheme} cannot learn with these options: {error}") from None
 
 
-def learns(watermark: Watermark) -> bool:
+def learns(watermark: WatermarkRow) -> bool:
     """Whether keys of the watermark need data that are learned from text, and the recipe names no file of them."""
     if "fitted" in watermark.key or not hasattr(scheme(watermark.scheme), "fit"):
         return False
@@ -127,7 +127,7 @@ def secret(seed: int, text: str, number: int = 0) -> bytes:
     return hashlib.sha256(f"alimark/bench/key/{seed}/{number}/{text}".encode("utf-8", "surrogatepass")).digest()
 
 
-def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
+def key_for(watermark: WatermarkRow, secret_bytes: bytes, models: Models) -> Key:
     """The key with this secret and the public parameters of a recipe's watermark.
 
     Where the watermark has payloads, the key carries one that follows from its secret.
@@ -142,14 +142,14 @@ def key_for(watermark: Watermark, secret_bytes: bytes, models: Models) -> Key:
     return key.carrying(number % key.payload_code.count) if key.payload_bits else key
 
 
-def embedder_for(watermark: Watermark, models: Models) -> Embedder | None:
+def embedder_for(watermark: WatermarkRow, models: Models) -> Embedder | None:
     """The embedder of a watermark's keys; None if the scheme does not embed."""
     if not parameters_class(watermark.scheme).embeds:
         return None
     return models.embedder(embedder_name(watermark))
 
 
-def embedder_name(watermark: Watermark) -> str:
+def embedder_name(watermark: WatermarkRow) -> str:
     """The name of the embedder of a watermark's keys, for schemes that embed."""
     return str(watermark.key.get("embedder", DEFAULT_EMBEDDER))
 
@@ -159,7 +159,7 @@ def diversity_embedder(recipe: Recipe) -> str:
     return recipe.embedder or recipe.meaning or DEFAULT_EMBEDDER
 
 
-def settings_for(watermark: Watermark, detection: Detection) -> RandomKeys:
+def settings_for(watermark: WatermarkRow, detection: DetectionRow) -> RandomKeys:
     """The detection settings of a scheme: the recipe's detection options that this scheme has."""
     kind = scheme(watermark.scheme).settings
     known, options = kind.__dataclass_fields__, detection_options(detection)

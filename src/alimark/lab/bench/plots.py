@@ -12,7 +12,7 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats
 from alimark.lab.bench import metrics, shape
-from alimark.lab.bench.results import Estimate, Results, Row
+from alimark.lab.bench.results import ResultFigure, Results, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,7 +141,7 @@ class _Page:
             yield sheet, members, list(zip(sheet.axes, panels, strict=True))
 
 
-def _titled(what: str, group: shape.Group, groups: Iterable[shape.Group]) -> str:
+def _titled(what: str, group: shape.TextGroup, groups: Iterable[shape.TextGroup]) -> str:
     label = shape.group_label(group, groups)
     return f"{what}: {label}" if label else what
 
@@ -175,7 +175,7 @@ def _rates(page: _Page) -> Iterator[Plot]:
 def _rate_panel(page: _Page, sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level: str) -> None:
     among = shape.variants(rows)
     for compared in among:
-        points: dict[float, Estimate] = {}
+        points: dict[float, ResultFigure] = {}
         for row in rows:
             rate = 0.0 if row["attack"] == shape.NO_ATTACK else row["rate"] if shape.family(row) == name else None
             if shape.variant(row) == compared and rate is not None and (estimate := row["tpr"].get(level)):

@@ -10,15 +10,15 @@ import numpy as np
 from alimark.lab.bench import shape
 from alimark.lab.bench.metrics import PUBLIC_READINGS
 from alimark.lab.bench.paper import Paper
-from alimark.lab.bench.results import Estimate, Rates, Results, Row
+from alimark.lab.bench.results import Rates, ResultFigure, Results, Row
 from alimark.lab.bench.tables import (
     OURS,
     PAPER,
-    Cell,
     Column,
     Line,
     Names,
     Table,
+    TableCell,
     estimated,
     number,
     papers,
@@ -37,13 +37,13 @@ class Metric:
     title: str
     about: str
 
-    def of(self, rates: Rates) -> Estimate | None:
+    def of(self, rates: Rates) -> ResultFigure | None:
         kind, _, level = self.key.partition("@")
         if kind == "auroc":
             return rates["auroc"]
         return rates["tpr"].get(level) if kind == "tpr" else rates["tpr_nominal"].get(level)
 
-    def with_failures(self, row: Row) -> Estimate | None:
+    def with_failures(self, row: Row) -> ResultFigure | None:
         """The figure with failed attacks as misses; None if none failed."""
         return self.of(row["with_failures"]) if row["with_failures"] else None
 
@@ -59,13 +59,13 @@ class Metric:
         reading = [f"ours at {100 * PUBLIC_READINGS[self.key.partition('@')[2]]:g}%"] if public else []
         return [Column(name, label) for name in (OURS, *reading, PAPER)]
 
-    def cells(self, row: Row, paper: Paper, beside: bool, public: bool) -> list[Cell]:
+    def cells(self, row: Row, paper: Paper, beside: bool, public: bool) -> list[TableCell]:
         """The figures of a row for these columns, with intervals and, where attacks failed, with failures as misses."""
         every, reading = self.with_failures(row), self.public_reading(row)
         ours = with_misses(estimated(self.of(row)), every["value"] if every else None)
         if not beside:
             return [ours]
-        second = [Cell() if reading is None else Cell(percent(reading), value=reading)] if public else []
+        second = [TableCell() if reading is None else TableCell(percent(reading), value=reading)] if public else []
         return [ours, *second, papers(paper.find(row, self.key))]
 
 
@@ -180,7 +180,7 @@ def _matrix(results: Results, metric: Metric) -> Table:
                 if row_of := by_place.get((compared, attack)):
                     cells += metric.cells(row_of, paper, attack in beside, public)
                 else:
-                    cells += [Cell()] * len(metric.columns("", "", attack in beside, public))
+                    cells += [TableCell()] * len(metric.columns("", "", attack in beside, public))
             lines.append(Line(cells, shape.group_label(group, groups)))
             sets.append((group, _ranking_set(compared, shape.variants(members))))
     note = _overview_note(metric, rows, bool(beside))
@@ -209,7 +209,7 @@ def _full(paper: Paper, rows: Sequence[Row], label: str, alone: bool) -> Table:
     lines = []
     for row in rows:
         attack = shape.attack_label(row["attack"])
-        start = [Cell(attack)] if alone else names.cells(shape.variant(row))
+        start = [TableCell(attack)] if alone else names.cells(shape.variant(row))
         rates = [cell for metric, *kinds in shown for cell in metric.cells(row, paper, *kinds)]
         lines.append(Line([*start, *rates, *(cell(row) for cell in rest.values())], "" if alone else attack))
     title = "Detection by attack" if alone else "All figures by attack"
@@ -230,27 +230,27 @@ _FULL_NOTE = (
 )
 
 
-def _delta(row: Row) -> Cell:
+def _delta(row: Row) -> TableCell:
     if not row["deltas"] or row["attack"] == shape.NO_ATTACK:
-        return Cell()
+        return TableCell()
     return replace(number(float(np.mean(row["deltas"])), ".2f"), small=f"sd {np.std(row['deltas']):.2f}")
 
 
-def _retried(row: Row) -> Cell:
+def _retried(row: Row) -> TableCell:
     every = row["texts"] + row["failed"]
     if row["attack"] == shape.NO_ATTACK or not every:
-        return Cell()
-    return Cell(f"{percent(row['retried'] / every)}%", value=row["retried"] / every)
+        return TableCell()
+    return TableCell(f"{percent(row['retried'] / every)}%", value=row["retried"] / every)
 
 
 _COUNTS = ("texts", "failed", "human scores")
-_REST: dict[str, Callable[[Row], Cell]] = {
+_REST: dict[str, Callable[[Row], TableCell]] = {
     "texts": lambda row: number(row["texts"]),
     "failed": lambda row: number(row["failed"]),
     "human scores": lambda row: number(row["negatives"]),
     "rejected answers": _retried,
-    "sentences kept": lambda row: number(row["kept"]) if row["kept"] else Cell(),
-    "similarity of meaning": lambda row: estimated(row["cosine"], three) if row["cosine"] else Cell(),
+    "sentences kept": lambda row: number(row["kept"]) if row["kept"] else TableCell(),
+    "similarity of meaning": lambda row: estimated(row["cosine"], three) if row["cosine"] else TableCell(),
     "sentences after / before": _delta,
 }
 """The columns after the rates; those beyond the counts only where a row has something for them."""
@@ -271,18 +271,18 @@ def summary(results: Results) -> str:
     return " ".join(part for part in (start, _clean(rows, metric), _under_attack(rows, metric)) if part)
 
 
-def _means(rows: Sequence[Row], metric: Metric) -> dict[shape.Variant, Estimate]:
+def _means(rows: Sequence[Row], metric: Metric) -> dict[shape.Variant, ResultFigure]:
     """The mean of each variant over the groups and attacks that all variants have, the highest first.
 
     The attacks are on the same texts, so the ends of their intervals are averaged: this is the interval of a mean of rates that
     err in the same direction, and too wide for others.
     """
-    rates: dict[shape.Variant, dict[tuple[str, str, str], Estimate]] = {}
+    rates: dict[shape.Variant, dict[tuple[str, str, str], ResultFigure]] = {}
     for row in rows:
         if estimate := metric.of(row):
             rates.setdefault(shape.variant(row), {})[row["llm"], row["data"], row["attack"]] = estimate
     shared = sorted(set.intersection(*(set(values) for values in rates.values()))) if rates else []
-    means: dict[shape.Variant, Estimate] = {}
+    means: dict[shape.Variant, ResultFigure] = {}
     for compared, values in rates.items() if shared else ():
         every = [values[key] for key in shared]
         value, low, high = (float(np.mean([rate[end] for rate in every])) for end in ("value", "low", "high"))

@@ -120,7 +120,7 @@ class Llm(_Part):
 _OF_EVERY_KEY = ("embedder", "splitter", "preset", "fitted")
 
 
-class Watermark(_Part):
+class WatermarkRow(_Part):
     label: str = "AliMark"
     scheme: str = "alimark"
     key: dict[str, Any] = {}
@@ -139,7 +139,7 @@ class Watermark(_Part):
         """The key's parameters that only this scheme has."""
         return {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
 
-    def of(self, recipe: Recipe) -> Watermark:
+    def of(self, recipe: Recipe) -> WatermarkRow:
         """The watermark with what its row leaves to the recipe: the embedder, and the tokenizer of the language model."""
         if self.scheme not in SCHEMES:
             return self
@@ -167,7 +167,7 @@ def token_level(kind: type[SchemeParameters]) -> bool:
     return "tokenizer" in {field.name for field in fields(kind)}
 
 
-class Detection(_Part):
+class DetectionRow(_Part):
     label: str = ""
     options: dict[str, Any] = {}
     """Fields of `alimark.DetectionSettings`; a rival uses only those that it has: draws, stop_after, tail."""
@@ -175,12 +175,12 @@ class Detection(_Part):
     """The chat model for learned restructuring."""
 
 
-class Attack(BaseModel):
+class AttackRow(BaseModel):
     """An attack's name and its settings; a setting that is a list makes one attack for each value."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
-    then: Attack | None = None
+    then: AttackRow | None = None
     """An attack on the result of this one. The result of a chain's first steps is shared with recipes' attacks of the same
     settings, so that a model rewrites a text once."""
 
@@ -224,9 +224,9 @@ class Recipe(_Part):
     data: Data
     fit: FitSettings = FitSettings()
     llm: Llm = Llm()
-    watermark: Annotated[list[Watermark], Field(min_length=1)] = [Watermark()]
-    detection: Annotated[list[Detection], Field(min_length=1)] = [Detection()]
-    attack: list[Attack] = []
+    watermark: Annotated[list[WatermarkRow], Field(min_length=1)] = [WatermarkRow()]
+    detection: Annotated[list[DetectionRow], Field(min_length=1)] = [DetectionRow()]
+    attack: list[AttackRow] = []
     clean: bool = True
     """Whether texts are also scored before any attack."""
     statistic: Statistic = "score"
@@ -274,7 +274,7 @@ class Recipe(_Part):
         return self
 
 
-def detection_options(detection: Detection) -> JsonObject:
+def detection_options(detection: DetectionRow) -> JsonObject:
     """The options of a detection, with tuples instead of TOML's lists: restructure = [1, 1] is (1, 1)."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in detection.options.items()}
 
@@ -318,14 +318,14 @@ def put_inside(here: object, parts: Sequence[str], value: object, path: str) -> 
 
 
 @dataclass(frozen=True)
-class Variant:
+class GridPoint:
     """A recipe at one point of its grid."""
 
     grid: dict[str, Any]
     recipe: Recipe
 
 
-def variants(recipe: Recipe) -> Iterator[Variant]:
+def variants(recipe: Recipe) -> Iterator[GridPoint]:
     """The recipe at every point of its grid."""
     content = recipe.model_dump(exclude={"grid"})
     for values in itertools.product(*recipe.grid.values()):
@@ -338,7 +338,7 @@ def variants(recipe: Recipe) -> Iterator[Variant]:
             raise AlimarkError(f"the grid leads to a recipe that cannot be used: {error.errors()[0]['msg']}") from None
         grid = {path.rpartition(".")[2]: value for path, value in zip(recipe.grid, values, strict=True)}
         watermarks = [watermark.of(changed_recipe) for watermark in changed_recipe.watermark]
-        yield Variant(grid, changed_recipe.model_copy(update={"watermark": watermarks}))
+        yield GridPoint(grid, changed_recipe.model_copy(update={"watermark": watermarks}))
 
 
 @dataclass(frozen=True)
@@ -384,7 +384,7 @@ def attacks(recipe: Recipe) -> list[OneAttack]:
 _ALWAYS_SHOWN = ("rate", "via", "prompt", "rounds", "preset")
 
 
-def _expanded(attack: Attack, earlier: OneAttack | None) -> Iterator[OneAttack]:
+def _expanded(attack: AttackRow, earlier: OneAttack | None) -> Iterator[OneAttack]:
     """The attack with each combination of values, followed by its further steps."""
     several = {name: value for name, value in attack.settings.items() if isinstance(value, list)}
     shown = [name for name in attack.settings if name in several or name in _ALWAYS_SHOWN]

@@ -34,7 +34,7 @@ from alimark.lab.bench.recipe import (
     OPTIONAL,
     JsonObject,
     Recipe,
-    Watermark,
+    WatermarkRow,
     attacks,
     detection_options,
     put,
@@ -146,7 +146,7 @@ def _check(recipe: Recipe, where: str) -> None:
         raise AlimarkError(f"{where} cannot be used: {error}") from None
 
 
-def _check_generation(watermark: Watermark, recipe: Recipe) -> None:
+def _check_generation(watermark: WatermarkRow, recipe: Recipe) -> None:
     """Check the settings of a row's `generate`; sentences and sampling belong to other parts of the recipe."""
     from alimark.core.generation.settings import GenerationSettings
 

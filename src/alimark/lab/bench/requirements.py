@@ -19,7 +19,7 @@ from alimark.errors import AlimarkError, KeyMismatch, LLMError, MissingExtra
 from alimark.lab.attacks import Attack, load_attack
 from alimark.lab.bench.jobs import Plan
 from alimark.lab.bench.models import diversity_embedder, embedder_name, learns
-from alimark.lab.bench.recipe import OneAttack, Recipe, Watermark, attacks, token_level, variants
+from alimark.lab.bench.recipe import OneAttack, Recipe, WatermarkRow, attacks, token_level, variants
 from alimark.lab.bench.workspace import STAGES
 from alimark.lab.rivals.tokens import load_tokenizer
 
@@ -134,7 +134,7 @@ class _Checks:
             if name:
                 self.check(f"embedder {name}", check_embedder, name)
 
-    def watermark(self, watermark: Watermark, point: Recipe) -> None:
+    def watermark(self, watermark: WatermarkRow, point: Recipe) -> None:
         """Check what the keys of a row need."""
         if not self.stages & {"generate", "detect"}:
             return
@@ -159,7 +159,7 @@ class _Checks:
         elif whole:
             self.check(f"key of {label}", _check_key, watermark)
 
-    def _tokenizer(self, watermark: Watermark, point: Recipe) -> None:
+    def _tokenizer(self, watermark: WatermarkRow, point: Recipe) -> None:
         """Check that the tokenizer of a key is there, and that it is the language model's.
 
         That of a store model is made from the weights, which the run fetches; it is compared where they are on this machine.
@@ -171,7 +171,7 @@ class _Checks:
         if model_there and name != model and not watermark.human and _at_hand(name) and _at_hand(model):
             self.check(f"tokenizer of {watermark.label}", _check_tokenizer, name, model)
 
-    def _lessons(self, watermark: Watermark, point: Recipe) -> None:
+    def _lessons(self, watermark: WatermarkRow, point: Recipe) -> None:
         """Check what the scheme needs to learn: libraries, options that it knows, and enough texts."""
         self.libraries(f"the learning of {watermark.label}", getattr(scheme(watermark.scheme), "fit_libraries", ()))
         sources = [self.check(f"data set {name}", self.plan.fit_set, name, point) for name in point.fit.sets]
@@ -237,7 +237,7 @@ def _check_tokenizer(name: str, model: str) -> None:
         )
 
 
-def _check_key(watermark: Watermark) -> None:
+def _check_key(watermark: WatermarkRow) -> None:
     """Make a key, unless that would load an embedder that is neither in the store nor a stand-in."""
     public = dict(watermark.key)
     embedder = str(public.pop("embedder", DEFAULT_EMBEDDER))

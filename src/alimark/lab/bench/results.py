@@ -20,7 +20,7 @@ JsonMapping = Mapping[str, Any]
 """A row of any table of results."""
 
 
-class Estimate(TypedDict):
+class ResultFigure(TypedDict):
     """A figure with its interval at 95% and the number of texts behind it."""
 
     value: float
@@ -43,10 +43,10 @@ class Where(TypedDict):
 class Rates(TypedDict):
     """The detection rates of marked texts; None or absent where there are too few human texts, or no marked ones."""
 
-    auroc: Estimate | None
-    tpr: dict[str, Estimate | None]
+    auroc: ResultFigure | None
+    tpr: dict[str, ResultFigure | None]
     """By false-positive rate, such as "0.01": at the empirical quantile of the human texts."""
-    tpr_nominal: dict[str, Estimate]
+    tpr_nominal: dict[str, ResultFigure]
     """By p-value: the share of texts with this p-value or a smaller one."""
 
 
@@ -72,7 +72,7 @@ class Row(Where, Rates):
     """Sentences that an attack by sentences left as they were."""
     statistic: str
     """What the texts are ranked by: "z", "score" or "p"."""
-    cosine: Estimate | None
+    cosine: ResultFigure | None
     """Cosine similarity of the texts after and before the attack."""
     deltas: list[float]
     """The number of sentences after the attack, divided by the number before."""
@@ -90,7 +90,7 @@ class Human(Where):
     texts: int
     keys: int
     """The number of fresh keys that each text was scored under."""
-    false_positives: dict[str, Estimate]
+    false_positives: dict[str, ResultFigure]
 
 
 class Cost(Where):
@@ -111,11 +111,11 @@ class Quality(TypedDict):
     grid: dict[str, Any]
     oracle: str
     perplexity: list[float]
-    distinct: Estimate
+    distinct: ResultFigure
     """The share of different word pairs in a text."""
-    repetition: Estimate
+    repetition: ResultFigure
     """The share of four-word sequences that occurred before in the text."""
-    diversity: Estimate | None
+    diversity: ResultFigure | None
     """One minus the mean cosine similarity among several answers to one prompt."""
     embedder: str
     """The embedder that measured diversity."""
@@ -132,7 +132,7 @@ class Runtime(TypedDict):
     seconds: float
 
 
-class Passage(TypedDict):
+class ExampleText(TypedDict):
     """One text of an example."""
 
     kind: str
@@ -145,7 +145,7 @@ class Passage(TypedDict):
 class Example(TypedDict):
     method: str
     attack: str
-    texts: list[Passage]
+    texts: list[ExampleText]
 
 
 class PaperValue(TypedDict):

@@ -42,7 +42,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Group:
+class TextGroup:
     """Texts by the same LLM for prompts of the same data set."""
 
     llm: str
@@ -58,8 +58,8 @@ def variant(row: JsonMapping) -> Variant:
     return Variant(row["method"], row.get("detection", ""), grid)
 
 
-def group(row: JsonMapping) -> Group:
-    return Group(row["llm"], row["data"])
+def group(row: JsonMapping) -> TextGroup:
+    return TextGroup(row["llm"], row["data"])
 
 
 def variants(rows: Iterable[JsonMapping]) -> list[Variant]:
@@ -67,14 +67,14 @@ def variants(rows: Iterable[JsonMapping]) -> list[Variant]:
     return list(dict.fromkeys(variant(row) for row in rows))
 
 
-def grouped(rows: Iterable[RowLike]) -> dict[Group, list[RowLike]]:
-    groups: dict[Group, list[RowLike]] = {}
+def grouped(rows: Iterable[RowLike]) -> dict[TextGroup, list[RowLike]]:
+    groups: dict[TextGroup, list[RowLike]] = {}
     for row in rows:
         groups.setdefault(group(row), []).append(row)
     return groups
 
 
-def group_label(group: Group, groups: Iterable[Group]) -> str:
+def group_label(group: TextGroup, groups: Iterable[TextGroup]) -> str:
     """Data set and LLM of a group, as far as the groups differ in them."""
     every = set(groups)
     parts = [(group.data, {other.data for other in every}), (group.llm, {other.llm for other in every})]

@@ -10,7 +10,7 @@ import numpy as np
 
 from alimark.lab.bench import shape
 from alimark.lab.bench.paper import Paper
-from alimark.lab.bench.results import Estimate, Human, JsonMapping, Quality, Results
+from alimark.lab.bench.results import Human, JsonMapping, Quality, ResultFigure, Results
 from alimark.lab.bench.shape import Variant, group_label, grouped, shown, variant, variants
 
 Mark = Literal["", "best", "second", "high"]
@@ -22,7 +22,7 @@ OURS, PAPER = "ours", "paper"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     text: str = ""
     small: str = ""
     """Small print below the text: an interval, or what a figure of the paper refers to."""
@@ -52,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
     group: str = ""
 
 
@@ -82,29 +82,31 @@ def three(value: float) -> str:
     return f"{value:.3f}"
 
 
-def estimated(estimate: Estimate | None, written: Format = percent) -> Cell:
+def estimated(estimate: ResultFigure | None, written: Format = percent) -> TableCell:
     """A figure with its interval below."""
     if estimate is None:
-        return Cell("–")
+        return TableCell("–")
     low, high = estimate["low"], estimate["high"]
-    return Cell(written(estimate["value"]), f"{written(low)}–{written(high)}", estimate["value"], interval=(low, high))
+    return TableCell(
+        written(estimate["value"]), f"{written(low)}–{written(high)}", estimate["value"], interval=(low, high)
+    )
 
 
-def with_misses(cell: Cell, every: float | None) -> Cell:
+def with_misses(cell: TableCell, every: float | None) -> TableCell:
     """The cell with the share of all texts beside it, in which failed ones are misses; None if none failed."""
     if every is None:
         return cell
     return replace(cell, small="; ".join(filter(None, [cell.small, f"all {percent(every)}"])), every=every)
 
 
-def number(value: float | None, written: str = ",") -> Cell:
+def number(value: float | None, written: str = ",") -> TableCell:
     """A number in Python's format; a dash for None."""
-    return Cell("–") if value is None else Cell(f"{value:{written}}", value=value)
+    return TableCell("–") if value is None else TableCell(f"{value:{written}}", value=value)
 
 
-def papers(figure: tuple[float, str] | None, written: Format = percent) -> Cell:
+def papers(figure: tuple[float, str] | None, written: Format = percent) -> TableCell:
     """A figure of the paper, and below it how its setting differs from ours."""
-    return Cell(written(figure[0]), figure[1], figure[0]) if figure else Cell()
+    return TableCell(written(figure[0]), figure[1], figure[0]) if figure else TableCell()
 
 
 class Names:
@@ -117,10 +119,10 @@ class Names:
         names = [*self._grid, "method", *(["detection"] if self._detection else [])]
         self.columns = [Column(name.replace("_", " "), number=False) for name in names]
 
-    def cells(self, compared: Variant) -> list[Cell]:
-        settings = [Cell(dict(compared.grid).get(name, "")) for name in self._grid]
-        detection = [Cell(compared.detection)] if self._detection else []
-        return [*settings, Cell(compared.method, method=compared.method), *detection]
+    def cells(self, compared: Variant) -> list[TableCell]:
+        settings = [TableCell(dict(compared.grid).get(name, "")) for name in self._grid]
+        detection = [TableCell(compared.detection)] if self._detection else []
+        return [*settings, TableCell(compared.method, method=compared.method), *detection]
 
 
 # --- Best and second
@@ -155,7 +157,7 @@ def rankable(table: Table) -> list[int]:
     return [i for i, column in named if column.label == PAPER or any(line.cells[i].interval for line in table.lines)]
 
 
-def ranks(cells: Sequence[Cell], sets: Sequence[Hashable]) -> tuple[list[Mark], bool]:
+def ranks(cells: Sequence[TableCell], sets: Sequence[Hashable]) -> tuple[list[Mark], bool]:
     """The marks of the cells of a column, and whether the best of every set is settled."""
     marks: list[Mark] = [""] * len(cells)
     settled = True
@@ -175,7 +177,7 @@ def ranks(cells: Sequence[Cell], sets: Sequence[Hashable]) -> tuple[list[Mark], 
     return marks, settled
 
 
-def _overlap(cells: Sequence[Cell], places: Sequence[Sequence[int]], count: int) -> bool:
+def _overlap(cells: Sequence[TableCell], places: Sequence[Sequence[int]], count: int) -> bool:
     """Whether an interval of the first ranks overlaps one of the others."""
     upper = [interval for rank in places[:count] for i in rank if (interval := cells[i].interval)]
     lower = [interval for rank in places[count:] for i in rank if (interval := cells[i].interval)]
@@ -199,7 +201,7 @@ def by_group(
     title: str,
     rows: Sequence[RowLike],
     columns: Sequence[Column],
-    cells: Callable[[RowLike], list[Cell]],
+    cells: Callable[[RowLike], list[TableCell]],
     note: str = "",
 ) -> list[Table]:
     """A table with one line per row, grouped by LLM and data set; no table if there are no rows."""
@@ -216,7 +218,7 @@ def human(results: Results) -> list[Table]:
     levels = sorted({level for row in results["human"] for level in row["false_positives"]}, key=float)
     columns = [Column("texts"), Column("keys"), Column("mean statistic"), *(Column(f"p ≤ {level}") for level in levels)]
 
-    def cells(row: Human) -> list[Cell]:
+    def cells(row: Human) -> list[TableCell]:
         mean = float(np.mean(row["scores"])) if row["scores"] else None
         shares = [_false_positives(row["false_positives"].get(level), float(level)) for level in levels]
         return [number(row["texts"]), number(row["keys"]), number(mean, ".2f"), *shares]
@@ -229,7 +231,7 @@ def human(results: Results) -> list[Table]:
     return by_group("False positives on human texts", results["human"], columns, cells, note)
 
 
-def _false_positives(share: Estimate | None, level: float) -> Cell:
+def _false_positives(share: ResultFigure | None, level: float) -> TableCell:
     cell = estimated(share)
     return replace(cell, mark="high") if share and share["low"] > level else cell
 
@@ -242,7 +244,7 @@ def quality(results: Results) -> list[Table]:
     columns = [Column("texts"), *([Column(OURS, median), Column(PAPER, median)] if beside else [Column(median)])]
     columns += [Column(name) for name in ("mean", "distinct", "repetition", *(["diversity"] if diverse else []))]
 
-    def cells(row: Quality) -> list[Cell]:
+    def cells(row: Quality) -> list[TableCell]:
         values = row["perplexity"]
         figures = [number(len(values)), _median(values)]
         figures += [papers(paper.find(row, "perplexity"), _tenth)] if beside else []
@@ -271,12 +273,12 @@ def _tenth(value: float) -> str:
     return f"{value:,.1f}"
 
 
-def _median(values: Sequence[float]) -> Cell:
+def _median(values: Sequence[float]) -> TableCell:
     """The median with the quartiles below."""
     if not values:
-        return Cell("–")
+        return TableCell("–")
     low, median, high = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
-    return Cell(_tenth(median), f"{_tenth(low)}–{_tenth(high)}", median)
+    return TableCell(_tenth(median), f"{_tenth(low)}–{_tenth(high)}", median)
 
 
 def _plain(value: float) -> str:
@@ -290,7 +292,7 @@ def cost(results: Results) -> list[Table]:
         "Cost of writing a marked text",
         results["cost"],
         [Column("texts"), Column("tokens per text"), Column("seconds per text")],
-        lambda row: [number(row["texts"]), number(row["tokens"], ",.0f"), Cell(_plain(row["seconds"]), value=row["seconds"])],
+        lambda row: [number(row["texts"]), number(row["tokens"], ",.0f"), TableCell(_plain(row["seconds"]), value=row["seconds"])],
         "Means. Tokens: all sampled tokens, including those of candidates that were not chosen.",
     )  # fmt: skip
 
@@ -312,7 +314,7 @@ def runtime(results: Results) -> list[Table]:
         cells = names.cells(compared)
         for length in lengths:
             row = by_place.get((compared, length))
-            cells.append(Cell(_plain(row["seconds"]), value=row["seconds"]) if row else Cell())
+            cells.append(TableCell(_plain(row["seconds"]), value=row["seconds"]) if row else TableCell())
             cells += [papers(theirs.get((compared, length)), _plain)] if length in beside else []
         lines.append(Line(cells))
     texts = max(row["texts"] for row in rows)
@@ -327,13 +329,15 @@ def data(results: Results) -> list[Table]:
     rows = results["data"]
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [Column(_DATA.get(name, name), number=name != "set") for name in names]
-    lines = [Line([number(row[name]) if name != "set" else Cell(str(row[name])) for name in names]) for row in rows]
+    lines = [
+        Line([number(row[name]) if name != "set" else TableCell(str(row[name])) for name in names]) for row in rows
+    ]
     return [Table("Texts used and left out", columns, lines)] if rows else []
 
 
 def made(results: Results) -> list[Table]:
     """What the run recorded about itself: versions, machine, seed, time."""
-    lines = [Line([Cell(name), Cell(_text(value))]) for name, value in results["made"].items()]
+    lines = [Line([TableCell(name), TableCell(_text(value))]) for name, value in results["made"].items()]
     columns = [Column("item", number=False), Column("value", number=False)]
     return [Table("Versions, machine and times", columns, lines)] if lines else []
 

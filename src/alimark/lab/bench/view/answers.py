@@ -18,8 +18,8 @@ from alimark.errors import AlimarkError
 from alimark.lab.bench import metrics, rates, tables
 from alimark.lab.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.lab.bench.results import load as load_results
-from alimark.lab.bench.tables import Cell, Column, Line, Table, estimated, rank, rankable, with_misses
-from alimark.lab.bench.view.entries import FIELDS, HUMAN_TEXT, Entry, Index
+from alimark.lab.bench.tables import Column, Line, Table, TableCell, estimated, rank, rankable, with_misses
+from alimark.lab.bench.view.entries import FIELDS, HUMAN_TEXT, Index, ListedText
 
 PAGE = 50
 """Texts of one page of the list."""
@@ -133,13 +133,13 @@ class Answers:
                 report[f"{results['name']}: {table.title}"] = table
         return report
 
-    def _entry(self, number: int) -> Entry:
+    def _entry(self, number: int) -> ListedText:
         if not 0 <= number < len(self.index.entries):
             raise NotThere(f"there is no text with the number {number}")
         return self.index.entries[number]
 
 
-def _figures(entry: Entry) -> JsonObject:
+def _figures(entry: ListedText) -> JsonObject:
     fields: JsonObject = {field: getattr(entry, field) for field in FIELDS}
     return fields | {name: entry.scored.score.get(name) for name in ("p_value", "score", "sentences")}
 
@@ -153,12 +153,12 @@ def found_table(index: Index, filters: Mapping[str, str]) -> Table:
     """
     wanted = {field: value for field, value in filters.items() if field != "verdict"}
     entries = [index.entries[number] for number in index.chosen(wanted)]
-    by_place: dict[tuple[str, str], list[Entry]] = {}
+    by_place: dict[tuple[str, str], list[ListedText]] = {}
     for entry in entries:
         by_place.setdefault((entry.watermark, entry.attack), []).append(entry)
     attacks = list(dict.fromkeys(attack for _, attack in by_place))
     lines = [
-        Line([Cell(name), *(_share(by_place.get((name, attack), [])) for attack in attacks)])
+        Line([TableCell(name), *(_share(by_place.get((name, attack), [])) for attack in attacks)])
         for name in dict.fromkeys(name for name, _ in by_place)
     ]
     columns = [Column("watermark", number=False), *map(Column, attacks)]
@@ -169,13 +169,13 @@ def found_table(index: Index, filters: Mapping[str, str]) -> Table:
     return rank(table, [0] * len(lines), "watermarks", places) if len(lines) > 1 and places else table
 
 
-def _share(entries: Sequence[Entry]) -> Cell:
+def _share(entries: Sequence[ListedText]) -> TableCell:
     """The share of texts found among those that did not fail and, where some failed, among all."""
     scored = sum(entry.verdict != "failed" for entry in entries)
     hits = sum(entry.verdict == "found" for entry in entries)
     every = hits / len(entries) if scored < len(entries) else None
     if not scored:
-        return with_misses(Cell("–"), every)
+        return with_misses(TableCell("–"), every)
     share = metrics.share(hits, scored)
     cell = estimated({"value": share.value, "low": share.low, "high": share.high, "count": scored})
     return with_misses(replace(cell, small=f"{cell.small}, {scored:,} texts"), every)

@@ -24,7 +24,7 @@ FIELDS = ("recipe", "data", "watermark", "attack", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedText:
     """One scored text and where it belongs."""
 
     recipe: str
@@ -64,13 +64,13 @@ class Index:
 
     workspace: Workspace
     fpr: float = 0.01
-    entries: list[Entry] = field(init=False)
+    entries: list[ListedText] = field(init=False)
 
     def __post_init__(self) -> None:
         names = [name for name in self.workspace.names() if self.workspace.recipe(name).exists()]
         self.entries = [entry for name in names for entry in self._of_recipe(name)]
 
-    def _of_recipe(self, name: str) -> Iterator[Entry]:
+    def _of_recipe(self, name: str) -> Iterator[ListedText]:
         """The scored texts of a recipe, cell by cell."""
         run = Run(load_recipe(self.workspace.recipe(name)), self.workspace)
         records = Records(run)
@@ -84,7 +84,7 @@ class Index:
                     for scored in texts:
                         hit = not scored.failed and scored.score["p_value"] <= self.fpr
                         verdict: Verdict = "failed" if scored.failed else "found" if hit else "not found"
-                        yield Entry(name, records, attack, scored, verdict)
+                        yield ListedText(name, records, attack, scored, verdict)
 
     def choices(self) -> dict[str, list[str]]:
         """The different values of each field that texts can be filtered by, in order of appearance."""

@@ -194,9 +194,10 @@ def _check(recipe: Recipe, output: Path | None = None) -> None:
             "\n- ".join(["a run needs what is missing here:", *problems])
             + "\nModels, attacks and data can be replaced: --set PATH=VALUE, --profile NAME (docs/bench.md)."
         )
+    needed = requirements.store_models(recipe, run)
     if output:
-        loading.fetch_models(*requirements.store_models(recipe))
-    elif to_fetch := [name for name in requirements.store_models(recipe) if not store.is_fetched(name)]:
+        loading.fetch_models(*needed)
+    elif to_fetch := [name for name in needed if not store.is_fetched(name)]:
         show.note(f"everything is there; a run fetches these models first: {', '.join(to_fetch)}")
     else:
         show.note("everything that a run needs is there")

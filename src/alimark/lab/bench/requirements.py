@@ -16,12 +16,12 @@ from alimark.core.models import store
 from alimark.core.parameters import parameters_class
 from alimark.core.schemes.registry import scheme
 from alimark.errors import AlimarkError, KeyMismatch, LLMError, MissingExtra
-from alimark.lab.attacks import Attack, load_attack
+from alimark.lab.attacks import load_attack
 from alimark.lab.bench.jobs import Plan
 from alimark.lab.bench.models import diversity_embedder, embedder_name, learns
 from alimark.lab.bench.recipe import OneAttack, Recipe, WatermarkRow, attacks, token_level, variants
 from alimark.lab.bench.workspace import STAGES
-from alimark.lab.rivals.tokens import load_tokenizer
+from alimark.lab.rivals.tokens import load_tokenizer, plain_name
 
 if TYPE_CHECKING:
     from alimark.lab.bench.run import Run
@@ -43,33 +43,29 @@ def missing(recipe: Recipe, run: Run | None = None) -> list[str]:
     Returns:
         A sentence for each thing that is missing.
     """
+    return _checked(recipe, run).problems
+
+
+def store_models(recipe: Recipe, run: Run | None = None) -> list[str]:
+    """The models of the store that a run of the recipe needs, or what is left of it."""
+    return sorted(_checked(recipe, run).models)
+
+
+def _checked(recipe: Recipe, run: Run | None) -> _Checks:
     checks = _Checks(Plan(recipe))
     points = [variant.recipe for variant in variants(recipe)]
     for point in points:
-        checks.data(point)
+        for name in point.data.sets:
+            checks.check(f"data set {name}", checks.plan.data_set, name, point)
     if run is not None and not checks.problems:
         checks.narrow(run)
     for point in points:
-        checks.models(point)
+        checks.named_models(point)
         for watermark in point.watermark:
             checks.watermark(watermark, point)
         for attack in attacks(point):
             checks.attack(attack)
-    return checks.problems
-
-
-def store_models(recipe: Recipe) -> list[str]:
-    """The models of the store that a run of the recipe needs."""
-    names = {recipe.meaning, recipe.quality.oracle}
-    for variant in variants(recipe):
-        point = variant.recipe
-        names |= {point.llm.model} if point.writes else set()
-        names |= {*(detection.llm for detection in point.detection)}
-        embedders = [embedder_name(mark) for mark in point.watermark if parameters_class(mark.scheme).embeds]
-        embedders += [diversity_embedder(recipe)] if _measures_diversity(point) else []
-        names |= {split_prefix(name)[0] for name in embedders}
-        names |= {model for attack in attacks(point) for step in attack.steps for model in _loaded(step).models}
-    return sorted(names & set(store.names()))
+    return checks
 
 
 @dataclass
@@ -81,6 +77,8 @@ class _Checks:
     """The stages that have something left to do."""
     finished: set[str] = field(default_factory=set)
     """Labels of the attacks that have nothing left to do."""
+    models: set[str] = field(default_factory=set)
+    """The models of the store that were asked for."""
     _results: dict[str, str] = field(default_factory=dict)
     """What is wrong with each thing that was checked; empty if it is there."""
 
@@ -90,6 +88,8 @@ class _Checks:
 
     def check(self, thing: str, test: Callable[..., object], *arguments: object) -> bool:
         """Call a test that raises an error if the thing is not there. Returns whether it is there."""
+        names = [split_prefix(plain_name(name))[0] for name in arguments if isinstance(name, str)]
+        self.models |= {name for name in names if name in store.names()}
         if thing not in self._results:
             try:
                 test(*arguments)
@@ -103,11 +103,6 @@ class _Checks:
         for library, extra in libraries:
             self.check(f"library {library}, for {user}", _need, library, extra)
 
-    def data(self, point: Recipe) -> None:
-        """Check that all data sets have texts."""
-        for name in point.data.sets:
-            self.check(f"data set {name}", self.plan.data_set, name, point)
-
     def narrow(self, run: Run) -> None:
         """Leave out the stages and attacks whose records all exist."""
         self.stages = {stage for stage in STAGES if not run.is_finished(stage)}
@@ -117,7 +112,7 @@ class _Checks:
         records = run.workspace.records("attack", set().union(*jobs_of_attack.values()))
         self.finished = {label for label, ids in jobs_of_attack.items() if ids <= records.keys()}
 
-    def models(self, point: Recipe) -> None:
+    def named_models(self, point: Recipe) -> None:
         """Check the models that are named outside the rows of watermarks and attacks."""
         if point.writes and "generate" in self.stages:
             self.check(f"language model {point.llm.name}", check_llm, point.llm.name)
@@ -185,16 +180,12 @@ class _Checks:
         for step in attack.steps if "attack" in self.stages else ():
             if step.label in self.finished:
                 continue
-            loaded = _loaded(step)
+            loaded = load_attack(step.name, **step.settings)
             self.libraries(f"the attack {step.name}", loaded.libraries)
             for llm in loaded.llms:
                 self.check(f"language model {llm}", check_llm, llm)
             for model in loaded.models if not loaded.llms else ():
                 self.check(f"model {model}, of the attack {step.name}", store.check, model)
-
-
-def _loaded(step: OneAttack) -> Attack:
-    return load_attack(step.name, **step.settings)
 
 
 def _measures_diversity(point: Recipe) -> bool:

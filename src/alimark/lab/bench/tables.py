@@ -292,7 +292,11 @@ def cost(results: Results) -> list[Table]:
         "Cost of writing a marked text",
         results["cost"],
         [Column("texts"), Column("tokens per text"), Column("seconds per text")],
-        lambda row: [number(row["texts"]), number(row["tokens"], ",.0f"), TableCell(_plain(row["seconds"]), value=row["seconds"])],
+        lambda row: [
+            number(row["texts"]),
+            number(row["tokens"], ",.0f"),
+            TableCell(_plain(row["seconds"]), value=row["seconds"]),
+        ],
         "Means. Tokens: all sampled tokens, including those of candidates that were not chosen.",
     )  # fmt: skip
 

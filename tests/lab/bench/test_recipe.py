@@ -53,7 +53,7 @@ def test_what_is_left_out_has_defaults() -> None:
         ({"detection": [{}, {}]}, "same label"),
         ({"watermark": []}, "watermark"),
         ({"llm": {"temperature": -1.0}}, "temperature"),
-        ({"grid": {"data.texts": []}}, "no value"),
+        ({"grid": {"data.texts": []}}, "at least 1 item"),
         ({"grid": {"data.texts": [0]}}, "cannot be used"),
         ({"grid": {"title.size": [1]}}, "no settings"),
     ],

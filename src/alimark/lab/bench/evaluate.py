@@ -155,11 +155,6 @@ class Records:
         return [ScoredText(job, job.content.source, self.scores[job.id], number=number) for number, job in jobs]
 
 
-def conditions(cell: Cell) -> list[OneAttack | None]:
-    """The attacks under which texts are scored; None: without an attack."""
-    return [*([None] if cell.recipe.clean else []), *attacks(cell.recipe)]
-
-
 # --- Detection
 
 
@@ -169,7 +164,7 @@ class _Detector:
     def __init__(self, cell: Cell, detection: DetectionRow, records: Records) -> None:
         self.cell, self.detection, self.records = cell, detection, records
         self.human = [text for text in records.human(cell, detection) if not text.failed]
-        self.marked = [(attack, records.scored(cell, detection, attack)) for attack in conditions(cell)]
+        self.marked = [(attack, records.scored(cell, detection, attack)) for attack in cell.conditions]
 
     @cached_property
     def statistic(self) -> Statistic:

@@ -52,6 +52,11 @@ class Cell:
         """The prompts that are continued; the data set may hold more human texts."""
         return self.data.items[: self.recipe.data.texts]
 
+    @property
+    def conditions(self) -> list[OneAttack | None]:
+        """The attacks under which texts are scored; None: without an attack."""
+        return [*([None] if self.recipe.clean else []), *attacks(self.recipe)]
+
     @cached_property
     def generation_parameters(self) -> JsonObject:
         """The key's parameters that a written text depends on; kept, because every job of the cell names them."""
@@ -222,19 +227,13 @@ class Plan:
             for item in cell.items if not cell.watermark.human else ():
                 yield self.generate_job(cell, item)
         for cell in self.cells:
-            yield from self.quality_generate_jobs(cell)
-
-    def quality_generate_jobs(self, cell: Cell) -> Iterator[Job[TextToWrite]]:
-        """Unmarked texts, and several answers to the same prompt."""
-        wanted = cell.recipe.quality
-        if wanted.oracle and wanted.unmarked:
-            for item in cell.items[: wanted.texts]:
+            wanted = cell.recipe.quality
+            for item in cell.items[: wanted.texts] if wanted.oracle and wanted.unmarked else ():
                 yield self.generate_job(cell, item, marked=False)
-        for item in cell.items[: wanted.prompts] if wanted.answers and not cell.watermark.human else ():
-            for answer in range(wanted.answers):
-                yield self.generate_job(cell, item, answer=answer)
-                if wanted.unmarked:
-                    yield self.generate_job(cell, item, marked=False, answer=answer)
+            for item in cell.items[: wanted.prompts] if not cell.watermark.human else ():
+                for answer in range(wanted.answers):
+                    for marked in (True, False) if wanted.unmarked else (True,):
+                        yield self.generate_job(cell, item, marked=marked, answer=answer)
 
     # Attacks
 
@@ -271,10 +270,9 @@ class Plan:
         for cell in self.cells:
             for detection in cell.recipe.detection:
                 for item in cell.items:
-                    if cell.recipe.clean:
-                        yield self.detect_job(cell, detection, self.source(cell, item), item.prompt)
-                    for attack in attacks(cell.recipe):
-                        yield self.detect_job(cell, detection, self.attack_job(cell, item, attack).id, item.prompt)
+                    for attack in cell.conditions:
+                        source = self.attack_job(cell, item, attack).id if attack else self.source(cell, item)
+                        yield self.detect_job(cell, detection, source, item.prompt)
                 yield from (job for _, job in self.human_jobs(cell, detection))
 
     def human_jobs(self, cell: Cell, detection: DetectionRow) -> Iterator[tuple[int, Job[TextToScore]]]:

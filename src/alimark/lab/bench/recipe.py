@@ -44,7 +44,7 @@ from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.parameters import SCHEMES, SchemeParameters, parameters_class
@@ -239,7 +239,7 @@ class Recipe(_Part):
     quality: QualitySettings = QualitySettings()
     runtime: RuntimeSettings = RuntimeSettings()
     examples: Annotated[int, Field(ge=0)] = 3
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     paper: list[str] = []
     """Tables of the paper whose figures the report shows beside ours."""
 
@@ -256,20 +256,10 @@ class Recipe(_Part):
             return content
         return {name: value for name, value in content.items() if name not in OPTIONAL or value != "none"}
 
-    @field_validator("grid")
-    @classmethod
-    def _grid_is_full(cls, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        if empty := [path for path, values in grid.items() if not values]:
-            raise ValueError(f"no value is given for {', '.join(empty)}; list at least one")
-        return grid
-
     @model_validator(mode="after")
     def _labels_differ(self) -> Recipe:
-        for what, labels in (
-            ("watermark", [watermark.label for watermark in self.watermark]),
-            ("detection", [detection.label for detection in self.detection]),
-        ):
-            if len(set(labels)) < len(labels):
+        for what, rows in (("watermark", self.watermark), ("detection", self.detection)):
+            if len({row.label for row in rows}) < len(rows):
                 raise ValueError(f"two of [[{what}]] have the same label; give each a different one")
         return self
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from alimark.lab.bench.evaluate import Records, ScoredText, conditions
+from alimark.lab.bench.evaluate import Records, ScoredText
 from alimark.lab.bench.jobs import Cell
 from alimark.lab.bench.recipe_files import load as load_recipe
 from alimark.lab.bench.run import Run
@@ -78,7 +78,7 @@ class Index:
             for detection in cell.recipe.detection:
                 every = [
                     (attack_label(attack.label if attack else NO_ATTACK), records.scored(cell, detection, attack))
-                    for attack in conditions(cell)
+                    for attack in cell.conditions
                 ]
                 for attack, texts in [*every, (HUMAN_TEXT, records.human(cell, detection))]:
                     for scored in texts:

@@ -127,6 +127,19 @@ class _Page:
         look = {"color": self.colours[compared.method], "linestyle": dashes}
         return look | ({"marker": _MARKERS[place % len(_MARKERS)]} if marker else {})
 
+    def curve(
+        self, sheet: Sheet, axes: Axes, compared: shape.Variant, among: Sequence[shape.Variant],
+        points: Mapping[float, ResultFigure | None],
+    ) -> None:  # fmt: skip
+        """Draw figures with their intervals, in percent; those that are None are left out."""
+        x = sorted(at for at, figure in points.items() if figure)
+        figures = [figure for at in x if (figure := points[at])]
+        value, low, high = (100 * np.array([figure[end] for figure in figures]) for end in ("value", "low", "high"))
+        reach = np.abs([value - low, high - value])
+        bars = axes.errorbar(x, value, yerr=reach, capsize=2, elinewidth=0.9, **self.line(compared, among))
+        sheet.explain(compared.label, bars)
+        axes.set_ylim(-3, 103)
+
     def by_attack(
         self, rows: Iterable[Row], kind: str, what: str, height: float = 2.0
     ) -> Iterator[tuple[Sheet, list[Row], list[tuple[Axes, list[Row]]]]]:
@@ -163,30 +176,18 @@ def _rates(page: _Page) -> Iterator[Plot]:
             continue
         title = _titled("Texts found against the rate of an attack", group, groups)
         sheet = Sheet(page.name("rates", number), title, len(families) * len(levels), columns=len(families))
-        panels = iter(sheet.axes)
-        for level in levels:
-            for name in families:
-                axes = next(panels)
-                _rate_panel(page, sheet, axes, rows, name, level)
-                sheet.head(axes, f"{name}, at {_level(level)} false positives")
-        yield sheet.finish("rate of the attack", _FOUND, "Bands are 95% intervals; the rate 0 is no attack.")
-
-
-def _rate_panel(page: _Page, sheet: Sheet, axes: Axes, rows: Sequence[Row], name: str, level: str) -> None:
-    among = shape.variants(rows)
-    for compared in among:
-        points: dict[float, ResultFigure] = {}
-        for row in rows:
-            rate = 0.0 if row["attack"] == shape.NO_ATTACK else row["rate"] if shape.family(row) == name else None
-            if shape.variant(row) == compared and rate is not None and (estimate := row["tpr"].get(level)):
-                points[rate] = estimate
-        x = sorted(points)
-        look = page.line(compared, among)
-        value, low, high = ([100 * points[rate][end] for rate in x] for end in ("value", "low", "high"))
-        (line,) = axes.plot(x, value, **look)
-        axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
-        sheet.explain(compared.label, line)
-    axes.set_ylim(-3, 103)
+        panels = [(level, name) for level in levels for name in families]
+        for axes, (level, name) in zip(sheet.axes, panels, strict=True):
+            for compared in shape.variants(rows):
+                points = {
+                    row["rate"] or 0.0: row["tpr"].get(level)
+                    for row in rows
+                    if shape.variant(row) == compared
+                    and (row["attack"] == shape.NO_ATTACK or (row["rate"] is not None and shape.family(row) == name))
+                }
+                page.curve(sheet, axes, compared, shape.variants(rows), points)
+            sheet.head(axes, f"{name}, at {_level(level)} false positives")
+        yield sheet.finish("rate of the attack", _FOUND, "Bars are 95% intervals; the rate 0 is no attack.")
 
 
 def _settings(page: _Page) -> Iterator[Plot]:
@@ -197,27 +198,20 @@ def _settings(page: _Page) -> Iterator[Plot]:
     if len(points) < 2 or level is None:
         return
     what = " and ".join(name.replace("_", " ") for name, _ in points[0])
+    labels = [", ".join(value for _, value in point) for point in points]
+    tilted: Style = {"rotation": 35, "ha": "right"} if max(map(len, labels)) * len(labels) > 24 else {}
     title = f"Texts found at {_level(level)} false positives, by {what}"
     for sheet, members, panels in page.by_attack(rows, "grid", title):
         among = list(dict.fromkeys(_without_grid(row) for row in members))
         for axes, of_attack in panels:
             for place, compared in enumerate(among):
-                by_point = {
-                    shape.variant(row).grid: row["tpr"].get(level)
-                    for row in of_attack
-                    if _without_grid(row) == compared
-                }
-                estimates = [(i, estimate) for i, point in enumerate(points) if (estimate := by_point.get(point))]
-                values = 100 * np.array([[e["value"], e["low"], e["high"]] for _, e in estimates]).reshape(-1, 3)
-                x = np.array([i for i, _ in estimates]) + 0.06 * (place - (len(among) - 1) / 2)
-                reach = np.abs(values[:, 1:] - values[:, :1]).T
-                look = page.line(compared, among)
-                sheet.explain(compared.label, axes.errorbar(x, values[:, 0], yerr=reach, capsize=2, **look))
-            labels = [", ".join(value for _, value in point) for point in points]
-            tilted: Style = {"rotation": 35, "ha": "right"} if max(map(len, labels)) * len(labels) > 24 else {}
+                beside = 0.06 * (place - (len(among) - 1) / 2)
+                page.curve(sheet, axes, compared, among, {
+                    points.index(shape.variant(row).grid) + beside: row["tpr"].get(level)
+                    for row in of_attack if _without_grid(row) == compared
+                })  # fmt: skip
             axes.set_xticks(range(len(points)), labels, **tilted)
             axes.set_xlim(-0.4, len(points) - 0.6)
-            axes.set_ylim(-3, 103)
         yield sheet.finish(what, _FOUND, "Bars are 95% intervals.")
 
 
@@ -304,12 +298,12 @@ def _score_panel(page: _Page, sheet: Sheet, axes: Axes, clean: Sequence[Row], at
     for label, values, look in fills:
         if values:
             _bars(axes, values, edges, fill=True, **look)
-            sheet.explain(label, Patch(linewidth=0, **look))
+            sheet.explain(label, Patch(linewidth=0, **look | {"color": _HUMAN if label == "human" else _INK}))
     by_rate = sorted(attacked, key=lambda row: row["rate"] or 0)
     for place in sorted({0, len(by_rate) - 1}) if by_rate else ():
         alpha = 1 if place == len(by_rate) - 1 else 0.5
         _bars(axes, by_rate[place]["scores"], edges, color=colour, alpha=alpha, linewidth=1.5)
-        sheet.explain("attacked", Line2D([], [], color=colour))
+        sheet.explain("attacked", Line2D([], [], color=_INK))
 
 
 def _edges(values: Floats, bins: int = 24) -> Floats:

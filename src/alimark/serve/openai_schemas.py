@@ -7,13 +7,13 @@ marked text cannot have, such as tools; whether that is refused or passed on unm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.llm.base import Message as Turn
-from alimark.serve.schemas import Strict
+from alimark.serve.schemas import Schema, Strict
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -21,24 +21,27 @@ Stop = Annotated[str, Field(max_length=200)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Metadata = dict[str, Annotated[str, Field(max_length=512)]]
 
-_NO_TOOLS = ("none", "auto")
+_TOOLS = "calls of tools are not prose, and a mark needs a choice among several sentences"
+_JSON = "JSON must match a schema word for word, and a mark needs a choice among several sentences"
+_PROBABILITIES = "the text is chosen among candidates, so the probabilities of its tokens are not those of the model"
+_PENALTY = "candidates are sampled with the repetition penalty of the service"
+_STATE = "the service stores no conversations; send the whole conversation with each request"
+WHY = {
+    "tools": _TOOLS, "functions": _TOOLS, "tool_choice": _TOOLS, "web_search_options": _TOOLS,
+    "messages": "calls of tools are not prose", "input": "calls of tools are not prose",
+    "response_format": _JSON, "text": _JSON,
+    "logprobs": _PROBABILITIES, "top_logprobs": _PROBABILITIES, "include": _PROBABILITIES,
+    "frequency_penalty": _PENALTY, "presence_penalty": _PENALTY,
+    "logit_bias": "candidates are sampled by the model's own probabilities",
+    "best_of": "the key chooses among the candidates",
+    "echo": "only the text that the service writes is marked", "suffix": "only the text that the service writes is marked",
+    "modalities": "only text is marked", "audio": "only text is marked",
+    "previous_response_id": _STATE, "conversation": _STATE, "prompt": _STATE, "background": _STATE,
+}  # fmt: skip
+"""Why a marked text cannot have what a field asks for."""
 _LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for log-probabilities. The other values ask for details of tools or of reasoning, which a
 marked text does not have."""
-
-WHY = {
-    "tools": "calls of tools are not prose, and a mark needs a choice among several sentences",
-    "response_format": "JSON must match a schema word for word, and a mark needs a choice among several sentences",
-    "logprobs": "the text is chosen among candidates, so the probabilities of its tokens are not those of the model",
-    "penalty": "candidates are sampled with the repetition penalty of the service",
-    "logit_bias": "candidates are sampled by the model's own probabilities",
-    "echo": "only the text that the service writes is marked",
-    "best_of": "the key chooses among the candidates",
-    "media": "only text is marked",
-    "state": "the service stores no conversations; send the whole conversation with each request",
-    "messages": "calls of tools are not prose",
-}
-"""Why a marked text cannot have what a field asks for."""
 
 
 class WithoutNulls(Strict):
@@ -115,13 +118,32 @@ class ToWrite(WithoutNulls):
         """The most tokens of a text."""
         raise NotImplementedError
 
-    def _given(self) -> list[tuple[str, str, bool]]:
-        """The fields that marked text cannot have: their names, reasons, and whether they ask for something."""
-        raise NotImplementedError
+    @model_validator(mode="after")
+    def _check_last_message(self) -> ToWrite:
+        if any(turns and turns[-1].role == "assistant" for _, turns in self.prompts):
+            raise ValueError("the role of the last message must be user")
+        return self
 
     def unmarkable(self) -> tuple[str, str] | None:
         """Returns the field that marked text cannot have, and the reason; None where there is none."""
-        return next(((name, WHY[reason]) for name, reason, asked in self._given() if asked), None)
+        values = {name: getattr(self, name, None) for name in WHY}
+        return next(((name, WHY[name]) for name, value in values.items() if self._asks(name, value)), None)
+
+    def _asks(self, name: str, value: Any) -> bool:
+        """Whether the value of a field asks for something that marked text cannot have."""
+        if name == "web_search_options":
+            return value is not None
+        if name in ("messages", "input"):
+            return isinstance(value, list) and any(message.uses_tools for message in value)
+        if name in ("response_format", "text"):
+            form = value.format if isinstance(value, TextFormat) else value
+            return form is not None and form.get("type", "text") != "text"
+        nothing = {"tool_choice": ("none", "auto"), "modalities": (["text"],), "best_of": range(self.count + 1)}
+        if name == "include":
+            return _LOGPROBS in (value or ())
+        if name == "prompt":
+            return isinstance(value, dict)  # a stored one; texts are continued
+        return bool(value) and value not in nothing.get(name, ())
 
 
 class ToComplete(ToWrite):
@@ -156,14 +178,6 @@ class ToComplete(ToWrite):
     def most_tokens(self) -> int | None:
         return self.max_tokens
 
-    def _given(self) -> list[tuple[str, str, bool]]:
-        return [
-            ("frequency_penalty", "penalty", bool(self.frequency_penalty)),
-            ("presence_penalty", "penalty", bool(self.presence_penalty)),
-            ("logit_bias", "logit_bias", bool(self.logit_bias)),
-            ("logprobs", "logprobs", bool(self.logprobs)),
-        ]
-
 
 class Completion(ToComplete):
     """A request to continue one or more prompts."""
@@ -180,14 +194,6 @@ class Completion(ToComplete):
     @property
     def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
         return [(prompt, ()) for prompt in ([self.prompt] if isinstance(self.prompt, str) else self.prompt)]
-
-    def _given(self) -> list[tuple[str, str, bool]]:
-        return [
-            *super()._given(),
-            ("best_of", "best_of", (self.best_of or 1) > (self.n or 1)),
-            ("echo", "echo", bool(self.echo)),
-            ("suffix", "echo", bool(self.suffix)),
-        ]
 
 
 class Part(WithoutNulls):
@@ -253,12 +259,6 @@ class ChatCompletion(ToComplete):
         }
     )
 
-    @model_validator(mode="after")
-    def _check_last_message(self) -> ChatCompletion:
-        if self.messages[-1].role == "assistant":
-            raise ValueError("the role of the last message must be user")
-        return self
-
     @property
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
@@ -268,22 +268,8 @@ class ChatCompletion(ToComplete):
         turns = tuple(message.turn for message in self.messages)
         return [(turns[-1].content, turns)]
 
-    def _given(self) -> list[tuple[str, str, bool]]:
-        return [
-            ("tools", "tools", bool(self.tools)),
-            ("functions", "tools", bool(self.functions)),
-            ("tool_choice", "tools", self.tool_choice not in (None, *_NO_TOOLS)),
-            ("response_format", "response_format", (self.response_format or {}).get("type", "text") != "text"),
-            ("top_logprobs", "logprobs", bool(self.top_logprobs)),
-            ("modalities", "media", (self.modalities or ["text"]) != ["text"]),
-            ("audio", "media", bool(self.audio)),
-            ("web_search_options", "tools", self.web_search_options is not None),
-            ("messages", "messages", any(message.uses_tools for message in self.messages)),
-            *super()._given(),
-        ]
 
-
-class Reasoning(BaseModel):
+class Reasoning(Schema):
     """Options for models that reason; accepted and ignored."""
 
     model_config = ConfigDict(extra="allow")
@@ -326,12 +312,6 @@ class CreateResponse(ToWrite):
     truncation: str | None = Field(None, description="Accepted and ignored.")
     model_config = ConfigDict(json_schema_extra={"examples": [{"input": "Why is the sky blue?", "sentences": 3}]})
 
-    @model_validator(mode="after")
-    def _check_last_message(self) -> CreateResponse:
-        if not isinstance(self.input, str) and self.input[-1].role == "assistant":
-            raise ValueError("the role of the last message must be user")
-        return self
-
     @property
     def most_tokens(self) -> int | None:
         return self.max_output_tokens
@@ -342,24 +322,8 @@ class CreateResponse(ToWrite):
         items = [Turn("user", self.input)] if isinstance(self.input, str) else [item.turn for item in self.input]
         return [(items[-1].content, (*before, *items))]
 
-    def _given(self) -> list[tuple[str, str, bool]]:
-        form = ((self.text.format if self.text else None) or {}).get("type", "text")
-        messages = [] if isinstance(self.input, str) else self.input
-        return [
-            ("tools", "tools", bool(self.tools)),
-            ("tool_choice", "tools", self.tool_choice not in (None, *_NO_TOOLS)),
-            ("text", "response_format", form != "text"),
-            ("top_logprobs", "logprobs", bool(self.top_logprobs)),
-            ("include", "logprobs", _LOGPROBS in (self.include or [])),
-            ("previous_response_id", "state", self.previous_response_id is not None),
-            ("conversation", "state", self.conversation is not None),
-            ("prompt", "state", self.prompt is not None),
-            ("background", "state", bool(self.background)),
-            ("input", "messages", any(message.uses_tools for message in messages)),
-        ]
 
-
-class Mark(BaseModel):
+class Mark(Schema):
     """The field `alimark` of a response, which the OpenAI protocol does not have."""
 
     marked: bool = Field(
@@ -367,7 +331,7 @@ class Mark(BaseModel):
     )
     reason: str | None = Field(default=None, description="Why the text is not marked.")
     key_id: str
-    record_ids: list[str] = []
+    record_ids: list[str] = Field(default=[])
     matches: list[list[int]] = Field(
         default=[], description="For each choice: how many bits of its block each sentence carries."
     )

@@ -43,13 +43,19 @@ Texts = Annotated[list[str], Field(fail_fast=True)]
 """A list of texts; the first wrong item ends its validation, so that a request cannot cause millions of errors."""
 
 
-class Strict(BaseModel):
+class Schema(BaseModel):
+    """A model whose fields are described by their docstrings."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Strict(Schema):
     """A request in which unknown fields are errors, so that nothing a client asks for is silently ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Error(BaseModel):
+class Error(Schema):
     """An error: a message for people, a code for programs, and the field that is wrong."""
 
     message: str
@@ -58,7 +64,7 @@ class Error(BaseModel):
     param: str | None = None
 
 
-class Failure(BaseModel):
+class Failure(Schema):
     """The body of every error response."""
 
     error: Error
@@ -70,21 +76,19 @@ class Failure(BaseModel):
 class Detect(Strict):
     """A request to detect the watermark in one or more texts."""
 
-    input: str | Texts = Field(min_length=1, description="One text or a list of texts.")
+    input: str | Texts = Field(min_length=1)
+    """One text or a list of texts."""
     keys: Annotated[list[Annotated[str, Field(max_length=64)]], Field(fail_fast=True)] | None = Field(
-        None, min_length=1, max_length=1000, description="Key ids; if left out, all active keys are tried."
+        None, min_length=1, max_length=1000
     )
+    """Key ids; if left out, all active keys are tried."""
     fpr: Fpr = 0.01
-    search: Literal["auto", "whole", "excerpt"] = Field(
-        "auto",
-        description="whole: the whole text is tested; excerpt: marked passages in a longer text are searched; auto: texts "
-        "of more than 60 sentences that show no mark as a whole are searched for passages, and the p-value pays for both.",
-    )
-    evidence: bool = Field(
-        False,
-        description="Adds everything that is needed to check the result, including the alignment, and the probability of "
-        "each sentence to carry the mark.",
-    )
+    search: Literal["auto", "whole", "excerpt"] = "auto"
+    """whole: the whole text is tested; excerpt: marked passages in a longer text are searched; auto: texts of more than 60
+    sentences that show no mark as a whole are searched for passages, and the p-value pays for both."""
+    evidence: bool = False
+    """Adds everything that is needed to check the result, including the alignment, and the probability of each sentence to
+    carry the mark."""
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [{"input": "The old sailor sold the piano. A visitor lost an old map on Friday."}]
@@ -109,14 +113,13 @@ class Found(_Result):  # type: ignore[misc]  # its fields are those of every res
     """The result of a text, or the error that prevented it. Fields that are empty are left out."""
 
     record_id: str | None = None
-    sentence_chances: list[float] | None = Field(
-        None, description="The probability of each sentence to carry the mark; with `evidence`."
-    )
+    sentence_chances: list[float] | None = None
+    """The probability of each sentence to carry the mark; with `evidence`."""
     evidence: JsonObject | None = None
     error: Error | None = None
 
 
-class Detections(BaseModel):
+class Detections(Schema):
     """The results for all texts of a request, in the same order."""
 
     fpr: float
@@ -128,24 +131,17 @@ class Rewrite(Strict):
 
     input: str = Field(min_length=1)
     seed: Seed | None = None
-    payload: int | None = Field(
-        None, ge=0, lt=2**24, description="The number that the mark carries, if the service's key has payloads."
-    )
+    payload: int | None = Field(None, ge=0, lt=2**24)
+    """The number that the mark carries, if the service's key has payloads."""
     candidates: int = Field(16, ge=4, le=64)
-    closeness: float = Field(
-        0.62,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="Lowest cosine between the embeddings of a sentence and its rewrite.",
-    )
-    mean_closeness: float = Field(
-        0.81, ge=0, le=1, allow_inf_nan=False, description="Lowest mean of these cosines over the text."
-    )
+    closeness: float = Field(0.62, ge=0, le=1, allow_inf_nan=False)
+    """Lowest cosine between the embeddings of a sentence and its rewrite."""
+    mean_closeness: float = Field(0.81, ge=0, le=1, allow_inf_nan=False)
+    """Lowest mean of these cosines over the text."""
     model_config = ConfigDict(json_schema_extra={"examples": [{"input": "The mayor opened the bridge before dinner."}]})
 
 
-class Rewritten(BaseModel):
+class Rewritten(Schema):
     """A rewritten text; the lists have one item per sentence."""
 
     text: str
@@ -155,14 +151,15 @@ class Rewritten(BaseModel):
     cosines: list[float]
     outcomes: list[str]
     block_size: int
-    payload: int | None = Field(None, description="The number that the mark carries, if the key has payloads.")
-    verdict: Literal["found", "not found", "too short to tell"] | None = Field(
-        None,
-        description="Whether the mark is found at a false-positive rate of 0.01; null if the detector was too busy.",
-    )
+    payload: int | None = None
+    """The number that the mark carries, if the key has payloads."""
+    verdict: Literal["found", "not found", "too short to tell"] | None = None
+    """Whether the mark is found at a false-positive rate of 0.01; null if the detector was too busy."""
     p_value: float | None = None
-    p_value_before: float | None = Field(None, description="The p-value of the text before it was rewritten.")
-    moved_most: list[JsonObject] = Field(description="The sentences whose meaning moved most, before and after.")
+    p_value_before: float | None = None
+    """The p-value of the text before it was rewritten."""
+    moved_most: list[JsonObject]
+    """The sentences whose meaning moved most, before and after."""
 
 
 ATTACKS = {
@@ -176,12 +173,13 @@ ATTACKS = {
 """The attacks of the service, with what each does."""
 
 
-class AttackLabel(BaseModel):
+class AttackLabel(Schema):
     """An attack that can be made."""
 
     name: str
     about: str
-    takes_rate: bool = Field(description="Whether the share to change can be chosen.")
+    takes_rate: bool
+    """Whether the share to change can be chosen."""
 
 
 class Attack(Strict):
@@ -189,21 +187,22 @@ class Attack(Strict):
 
     name: Literal["delete", "merge", "split", "reorder", "synonyms", "translate"]
     input: str = Field(min_length=1)
-    rate: Rate = Field(0.3, description="Share of sentences or words to change; ignored by translate.")
+    rate: Rate = 0.3
+    """Share of sentences or words to change; ignored by translate."""
     seed: Seed = 0
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "delete", "input": "One came. Two went. Three stayed.", "rate": 0.3}]}
     )
 
 
-class Attacked(BaseModel):
+class Attacked(Schema):
     """An attacked text."""
 
     name: str
     text: str
 
 
-class Extracted(BaseModel):
+class Extracted(Schema):
     """The text of a document, its kind, and what was left out or guessed."""
 
     text: str
@@ -220,13 +219,10 @@ class NewKey(Strict):
     tenant: Name = ""
     model: Name = ""
     decision: Literal["hard", "soft"] = DEFAULT_DECISION
-    offsets: int | None = Field(
-        None, ge=1, le=MAX_OFFSETS,
-        description="Number of secret positions in the key at which a conversation may start. With 1, every text starts alike.",
-    )  # fmt: skip
-    payload_bits: int = Field(
-        0, ge=0, le=MAX_PAYLOAD_BITS, description="Bits of the number that texts carry: 8, 16 or 24; 0 for none."
-    )
+    offsets: int | None = Field(None, ge=1, le=MAX_OFFSETS)
+    """Number of secret positions in the key at which a conversation may start. With 1, every text starts alike."""
+    payload_bits: int = Field(0, ge=0, le=MAX_PAYLOAD_BITS)
+    """Bits of the number that texts carry: 8, 16 or 24; 0 for none."""
     starts: Time | None = None
     ends: Time | None = None
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "soft"}]})
@@ -241,7 +237,8 @@ class NewKey(Strict):
 class EndOfKey(Strict):
     """A request to rotate or retire a key."""
 
-    ends: Time | None = Field(None, description="Time from which detection no longer uses the key.")
+    ends: Time | None = None
+    """Time from which detection no longer uses the key."""
 
 
 @dataclass(frozen=True, kw_only=True)
